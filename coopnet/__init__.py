@@ -1,0 +1,70 @@
+"""coopnet: fused neural fields on Dr.Jit."""
+
+from . import backend
+
+backend.prepare()  # before anything makes Dr.Jit look for LLVM
+
+from . import nn, training  # noqa: E402
+from .backend import BackendError  # noqa: E402
+from .dropout import Dropout, dropout, dropout_mask  # noqa: E402
+from .field import NeuralField  # noqa: E402
+from .io import load, save  # noqa: E402
+from .key import Key  # noqa: E402
+from .nn import (  # noqa: E402
+    MLP,
+    Encoding,
+    Exp,
+    HashGrid,
+    Identity,
+    LeakyReLU,
+    Linear,
+    Module,
+    ReLU,
+    Sequential,
+    Sigmoid,
+    SiLU,
+    Sine,
+    Sinusoidal,
+    Softplus,
+    Tanh,
+    Triangular,
+)
+from .philox import philox4x32  # noqa: E402
+from .training import FitResult, fit, uniform  # noqa: E402
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MLP",
+    "BackendError",
+    "Dropout",
+    "Encoding",
+    "Exp",
+    "FitResult",
+    "HashGrid",
+    "Identity",
+    "Key",
+    "LeakyReLU",
+    "Linear",
+    "Module",
+    "NeuralField",
+    "ReLU",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Sine",
+    "Sinusoidal",
+    "Softplus",
+    "Tanh",
+    "Triangular",
+    "backend",
+    "dropout",
+    "dropout_mask",
+    "fit",
+    "load",
+    "nn",
+    "philox4x32",
+    "save",
+    "training",
+    "uniform",
+]

@@ -1,0 +1,96 @@
+"""Activation functions on every kind of input, with their adjoints on cooperative vectors.
+
+Cooperative vectors know a handful of operations (+, -, *, fma, min, max, exp2, log2, tanh, step), so each function
+is written twice: from those for a :class:`drjit.nn.CoopVec`, and from Dr.Jit's full library for arrays. Adjoints
+take the output where that is exact, so that the pre-activation need not stay in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+LOG2E = 1.0 / math.log(2.0)
+LN2 = math.log(2.0)
+
+
+@dataclass(frozen=True)
+class Function:
+    """One activation: value on arrays, value on a ``CoopVec``, and adjoint ``vjp(dy, x, y, *params)``."""
+
+    array: Callable[..., Any]
+    coopvec: Callable[..., Any]
+    vjp: Callable[..., Any]
+
+
+def _positive(y: Any) -> Any:
+    # dr.step(a, b) is 0 where a < b and 1 elsewhere, so this is 1 for y > 0 and 0 for y <= 0
+    return 1 - dr.step(0, y)
+
+
+def _sigmoid(x: Any) -> Any:
+    return dr.fma(dr.tanh(x * 0.5), 0.5, 0.5)
+
+
+def _softplus(x: Any) -> Any:
+    magnitude = dr.maximum(x, x * -1)
+    return dr.maximum(x, 0) + dr.log2(dr.exp2(magnitude * -LOG2E) + 1) * LN2
+
+
+def _sine(x: Any, omega: float) -> Any:
+    return drnn.CoopVec([dr.sin(v * omega) for v in x])
+
+
+def _sine_vjp(dy: Any, x: Any, y: Any, omega: float) -> Any:
+    return dy * drnn.CoopVec([dr.cos(v * omega) * omega for v in x])
+
+
+def _silu_vjp(dy: Any, x: Any, y: Any) -> Any:
+    s = _sigmoid(x)
+    return dy * (s + y * (1 - s))
+
+
+FUNCTIONS: dict[str, Function] = {
+    "relu": Function(
+        lambda x: dr.maximum(x, 0),
+        lambda x: dr.maximum(x, 0),
+        lambda dy, x, y: dy * _positive(y),
+    ),
+    "leaky_relu": Function(
+        lambda x, a: dr.maximum(x, 0) + dr.minimum(x, 0) * a,
+        lambda x, a: dr.fma(dr.minimum(x, 0), a, dr.maximum(x, 0)),
+        lambda dy, x, y, a: dy * dr.fma(dr.step(0, x), a - 1, 1),
+    ),
+    "tanh": Function(
+        lambda x: dr.tanh(x),
+        lambda x: dr.tanh(x),
+        lambda dy, x, y: dy * (1 - y * y),
+    ),
+    "sigmoid": Function(
+        lambda x: dr.rcp(1 + dr.exp(-x)),
+        _sigmoid,
+        lambda dy, x, y: dy * (y * (1 - y)),
+    ),
+    "softplus": Function(
+        lambda x: dr.maximum(x, 0) + dr.log(1 + dr.exp(-dr.abs(x))),
+        _softplus,
+        lambda dy, x, y: dy * _sigmoid(x),
+    ),
+    "silu": Function(
+        lambda x: x * dr.rcp(1 + dr.exp(-x)),
+        lambda x: x * _sigmoid(x),
+        _silu_vjp,
+    ),
+    "sine": Function(lambda x, omega: dr.sin(x * omega), _sine, _sine_vjp),
+    "exp": Function(
+        lambda x: dr.exp(x),
+        lambda x: dr.exp2(x * LOG2E),
+        lambda dy, x, y: dy * y,
+    ),
+    "identity": Function(lambda x: x, lambda x: x, lambda dy, x, y: dy),
+}

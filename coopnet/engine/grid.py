@@ -1,0 +1,99 @@
+r"""Gradients of grid parameters that don't depend on the order of threads.
+
+Many samples touch one grid entry, and floating point additions don't commute with rounding, so atomics give another
+last bit in every run. Integers do commute: contributions are rounded to multiples of a power of two :math:`1/s`, summed
+as 64-bit integers, and divided by :math:`s` at the end. :math:`s` is chosen from the largest incoming gradient so that
+no sum can overflow, which leaves about :math:`62 - \log_2(\mathrm{samples} \cdot 2^d)` bits: more than a float has.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from .stages import symbolic
+
+
+class Grid(drnn.HashGridEncoding):
+    """``drjit.nn.HashGridEncoding`` whose inner loop can also run backward."""
+
+    # When set, _acc_features() hands (level, weight, index) to it instead of looking features up.
+    _visitor: Any = None
+    data: Any
+
+    def _acc_features(self, level_i: int, weight: Any, index: Any, values: list, active: Any) -> None:
+        if self._visitor is None:
+            super()._acc_features(level_i, weight, index, values, active)
+        else:
+            self._visitor(level_i, weight, index)
+
+    def features(self, coordinates: list) -> list:
+        """The encoded ``coordinates``, differentiably; parameter gradients are reproducible where they can be."""
+        if not dr.grad_enabled(self.data) or symbolic() or dr.backend_v(self.dtype) != dr.JitBackend.LLVM:
+            return list(self(coordinates))
+        attached = self.data
+        self.data = dr.detach(attached)
+        try:
+            values = list(self(coordinates))
+        finally:
+            self.data = attached
+        return dr.custom(_GridOp, _Reference(self), attached, [dr.detach(c) for c in coordinates], values)
+
+
+class _Reference:
+    """Keeps Dr.Jit from taking the grid apart as an argument."""
+
+    def __init__(self, grid: Grid):
+        self.grid = grid
+
+
+class _GridOp(dr.CustomOp):
+    """Passes features through and adds the derivative with respect to the grid's parameters."""
+
+    def eval(self, reference: _Reference, data: Any, coordinates: list, values: list) -> list:  # type: ignore[override]
+        self.grid, self.coordinates = reference.grid, coordinates
+        return values
+
+    def forward(self) -> None:
+        grid = self.grid
+        held, grid.data = grid.data, self.grad_in("data")
+        try:
+            tangent = list(grid(self.coordinates))  # features are linear in the parameters
+        finally:
+            grid.data = held
+        self.set_grad_out([t + v for t, v in zip(tangent, self.grad_in("values"), strict=True)])
+
+    def backward(self) -> None:
+        grid, dy = self.grid, self.grad_out()
+        self.set_grad_in("values", dy)
+        single = type(dy[0])
+        int64 = dr.int64_array_t(single)
+        packed = sys.modules[single.__module__].ArrayXf(dy)
+        largest = dr.max(dr.max(dr.abs(packed), axis=0))
+        broken = dr.max(dr.max(dr.select(dr.isfinite(packed), 0, 1), axis=0))  # a maximum alone skips NaN
+        terms = single(dr.opaque_width(self.coordinates[0] + dy[0])) * 2**grid.dimension
+        # floor() makes s a power of two, so that dividing by it is exact; 120 keeps it finite
+        exponent = dr.clip(dr.floor(61 - dr.log2(largest) - dr.log2(terms)), -120, 120)
+        s = dr.select(largest > 0, dr.exp2(exponent), 1)
+        dr.eval(s, broken)
+        sums = dr.zeros(int64, dr.width(grid.data))
+        n = grid.n_features_per_level
+
+        def visit(level: int, weight: Any, index: Any) -> None:
+            for k in range(n):
+                dr.scatter_reduce(dr.ReduceOp.Add, sums, int64(dr.round(weight * dy[level * n + k] * s)), index * n + k)
+
+        grid._visitor = visit
+        try:
+            grid(self.coordinates)
+        finally:
+            grid._visitor = None
+        dr.eval(sums)
+        # an infinity or NaN anywhere must not vanish: the loss scaler looks for it
+        self.set_grad_in("data", dr.select(broken == 0, single(sums) / s, dr.nan))
+
+    def name(self) -> str:
+        return "coopnet: grid parameters"

@@ -1,0 +1,195 @@
+"""Neural fields: an encoding, a network, and the conversions between a program and its network."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from . import kinds
+from .backend import namespace, require
+from .dropout import Dropout
+from .key import Key
+from .nn import Activation, Encoding, Identity, Module
+from .nn.encodings import check_in_features, nested
+from .nn.module import children, number_streams
+from .nn.sequential import apply, flatten
+
+PRECISIONS = ("half", "single")
+
+
+class NeuralField(Module):
+    r"""A function of coordinates, :math:`f(p) = \mathrm{network}(\mathrm{encoding}(p))`.
+
+    Coordinates and the encoding are single precision; the network runs in the precision the backend is best at (half
+    on CUDA, single on LLVM); outputs are single precision again. The casts between carry gradients. Parameters of
+    both parts are one mapping, ``"encoding.data"`` for a hash grid and ``"network.weights"`` for the packed matrices,
+    so that one optimizer sees both.
+
+    Args:
+        encoding: an :class:`Encoding`, another ``drjit.nn`` module, or ``None``.
+        network: an :class:`MLP`, a :class:`Sequential` or another module.
+        output: ``"float32"``, or ``"float16"`` to leave a half-precision network's output as it is.
+        in_features: number of coordinates; -1 takes it from the encoding or the network, which is possible unless the
+            encoding is one of ``drjit.nn``'s.
+
+    >>> field = cn.NeuralField(cn.Sinusoidal(8, in_features=2), cn.MLP(out_features=3, dropout=0.1)).build()
+    >>> rgb = field(p, cn.Key(seed=0))
+    """
+
+    DRJIT_STRUCT = {"encoding": Module, "network": Module, "output": str, "precision": str, "in_features": int}
+
+    def __init__(self, encoding: Any = None, network: Any = None, output: str = "float32", in_features: int = -1):
+        for name, part in (("encoding", encoding), ("network", network)):
+            if part is not None and not isinstance(part, drnn.Module):
+                raise TypeError(f"NeuralField: {name} is a {type(part).__name__}; a Module instance is needed.")
+        if output not in ("float32", "float16"):
+            raise ValueError(f"NeuralField: output is {output!r}; accepted are 'float32' and 'float16'.")
+        check_in_features("NeuralField", in_features)
+        self.encoding, self.network, self.output, self.in_features = encoding, network, output, in_features
+        self.precision: str | None = None  # set by build()
+
+    # ---- construction ---------------------------------------------------
+
+    def build(self, backend: Any = "auto", precision: str = "auto", seed: int = 0) -> NeuralField:
+        """An allocated, packed copy of this field, ready to train or to call.
+
+        Args:
+            backend: ``"llvm"``, ``"cuda"``, or ``"auto"`` for CUDA where it works and LLVM elsewhere.
+            precision: of the network: ``"half"``, ``"single"``, or ``"auto"`` for half on CUDA and single on LLVM.
+            seed: of the initial parameters.
+
+        Raises:
+            BackendError: no such backend here.
+            ValueError: unknown names; widths that don't fit; an input width that nothing states; single precision on
+                CUDA, whose cooperative vectors are half precision only.
+        """
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+            raise ValueError(f"NeuralField.build: seed is {seed!r}; an int in [0, 2^64) is needed.")
+        dtype, precision = storage(backend, precision, "NeuralField.build")
+        return self.allocate(dtype, precision, seed).pack()
+
+    def allocate(self, dtype: type, precision: str, seed: int = 0) -> NeuralField:
+        """A copy with parameters of tensor type ``dtype``, not packed yet: the first half of :meth:`build`."""
+        if self.network is None:
+            raise ValueError("NeuralField.build: the field has no network; call NeuralField(encoding, network).")
+        rng = dr.rng(seed=seed)
+        size = self._input_size()
+        field = NeuralField(output=self.output, in_features=size)
+        if self.encoding is not None:
+            field.encoding, size = self.encoding._alloc(dtype, size, rng)
+        field.network, _ = self.network._alloc(dtype, size, rng)
+        field.precision = precision
+        number_streams(field)
+        return field
+
+    def pack(self) -> NeuralField:
+        """Pack the parameters of an allocated field, and return it: the second half of :meth:`build`."""
+        self.encoding, self.network = _pack(self.encoding), _pack(self.network)
+        return self
+
+    def _input_size(self) -> int:
+        """Number of coordinates: what the encoding says, or what the first layer of the network leaves for it."""
+        stated = self.in_features if self.in_features > 0 else getattr(self.encoding, "in_features", -1)
+        if stated > 0:
+            return stated
+        # activations and dropouts keep the width; what other layers do to it is not known
+        first = next((m for m in flatten([self.network]) if not isinstance(m, (Activation, Dropout))), None)
+        needed = first.config[0] if isinstance(first, drnn.Linear) else getattr(first, "in_features", -1)
+        if needed < 1 or not isinstance(self.encoding, (Encoding, Identity, type(None))):
+            raise ValueError(
+                "NeuralField.build: the number of coordinates is unknown; say NeuralField(..., in_features=2), or give "
+                "it to the encoding or the first layer, as in Sinusoidal(8, in_features=2)."
+            )
+        if self.encoding is None:
+            return needed
+        for size in range(1, needed + 1):
+            if self.encoding.width(size) == needed and self.encoding.width(size + 1) != needed:
+                return size
+        raise ValueError(
+            f"NeuralField.build: no number of coordinates makes {self.encoding!r} give the {needed} features that the "
+            f"network takes; give the encoding in_features."
+        )
+
+    # ---- evaluation -----------------------------------------------------
+
+    def __call__(self, p: Any, key: Key | None = None) -> Any:
+        """Evaluate the field at ``p``.
+
+        Args:
+            p: coordinates: a nested array (``Array2f``), a list or tuple of arrays, a ``CoopVec``, or a tensor
+                ``(in_features, samples)``.
+            key: turns the network's dropouts on and says which masks they draw.
+
+        Returns:
+            A nested ``ArrayXf`` for nested arrays and lists, a ``CoopVec`` or tensor for those.
+
+        Raises:
+            ValueError: the field is not built, or ``p`` is empty or has the wrong number of coordinates.
+            TypeError: ``p`` is of another kind or backend, or ``key`` is no :class:`Key`.
+        """
+        where = "NeuralField"
+        if self.precision is None:
+            raise ValueError(f"{where}: the field is not built yet; call field = field.build().")
+        kind, leaf = kinds.kind(p, where)
+        kinds.require_float(leaf, where)
+        if kind == kinds.NUMPY:
+            raise TypeError(f"{where}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+        if kinds.features(p, kind) != self.in_features:
+            raise ValueError(
+                f"{where}: p has {kinds.features(p, kind)} coordinates, but the field takes {self.in_features}."
+            )
+        if key is not None and not isinstance(key, Key):
+            raise TypeError(f"{where}: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
+        single = dr.float32_array_t(leaf)
+        work = dr.float16_array_t(leaf) if self.precision == "half" else single
+        if key is not None:
+            key = key.traced(dr.uint32_array_t(leaf))
+        parts = [v.array for v in p] if kind == kinds.TENSOR else kinds.components(p)
+        features = self._encode([single(v) for v in parts], key)
+        y = apply([self.network], drnn.CoopVec([work(v) for v in features]), key)
+        result = dr.float16_array_t(leaf) if self.output == "float16" else single
+        if kind == kinds.COOPVEC:
+            return y if y.type is result else drnn.cast(y, result)
+        out = nested([result(v) for v in y])
+        return dr.tensor_t(result)(out) if kind == kinds.TENSOR else out
+
+    def _encode(self, parts: list, key: Key | None) -> list:
+        if self.encoding is None:
+            return parts
+        if isinstance(self.encoding, (Encoding, Identity)):
+            return self.encoding(parts, key)
+        return list(apply([self.encoding], drnn.CoopVec(parts), key))
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={getattr(self, name)!r}" for name in ("encoding", "network", "output", "precision")]
+        return "NeuralField(\n" + textwrap.indent(",\n".join(parts), "  ") + "\n)"
+
+
+def storage(backend: Any, precision: str, where: str) -> tuple[type, str]:
+    """Tensor type and precision of a network on ``backend``; ``where`` opens the error messages.
+
+    Raises:
+        BackendError: no such backend here.
+        ValueError: unknown names, or a precision that the backend does not have.
+    """
+    if precision not in ("auto", *PRECISIONS):
+        raise ValueError(f"{where}: precision is {precision!r}; accepted are 'auto', 'half' and 'single'.")
+    backend = require(backend)
+    if precision == "auto":
+        precision = "half" if backend == "cuda" else "single"
+    if backend == "cuda" and precision == "single":
+        raise ValueError(
+            f"{where}: precision 'single' is not possible on CUDA, whose cooperative vectors multiply half-precision "
+            f"matrices only; use 'half', or the LLVM backend."
+        )
+    ns = namespace(backend)
+    return (ns.TensorXf16 if precision == "half" else ns.TensorXf), precision
+
+
+def _pack(part: Any) -> Any:
+    if part is None or not any(isinstance(m, drnn.Linear) for m in children(part)):
+        return part  # nothing to pack
+    return drnn.pack(part, layout="training")

@@ -1,0 +1,99 @@
+"""Image files and their quality."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..io import atomic_write
+
+try:
+    from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+except ImportError:
+    raise ImportError("Images need the package pillow; run pip install coopnet[cli].") from None
+
+
+def load(path: str | os.PathLike[str]) -> np.ndarray:
+    """An image file as float32 sRGB values in [0, 1], shape ``(height, width, channels)``.
+
+    Grey images have one channel, all others three. Orientation (EXIF) is applied, an embedded colour profile is
+    converted to sRGB, transparent pixels are laid over white. 16-bit grey images keep their depth; Pillow reads
+    other 16-bit images in 8 bits. Of an animation, the first frame is taken.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ValueError: it is no image, damaged, or too large.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a directory; an image file is needed.")
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {str(path)!r}.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # large images are fine
+            with Image.open(path) as image:
+                image.load()
+                return _values(_srgb(ImageOps.exif_transpose(image)))
+    except UnidentifiedImageError:
+        raise ValueError(f"{str(path)!r} is not an image that Pillow can read.") from None
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{str(path)!r} is too large: {error}") from None
+    except PermissionError as error:
+        raise OSError(f"cannot read {str(path)!r}: {error.strerror}.") from None
+    except (OSError, SyntaxError, ValueError, EOFError) as error:  # Pillow's ways to say "damaged"
+        raise ValueError(f"{str(path)!r} is a damaged image: {error}") from None
+
+
+def _srgb(image: Any) -> Any:
+    """``image`` in the sRGB colour space, if it comes with the profile of another one that can be converted."""
+    profile = image.info.get("icc_profile")
+    if not profile or image.mode not in ("RGB", "RGBA", "CMYK"):
+        return image
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        mode = "RGBA" if image.mode == "RGBA" else "RGB"
+        return ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode=mode) or image
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return image  # a broken profile is no reason to refuse the image
+
+
+def _values(image: Any) -> np.ndarray:
+    if image.mode.startswith("I"):  # 16 bit grey, which some versions of Pillow hold in 32 bits
+        values = np.asarray(image).astype(np.float32) / 65535
+    elif image.mode == "F":
+        values = np.nan_to_num(np.asarray(image, np.float32))
+    else:
+        if image.has_transparency_data:
+            layer = image.convert("RGBA")
+            white = Image.new("RGBA", image.size, "white")
+            grey = image.mode in ("LA", "La", "L", "1")
+            image = Image.alpha_composite(white, layer).convert("L" if grey else "RGB")
+        grey = image.mode in ("1", "L")
+        values = np.asarray(image.convert("L" if grey else "RGB")).astype(np.float32) / 255
+    return np.ascontiguousarray(np.clip(values.reshape(*values.shape[:2], -1), 0, 1))
+
+
+def save(path: str | os.PathLike[str], values: np.ndarray) -> None:
+    """Write values ``(height, width, 1 or 3)``, clipped to [0, 1], in 8 bits. The suffix says the format."""
+    eight = np.round(np.clip(np.nan_to_num(values), 0, 1) * 255).astype(np.uint8)
+    image = Image.fromarray(eight[..., 0] if eight.shape[2] == 1 else eight)
+    atomic_write(path, image.save)
+
+
+def writable_formats() -> set[str]:
+    """The suffixes that :func:`save` can write."""
+    Image.init()
+    return {suffix for suffix, name in Image.registered_extensions().items() if name in Image.SAVE}
+
+
+def psnr(a: np.ndarray, b: np.ndarray) -> float:
+    """Peak signal-to-noise ratio in dB of two arrays of values in [0, 1], ``a`` clipped to that range first."""
+    error = float(np.mean(np.square(np.clip(a, 0, 1) - b), dtype=np.float64))
+    return -10 * math.log10(error) if error > 0 else math.inf

@@ -1,0 +1,7 @@
+"""Files: checkpoints, the description of a field inside them, and writing without ever losing what was there."""
+
+from .architecture import construct, describe, register
+from .checkpoint import Checkpoint, load, read, save
+from .files import atomic_write
+
+__all__ = ["Checkpoint", "atomic_write", "construct", "describe", "load", "read", "register", "save"]

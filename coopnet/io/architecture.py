@@ -1,0 +1,242 @@
+"""A field as JSON, and back: which layers with which arguments, without their weights."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import drjit.nn as drnn
+import numpy as np
+
+from ..dropout import Dropout
+from ..field import NeuralField
+from ..nn import (
+    MLP,
+    Exp,
+    HashGrid,
+    Identity,
+    LeakyReLU,
+    Linear,
+    ReLU,
+    Sequential,
+    Sigmoid,
+    SiLU,
+    Sine,
+    Sinusoidal,
+    Softplus,
+    Tanh,
+    Triangular,
+)
+
+FORMAT = "coopnet.field"
+VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
+
+_OWN = (
+    Dropout, Exp, HashGrid, Identity, LeakyReLU, Linear, ReLU, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Softplus,
+    Tanh, Triangular,
+)  # fmt: skip
+_DRJIT = (
+    drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,
+    drnn.TriEncode,
+)  # fmt: skip
+
+#: Every layer that a description may name, by its name in there.
+_TYPES: dict[str, type] = {f"coopnet.{cls.__name__}": cls for cls in _OWN}
+_TYPES |= {f"drjit.nn.{cls.__name__}": cls for cls in _DRJIT}
+_CONTAINERS = (Sequential, drnn.Sequential)
+#: Layers whose constructors check nothing, and ours with the same arguments, whose constructors do.
+_CHECKED_BY: dict[type, Callable] = {
+    drnn.Linear: Linear,
+    drnn.LeakyReLU: LeakyReLU,
+    drnn.SinEncode: Sinusoidal,
+    drnn.TriEncode: Triangular,
+}
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def register(cls: _Class) -> _Class:
+    """Let descriptions and checkpoints hold layers of your class; usable as a decorator.
+
+    Every argument of ``__init__`` must be an attribute of the same name that holds a bool, int, float, str, ``None``,
+    or another layer. A program that loads such a checkpoint must have registered the class, too: it is found by its
+    module and name, and never imported.
+
+    Raises:
+        TypeError: ``cls`` is no ``drjit.nn.Module``, or its arguments cannot be named one by one.
+
+    >>> @cn.io.register
+    ... class Residual(cn.Module): ...
+    """
+    if not (isinstance(cls, type) and issubclass(cls, drnn.Module)):
+        raise TypeError(f"register: cls is {cls!r}; a subclass of coopnet.Module or drjit.nn.Module is needed.")
+    if cls not in _TYPES.values():
+        for name, p in _parameters(cls).items():
+            if name == "type" or p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+                raise TypeError(
+                    f"register: {cls.__name__} has the argument {p}; only ones passed by name, none of them "
+                    f"called 'type', can be stored."
+                )
+        _TYPES[f"{cls.__module__}.{cls.__qualname__}"] = cls
+    return cls
+
+
+def describe(field: NeuralField) -> dict[str, Any]:
+    """The architecture of ``field``, built or not, as a dictionary for JSON: see :func:`construct`.
+
+    Raises:
+        TypeError: ``field`` is no :class:`NeuralField`, or has a layer of a type that is not registered.
+        ValueError: a layer with an argument that JSON cannot hold, or with arguments it would not accept.
+    """
+    if type(field) is not NeuralField:
+        raise TypeError(f"describe: field is a {type(field).__name__}; a NeuralField is needed.")
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "encoding": _describe(field.encoding, "encoding"),
+        "network": _describe(field.network, "network"),
+        "output": field.output,
+        "in_features": field.in_features,
+    }
+    construct(description)  # what cannot be read back must not be written
+    return description
+
+
+def construct(description: dict[str, Any]) -> NeuralField:
+    """The field of a description, not built yet: the inverse of :func:`describe`.
+
+    Only registered classes are called, with bools, ints, floats, strings, ``None`` and other layers; nothing is
+    imported or executed, so a description from anywhere is safe to pass.
+
+    Raises:
+        ValueError: no description, one of a newer format, an unknown layer, or missing, unknown or unacceptable
+            arguments.
+    """
+    check_format(description)
+    _check_names(description, {"format", "version", "encoding", "network", "output", "in_features"}, "the field")
+    try:
+        parts = {name: _construct(description[name], name) for name in ("encoding", "network")}
+        return NeuralField(**parts, output=description["output"], in_features=description["in_features"])
+    except RecursionError:
+        raise ValueError("construct: the layers are nested too deep.") from None
+    except TypeError as error:
+        raise ValueError(f"construct: {error}") from None
+
+
+def check_format(description: Any) -> None:
+    """Raise ``ValueError`` unless ``description`` is one of this format, in a version known here."""
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise ValueError(f"construct: no description of a field: 'format' must be {FORMAT!r}.")
+    version = description.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ValueError(f"construct: version is {version!r}; a positive int is needed.")
+    if version > VERSION:
+        raise ValueError(
+            f"construct: the format has version {version}, but this coopnet reads versions up to {VERSION}; "
+            f"run pip install --upgrade coopnet."
+        )
+
+
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """Arguments of the constructor, by name."""
+    return dict(inspect.signature(cls).parameters)
+
+
+def _describe(layer: Any, where: str) -> Any:
+    if layer is None:
+        return None
+    cls = Sequential if type(layer) is MLP else type(layer)
+    name = next((name for name, known in _TYPES.items() if known is cls), None)
+    if name is None:
+        raise TypeError(
+            f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {', '.join(_TYPES)}, and "
+            f"classes passed to coopnet.io.register()."
+        )
+    if isinstance(layer, _CONTAINERS):
+        layers = [_describe(v, f"{where}.layers.{i}") for i, v in enumerate(layer.layers)]
+        return {"type": name, "layers": layers, "prefix": layer.prefix}
+    if isinstance(layer, drnn.Linear):
+        arguments = dict(zip(("in_features", "out_features", "bias"), layer.config, strict=True))
+    else:
+        arguments = {k: getattr(layer, k) for k in _parameters(cls)}
+    result = {"type": name}
+    for k, v in arguments.items():
+        if isinstance(v, np.generic):
+            v = v.item()
+        if isinstance(v, drnn.Module):
+            v = _describe(v, f"{where}.{k}")
+        elif not isinstance(v, (bool, int, float, str, type(None))):
+            raise ValueError(
+                f"describe: {where}.{k} is a {type(v).__name__}; a bool, int, float, str, None or layer is needed."
+            )
+        result[k] = v
+    return result
+
+
+def _construct(description: Any, where: str) -> Any:
+    if description is None:
+        return None
+    if not isinstance(description, dict):
+        raise ValueError(f"construct: {where} is {_short(description)}; a dictionary with a 'type' is needed.")
+    name = description.get("type")
+    cls = _TYPES.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise ValueError(f"construct: {where} has the type {_short(name)}; accepted are {', '.join(_TYPES)}.")
+    if issubclass(cls, _CONTAINERS):
+        _check_names(description, {"type", "layers", "prefix"}, where)
+        layers, prefix = description["layers"], description["prefix"]
+        if not isinstance(layers, list) or not isinstance(prefix, str):
+            raise ValueError(f"construct: {where} needs a list 'layers' and a string 'prefix'.")
+        return cls(*(_layer(v, f"{where}.layers.{i}") for i, v in enumerate(layers)), prefix=prefix)
+    parameters = _parameters(cls)
+    _check_names(description, {"type", *parameters}, where)
+    arguments = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
+    try:
+        if cls in _CHECKED_BY:
+            _CHECKED_BY[cls](**arguments)
+        return cls(**arguments)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"construct: {where}: {error}") from None
+
+
+def _layer(description: Any, where: str) -> Any:
+    if description is None:
+        raise ValueError(f"construct: {where} is None; a dictionary with a 'type' is needed.")
+    return _construct(description, where)
+
+
+def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
+    """``value``, if its type is among those that ``parameter`` is annotated with (or that of its default)."""
+    if isinstance(value, dict):
+        return _construct(value, where)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"construct: {where} is {value}; a finite number is needed.")
+    if not isinstance(value, (bool, int, float, str, type(None))):
+        raise ValueError(f"construct: {where} is {_short(value)}; a bool, int, float, str, None or layer is needed.")
+    hint = parameter.annotation
+    if hint is parameter.empty:
+        hint = type(parameter.default)
+    words = set(re.findall(r"\w+", hint.__name__ if isinstance(hint, type) else str(hint)))
+    accepted = words & {"bool", "int", "float", "str", "None", "Optional"}
+    given = "None" if value is None else type(value).__name__
+    fits = given in words or (given == "int" and "float" in words) or (value is None and "Optional" in words)
+    if accepted and not fits:
+        raise ValueError(f"construct: {where} is {_short(value)}; accepted: {', '.join(sorted(accepted))}.")
+    return value
+
+
+def _check_names(description: dict, needed: set[str], where: str) -> None:
+    given = set(description)
+    if given != needed:
+        faults = [f"lacks {', '.join(sorted(needed - given))}"] if needed - given else []
+        faults += [f"has the unknown {', '.join(sorted(map(_short, given - needed)))}"] if given - needed else []
+        raise ValueError(f"construct: {where} {' and '.join(faults)}.")
+
+
+def _short(value: Any) -> str:
+    """A value from a file in an error message: whatever it is, no longer than a line."""
+    text = repr(value) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,289 @@
+"""Fields in safetensors files.
+
+The weights are plain row-major matrices, named by their place in the field (``network.layers.0.weights``), in the
+precision they were held in. The header holds the architecture as JSON under ``coopnet``, the versions of the programs
+that wrote it under ``versions``, and the caller's own metadata under ``user``. Other tensors, such as the state of an
+optimizer, are called ``train.`` and a name.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from ..field import NeuralField, storage
+from ..nn.module import Opaque
+from .architecture import check_format, construct, describe
+from .files import atomic_write
+
+TRAIN = "train."  #: opens the names of tensors that are no parameters of the field
+
+_DTYPES = {
+    "BOOL": np.bool_,
+    "U8": np.uint8,
+    "I8": np.int8,
+    "U16": np.uint16,
+    "I16": np.int16,
+    "U32": np.uint32,
+    "I32": np.int32,
+    "U64": np.uint64,
+    "I64": np.int64,
+    "F16": np.float16,
+    "F32": np.float32,
+    "F64": np.float64,
+}
+_WEIGHTS = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, dr.VarType.Float64: np.float64}
+
+
+class Checkpoint(NamedTuple):
+    """Contents of a file: architecture, metadata of the caller, and tensors by name."""
+
+    architecture: dict[str, Any]
+    metadata: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+
+
+def save(
+    path: str | os.PathLike[str],
+    field: NeuralField,
+    *,
+    tensors: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``field`` to the safetensors file ``path``, replacing it only once the new file is complete.
+
+    Args:
+        path: usually ``"name.safetensors"``.
+        field: a built :class:`NeuralField`.
+        tensors: NumPy arrays to keep beside it (training state), which :func:`load` ignores and :func:`read` returns
+            under ``"train."`` and their name.
+        metadata: anything JSON can hold, by name.
+
+    Raises:
+        TypeError: arguments of other types, or a layer that is not known (see :func:`coopnet.io.register`).
+        ValueError: the field is not built, or holds what JSON cannot.
+        OSError: the file cannot be written; a previous one is left as it was.
+        RuntimeError: called while Dr.Jit records a frozen function or a loop.
+        ImportError: the package safetensors is missing.
+    """
+    library = _safetensors()
+    if not isinstance(field, NeuralField):
+        raise TypeError(f"save: field is a {type(field).__name__}; a NeuralField is needed.")
+    if field.precision is None:
+        raise ValueError("save: the field is not built yet; call field = field.build().")
+    if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
+        raise RuntimeError("save: called while Dr.Jit records a function or loop; save the field after it.")
+    from .. import __version__
+
+    header = {
+        "coopnet": json.dumps(describe(field), allow_nan=False),
+        "versions": json.dumps({"coopnet": __version__, "drjit": dr.__version__}),
+        "user": _user_metadata(metadata or {}),
+    }
+    contents = {name: _to_numpy(name, owner, attribute) for name, owner, attribute in _parameters(field)}
+    for name, value in (tensors or {}).items():
+        contents[f"{TRAIN}{name}"] = _training_array(name, value)
+
+    def write(temporary: Path) -> None:
+        try:
+            library.numpy.save_file(contents, temporary, metadata=header)
+        except library.SafetensorError as error:
+            raise OSError(f"save: cannot write {os.fspath(path)!r}: {error}") from error
+
+    atomic_write(path, write)
+
+
+def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "auto") -> NeuralField:
+    """Build the field that :func:`save` wrote, on any backend and in any precision.
+
+    Args:
+        path: the file. It can come from anywhere: nothing in it is executed.
+        backend, precision: as in :meth:`NeuralField.build`.
+
+    Raises:
+        ValueError: the file is truncated, foreign, of a newer format, or its tensors don't fit its architecture; a
+            weight is too large for half precision; backend or precision are unknown.
+        OSError: the file cannot be read.
+        BackendError: no such backend here.
+        ImportError: the package safetensors is missing.
+    """
+    dtype, precision = storage(backend, precision, "load")
+    architecture, _, tensors = _read(path, "load", training=False)
+    try:
+        # nothing is computed before pack(): initial values that are replaced first cost nothing
+        field = construct(architecture).allocate(dtype, precision)
+    except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        raise _bad("load", path, str(error)) from None
+    slots = list(_parameters(field))
+    _check_same(path, {name for name, _, _ in slots}, set(tensors))
+    for name, owner, attribute in slots:
+        current = getattr(owner, attribute)
+        value = tensors.pop(name)  # let go of each array once it is on the device
+        shape = _shape(owner, attribute)
+        if value.shape not in (shape, (*shape, 1)):  # a packed vector is a column
+            raise _bad("load", path, f"{name} has shape {value.shape}, but {shape} is needed.")
+        if value.dtype not in _WEIGHTS.values():
+            raise _bad("load", path, f"{name} holds {value.dtype}; float16, float32 or float64 is needed.")
+        value = _converted(value.reshape(shape), _WEIGHTS[dr.type_v(current)], name, path)
+        if shape != dr.shape(current):
+            value = np.pad(value, [(0, held - stored) for held, stored in zip(dr.shape(current), shape, strict=True)])
+        setattr(owner, attribute, type(current)(value))
+    return field.pack()
+
+
+def read(path: str | os.PathLike[str]) -> Checkpoint:
+    """The architecture, metadata and all tensors of a file, as dictionaries; raises as :func:`load`."""
+    return _read(path, "read", training=True)
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError:
+        raise ImportError("Checkpoints need the package safetensors; run pip install coopnet[train].") from None
+    return safetensors
+
+
+# ---- parameters by name -------------------------------------------------
+
+
+def _parameters(module: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """``(name, owner, attribute)`` of every parameter: a tensor, a view of packed weights, or a flat array."""
+    for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
+        value = getattr(module, field, None)
+        name = f"{prefix}{field}"
+        if isinstance(value, Opaque):
+            if value.value is not None:
+                yield f"{prefix}data", value.value, "data"
+        elif isinstance(value, (dr.ArrayBase, drnn.MatrixView)):
+            yield name, module, field
+        elif isinstance(value, (tuple, list)):
+            for i, item in enumerate(value):
+                if isinstance(item, drnn.Module):
+                    yield from _parameters(item, f"{name}.{i}.")
+        elif isinstance(value, drnn.Module):
+            yield from _parameters(value, f"{name}.")
+
+
+def _shape(owner: Any, attribute: str) -> tuple[int, ...]:
+    """Shape of a parameter in a file: that of the arithmetic, without columns that a backend wants besides."""
+    shape = tuple(dr.shape(getattr(owner, attribute)))
+    return (shape[0], owner.config[0]) if isinstance(owner, drnn.Linear) and attribute == "weights" else shape
+
+
+def _to_numpy(name: str, owner: Any, attribute: str) -> np.ndarray:
+    value = getattr(owner, attribute)
+    if isinstance(value, drnn.MatrixView):
+        # vectors are row-major already, and unpack() on CUDA rejects them for their alignment
+        plain = value if value.layout == "row_major" else drnn.unpack(value)
+        value = dr.tensor_t(type(value.buffer))(plain)
+        if isinstance(owner, drnn.Linear) and attribute == "bias":
+            value = value.array  # views know columns, but no vectors
+    if dr.type_v(value) not in _WEIGHTS:
+        raise TypeError(f"save: {name} holds {dr.type_v(value).name}; parameters must be floating point.")
+    array = dr.detach(value).numpy()
+    if isinstance(owner, drnn.Linear) and attribute == "weights":
+        array = array[:, : owner.config[0]]  # see _shape()
+    return np.require(array, requirements="C")
+
+
+def _training_array(name: Any, value: Any) -> np.ndarray:
+    if not isinstance(name, str):
+        raise TypeError(f"save: tensors has the key {name!r}; names must be strings.")
+    array = np.require(np.asarray(value), requirements="C")
+    if array.dtype.newbyteorder("=").type not in _DTYPES.values():
+        raise TypeError(f"save: tensors[{name!r}] holds {array.dtype}; bools, integers or floats are needed.")
+    return array
+
+
+def _user_metadata(metadata: Mapping[str, Any]) -> str:
+    if not all(isinstance(name, str) for name in metadata):
+        raise TypeError("save: the names in metadata must be strings.")
+    try:
+        return json.dumps(dict(metadata), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"save: metadata must be something JSON can hold: {error}") from None
+
+
+def _converted(value: np.ndarray, dtype: Any, name: str, path: Any) -> np.ndarray:
+    if value.dtype == dtype:
+        return value
+    with np.errstate(over="ignore"):
+        result = value.astype(dtype)
+    if not np.array_equal(np.isfinite(result), np.isfinite(value)):
+        largest = np.abs(value[np.isfinite(value)]).max()
+        cure = "; load the field with precision='single'" if dtype is np.float16 else ""
+        raise _bad("load", path, f"{name} reaches {largest:g}, too large for {np.dtype(dtype).name}{cure}.")
+    return result
+
+
+# ---- files --------------------------------------------------------------
+
+
+def _bad(where: str, path: Any, what: str) -> ValueError:
+    return ValueError(f"{where}: {os.fspath(path)!r}: {what}")
+
+
+def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoint:
+    library = _safetensors()
+    status = os.stat(path)  # raises FileNotFoundError, naming the path
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise _bad(where, path, "not a regular file.")
+    if status.st_size == 0:
+        raise _bad(where, path, "no safetensors file: it is empty.")
+    open(path, "rb").close()  # raises PermissionError, naming the path
+    tensors = {}
+    try:
+        with library.safe_open(path, framework="np") as file:
+            header = file.metadata() or {}
+            architecture, user = _header(header, where, path)
+            for name in file.keys():  # noqa: SIM118 - no dictionary
+                if name.startswith(TRAIN) and not training:
+                    continue
+                kind = file.get_slice(name).get_dtype()
+                if kind not in _DTYPES:
+                    raise _bad(where, path, f"{name} has the type {kind}, which NumPy does not know.")
+                tensors[name] = file.get_tensor(name)
+    except library.SafetensorError as error:
+        raise _bad(where, path, f"no safetensors file, or a damaged or truncated one ({error}).") from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from None
+    return Checkpoint(architecture, user, tensors)
+
+
+def _header(header: Mapping[str, str], where: str, path: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Architecture and metadata of the caller from the header of a file."""
+    if "coopnet" not in header:
+        raise _bad(where, path, "a safetensors file, but not one of coopnet: it describes no field.")
+    try:
+        architecture = json.loads(header["coopnet"], parse_constant=_no_constant)
+        user = json.loads(header.get("user", "{}"), parse_constant=_no_constant)
+        check_format(architecture)
+    except (ValueError, RecursionError) as error:
+        raise _bad(where, path, f"its header cannot be understood: {error}") from None
+    if not isinstance(user, dict):
+        raise _bad(where, path, "its header cannot be understood: 'user' must be a dictionary.")
+    return architecture, user
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON.")
+
+
+def _check_same(path: Any, needed: set[str], given: set[str]) -> None:
+    for names, what in ((needed - given, "lacks"), (given - needed, "has the unknown")):
+        if names:
+            some = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            raise _bad("load", path, f"the file {what} {some}; its tensors don't belong to its architecture.")

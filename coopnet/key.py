@@ -1,0 +1,160 @@
+"""Key: who is drawing a random number, and when."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+
+@dataclass(eq=False)
+class Key:
+    """Names one random draw: which experiment (``seed``), which sample (``index``), which moment (``step``).
+
+    A key holds no state. The same key gives the same mask everywhere: on every backend, at every batch size, in
+    every kernel, forward and backward. Draw again at another time with :meth:`fold_in`. It is a Dr.Jit PyTree and
+    passes through ``dr.while_loop``, ``dr.if_stmt``, ``dr.switch`` and ``dr.freeze``. New values of ``seed`` or
+    ``step`` never compile a kernel; inside ``dr.freeze`` pass them as opaque Dr.Jit values (``dr.opaque(UInt32,
+    i)``), since Dr.Jit records a frozen function anew for every new Python int.
+
+    Args:
+        seed: int in [0, 2^64) or a Dr.Jit ``UInt64`` of width 1.
+        index: the identity of each sample (a pixel, ray or path number): a Dr.Jit ``UInt32``, a NumPy array of
+            integers, or an int shared by all samples. ``None`` is the lane number ``arange(UInt32, width)``, which
+            does not exist inside virtual calls (``dr.switch``, ``dr.dispatch``, methods of instance arrays): there it
+            is an error, and an index must be passed.
+        step: int in [0, 2^32) or a Dr.Jit ``UInt32``; time, such as the training step or bounce number.
+
+    Raises:
+        TypeError: a value that is no integer of these kinds.
+        ValueError: an int out of range, or ``index=None`` inside a virtual call.
+    """
+
+    seed: Any
+    index: Any = None
+    step: Any = 0
+
+    def __post_init__(self) -> None:
+        self.seed = _check(self.seed, "seed", 64)
+        self.step = _check(self.step, "step", 32)
+        if self.index is not None:
+            self.index = _check(self.index, "index", 32)
+
+    def fold_in(self, step: Any) -> Key:
+        """The key of another time: same seed and samples, ``step`` replaced (int or ``UInt32``)."""
+        return Key(self.seed, self.index, step)
+
+    def traced(self, uint32: type) -> Key:
+        """This key with seed and step as Dr.Jit values of ``uint32``'s backend.
+
+        Python ints become opaque values rather than literals, so that they are kernel parameters and a new seed
+        finds the old kernel. Idempotent; networks call it once so that their layers share the parameters.
+        """
+        return Key(
+            _traced(self.seed, dr.uint64_array_t(uint32)),
+            _traced(self.index, uint32),
+            _traced(self.step, uint32),
+        )
+
+    def words(self, uint32: type, width: int) -> tuple[Any, Any, tuple[Any, Any]]:
+        """``(index, step, (seed_low, seed_high))`` as Dr.Jit ``uint32`` values, for samples of a given width."""
+        k = self.traced(uint32)
+        index = k.index
+        if index is None:
+            if inside_call(uint32):
+                raise ValueError(
+                    "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where lanes "
+                    "have no number; pass the identity of each sample in: Key(seed, index=UInt32(...))."
+                )
+            index = dr.arange(uint32, width)
+        elif width > 1 and dr.width(index) not in (1, width):
+            raise ValueError(f"Key: index has {dr.width(index)} entries, but the input has {width} samples.")
+        return index, k.step, (uint32(k.seed), uint32(k.seed >> 32))
+
+    def words_numpy(self, width: int) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """:meth:`words` as NumPy ``uint32`` arrays of shape ``(1,)`` or ``(width,)``."""
+        seed = np.atleast_1d(np.asarray(_host(self.seed), np.uint64))
+        index = np.arange(width) if self.index is None else np.atleast_1d(np.asarray(_host(self.index)))
+        if len(index) not in (1, width):
+            raise ValueError(f"Key: index has {len(index)} entries, but the input has {width} samples.")
+        step = np.atleast_1d(np.asarray(_host(self.step), np.uint32))
+        low, high = (seed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (seed >> np.uint64(32)).astype(np.uint32)
+        return index.astype(np.uint32), step, (low, high)
+
+
+_DRJIT = {32: dr.VarType.UInt32, 64: dr.VarType.UInt64}
+
+
+def _check(value: Any, name: str, bits: int) -> Any:
+    if isinstance(value, dr.ArrayBase):
+        if dr.type_v(value) != _DRJIT[bits] or dr.depth_v(value) != 1 or dr.is_tensor_v(value):
+            raise TypeError(
+                f"Key: {name} is a Dr.Jit {type(value).__name__}; a UInt{bits} is needed: UInt{bits}({name})."
+            )
+        return value
+    if isinstance(value, np.ndarray) and name == "index":
+        if value.ndim != 1 or not np.issubdtype(value.dtype, np.integer):
+            raise TypeError(
+                f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}; 1D integers are needed."
+            )
+        if value.size == 0 or int(value.min()) < 0 or int(value.max()) >= 1 << 32:
+            raise ValueError("Key: a NumPy index must be non-empty with entries in [0, 2^32).")
+        return value.astype(np.uint32)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(
+            f"Key: {name} is {value!r} of type {type(value).__name__}; an int in [0, 2^{bits}) or a Dr.Jit UInt{bits} "
+            f"is needed."
+        )
+    if not 0 <= number < 1 << bits:
+        raise ValueError(f"Key: {name} is {number}; an int in [0, 2^{bits}) is needed.")
+    return number
+
+
+def _traced(value: Any, tp: type) -> Any:
+    if value is None or type(value) is tp:
+        return value
+    if isinstance(value, dr.ArrayBase):
+        if dr.backend_v(value) != dr.backend_v(tp):
+            raise TypeError(
+                f"Key: holds a {type(value).__module__}.{type(value).__name__}, but the input lives on the "
+                f"{dr.backend_v(tp).name} backend."
+            )
+        return tp(value)
+    return tp(value) if isinstance(value, np.ndarray) else dr.opaque(tp, value)
+
+
+def _host(value: Any) -> Any:
+    return value.numpy() if isinstance(value, dr.ArrayBase) else value
+
+
+@functools.lru_cache(maxsize=1)
+def _var_self() -> Any:
+    # Dr.Jit notes the instance a virtual call is being traced for, but its Python bindings do not show it.
+    try:
+        lib = ctypes.CDLL(os.path.join(os.path.dirname(dr.__file__), "libdrjit-core.so"))
+        return lib._Z12jit_var_self10JitBackendPjS0_
+    except (OSError, AttributeError):
+        return None
+
+
+def inside_call(tp: type) -> bool:
+    """Is a virtual call being traced on the backend of the Dr.Jit type ``tp``?
+
+    Where this cannot be asked (other operating systems), the answer is no and lanes inside calls count from 0.
+    """
+    query = _var_self()
+    if query is None:
+        return False
+    value, index = ctypes.c_uint32(0), ctypes.c_uint32(0)
+    query(ctypes.c_int(int(dr.backend_v(tp).value)), ctypes.byref(value), ctypes.byref(index))
+    return value.value != 0

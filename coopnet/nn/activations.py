@@ -1,0 +1,142 @@
+"""Activation layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import kinds
+from ..engine import FUNCTIONS
+from ..engine import Activation as Stage
+from ..key import Key
+from .module import Module
+
+
+class Activation(Module):
+    """Applies a function to every component of a ``CoopVec``, tensor, array, nested array or list of arrays."""
+
+    function: str
+
+    def params(self) -> tuple[float, ...]:
+        """Constants of the function."""
+        return ()
+
+    def stage(self) -> Stage:
+        """This layer to the engine."""
+        return Stage(self.function, self.params())
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        name = type(self).__name__
+        kind, leaf = kinds.kind(x, name)
+        kinds.require_float(leaf, name)
+        f = FUNCTIONS[self.function]
+        if kind == kinds.COOPVEC:
+            return f.coopvec(x, *self.params())
+        if kind == kinds.NUMPY:
+            raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+        if isinstance(x, (list, tuple)):
+            return type(x)(f.array(v, *self.params()) for v in x)
+        return f.array(x, *self.params())
+
+
+class ReLU(Activation):
+    r""":math:`\max(x, 0)`; the derivative at 0 is 0."""
+
+    function = "relu"
+
+
+class LeakyReLU(Activation):
+    r""":math:`\max(x, 0) + a \min(x, 0)` with ``negative_slope`` :math:`a`; the derivative at 0 is :math:`a`."""
+
+    DRJIT_STRUCT = {"negative_slope": float}
+    function = "leaky_relu"
+
+    def __init__(self, negative_slope: float = 0.01):
+        self.negative_slope = _number("LeakyReLU", "negative_slope", negative_slope)
+
+    def params(self) -> tuple[float, ...]:
+        return (self.negative_slope,)
+
+    def __repr__(self) -> str:
+        return f"LeakyReLU(negative_slope={self.negative_slope})"
+
+
+class Tanh(Activation):
+    r""":math:`\tanh x`."""
+
+    function = "tanh"
+
+
+class Sigmoid(Activation):
+    r""":math:`1 / (1 + e^{-x})`; on cooperative vectors :math:`\tfrac12 \tanh(\tfrac12 x) + \tfrac12`."""
+
+    function = "sigmoid"
+
+
+class Softplus(Activation):
+    r""":math:`\log(1 + e^x)`, evaluated as :math:`\max(x, 0) + \log(1 + e^{-|x|})`, which cannot overflow."""
+
+    function = "softplus"
+
+
+class SiLU(Activation):
+    r""":math:`x / (1 + e^{-x})` (Elfwing et al. 2018; also called Swish)."""
+
+    function = "silu"
+
+
+class Sine(Activation):
+    r""":math:`\sin(\omega x)` with frequency ``omega`` (Sitzmann et al. 2020 use 30 in the first layer)."""
+
+    DRJIT_STRUCT = {"omega": float}
+    function = "sine"
+
+    def __init__(self, omega: float = 1.0):
+        self.omega = _number("Sine", "omega", omega)
+
+    def params(self) -> tuple[float, ...]:
+        return (self.omega,)
+
+    def __repr__(self) -> str:
+        return f"Sine(omega={self.omega})"
+
+
+class Exp(Activation):
+    r""":math:`e^x`."""
+
+    function = "exp"
+
+
+class Identity(Activation):
+    r""":math:`x` itself, as an activation or as an encoding."""
+
+    function = "identity"
+
+    def width(self, size: int) -> int:
+        """Features out for ``size`` features in."""
+        return size
+
+
+#: Activations by the name that ``MLP`` and checkpoints use.
+ACTIVATIONS: dict[str, type[Activation]] = {
+    cls.function: cls for cls in (ReLU, LeakyReLU, Tanh, Sigmoid, Softplus, SiLU, Sine, Exp, Identity)
+}
+
+
+def activation(value: Any, where: str) -> Activation | None:
+    """An activation layer from its name, a layer, or ``None`` (also ``"none"``) for no activation."""
+    if value is None or value == "none":
+        return None
+    if isinstance(value, Activation):
+        return value
+    if isinstance(value, str) and value in ACTIVATIONS:
+        return ACTIVATIONS[value]()
+    raise ValueError(
+        f"{where}: activation is {value!r}; accepted are None, an Activation layer, or one of {sorted(ACTIVATIONS)}."
+    )
+
+
+def _number(layer: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{layer}: {name} is {value!r}; a finite number is needed.")
+    return float(value)

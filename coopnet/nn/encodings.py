@@ -1,0 +1,116 @@
+"""Encodings by sines, real and triangular."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from .. import kinds
+from ..key import Key
+from .module import Module
+
+
+class Encoding(Module):
+    """Maps coordinates to features. Takes a ``CoopVec``, a tensor, a nested array or a list of arrays."""
+
+    in_features: int
+
+    def width(self, size: int) -> int:
+        """Features out for ``size`` features in."""
+        raise NotImplementedError
+
+    def _check(self, x: Any) -> str:
+        name = type(self).__name__
+        kind, leaf = kinds.kind(x, name)
+        kinds.require_float(leaf, name)
+        if kind == kinds.NUMPY:
+            raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+        n = kinds.features(x, kind)
+        if self.in_features not in (-1, n):
+            raise ValueError(f"{name}: the input has {n} features, but the encoding takes {self.in_features}.")
+        return kind
+
+    def _size(self, size: int) -> int:
+        name = type(self).__name__
+        if size > 0 and self.in_features > 0 and size != self.in_features:
+            raise ValueError(f"{name}: in_features is {self.in_features}, but the input has {size} features.")
+        size = self.in_features if size < 0 else size
+        if size < 1:
+            raise ValueError(f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
+        return size
+
+
+class _Octaves(Encoding):
+    DRJIT_STRUCT = {"octaves": int, "shift": float, "in_features": int}
+    _layer: type
+
+    def __init__(self, octaves: int = 8, shift: float = 0.0, in_features: int = -1):
+        name = type(self).__name__
+        if isinstance(octaves, bool) or not isinstance(octaves, int) or octaves < 1:
+            raise ValueError(f"{name}: octaves is {octaves!r}; a positive int is needed.")
+        if isinstance(shift, bool) or not isinstance(shift, (int, float)) or not math.isfinite(shift):
+            raise ValueError(f"{name}: shift is {shift!r}; a finite number is needed.")
+        check_in_features(name, in_features)
+        self.octaves, self.shift, self.in_features = octaves, float(shift), in_features
+
+    def width(self, size: int) -> int:
+        return 2 * self.octaves * size
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        kind = self._check(x)
+        layer = self._layer(self.octaves, self.shift)
+        if kind != kinds.ARRAYS:
+            return layer(x)
+        features = list(layer(drnn.CoopVec(kinds.components(x))))
+        return features if isinstance(x, (list, tuple)) else nested(features)
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
+        size = self._size(size)
+        return type(self)(self.octaves, self.shift, size), self.width(size)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(octaves={self.octaves}, shift={self.shift}, in_features={self.in_features})"
+
+
+class Sinusoidal(_Octaves):
+    r"""Sines and cosines of doubling frequency (Vaswani et al. 2017; NeRF, Mildenhall et al. 2020, eq. 4).
+
+    Each coordinate :math:`x` becomes, for octave :math:`i = 0, \dots, n-1`,
+    :math:`\sin 2\pi(2^i x + i s),\ \cos 2\pi(2^i x + i s)`: ``2 * octaves`` features. Coordinates belong in [0, 1].
+    This is ``drjit.nn.SinEncode``, which doubles angles; rounding errors double with them, to about
+    :math:`2^{n} \cdot 10^{-7}` in single precision.
+
+    Args:
+        octaves: number of frequencies :math:`n`.
+        shift: phase :math:`s` per octave, in periods.
+        in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
+    """
+
+    _layer = drnn.SinEncode
+
+
+class Triangular(_Octaves):
+    r"""Triangle waves of doubling frequency, cheaper than sines (Müller et al. 2021; ``drjit.nn.TriEncode``).
+
+    As :class:`Sinusoidal` with :math:`\cos_\triangle(t) = 1 - 4|t - \mathrm{round}(t)|` and
+    :math:`\sin_\triangle(t) = \cos_\triangle(t - \tfrac14)`, at :math:`t = 2^i x + i s`.
+    """
+
+    _layer = drnn.TriEncode
+
+
+def nested(parts: list) -> Any:
+    """A nested ``ArrayXf`` (or ``ArrayXf16``, ``ArrayXf64``) of 1D arrays."""
+    leaf = type(parts[0])
+    suffix = {dr.VarType.Float16: "f16", dr.VarType.Float32: "f", dr.VarType.Float64: "f64"}[dr.type_v(leaf)]
+    return getattr(sys.modules[leaf.__module__], "ArrayX" + suffix)(parts)
+
+
+def check_in_features(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless ``value`` is a positive int or -1."""
+    if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
+        raise ValueError(f"{name}: in_features is {value!r}; a positive int, or -1 to infer it, is needed.")

@@ -1,0 +1,124 @@
+"""Linear layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from .. import kinds
+from ..engine import Affine, evaluate
+from ..key import Key
+from .module import Module
+
+
+class Linear(drnn.Linear, Module):
+    r"""Affine map :math:`y = A x + b` of each sample.
+
+    Weights start uniform in :math:`\pm\sqrt{6 / (n_\mathrm{in} + n_\mathrm{out})}` (Glorot and Bengio 2010, eq. 16),
+    biases at 0.
+
+    Args:
+        in_features: width of the input; -1 takes that of the layer before.
+        out_features: width of the output; -1 keeps the width.
+        bias: add ``b``?
+
+    Inputs are a ``CoopVec`` (weights packed by ``drjit.nn.pack``) or a tensor ``(in_features, samples)`` (not packed).
+    """
+
+    DRJIT_STRUCT = drnn.Linear.DRJIT_STRUCT
+
+    def __init__(self, in_features: int = -1, out_features: int = -1, bias: bool = True):
+        for name, value in (("in_features", in_features), ("out_features", out_features)):
+            if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
+                raise ValueError(f"Linear: {name} is {value!r}; a positive int, or -1 to infer it, is needed.")
+        super().__init__(in_features, out_features, bool(bias))
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        kind, leaf = kinds.kind(x, "Linear")
+        if kind == kinds.COOPVEC:
+            check_packed(self)
+            check_input(self, len(x), leaf)
+            return evaluate([Affine(self.weights, self.bias)], x, key)
+        if kind != kinds.TENSOR:
+            raise TypeError(
+                f"Linear: got {_article(kind)}; accepted are a drjit.nn.CoopVec and a tensor of shape (features, "
+                f"samples). A NeuralField takes arrays and lists, too."
+            )
+        if self.weights is None:
+            raise ValueError(_unallocated("Linear"))
+        if isinstance(self.weights, drnn.MatrixView):
+            raise TypeError(
+                "Linear: got a tensor, but the weights are packed; pass drjit.nn.CoopVec(...), or use the network as "
+                "it was before drjit.nn.pack()."
+            )
+        check_input(self, x.shape[0], leaf)
+        weights = self.weights if self.weights.shape[1] == self.config[0] else self.weights[:, : self.config[0]]
+        y = weights @ x
+        return y if self.bias is None else y + dr.reshape(self.bias, (self.bias.shape[0], 1))
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Linear, int]:  # type: ignore[override]
+        n_in, n_out, bias = self.config
+        if size > 0 and n_in > 0 and size != n_in:
+            raise ValueError(
+                f"Linear: in_features is {n_in}, but the layer before it (or the input) has {size} features; give "
+                f"in_features={size} or -1."
+            )
+        n_in = size if n_in < 0 else n_in
+        if n_in < 1:
+            raise ValueError("Linear: in_features is -1 and the size of the input is unknown; call alloc(dtype, size).")
+        n_out = n_in if n_out < 0 else n_out
+        layer = Linear(n_in, n_out, bias)
+        bound = math.sqrt(6 / (n_in + n_out))
+        samples = rng.random(dr.float32_array_t(dr.array_t(dtype)), n_in * n_out)
+        weights = dtype(dr.array_t(dtype)(dr.fma(samples, 2 * bound, -bound)), (n_out, n_in))
+        if n_in == 1 and dr.backend_v(dtype) == dr.JitBackend.CUDA:
+            # pack() takes a matrix of one column for a vector, which OptiX cannot multiply with: add a column of zeros
+            layer.weights = dr.zeros(dtype, (n_out, 2))
+            layer.weights[:, :1] = weights.array
+        else:
+            layer.weights = weights
+        if bias:
+            layer.bias = dr.zeros(dtype, n_out)
+        return layer, n_out
+
+    def __repr__(self) -> str:
+        return drnn.Linear.__repr__(self)
+
+
+def check_packed(layer: drnn.Linear) -> None:
+    """Raise unless ``layer`` can be evaluated on a cooperative vector."""
+    if layer.weights is None:
+        raise ValueError(_unallocated("Linear"))
+    if not isinstance(layer.weights, drnn.MatrixView):
+        raise TypeError(
+            "Linear: got a CoopVec, but the weights are not packed; call net = drjit.nn.pack(net, layout='training')."
+        )
+
+
+def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
+    """Raise unless a vector of ``features`` values of type ``leaf`` fits ``layer``."""
+    weights = layer.weights
+    if features != layer.config[0]:
+        raise ValueError(f"Linear: the input has {features} features, but the layer takes {layer.config[0]}.")
+    own = type(weights.buffer) if isinstance(weights, drnn.MatrixView) else dr.array_t(weights)
+    if dr.backend_v(own) != dr.backend_v(leaf):
+        raise TypeError(
+            f"Linear: the input lives on the {dr.backend_v(leaf).name} backend and the weights on "
+            f"{dr.backend_v(own).name}; build the network for the backend of its input."
+        )
+    if dr.type_v(own) != dr.type_v(leaf):
+        raise TypeError(
+            f"Linear: the input is {dr.type_v(leaf).name} and the weights are {dr.type_v(own).name}; convert the input "
+            f"with drjit.nn.Cast or drjit.nn.cast()."
+        )
+
+
+def _unallocated(name: str) -> str:
+    return f"{name}: the layer has no weights yet; call net = net.alloc(dtype, size) first."
+
+
+def _article(kind: str) -> str:
+    return {kinds.ARRAYS: "Dr.Jit arrays", kinds.NUMPY: "a NumPy array"}.get(kind, kind)

@@ -1,0 +1,59 @@
+"""Multilayer perceptron."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dropout import Dropout, threshold
+from .activations import activation as as_activation
+from .linear import Linear
+from .sequential import Sequential
+
+
+class MLP(Sequential):
+    r"""Multilayer perceptron: ``depth`` hidden layers of ``width`` units, then a linear output layer.
+
+    .. math::
+        h_0 = x, \quad h_{l+1} = \mathrm{dropout}(\sigma(A_l h_l + b_l)), \quad y = \sigma_\mathrm{out}(A_L h_L + b_L)
+
+    Args:
+        in_features: width of the input; -1 takes it from ``alloc`` or the encoding before.
+        out_features: width of the output.
+        width: units of each hidden layer.
+        depth: number of hidden layers; 0 is a single linear layer.
+        activation, output_activation: a name (``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``,
+            ``"silu"``, ``"sine"``, ``"exp"``, ``"identity"``), an :class:`Activation` layer, or ``None``.
+        dropout: drop probability after each hidden activation; 0 for none.
+        bias: add the vectors :math:`b`?
+
+    >>> net = cn.MLP(16, 3, width=64, depth=3, dropout=0.1)
+    """
+
+    def __init__(
+        self,
+        in_features: int = -1,
+        out_features: int = -1,
+        width: int = 64,
+        depth: int = 3,
+        activation: Any = "relu",
+        output_activation: Any = None,
+        dropout: float = 0.0,
+        bias: bool = False,
+    ):
+        for name, value in (("width", width), ("depth", depth)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < (name == "width"):
+                raise ValueError(f"MLP: {name} is {value!r}; an int of at least {int(name == 'width')} is needed.")
+        threshold(dropout, where="MLP")
+        layers: list[Any] = []
+        n_in = in_features
+        for _ in range(depth):
+            layers.append(Linear(n_in, width, bias))
+            if (layer := as_activation(activation, "MLP")) is not None:
+                layers.append(layer)
+            if dropout > 0:
+                layers.append(Dropout(dropout))
+            n_in = width
+        layers.append(Linear(n_in, out_features, bias))
+        if (layer := as_activation(output_activation, "MLP")) is not None:
+            layers.append(layer)
+        super().__init__(*layers)

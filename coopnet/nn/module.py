@@ -1,0 +1,173 @@
+"""Base class of all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..backend import require
+from ..dropout import Dropout
+from ..key import Key
+
+
+class Module(drnn.Module):
+    """A ``drjit.nn.Module`` whose call takes a key: ``layer(x, key=None)``.
+
+    It can be mixed with ``drjit.nn`` layers, packed with ``drjit.nn.pack``, and is a mapping from parameter names such
+    as ``"layers.0.weights"`` to arrays, which ``opt.update(net)`` pulls and ``net.update(opt)`` pushes. After packing,
+    all matrices are one entry, ``"weights"``; parameters that cannot be packed (hash grids) keep their own.
+
+    To write a layer, list its fields in ``DRJIT_STRUCT``, make it default-constructible (``drjit.nn.pack`` rebuilds
+    it), and implement ``__call__(self, x, key=None)`` and, if it has parameters or changes the width,
+    ``_alloc(self, dtype, size, rng) -> (layer, width)``.
+    """
+
+    DRJIT_STRUCT: dict = {}
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        raise NotImplementedError(f"{type(self).__name__}.__call__() is missing.")
+
+    def alloc(self, dtype: type, size: int = -1, rng: Any = None) -> Any:  # type: ignore[override]
+        """A copy with weights of tensor type ``dtype`` for inputs of ``size`` features.
+
+        Args:
+            dtype: such as ``drjit.llvm.ad.TensorXf`` or ``drjit.cuda.ad.TensorXf16``.
+            size: number of input features; -1 if the first layer states its own.
+            rng: ``dr.rng(seed)`` for the initial weights; a fixed seed if ``None``.
+
+        Raises:
+            TypeError: ``dtype`` is no differentiable floating point tensor type.
+            ValueError: layers whose widths don't fit together.
+            BackendError: the backend of ``dtype`` is missing.
+        """
+        name = type(self).__name__
+        if not (isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)):
+            raise TypeError(
+                f"{name}.alloc: dtype is {dtype!r}; a tensor type such as drjit.llvm.ad.TensorXf is needed."
+            )
+        if not dr.is_float_v(dtype) or not dr.is_diff_v(dtype):
+            raise TypeError(
+                f"{name}.alloc: dtype is {dtype.__module__}.{dtype.__name__}; a floating point tensor type of "
+                f"drjit.llvm.ad or drjit.cuda.ad is needed."
+            )
+        if isinstance(size, bool) or not isinstance(size, int) or size == 0 or size < -1:
+            raise ValueError(f"{name}.alloc: size is {size!r}; a positive number of input features, or -1, is needed.")
+        require(dtype)
+        net, _ = self._alloc(dtype, size, dr.rng(seed=0x100000000) if rng is None else rng)
+        number_streams(net)
+        return net
+
+    # ---- mapping of parameters ------------------------------------------
+
+    def _slots(self) -> dict[str, tuple[Any, str, bool]]:
+        """Parameter name -> (owner, attribute, written in place?), found anew each time: packing moves parameters."""
+        slots: dict[str, tuple[Any, str, bool]] = {}
+        _collect(self, getattr(self, "prefix", ""), slots)
+        return slots
+
+    def __getitem__(self, key: str) -> Any:
+        owner, attribute, _ = self._slots()[key]
+        return getattr(owner, attribute)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        owner, attribute, in_place = self._slots()[key]
+        current = getattr(owner, attribute)
+        if dr.shape(value) != dr.shape(current):
+            raise ValueError(
+                f"{type(self).__name__}: parameter {key!r} has shape {tuple(dr.shape(current))}, but the new value has "
+                f"shape {tuple(dr.shape(value))}."
+            )
+        if type(value) is not type(current):
+            value = type(current)(value)
+        if in_place:
+            current[:] = value  # the layers' views point at this very array
+        else:
+            setattr(owner, attribute, value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slots())
+
+    def __len__(self) -> int:
+        return len(self._slots())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._slots()
+
+    def update(self, other: Any = (), /, **parameters: Any) -> None:  # type: ignore[override]
+        """Push values into the parameters of the same name; a mapping may hold those of other networks, too."""
+        if isinstance(other, Mapping):
+            for key in self:
+                if key in other:
+                    self[key] = other[key]
+        else:
+            for key, value in other:
+                self[key] = value
+        for key, value in parameters.items():
+            self[key] = value
+
+
+class Opaque:
+    """Holds an object whose arrays Dr.Jit's traversal sees (``dr.freeze``, ``dr.eval``) and ``drjit.nn.pack`` doesn't.
+
+    ``pack`` turns every array it meets into a view of the packed buffer, which arrays that are no matrices of the
+    weights' type don't survive.
+    """
+
+    def __init__(self, value: Any = None):
+        self.value = value
+
+    def _traverse_1_cb_ro(self, callback: Any) -> None:
+        dr.detail.traverse_py_cb_ro(self, callback)
+
+    def _traverse_1_cb_rw(self, callback: Any) -> None:
+        dr.detail.traverse_py_cb_rw(self, callback)
+
+
+def _collect(owner: Any, prefix: str, slots: dict) -> None:
+    def name(part: str) -> str:
+        return f"{prefix}.{part}" if prefix else part
+
+    if getattr(owner, "_packed_buffer", None) is not None:
+        slots[name("weights")] = (owner, "_packed_buffer", True)
+    for field in getattr(type(owner), "DRJIT_STRUCT", None) or ():
+        value = getattr(owner, field, None)
+        if isinstance(value, Opaque):
+            if value.value is not None:
+                slots[name("data")] = (value.value, "data", False)
+        elif isinstance(value, dr.ArrayBase):
+            slots[name(field)] = (owner, field, False)
+        elif isinstance(value, (tuple, list)):
+            for i, item in enumerate(value):
+                if isinstance(item, drnn.Module):
+                    _collect(item, name(f"{field}.{i}"), slots)
+        elif isinstance(value, drnn.Module):
+            _collect(value, name(field), slots)
+
+
+def children(module: Any) -> Iterator[Any]:
+    """All layers inside ``module``, itself first, in evaluation order."""
+    yield module
+    for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
+        value = getattr(module, field, None)
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, drnn.Module):
+                yield from children(item)
+
+
+def number_streams(module: Any) -> None:
+    """Give the dropouts of ``module`` that have no stream the numbers 0, 1, 2, ... not used by others."""
+    dropouts = [m for m in children(module) if isinstance(m, Dropout)]
+    used = {m.stream for m in dropouts}
+    free = (s for s in range(len(used) + len(dropouts)) if s not in used)
+    for m in dropouts:
+        if m.stream is None:
+            m.stream = next(free)
+
+
+def check_width(layer: str, what: str, given: int, needed: int, cure: str) -> None:
+    """Raise ``ValueError`` unless ``given`` is ``needed`` features."""
+    if given != needed:
+        raise ValueError(f"{layer}: {what} has {given} features, but {needed} are needed; {cure}")

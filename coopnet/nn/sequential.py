@@ -1,0 +1,100 @@
+"""Layers one after the other."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import drjit.nn as drnn
+
+from ..dropout import Dropout
+from ..engine import Affine, Mask, evaluate
+from ..key import Key
+from .activations import Activation
+from .linear import check_input, check_packed
+from .module import Module
+
+
+class Sequential(Module):
+    """Applies ``layers`` in order, passing the key to each that takes one.
+
+    Layers of ``drjit.nn`` may stand among them. On a ``CoopVec``, runs of linear layers, activations and dropouts go
+    to the engine as one network; see :func:`coopnet.engine.evaluate` for how it is differentiated.
+
+    Args:
+        layers: ``Module`` instances.
+        prefix: prepended to every parameter name, to tell networks apart that share an optimizer.
+
+    >>> net = cn.Sequential(cn.Sinusoidal(8), cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
+    >>> net = drjit.nn.pack(net.alloc(TensorXf, size=2), layout="training")
+    >>> y = net(drjit.nn.CoopVec(x), cn.Key(seed=0))
+    """
+
+    DRJIT_STRUCT = {"layers": tuple, "prefix": str}
+
+    def __init__(self, *layers: Any, prefix: str = ""):
+        for i, layer in enumerate(layers):
+            if not isinstance(layer, drnn.Module):
+                raise TypeError(f"Sequential: layer {i} is a {type(layer).__name__}; a Module instance is needed.")
+        self.layers, self.prefix = layers, prefix
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        return apply(self.layers, x, key)
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
+        layers = []
+        for layer in self.layers:
+            layer, size = layer._alloc(dtype, size, rng)
+            layers.append(layer)
+        return Sequential(*layers, prefix=self.prefix), size
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(\n" + textwrap.indent(",\n".join(map(repr, self.layers)), "  ") + "\n)"
+
+
+def flatten(layers: Any) -> Iterator[Any]:
+    """The layers inside nested containers, in evaluation order."""
+    for layer in layers:
+        if isinstance(layer, (Sequential, drnn.Sequential)):
+            yield from flatten(layer.layers)
+        else:
+            yield layer
+
+
+def apply(layers: Any, x: Any, key: Key | None) -> Any:
+    """Evaluate ``layers`` on ``x``; consecutive ones that the engine knows run as one network."""
+    run: list[Any] = []
+    width, leaf = 0, object
+    if not layers:
+        return x
+    if key is not None and not isinstance(key, Key):
+        raise TypeError(f"Sequential: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
+    coop = isinstance(x, drnn.CoopVec)
+    for layer in flatten(layers):
+        if key is not None and isinstance(layer, Dropout) and layer.stream is None:
+            raise ValueError(
+                "Sequential: a Dropout has no stream number yet, so that two of them would share a mask; call "
+                "net = net.alloc(dtype, size) first, or pass Dropout(stream=...)."
+            )
+        stage: Any = None
+        if coop:
+            if not run:
+                width, leaf = len(x), x.type
+            if isinstance(layer, drnn.Linear):
+                check_packed(layer)
+                check_input(layer, width, leaf)
+                width = layer.weights.shape[0]
+                stage = Affine(layer.weights, layer.bias)
+            elif isinstance(layer, Activation):
+                stage = layer.stage()
+            elif isinstance(layer, Dropout):
+                stage = Mask(layer.p, layer.bits, layer.stream or 0)
+        if stage is not None:
+            run.append(stage)
+            continue
+        if run:
+            x, run = evaluate(run, x, key), []
+        x = layer(x, key) if isinstance(layer, (Module, Dropout)) else layer(x)
+        coop = isinstance(x, drnn.CoopVec)
+    return evaluate(run, x, key) if run else x

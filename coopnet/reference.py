@@ -1,0 +1,586 @@
+r"""Ground truth: every operation of the library in plain NumPy, in double precision.
+
+Written separately from the library, from the formulas, so that the two check each other; clarity comes before
+speed. Arrays have the shape ``(features, samples)``: a column is one sample. Functions named ``*_vjp`` take
+the gradient ``dy`` of a scalar loss with respect to the output and return the gradients with respect to the
+inputs. ``OPS`` maps every public name to its twin here.
+
+Sources: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Philox); Srivastava et al. 2014
+(dropout); Glorot and Bengio 2010 (initialization); Mildenhall et al. 2020 and Müller et al. 2021, 2022
+(sinusoidal, triangular and hash-grid encodings); Welford 1962 (running variance).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Function = Callable[[Array], Array]
+
+# ---- Generator ---------------------------------------------------------------------------------------------
+
+_MULTIPLIER = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> tuple[Any, ...]:
+    r"""Philox4x32-``rounds``: four random words for four counter words and two key words (low, high).
+
+    One round maps :math:`(c_0, c_1, c_2, c_3)` to :math:`(hi_1 \oplus c_1 \oplus k_0,\ lo_1,\ hi_0 \oplus c_3
+    \oplus k_1,\ lo_0)` with :math:`(hi_0, lo_0) = M_0 c_0` and :math:`(hi_1, lo_1) = M_1 c_2`; the key then
+    grows by the Weyl constants :math:`(W_0, W_1)`. Words are ``uint32`` arrays, which broadcast, or Python
+    ints in [0, 2^32); the result is four arrays, or four ints if all words were ints.
+    """
+    if len(counter) != 4 or len(key) != 2:
+        raise ValueError(f"philox4x32: counter and key need 4 and 2 words, got {len(counter)} and {len(key)}")
+    c0, c1, c2, c3 = (np.asarray(c, np.uint64) for c in counter)
+    k0, k1 = (np.asarray(k, np.uint64) for k in key)
+    m0, m1, w0, w1 = (np.uint64(v) for v in _MULTIPLIER + _WEYL)
+    for _ in range(rounds):
+        product0, product1 = m0 * c0, m1 * c2  # 32 x 32 bits: exact in 64
+        c0, c1 = (product1 >> _HALF) ^ c1 ^ k0, product1 & _LOW
+        c2, c3 = (product0 >> _HALF) ^ c3 ^ k1, product0 & _LOW
+        k0, k1 = (k0 + w0) & _LOW, (k1 + w1) & _LOW
+    words = np.broadcast_arrays(c0, c1, c2, c3)
+    if all(isinstance(v, int) for v in (*counter, *key)):
+        return tuple(int(w) for w in words)
+    return tuple(w.astype(np.uint32) for w in words)
+
+
+# ---- Dropout -----------------------------------------------------------------------------------------------
+
+
+def threshold(p: float, bits: int = 16) -> int:
+    """Number of the 2^bits values of a random digit that drop an element: round(p 2^bits)."""
+    if bits not in (8, 16, 32):
+        raise ValueError(f"threshold: bits must be 8, 16 or 32, got {bits!r}")
+    if not 0 <= p < 1:
+        raise ValueError(f"threshold: p must be in [0, 1), got {p!r}")
+    t: int = round(float(p) * 2**bits)
+    if t >= 2**bits:
+        raise ValueError(f"threshold: p={p!r} rounds to dropping everything with bits={bits}")
+    return t
+
+
+def scale(p: float, bits: int = 16) -> float:
+    """Factor 2^bits / (2^bits - t) of kept elements, which keeps the mean exactly; not rounded to a type."""
+    return float(2**bits / (2**bits - threshold(p, bits)))
+
+
+def keep_mask(features: int, p: float, seed: int, index: Any, step: Any = 0, stream: int = 0, bits: int = 16) -> Array:
+    r"""Keep mask of shape (features, samples): True where element i of a sample survives.
+
+    Element i uses word :math:`w = \lfloor i k / 32 \rfloor` of its sample's random bits, i.e. lane :math:`w
+    \bmod 4` of :math:`\mathrm{philox}(\lfloor w / 4 \rfloor, index, step, stream)` under the key ``seed``,
+    and of that word the digit of :math:`k` bits number :math:`i \bmod 32/k` from the low end. It is kept
+    iff digit >= threshold. ``index`` holds one identity per sample; ``step`` is a number or one per sample.
+    Every element makes its own call of the generator here.
+    """
+    t = threshold(p, bits)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"keep_mask: seed must be in [0, 2^64), got {seed!r}")
+    sample = np.atleast_1d(np.asarray(index)).astype(np.uint32)[None, :]
+    time = np.asarray(step).astype(np.uint32)
+    first_bit = np.arange(features)[:, None] * bits  # where the digit starts in the sample's bit string
+    block, lane, shift = first_bit // 128, first_bit // 32 % 4, first_bit % 32
+    words = philox4x32((block, sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32))
+    word = np.choose(np.broadcast_to(lane, words[0].shape), words)
+    digit = (word >> shift.astype(np.uint32)) % np.uint64(2**bits)
+    return np.asarray(digit >= np.uint64(t))
+
+
+def dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16) -> Array:
+    """keep ? x * scale : 0 for x of shape (features, samples); scale and product have the type of x.
+
+    ``index`` defaults to the column number. The gradient is the same function applied to the gradient.
+    """
+    if p == 0:
+        return x
+    index = np.arange(x.shape[1]) if index is None else index
+    mask = keep_mask(x.shape[0], p, seed, index, step, stream, bits)
+    y: Array = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
+    return y
+
+
+def uint_to_uniform_float(word: Any) -> Array:
+    """Triton's map of a word to float32 in [0, 1): the word as int32, negatives folded up, times ~2^-31."""
+    signed = np.asarray(word, np.uint32).view(np.int32)
+    folded = np.where(signed < 0, -(signed + 1), signed)  # -x - 1, without overflow
+    return np.asarray(folded.astype(np.float32) * np.float32(4.6566127342e-10))
+
+
+def seeded_dropout(x: Array, p: float, seed: int, offset: Any = None, convention: str = "triton") -> Array:
+    """Dropout of a flat array in another system's convention; ``offset`` defaults to the position in ``x``.
+
+    ``"triton"``: ``tl.rand(seed, offset) > p`` keeps, in float32 as in Triton's tutorial
+    04-low-memory-dropout, where the Python float p enters the kernel as float32. tl.rand converts word 0 of
+    the counter ``(offset, 0, 0, 0)``; offsets are 32-bit.
+
+    ``"ztensor"``: kept iff word 0 of the counter ``(offset_lo, offset_hi, 0, 0)`` is at least ceil(p 2^32).
+
+    The key is ``(seed_lo, seed_hi)``; survivors are multiplied by 1 / (1 - p), rounded once to x's type.
+    """
+    if not 0 <= p < 1:
+        raise ValueError(f"seeded_dropout: p must be in [0, 1), got {p!r}")
+    where = np.arange(x.size).reshape(x.shape) if offset is None else np.asarray(offset)
+    where = where.astype(np.uint64)
+    low, high = where & _LOW, where >> _HALF
+    key = (seed % 2**32, seed // 2**32)
+    if convention == "triton":
+        if np.any(high):
+            raise ValueError("seeded_dropout: the triton convention has 32-bit offsets")
+        keep = uint_to_uniform_float(philox4x32((low, 0, 0, 0), key)[0]) > np.float32(p)
+    elif convention == "ztensor":
+        keep = philox4x32((low, high, 0, 0), key)[0] >= np.uint64(math.ceil(p * 2**32))
+    else:
+        raise ValueError(f'seeded_dropout: convention must be "triton" or "ztensor", got {convention!r}')
+    y: Array = np.where(keep, x * x.dtype.type(1 / (1 - p)), x.dtype.type(0))
+    return y
+
+
+# ---- Linear layer and activations --------------------------------------------------------------------------
+
+
+def linear(W: Array, x: Array, b: Array | None = None) -> Array:
+    """W x + b for W of shape (out, in), x of shape (in, samples) and b of shape (out,)."""
+    y = np.asarray(W, np.float64) @ np.asarray(x, np.float64)
+    return y if b is None else y + np.asarray(b, np.float64)[:, None]
+
+
+def xavier_uniform_bound(fan_in: int, fan_out: int) -> float:
+    """Bound a of the uniform law on [-a, a] of variance 2 / (fan_in + fan_out) (Glorot 2010, eq. 16)."""
+    return math.sqrt(6 / (fan_in + fan_out))
+
+
+_SLOPE = 0.01  # of leaky_relu below zero
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))  # never overflows
+    y: Array = np.where(x >= 0, 1.0, e) / (1.0 + e)
+    return y
+
+
+def _tanh_derivative(x: Array) -> Array:
+    e = np.exp(-2 * np.abs(x))
+    return np.asarray(4 * e / (1 + e) ** 2)  # 1 / cosh^2 without cancellation
+
+
+def _exp(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.exp(x)
+
+
+def _ones(x: Array) -> Array:
+    return np.ones_like(x)
+
+
+_RAW: dict[str, tuple[Function, Function]] = {
+    "identity": (lambda x: x, _ones),
+    "relu": (lambda x: np.maximum(x, 0.0), lambda x: np.where(x > 0, 1.0, 0.0)),
+    "leaky_relu": (lambda x: np.where(x > 0, x, _SLOPE * x), lambda x: np.where(x > 0, 1.0, _SLOPE)),
+    "tanh": (np.tanh, _tanh_derivative),
+    "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
+    "softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), _sigmoid),
+    "silu": (lambda x: x * _sigmoid(x), lambda x: _sigmoid(x) * (1 + x * _sigmoid(-x))),
+    "sine": (np.sin, np.cos),
+    "exp": (_exp, _exp),
+}
+
+
+def _double(f: Function) -> Function:
+    return lambda x: f(np.asarray(x, np.float64))
+
+
+ACTIVATIONS: dict[str, tuple[Function, Function]] = {n: (_double(f), _double(d)) for n, (f, d) in _RAW.items()}
+"""name -> (f, f'). At the kink, relu'(0) = 0 and leaky_relu'(0) = 0.01, the values Dr.Jit has there."""
+
+
+def _activation(name: str | None) -> tuple[Function, Function]:
+    name = "identity" if name is None else name
+    if name not in ACTIVATIONS:
+        raise ValueError(f"unknown activation {name!r}; there are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+# ---- Encodings of coordinates ------------------------------------------------------------------------------
+
+
+def identity(x: Array) -> Array:
+    """x itself, in double precision."""
+    return np.asarray(x, np.float64)
+
+
+def _octaves(x: Array, octaves: int, shift: float) -> tuple[Array, Array]:
+    """Phases 2^i x + i shift in periods, shape (channels, octaves, samples), and their slopes 2^i."""
+    i = np.arange(octaves, dtype=np.float64)[:, None]
+    return 2.0**i * np.asarray(x, np.float64)[:, None, :] + i * shift, 2.0**i
+
+
+def _interleave(s: Array, c: Array) -> Array:
+    """(channels, octaves, samples) twice -> (2 channels octaves, samples): channel, octave, then sin, cos."""
+    return np.stack([s, c], axis=2).reshape(-1, s.shape[-1])
+
+
+def _uninterleave(dy: Array, channels: int, octaves: int) -> tuple[Array, Array]:
+    d = np.asarray(dy, np.float64).reshape(channels, octaves, 2, -1)
+    return d[:, :, 0], d[:, :, 1]
+
+
+def sinusoidal(x: Array, octaves: int, shift: float = 0) -> Array:
+    r"""Frequency encoding, in the order of ``drjit.nn.SinEncode``.
+
+    For each channel, for each octave i: sine and cosine of the angle :math:`2\pi(2^i x + i\,shift)`.
+    """
+    phase, _ = _octaves(x, octaves, shift)
+    return _interleave(np.sin(2 * np.pi * phase), np.cos(2 * np.pi * phase))
+
+
+def sinusoidal_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
+    """Gradient of :func:`sinusoidal` with respect to x."""
+    phase, slope = _octaves(x, octaves, shift)
+    ds, dc = _uninterleave(dy, len(x), octaves)
+    angle = 2 * np.pi * phase
+    return np.asarray((2 * np.pi * slope * (ds * np.cos(angle) - dc * np.sin(angle))).sum(axis=1))
+
+
+def _triangle(t: Array) -> Array:
+    """Triangle wave of period 1 with the phase of the cosine, 1 - 4 |t - round(t)|."""
+    return 1 - 4 * np.abs(t - np.round(t))
+
+
+def _triangle_derivative(t: Array) -> Array:
+    return -4 * np.sign(t - np.round(t))
+
+
+def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
+    r""":func:`sinusoidal` with triangle waves of the same period, in the order of ``drjit.nn.TriEncode``.
+
+    For each channel, for each octave i, with the phase :math:`t = 2^i x + i\,shift` in periods:
+    :math:`\triangle(t - 1/4)` and :math:`\triangle(t)`, where :math:`\triangle(t) = 1 - 4|t -
+    \mathrm{round}(t)|`.
+    """
+    phase, _ = _octaves(x, octaves, shift)
+    return _interleave(_triangle(phase - 0.25), _triangle(phase))
+
+
+def triangular_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
+    """Gradient of :func:`triangular` with respect to x; zero at the tips of the waves."""
+    phase, slope = _octaves(x, octaves, shift)
+    ds, dc = _uninterleave(dy, len(x), octaves)
+    derivative = ds * _triangle_derivative(phase - 0.25) + dc * _triangle_derivative(phase)
+    return np.asarray((slope * derivative).sum(axis=1))
+
+
+# Multipliers of the spatial hash, one per dimension (Müller et al. 2022, eq. 4, continued by tiny-cuda-nn).
+_PRIMES = (1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 2165219737)
+
+
+class GridLevel(NamedTuple):
+    """A level of a hash grid: cells per unit length, vertices per axis, first vertex, number of vertices."""
+
+    scale: float
+    resolution: int
+    offset: int
+    size: int
+
+
+def hash_grid_levels(
+    dimension: int,
+    n_levels: int = 16,
+    n_features_per_level: int = 2,
+    hashmap_size: int = 2**19,
+    base_resolution: int = 16,
+    per_level_scale: float = 2.0,
+    level_scales: Sequence[float] | None = None,
+) -> list[GridLevel]:
+    r"""Layout of a hash grid as in ``drjit.nn.HashGridEncoding``.
+
+    There are (offset + size of the last level) times ``n_features_per_level`` parameters.
+
+    Level l has scale :math:`s_l = base \cdot b^l - 1`, :math:`N_l = \lceil s_l \rceil + 1` vertices per
+    axis, and :math:`\min(N_l^{dimension}, hashmap\_size)` stored vertices (before the minimum, rounded up
+    to a multiple of the features per level). Where :math:`s_l` is an integer in exact arithmetic, the last
+    bit of a power decides :math:`N_l`; ``level_scales`` therefore takes the scales from elsewhere.
+    """
+    levels, offset = [], 0
+    for level in range(n_levels):
+        s = base_resolution * per_level_scale**level - 1.0
+        if level_scales is not None:
+            s = float(level_scales[level])
+        resolution = math.ceil(s) + 1
+        dense = min(resolution**dimension, (2**32 - 1) // 2)
+        size = min(-(-dense // n_features_per_level) * n_features_per_level, hashmap_size)
+        levels.append(GridLevel(s, resolution, offset, size))
+        offset += size
+    return levels
+
+
+def _vertex_slot(vertex: Array, level: GridLevel) -> Array:
+    """Where a level stores the vertices with integer coordinates (dimension, samples).
+
+    Row-major with the first axis fastest if every axis fits, else the hash XOR_d(v_d prime_d); in 32-bit
+    arithmetic and modulo the size of the level. The test compares N^j with the size after each axis j and
+    stops at the first that exceeds it. Because of the modulo, a dense level wraps around: coordinate N is 0
+    of the next row.
+    """
+    v = vertex.astype(np.uint64) & _LOW
+    strides = [1]
+    while len(strides) <= len(v) and strides[-1] <= level.size:
+        strides.append(strides[-1] * level.resolution)
+    slot = np.zeros(v.shape[1], np.uint64)
+    if strides[-1] > level.size:
+        for coordinate, prime in zip(v, _PRIMES, strict=False):
+            slot ^= (coordinate * np.uint64(prime)) & _LOW
+    else:
+        for coordinate, stride in zip(v, strides, strict=False):
+            slot += coordinate * np.uint64(stride)
+    return np.asarray(np.uint64(level.offset) + (slot & _LOW) % np.uint64(level.size)).astype(np.int64)
+
+
+def _grid_corners(x: Array, levels: list[GridLevel], align_corners: bool) -> Iterable[tuple[int, Array, Array, Array]]:
+    """For each level and corner of the cell: (level, storage slot, weight, gradient of the weight wrt x)."""
+    for number, level in enumerate(levels):
+        position = x * level.scale + (0.0 if align_corners else 0.5)
+        cell = np.floor(position)
+        fraction = position - cell
+        for corner in itertools.product((0, 1), repeat=len(x)):
+            upper = np.array(corner)[:, None]
+            factor = np.where(upper == 1, fraction, 1 - fraction)
+            slope = np.where(upper == 1, level.scale, -level.scale)
+            others = [np.delete(factor, d, axis=0).prod(axis=0) for d in range(len(x))]
+            slot = _vertex_slot(cell.astype(np.int64) + upper, level)
+            yield number, slot, factor.prod(axis=0), slope * np.stack(others)
+
+
+def hash_grid(
+    x: Array,
+    params: Array,
+    n_levels: int = 16,
+    n_features_per_level: int = 2,
+    hashmap_size: int = 2**19,
+    base_resolution: int = 16,
+    per_level_scale: float = 2.0,
+    align_corners: bool = False,
+    level_scales: Sequence[float] | None = None,
+) -> Array:
+    r"""Multiresolution hash encoding (Müller et al. 2022), as ``drjit.nn.HashGridEncoding`` computes it.
+
+    On each level, x in [0, 1]^d is placed at :math:`s_l x + 1/2` (at :math:`s_l x` with ``align_corners``)
+    and the features of the 2^d vertices around it are interpolated multilinearly. Row ``l F + f`` of the
+    output is feature f of level l; ``params`` is flat, the F features of a vertex side by side. Positions
+    below zero are undefined in Dr.Jit, which converts negative floats to ``UInt32``.
+    """
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    levels = hash_grid_levels(
+        len(x), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
+    )
+    _check_grid_size(levels, table)
+    y = np.zeros((n_levels, n_features_per_level, x.shape[1]))
+    for number, slot, weight, _ in _grid_corners(x, levels, align_corners):
+        y[number] += weight * table[slot].T
+    return y.reshape(-1, x.shape[1])
+
+
+def hash_grid_vjp(
+    x: Array,
+    params: Array,
+    dy: Array,
+    n_levels: int = 16,
+    n_features_per_level: int = 2,
+    hashmap_size: int = 2**19,
+    base_resolution: int = 16,
+    per_level_scale: float = 2.0,
+    align_corners: bool = False,
+    level_scales: Sequence[float] | None = None,
+) -> tuple[Array, Array]:
+    """Gradients (dx, dparams) of :func:`hash_grid`; the cell of a sample counts as constant."""
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    levels = hash_grid_levels(
+        len(x), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
+    )
+    _check_grid_size(levels, table)
+    d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
+    dx, dtable = np.zeros_like(x), np.zeros_like(table)
+    for number, slot, weight, dweight in _grid_corners(x, levels, align_corners):
+        dx += dweight * (d[number] * table[slot].T).sum(axis=0)
+        np.add.at(dtable, slot, (weight * d[number]).T)
+    return dx, dtable.ravel()
+
+
+def _grid_inputs(x: Array, params: Array, features: int) -> tuple[Array, Array]:
+    return np.asarray(x, np.float64), np.asarray(params, np.float64).reshape(-1, features)
+
+
+def _check_grid_size(levels: list[GridLevel], table: Array) -> None:
+    vertices = levels[-1].offset + levels[-1].size
+    if len(table) != vertices:
+        raise ValueError(f"hash_grid: these levels store {vertices} vertices, but params hold {len(table)}")
+
+
+# ---- Networks ----------------------------------------------------------------------------------------------
+
+
+class MLPDropout(NamedTuple):
+    """Dropout of an MLP: arguments of :func:`dropout`, and a stream per hidden layer (None: 0, 1, 2, ...)."""
+
+    p: float
+    bits: int = 16
+    seed: int = 0
+    index: Any = None
+    step: Any = 0
+    streams: Sequence[int] | None = None
+
+    def factors(self, layer: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Multipliers of the activations of a hidden layer: 0 or the scale rounded to ``dtype``."""
+        stream = layer if self.streams is None else self.streams[layer]
+        index = np.arange(shape[1]) if self.index is None else self.index
+        keep = keep_mask(shape[0], self.p, self.seed, index, self.step, stream, self.bits)
+        return np.where(keep, float(np.dtype(dtype).type(scale(self.p, self.bits))), 0.0)
+
+
+def mlp(
+    weights: Sequence[Array],
+    x: Array,
+    activation: str,
+    output_activation: str | None = None,
+    biases: Sequence[Array | None] | None = None,
+    dropout: MLPDropout | tuple[Any, ...] | None = None,
+    dtype: Any = np.float64,
+) -> Array:
+    """Multilayer perceptron: each layer is :func:`linear`, the activation, then dropout on hidden layers.
+
+    ``weights`` are the matrices in order, the last being the output layer; ``dropout`` is an
+    :class:`MLPDropout` or a tuple of its fields. Everything is computed in double precision; ``dtype`` only
+    rounds the scale of the dropout.
+    """
+    return _mlp_trace(weights, x, activation, output_activation, biases, dropout, dtype)[0]
+
+
+def mlp_vjp(
+    weights: Sequence[Array],
+    x: Array,
+    dy: Array,
+    activation: str,
+    output_activation: str | None = None,
+    biases: Sequence[Array | None] | None = None,
+    dropout: MLPDropout | tuple[Any, ...] | None = None,
+    dtype: Any = np.float64,
+) -> tuple[Array, Array, list[Array], list[Array]]:
+    """(y, dx, dweights, dbiases) of :func:`mlp` by backpropagation; dbiases also where there is no bias.
+
+    With z = W h + b and the layer's output a = f(z) m, m the dropout factors: dz = da m f'(z), dW = dz h^T,
+    db is dz summed over the samples, and dh = W^T dz.
+    """
+    y, layers = _mlp_trace(weights, x, activation, output_activation, biases, dropout, dtype)
+    d = np.asarray(dy, np.float64)
+    dweights: list[Array] = []
+    dbiases: list[Array] = []
+    for W, (h, z, factors, derivative) in zip(reversed(weights), reversed(layers), strict=True):
+        d = d * factors * derivative(z)
+        dweights.insert(0, d @ h.T)
+        dbiases.insert(0, d.sum(axis=1))
+        d = np.asarray(W, np.float64).T @ d
+    return y, d, dweights, dbiases
+
+
+def _mlp_trace(
+    weights: Sequence[Array],
+    x: Array,
+    activation: str,
+    output_activation: str | None,
+    biases: Sequence[Array | None] | None,
+    dropout: MLPDropout | tuple[Any, ...] | None,
+    dtype: Any,
+) -> tuple[Array, list[tuple[Array, Array, Array, Function]]]:
+    """Output of an MLP and, for each layer, (input, pre-activation, dropout factors, f')."""
+    drop = None if dropout is None else MLPDropout(*dropout)
+    h, layers = np.asarray(x, np.float64), []
+    for i, W in enumerate(weights):
+        hidden = i + 1 < len(weights)
+        f, derivative = _activation(activation if hidden else output_activation)
+        z = linear(W, h, None if biases is None else biases[i])
+        factors = drop.factors(i, z.shape, dtype) if hidden and drop is not None else np.ones_like(z)
+        layers.append((h, z, factors, derivative))
+        h = np.where(factors == 0, 0.0, f(z) * factors)
+    return h, layers
+
+
+def sequential(*functions: Function) -> Function:
+    """The composition that applies ``functions`` from left to right."""
+
+    def run(x: Array) -> Array:
+        for f in functions:
+            x = f(x)
+        return x
+
+    return run
+
+
+def neural_field(encoding: Function, network: Function) -> Function:
+    """x -> network(encoding(x))."""
+    return sequential(encoding, network)
+
+
+# ---- Measures ----------------------------------------------------------------------------------------------
+
+
+def l2(a: Array, b: Array) -> float:
+    """Mean squared difference."""
+    return float(np.mean((np.asarray(a, np.float64) - np.asarray(b, np.float64)) ** 2))
+
+
+def psnr(a: Array, b: Array, peak: float = 1.0) -> float:
+    """Peak signal-to-noise ratio 10 log10(peak^2 / l2) in decibels; infinite for equal arrays."""
+    error = l2(a, b)
+    return math.inf if error == 0 else 10 * math.log10(peak**2 / error)
+
+
+def welford(samples: Iterable[Any]) -> tuple[Array, Array]:
+    """Mean and population standard deviation along the first axis, in one pass without storing the samples.
+
+    With the k-th sample: d = x - mean, mean += d / k, S += d (x - mean); the variance is S / k (Welford
+    1962).
+    """
+    count, mean, spread = 0, np.zeros(()), np.zeros(())
+    for count, sample in enumerate(samples, 1):
+        x = np.asarray(sample, np.float64)
+        d = x - mean
+        mean = mean + d / count
+        spread = spread + d * (x - mean)
+    if count == 0:
+        raise ValueError("welford: there are no samples")
+    return mean, np.sqrt(spread / count)
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "philox4x32": philox4x32,
+    "dropout": dropout,
+    "dropout_mask": keep_mask,
+    "seeded_dropout": seeded_dropout,
+    "Dropout": dropout,
+    "Linear": linear,
+    "Identity": ACTIVATIONS["identity"][0],
+    "ReLU": ACTIVATIONS["relu"][0],
+    "LeakyReLU": ACTIVATIONS["leaky_relu"][0],
+    "Tanh": ACTIVATIONS["tanh"][0],
+    "Sigmoid": ACTIVATIONS["sigmoid"][0],
+    "Softplus": ACTIVATIONS["softplus"][0],
+    "SiLU": ACTIVATIONS["silu"][0],
+    "Sine": ACTIVATIONS["sine"][0],
+    "Exp": ACTIVATIONS["exp"][0],
+    "Sinusoidal": sinusoidal,
+    "Triangular": triangular,
+    "HashGrid": hash_grid,
+    "MLP": mlp,
+    "Sequential": sequential,
+    "NeuralField": neural_field,
+}
+"""Public name of an operation -> the function here that it must agree with."""

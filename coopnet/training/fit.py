@@ -1,0 +1,366 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from typing import Any
+
+import drjit as dr
+from drjit.opt import Adam, Optimizer
+
+from .. import kinds
+from ..field import NeuralField
+from ..key import Key
+from .losses import loss_function
+from .scaler import LossScaler
+from .state import restore, store
+
+
+@dataclass
+class FitResult:
+    """What :func:`fit` did.
+
+    ``losses`` holds the mean loss of every step since step 0 (resumed runs included); ``metrics`` pairs of (step,
+    value); ``skipped`` the half-precision steps dropped because of overflow; ``recordings`` how often the step was
+    traced; ``stopped`` is ``"steps"``, ``"patience"`` or ``"interrupt"``.
+    """
+
+    steps: int = 0
+    losses: list[float] = dataclass_field(default_factory=list)
+    metrics: list[tuple[int, float]] = dataclass_field(default_factory=list)
+    best: tuple[int, float] | None = None
+    skipped: int = 0
+    recordings: int = 0
+    seconds: float = 0.0
+    stopped: str = "steps"
+
+
+def fit(
+    field: NeuralField,
+    batch: Callable[[Key], tuple[Any, Any]],
+    steps: int,
+    *,
+    optimizer: Optimizer | None = None,
+    lr: float | Callable[[int], float] | None = None,
+    loss: str | Callable[[Any, Any], Any] = "l2",
+    seed: int = 0,
+    metric: Callable[[NeuralField], float] | None = None,
+    metric_every: int = 100,
+    higher_is_better: bool = True,
+    patience: int | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+    metadata: dict[str, Any] | None = None,
+    progress: bool = True,
+) -> FitResult:
+    r"""Train ``field`` in place: ``steps`` steps of stochastic gradient descent on batches that ``batch`` draws.
+
+    Step :math:`i` evaluates ``field(coordinates, Key(seed, step=i))`` on ``coordinates, targets =
+    batch(Key(seed, step=i))``, so the masks and samples of a step depend on nothing but the seed and its number. A
+    run that was stopped and resumed equals one that was not; on LLVM to the last bit. The whole step is one
+    ``dr.freeze``d function, traced once.
+
+    Args:
+        field: a built :class:`NeuralField`; its parameters are updated.
+        batch: traced code from a key to ``(coordinates, targets)``, arrays or nested arrays of one width. Draw random
+            numbers with :func:`coopnet.uniform`. Arrays it refers to (an image, a table) may be variables around it.
+        steps: the number of the step to stop before, counted from 0 also when resuming.
+        optimizer: a ``drjit.opt`` optimizer without parameters; ``Adam`` if ``None``.
+        lr: learning rate, or a function of the step number (see ``coopnet.training.cosine``); 1e-3, or the given
+            optimizer's own, if ``None``.
+        loss: ``"l2"``, ``"l1"``, ``"huber"``, or traced code ``(y, targets) -> loss of each sample``.
+        seed: int in [0, 2^64).
+        metric: called as ``metric(field)`` every ``metric_every`` steps and at the end; returns a float, such as the
+            PSNR on held-out data.
+        higher_is_better: direction of the metric.
+        patience: stop after this many evaluations of the metric without improvement, and go back to the best
+            parameters.
+        checkpoint: file to write every ``checkpoint_every`` seconds and at the end: a field that ``coopnet.load``
+            reads, with the state of the training beside it.
+        resume: continue from ``checkpoint`` if it exists.
+        metadata: anything JSON can hold, to keep in the checkpoint beside the state (see ``coopnet.save``).
+        progress: show a progress bar (needs tqdm).
+
+    Returns:
+        A :class:`FitResult`. Ctrl-C ends the run early, after writing the checkpoint, with ``stopped="interrupt"``.
+
+    Raises:
+        ValueError, TypeError: arguments out of range, a field that is not built, a batch of another shape, a
+            checkpoint of another run.
+
+    >>> cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), checkpoint="field.safetensors", resume=True)
+    """
+    _check(field, batch, steps, seed, metric, metric_every, patience, checkpoint, checkpoint_every, resume)
+    leaf = _leaf(field)
+    f32, uint32 = dr.float32_array_t(leaf), dr.uint32_array_t(leaf)
+    uint64 = dr.uint64_array_t(leaf)
+    if optimizer is None:
+        optimizer = Adam(lr=1e-3)
+    elif not isinstance(optimizer, Optimizer) or len(optimizer):
+        raise ValueError("fit: optimizer must be a drjit.opt optimizer that holds no parameters yet.")
+    loss_fn = loss_function(loss, "fit")
+    rate = _rate(optimizer.lr if lr is None else lr)
+    _check_batch(field, batch, Key(seed))
+    optimizer.update(field)
+    scaler = LossScaler(f32) if field.precision == "half" else None
+    result = FitResult()
+    best: dict[str, Any] | None = None
+    if resume and checkpoint is not None and Path(checkpoint).exists():
+        best = restore(Path(checkpoint), field, optimizer, scaler, result, seed)
+    # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
+    dr.make_opaque(optimizer.state)
+    frozen = dr.freeze(_step, state_fn=lambda *args: _captured(batch, loss_fn))
+    code = _Code(batch, loss_fn)  # one object for all steps: another one would be another recording
+    seed_word = dr.opaque(uint64, seed)
+    pending: list[Any] = []
+    start = last_write = time.monotonic()
+    bar = _progress(steps, result.steps) if progress else None
+
+    def collect() -> None:
+        """Bring the losses of the steps since the last call to the host: waits for the device."""
+        if pending:
+            result.losses += [float(v.numpy()[0]) for v in pending]
+            pending.clear()
+        result.skipped = int(scaler.skipped.numpy()[0]) if scaler is not None else 0
+
+    def finish_step() -> bool:
+        """Metric, early stop and checkpoint after a step; says whether to go on."""
+        nonlocal best, last_write
+        go_on = True
+        at_end = result.steps >= steps
+        if metric is not None and (result.steps % metric_every == 0 or at_end):
+            collect()
+            _push(field, optimizer)
+            value = float(metric(field))
+            result.metrics.append((result.steps, value))
+            if bar is not None:
+                bar.set_postfix_str(f"loss {result.losses[-1]:.3g}, metric {value:.4g}")
+            if result.best is None or (value > result.best[1] if higher_is_better else value < result.best[1]):
+                result.best = (result.steps, value)
+                best = {k: dr.copy(dr.detach(v)) for k, v in optimizer.items()} if patience is not None else None
+            elif patience is not None and not math.isnan(value) and _stale(result) >= patience:
+                result.stopped, go_on = "patience", False
+        if checkpoint is not None and time.monotonic() - last_write >= checkpoint_every:
+            write()
+        return go_on
+
+    def write() -> None:
+        nonlocal last_write
+        collect()
+        _push(field, optimizer)
+        assert checkpoint is not None
+        store(Path(checkpoint), field, optimizer, scaler, result, seed, best, metadata)
+        last_write = time.monotonic()
+
+    try:
+        while result.steps < steps:
+            optimizer.lr = dr.opaque(f32, rate(result.steps))
+            step_word = dr.opaque(uint32, result.steps)
+            pending.append(frozen(field, optimizer, scaler, code, Key(seed_word, None, step_word)))
+            result.steps += 1
+            if len(pending) >= 256:
+                collect()
+            if bar is not None:
+                bar.update(1)
+                if len(result.losses) == result.steps:
+                    bar.set_postfix_str(f"loss {result.losses[-1]:.3g}")
+            if not finish_step():
+                break
+    except KeyboardInterrupt:
+        result.stopped = "interrupt"
+    collect()
+    result.recordings = frozen.n_recordings
+    result.seconds += time.monotonic() - start
+    if checkpoint is not None:
+        write()
+    if result.stopped == "patience" and best is not None:
+        for name, value in best.items():
+            dr.enable_grad(value)
+            optimizer.state[name] = (value, *optimizer.state[name][1:])
+    _push(field, optimizer)
+    if bar is not None:
+        bar.close()
+    return result
+
+
+class _Code:
+    """The user's functions, held where Dr.Jit's argument traversal compares them by identity."""
+
+    def __init__(self, batch: Callable, loss: Callable):
+        self.batch, self.loss = batch, loss
+
+
+def _step(field: NeuralField, optimizer: Optimizer, scaler: LossScaler | None, code: _Code, key: Key) -> Any:
+    field.update(optimizer)
+    coordinates, targets = code.batch(key)
+    y = field(coordinates, key)
+    each = code.loss(list(y), _components(targets))
+    n = dr.width(each)
+    value = dr.detach(each)
+    dr.schedule(value)  # so that the kernel of the backward pass writes it along
+    # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
+    scaled = each * (1 / n)
+    dr.backward(scaled if scaler is None else scaler.scale(scaled))
+    own_rates = _separate_rates(optimizer)
+    if scaler is None:
+        optimizer.step(eval=False)
+    else:
+        scaler.step(optimizer, eval=False)
+    for name, lr in own_rates.items():
+        value_, promoted, _, extra = optimizer.state[name]
+        optimizer.state[name] = value_, promoted, lr, extra
+    mean = dr.mean(value)
+    dr.eval(mean, optimizer.state)
+    return mean
+
+
+def _separate_rates(optimizer: Optimizer) -> dict[str, Any]:
+    """Give every parameter a learning rate of its own; returns those that they had before.
+
+    Dr.Jit 1.5.0 multiplies a learning rate that is an array in place by a parameter's step size (``_LRCache.product``),
+    so that a rate shared by two parameters reaches the second one with the wrong size and sign.
+    """
+    before = {}
+    for name, (value, promoted, lr, extra) in optimizer.state.items():
+        before[name] = lr
+        lr = optimizer.lr if lr is None else lr
+        optimizer.state[name] = value, promoted, type(lr)(lr), extra
+    return before
+
+
+def _check_batch(field: NeuralField, batch: Callable, key: Key) -> None:
+    """Trace one batch without evaluating it, so that what is wrong with it is said before anything runs."""
+    result = batch(key)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"fit: batch() returned a {type(result).__name__}; a pair (coordinates, targets) is needed.")
+    coordinates, targets = result
+    with dr.suspend_grad():
+        outputs = len(_components(field(coordinates)))
+    kind, leaf = kinds.kind(targets, "fit: targets of batch()")
+    kinds.require_float(leaf, "fit: targets of batch()")
+    if kind != kinds.ARRAYS:
+        raise TypeError(f"fit: batch() returned targets as a {kind}; arrays, a nested array or a list are needed.")
+    if kinds.features(targets, kind) != outputs:
+        raise ValueError(
+            f"fit: batch() returned targets with {kinds.features(targets, kind)} components; the field has {outputs} "
+            f"outputs."
+        )
+
+
+def _components(value: Any) -> list:
+    if isinstance(value, dr.ArrayBase) and dr.depth_v(value) == 1:
+        return [value]
+    return list(value)
+
+
+def _captured(*functions: Any) -> list:
+    """Dr.Jit arrays that the user's functions refer to: a frozen function must be told of all its inputs."""
+    found: list[Any] = []
+    seen: set[int] = set()
+
+    def visit(value: Any) -> None:
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, (dr.ArrayBase, list, tuple, dict)) or hasattr(type(value), "DRJIT_STRUCT"):
+            found.append(value)
+            return
+        for attribute in ("func", "__func__", "__wrapped__"):  # partial, bound method, decorated function
+            if callable(getattr(value, attribute, None)):
+                visit(getattr(value, attribute))
+        for attribute in ("args", "keywords", "__self__", "__defaults__"):
+            if isinstance(inner := getattr(value, attribute, None), (tuple, dict)):
+                found.append(inner)
+            elif inner is not None and attribute == "__self__":
+                found.append({k: v for k, v in vars(inner).items()} if hasattr(inner, "__dict__") else inner)
+        for cell in getattr(value, "__closure__", None) or ():
+            visit(cell.cell_contents)
+        code = getattr(value, "__code__", None)
+        if code is not None:
+            for name in code.co_names:
+                inner = value.__globals__.get(name)
+                if isinstance(inner, dr.ArrayBase) or (callable(inner) and hasattr(inner, "__code__")):
+                    visit(inner)
+
+    for f in functions:
+        visit(f)
+    return found
+
+
+def _push(field: NeuralField, optimizer: Optimizer) -> None:
+    """The optimizer's parameters to the field, without their gradients."""
+    for key in field:
+        field[key] = dr.detach(optimizer[key])
+
+
+def _stale(result: FitResult) -> int:
+    assert result.best is not None
+    return sum(1 for step, _ in result.metrics if step > result.best[0])
+
+
+def _rate(lr: Any) -> Callable[[int], float]:
+    if isinstance(lr, dr.ArrayBase):
+        lr = float(lr.numpy()[0])
+    if callable(lr):
+        return lr
+    if isinstance(lr, bool) or not isinstance(lr, (int, float)) or not math.isfinite(lr) or lr < 0:
+        raise ValueError(f"fit: lr is {lr!r}; a number of at least 0, or a function of the step number, is needed.")
+    return lambda step: lr
+
+
+def _leaf(field: NeuralField) -> type:
+    for key in field:
+        return dr.leaf_t(type(field[key])) if not dr.is_tensor_v(field[key]) else dr.array_t(type(field[key]))
+    raise ValueError("fit: the field has no parameters to train.")
+
+
+def _progress(steps: int, done: int) -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        raise ImportError(
+            "fit: progress=True needs tqdm; run pip install coopnet[train], or pass progress=False."
+        ) from None
+    return tqdm(total=steps, initial=done, unit="step", dynamic_ncols=True)
+
+
+def _check(
+    field: Any,
+    batch: Any,
+    steps: Any,
+    seed: Any,
+    metric: Any,
+    metric_every: Any,
+    patience: Any,
+    checkpoint: Any,
+    checkpoint_every: Any,
+    resume: bool,
+) -> None:
+    if not isinstance(field, NeuralField):
+        raise TypeError(f"fit: field is a {type(field).__name__}; a NeuralField is needed.")
+    if field.precision is None:
+        raise ValueError("fit: the field is not built yet; call field = field.build().")
+    if not callable(batch):
+        raise TypeError(f"fit: batch is a {type(batch).__name__}; a function key -> (coordinates, targets) is needed.")
+    for name, value, least in (("steps", steps, 0), ("metric_every", metric_every, 1), ("patience", patience, 1)):
+        if name == "patience" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"fit: {name} is {value!r}; an int of at least {least} is needed.")
+    if steps >= 2**32:
+        raise ValueError(f"fit: steps is {steps}; fewer than 2^32 are needed.")
+    Key(seed)
+    if metric is not None and not callable(metric):
+        raise TypeError(f"fit: metric is a {type(metric).__name__}; a function field -> float is needed.")
+    if patience is not None and metric is None:
+        raise ValueError("fit: patience needs a metric.")
+    if resume and checkpoint is None:
+        raise ValueError("fit: resume=True needs a checkpoint to resume from.")
+    if not isinstance(checkpoint_every, (int, float)) or checkpoint_every < 0 or checkpoint_every != checkpoint_every:
+        raise ValueError(f"fit: checkpoint_every is {checkpoint_every!r}; a number of seconds is needed.")

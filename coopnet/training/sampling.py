@@ -1,0 +1,49 @@
+"""Uniform random numbers that are a function of a key, for drawing training samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+
+from ..key import Key
+from ..philox import philox4x32
+
+#: Streams from here on are for samples, those below for the dropouts of networks.
+SAMPLE_STREAM = 1 << 31
+
+
+def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream: int = 0) -> list:
+    r""":math:`n` arrays of numbers uniform in [0, 1), reproducible and independent of every dropout.
+
+    Number :math:`i` of a sample is the upper 24 bits of word ``i % 4`` of the Philox block with counter
+    ``(i // 4, index, step, 2^31 + stream)`` under the key's seed, times :math:`2^{-24}`.
+
+    Args:
+        n: how many numbers per sample.
+        key: :class:`Key`; without an index, ``samples`` says how many there are.
+        dtype: a single-precision 1D type such as ``drjit.llvm.ad.Float``.
+        samples: number of samples, if the key has no index.
+        stream: tells several draws under one key apart; int in [0, 2^31).
+
+    >>> x, y = cn.uniform(2, key, Float, 1 << 16)
+    """
+    if not (isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == dr.VarType.Float32):
+        raise TypeError(f"uniform: dtype is {dtype!r}; a single-precision type such as drjit.llvm.ad.Float is needed.")
+    if dr.is_tensor_v(dtype) or dr.depth_v(dtype) != 1:
+        raise TypeError(f"uniform: dtype is {dtype.__name__}; a 1D array type is needed.")
+    if not isinstance(key, Key):
+        raise TypeError(f"uniform: key is a {type(key).__name__}; a coopnet.Key is needed.")
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"uniform: n is {n!r}; a positive int is needed.")
+    if isinstance(stream, bool) or not isinstance(stream, int) or not 0 <= stream < SAMPLE_STREAM:
+        raise ValueError(f"uniform: stream is {stream!r}; an int in [0, 2^31) is needed.")
+    if key.index is None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+        raise ValueError(f"uniform: samples is {samples!r}; a positive int is needed when the key has no index.")
+    width = samples if key.index is None else dr.width(key.index)
+    index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)
+    result: list[Any] = []
+    for block in range(-(-n // 4)):
+        words = philox4x32((block, index, step, SAMPLE_STREAM + stream), seed)
+        result += [dtype(w >> 8) * 2**-24 for w in words]
+    return result[:n]

@@ -1,0 +1,38 @@
+"""Fixtures shared by all tests: one run of a test per usable backend."""
+
+import os
+
+import pytest
+
+from coopnet import backend as backends
+
+backends.prepare()
+
+try:
+    from hypothesis import settings
+except ImportError:  # a GPU machine's own Python may lack it; the tests that need it are skipped there
+    pass
+else:
+    # The same examples everywhere, so that a failure on one machine is a failure on all.
+    settings.register_profile(
+        "coopnet",
+        deadline=None,
+        derandomize=True,
+        print_blob=True,
+        max_examples=int(os.environ.get("COOPNET_EXAMPLES", "30")),
+    )
+    settings.load_profile("coopnet")
+
+
+@pytest.fixture(scope="session", params=backends.available() or ["none"])
+def backend(request):
+    """Name of a backend: "llvm" or "cuda"."""
+    if request.param == "none":
+        backends.require("auto")  # fails the test with the cure
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def ns(backend):
+    """Dr.Jit's module of differentiable types of the backend."""
+    return backends.namespace(backend)

@@ -1,0 +1,284 @@
+"""Training: it learns, it replays one recording, it stops and resumes without a trace."""
+
+from __future__ import annotations
+
+import math
+
+import drjit as dr
+import numpy as np
+import pytest
+from drjit.opt import SGD, Adam
+
+import coopnet as cn
+from coopnet.training.scaler import LossScaler
+
+
+def make_field(backend, encoding=None, dropout=0.1, seed=0, **options):
+    encoding = encoding or cn.Sinusoidal(3, in_features=2)
+    return cn.NeuralField(encoding, cn.MLP(out_features=2, width=16, depth=2, dropout=dropout)).build(
+        backend, seed=seed, **options
+    )
+
+
+def make_batch(ns, samples=512):
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, samples)
+        return [x, y], [dr.sin(6 * x) * y, x * y]
+
+    return batch
+
+
+def quality(ns):
+    x = [ns.Float(v) for v in np.random.default_rng(0).random((2, 300))]
+    t = [dr.sin(6 * x[0]) * x[1], x[0] * x[1]]
+
+    def metric(field):
+        y = field(x)
+        return float(sum(np.mean((y[i] - t[i]).numpy() ** 2) for i in range(2)))
+
+    return metric
+
+
+def weights(field):
+    return {k: field[k].numpy() for k in field}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("encoding", [None, "grid"])
+def test_learns(backend, ns, encoding):
+    grid = cn.HashGrid(2, n_levels=4, base_resolution=4, hashmap_size=2**10) if encoding else None
+    field = make_field(backend, grid, dropout=0.02)
+    before = quality(ns)(field)
+    result = cn.fit(field, make_batch(ns), 150, lr=1e-2, progress=False)
+    assert quality(ns)(field) < 0.1 * before
+    assert len(result.losses) == result.steps == 150
+    assert np.mean(result.losses[-10:]) < 0.3 * np.mean(result.losses[:5])
+    assert not any(dr.grad_enabled(v) for v in field.values())
+
+
+def test_thousand_steps_record_at_most_twice(backend, ns):
+    table = ns.Float(np.linspace(0, 1, 64))  # an array that the closure captures
+
+    def batch(key):
+        (u,) = cn.uniform(1, key, ns.Float, 64)
+        t = dr.gather(ns.Float, table, ns.UInt32(u * 63))
+        return [u], [t]
+
+    net = cn.MLP(in_features=1, out_features=1, width=8, depth=1, dropout=0.1)
+    field = cn.NeuralField(None, net).build(backend)
+    dr.set_flag(dr.JitFlag.KernelHistory, True)
+    try:
+        cn.fit(field, batch, 3, progress=False)
+        dr.kernel_history_clear()
+        result = cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), seed=5, progress=False)
+        launched = [k for k in dr.kernel_history() if k["type"] == dr.KernelType.JIT]
+    finally:
+        dr.set_flag(dr.JitFlag.KernelHistory, False)
+    assert result.recordings <= 2
+    # another seed, another schedule: nothing is compiled again
+    assert all(k["cache_hit"] for k in launched if "cache_hit" in k), [k for k in launched if not k["cache_hit"]][:3]
+
+
+def test_losses_are_those_of_the_batches(backend, ns):
+    """The loss of step i is the mean over batch(Key(seed, step=i)) with the masks of that key."""
+    field, batch = make_field(backend, dropout=0.3), make_batch(ns)
+    result = cn.fit(field, batch, 3, optimizer=SGD(lr=0.0), seed=11, progress=False)
+    for step, loss in enumerate(result.losses):
+        key = cn.Key(11, step=step)
+        x, t = batch(key)
+        y = field(x, key)
+        mean = np.mean([np.mean((y[i] - t[i]).numpy().astype(np.float64) ** 2) for i in range(2)])
+        assert loss == pytest.approx(mean, rel=1e-4)
+
+
+@pytest.mark.parametrize("encoding", ["sinusoidal", "grid"])
+def test_resume_equals_one_run(ns, backend, tmp_path, encoding):
+    def field():
+        grid = cn.HashGrid(2, n_levels=3, base_resolution=4, hashmap_size=2**8)
+        return make_field(backend, grid if encoding == "grid" else None)
+
+    options = dict(lr=cn.training.cosine(1e-2, 60), seed=3, progress=False, metric=quality(ns), metric_every=20)
+    whole = field()
+    reference = cn.fit(whole, make_batch(ns), 60, **options)
+    path = tmp_path / "run.safetensors"
+    first = field()
+    cn.fit(first, make_batch(ns), 25, checkpoint=path, **options)
+    second = field()
+    resumed = cn.fit(second, make_batch(ns), 60, checkpoint=path, resume=True, **options)
+    assert resumed.steps == 60 and len(resumed.losses) == 60
+    if backend == "llvm":
+        assert same(weights(whole), weights(second))
+        assert resumed.losses == reference.losses
+        assert resumed.metrics[-1] == reference.metrics[-1]
+    else:
+        np.testing.assert_allclose(resumed.losses, reference.losses, rtol=0.2, atol=1e-3)
+
+
+def test_resumes_in_half_precision(ns, backend, tmp_path):
+    options = dict(lr=1e-2, seed=3, progress=False)
+    whole = make_field(backend, precision="half")
+    cn.fit(whole, make_batch(ns), 40, **options)
+    path = tmp_path / "run.safetensors"
+    cn.fit(make_field(backend, precision="half"), make_batch(ns), 17, checkpoint=path, **options)
+    second = make_field(backend, precision="half")
+    cn.fit(second, make_batch(ns), 40, checkpoint=path, resume=True, **options)
+    if backend == "llvm":
+        assert same(weights(whole), weights(second))
+
+
+def test_interrupt_writes_a_checkpoint(ns, backend, tmp_path):
+    path = tmp_path / "run.safetensors"
+    calls = []
+
+    def metric(field):
+        calls.append(0)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return 0.0
+
+    field = make_field(backend)
+    result = cn.fit(field, make_batch(ns), 100, metric=metric, metric_every=10, checkpoint=path, progress=False)
+    assert result.stopped == "interrupt" and result.steps == 20
+    assert same(weights(cn.load(path, backend)), weights(field))
+
+
+def test_patience_returns_to_the_best(ns, backend):
+    field = make_field(backend)
+    seen = []
+    values = iter([1.0, 3.0, 2.0, 2.5, 9.0])
+
+    def metric(f):
+        seen.append(weights(f))
+        return next(values)
+
+    result = cn.fit(field, make_batch(ns), 100, metric=metric, metric_every=5, patience=2, progress=False)
+    assert result.stopped == "patience" and result.best == (10, 3.0) and result.steps == 20
+    assert same(weights(field), seen[1])
+    assert not same(seen[1], seen[3])
+
+
+def test_lower_is_better(ns, backend):
+    values = iter([3.0, 1.0, 2.0])
+    result = cn.fit(
+        make_field(backend), make_batch(ns), 3, metric=lambda f: next(values), metric_every=1, higher_is_better=False,
+        progress=False,
+    )  # fmt: skip
+    assert result.best == (2, 1.0)
+
+
+def test_overflow_is_skipped_and_counted(ns, backend):
+    """A loss whose scaled gradient overflows half precision leaves the weights alone and halves the scale."""
+    field = make_field(backend, precision="half")
+    before = weights(field)
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 64)
+        return [x, y], [ns.Float(1e6), ns.Float(1e6)]
+
+    result = cn.fit(field, batch, 3, loss=lambda y, t: 1e4 * dr.square(y[0] - t[0]), progress=False)
+    assert result.skipped == 3
+    assert same(weights(field), before)
+    assert all(math.isfinite(v) for v in result.losses)
+
+
+def test_scaler_counts(ns):
+    opt = Adam(lr=0.1, params={"x": ns.Float16([1.0, 2.0])})
+    scaler = LossScaler(ns.Float32)
+    for overflow in (False, True, True, False):
+        loss = ns.Float32(opt["x"]) * (float("inf") if overflow else 0.25)
+        dr.backward(scaler.scale(loss))
+        scaler.step(opt)
+    assert scaler.skipped.numpy()[0] == 2
+    assert scaler.scale_factor.numpy()[0] == 65536 / 4
+
+
+def test_optimizer_and_rate(ns, backend):
+    """The schedule reaches the optimizer: a rate of zero from step 5 on freezes the weights."""
+    short, long = make_field(backend), make_field(backend)
+    cn.fit(short, make_batch(ns), 5, optimizer=SGD(lr=1.0), lr=0.1, progress=False)
+    cn.fit(long, make_batch(ns), 9, optimizer=SGD(lr=1.0), lr=lambda step: 0.1 if step < 5 else 0.0, progress=False)
+    for a, b in zip(weights(short).values(), weights(long).values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 if backend == "llvm" else 2e-3)
+
+
+@pytest.mark.parametrize("loss", ["l1", "huber"])
+def test_named_losses(ns, backend, loss):
+    y, t = [ns.Float([0.0, 3.0])], [ns.Float([0.5, 0.0])]
+    expected = {"l1": [0.5, 3.0], "huber": [0.125, 2.5]}[loss]
+    np.testing.assert_allclose(cn.training.fit.__globals__["loss_function"](loss, "t")(y, t).numpy(), expected)
+
+
+def test_uniform_numbers(ns):
+    key = cn.Key(2**63 + 5, step=9)
+    u = cn.uniform(6, key, ns.Float, 1000)
+    from coopnet.reference import philox4x32
+
+    seed = ((2**63 + 5) & 0xFFFFFFFF, (2**63 + 5) >> 32)
+    for i in (0, 3, 5):
+        word = philox4x32((i // 4, np.arange(1000, dtype=np.uint32), 9, 2**31), seed)[i % 4]
+        assert np.array_equal(u[i].numpy(), (word >> 8).astype(np.float32) * np.float32(2**-24))
+    assert all(0 <= v.numpy().min() and v.numpy().max() < 1 for v in u)
+    part = cn.uniform(1, cn.Key(2**63 + 5, index=ns.UInt32([7, 3]), step=9), ns.Float)
+    assert np.array_equal(part[0].numpy(), u[0].numpy()[[7, 3]])
+
+
+def test_schedules():
+    c = cn.training.cosine(1.0, 100, warmup=10, final=0.1)
+    assert c(0) == pytest.approx(1 / 11) and c(10) == 1.0 and c(55) == pytest.approx(0.55) and c(100) == 0.1 == c(999)
+    e = cn.training.exponential(1.0, 0.5, every=10, start=20)
+    assert [e(s) for s in (0, 29, 30, 45)] == [1.0, 1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        (dict(steps=-1), ValueError, "steps is -1"),
+        (dict(steps=2.5), ValueError, "steps is 2.5"),
+        (dict(loss="l7"), ValueError, "loss is 'l7'"),
+        (dict(lr=-1.0), ValueError, "lr is -1.0"),
+        (dict(lr=math.nan), ValueError, "lr is nan"),
+        (dict(seed=2**64), ValueError, "seed"),
+        (dict(batch=3), TypeError, "batch is a int"),
+        (dict(metric=3), TypeError, "metric is a int"),
+        (dict(metric_every=0), ValueError, "metric_every is 0"),
+        (dict(patience=0, metric=lambda f: 0.0), ValueError, "patience is 0"),
+        (dict(patience=3), ValueError, "patience needs a metric"),
+        (dict(resume=True), ValueError, "resume=True needs a checkpoint"),
+        (dict(checkpoint_every=-1), ValueError, "checkpoint_every is -1"),
+        (dict(field=cn.MLP(2, 2)), TypeError, "field is a MLP"),
+        (dict(field=cn.NeuralField(None, cn.MLP(2, 2))), ValueError, "not built"),
+    ],
+)
+def test_bad_arguments(ns, backend, change, error, words):
+    arguments = dict(field=make_field(backend), batch=make_batch(ns), steps=1, progress=False) | change
+    with pytest.raises(error, match="fit|Key") as info:
+        cn.fit(**arguments)
+    assert words in str(info.value)
+
+
+def test_targets_of_another_width(ns, backend):
+    def batch(key):
+        return cn.uniform(2, key, ns.Float, 8), [ns.Float(0)]
+
+    with pytest.raises(ValueError, match="targets with 1 components; the field has 2 outputs"):
+        cn.fit(make_field(backend), batch, 1, progress=False)
+
+
+@pytest.mark.parametrize("what", ["seed", "optimizer", "architecture", "field only"])
+def test_resume_refuses_another_run(ns, backend, tmp_path, what):
+    path = tmp_path / "run.safetensors"
+    options = dict(checkpoint=path, progress=False)
+    if what == "field only":
+        cn.save(path, make_field(backend))
+    else:
+        cn.fit(make_field(backend), make_batch(ns), 2, **options)
+    field = make_field(backend, dropout=0.2 if what == "architecture" else 0.1)
+    if what == "seed":
+        options["seed"] = 1
+    if what == "optimizer":
+        options["optimizer"] = SGD(lr=0.1)
+    with pytest.raises(ValueError, match=r"fit: .*run\.safetensors"):
+        cn.fit(field, make_batch(ns), 4, resume=True, **options)
