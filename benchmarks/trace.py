@@ -20,7 +20,9 @@ def main() -> None:
     rows = []
 
     def measure(name: str, width: int, bits: int | None, run: object) -> None:
-        rows.append({"what": name, "width": width, "bits": bits, "microseconds": 1e6 * common.median_seconds(run, 51, 9)})  # type: ignore[arg-type]
+        rows.append(
+            {"what": name, "width": width, "bits": bits, "microseconds": 1e6 * common.median_seconds(run, 51, 9)}
+        )  # type: ignore[arg-type]
 
     for width in (16, 32, 64, 128):
         x = [dr.opaque(leaf, i, 32) for i in range(width)]

@@ -7,6 +7,7 @@ backend.prepare()  # before anything makes Dr.Jit look for LLVM
 from . import nn, training  # noqa: E402
 from .backend import BackendError  # noqa: E402
 from .dropout import Dropout, dropout, dropout_mask  # noqa: E402
+from .engine import deterministic, gradient_path  # noqa: E402
 from .field import NeuralField  # noqa: E402
 from .io import load, save  # noqa: E402
 from .key import Key  # noqa: E402
@@ -30,6 +31,7 @@ from .nn import (  # noqa: E402
     Triangular,
 )
 from .philox import philox4x32  # noqa: E402
+from .seeded import seeded_dropout  # noqa: E402
 from .training import FitResult, fit, uniform  # noqa: E402
 
 __version__ = "0.1.0"
@@ -58,13 +60,16 @@ __all__ = [
     "Tanh",
     "Triangular",
     "backend",
+    "deterministic",
     "dropout",
     "dropout_mask",
     "fit",
+    "gradient_path",
     "load",
     "nn",
     "philox4x32",
     "save",
+    "seeded_dropout",
     "training",
     "uniform",
 ]

@@ -14,7 +14,7 @@ from .dropout import Dropout
 from .key import Key
 from .nn import Activation, Encoding, Identity, Module
 from .nn.encodings import check_in_features, nested
-from .nn.module import children, number_streams
+from .nn.module import children, connect_dropouts
 from .nn.sequential import apply, flatten
 
 PRECISIONS = ("half", "single")
@@ -82,7 +82,7 @@ class NeuralField(Module):
             field.encoding, size = self.encoding._alloc(dtype, size, rng)
         field.network, _ = self.network._alloc(dtype, size, rng)
         field.precision = precision
-        number_streams(field)
+        connect_dropouts(field)
         return field
 
     def pack(self) -> NeuralField:
@@ -148,6 +148,9 @@ class NeuralField(Module):
         if key is not None:
             key = key.traced(dr.uint32_array_t(leaf))
         parts = [v.array for v in p] if kind == kinds.TENSOR else kinds.components(p)
+        if dr.flag(dr.JitFlag.SymbolicScope):
+            # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
+            parts = [v * 1 for v in parts]
         features = self._encode([single(v) for v in parts], key)
         y = apply([self.network], drnn.CoopVec([work(v) for v in features]), key)
         result = dr.float16_array_t(leaf) if self.output == "float16" else single

@@ -41,13 +41,17 @@ class Key:
     step: Any = 0
 
     def __post_init__(self) -> None:
-        self.seed = _check(self.seed, "seed", 64)
-        self.step = _check(self.step, "step", 32)
+        self.seed = check_word(self.seed, "seed", 64)
+        self.step = check_word(self.step, "step", 32)
         if self.index is not None:
-            self.index = _check(self.index, "index", 32)
+            self.index = check_word(self.index, "index", 32)
 
     def fold_in(self, step: Any) -> Key:
-        """The key of another time: same seed and samples, ``step`` replaced (int or ``UInt32``)."""
+        """The key of another time: same seed and samples, ``step`` replaced (int or ``UInt32``).
+
+        Dr.Jit wants the variables of a loop to keep their types: where the key itself is one, start from a ``UInt32``
+        step.
+        """
         return Key(self.seed, self.index, step)
 
     def traced(self, uint32: type) -> Key:
@@ -73,8 +77,9 @@ class Key:
                     "have no number; pass the identity of each sample in: Key(seed, index=UInt32(...))."
                 )
             index = dr.arange(uint32, width)
-        elif width > 1 and dr.width(index) not in (1, width):
-            raise ValueError(f"Key: index has {dr.width(index)} entries, but the input has {width} samples.")
+        for name, value in (("index", index), ("step", k.step)):
+            if dr.width(value) == 0 or (width > 1 and dr.width(value) not in (1, width)):
+                raise ValueError(f"Key: {name} has {dr.width(value)} entries, but the input has {width} samples.")
         return index, k.step, (uint32(k.seed), uint32(k.seed >> 32))
 
     def words_numpy(self, width: int) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
@@ -84,6 +89,8 @@ class Key:
         if len(index) not in (1, width):
             raise ValueError(f"Key: index has {len(index)} entries, but the input has {width} samples.")
         step = np.atleast_1d(np.asarray(_host(self.step), np.uint32))
+        if len(step) not in (1, width):
+            raise ValueError(f"Key: step has {len(step)} entries, but the input has {width} samples.")
         low, high = (seed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (seed >> np.uint64(32)).astype(np.uint32)
         return index.astype(np.uint32), step, (low, high)
 
@@ -91,7 +98,8 @@ class Key:
 _DRJIT = {32: dr.VarType.UInt32, 64: dr.VarType.UInt64}
 
 
-def _check(value: Any, name: str, bits: int) -> Any:
+def check_word(value: Any, name: str, bits: int) -> Any:
+    """``value`` as an int in [0, 2^bits), a Dr.Jit array of that type, or an error."""
     if isinstance(value, dr.ArrayBase):
         if dr.type_v(value) != _DRJIT[bits] or dr.depth_v(value) != 1 or dr.is_tensor_v(value):
             raise TypeError(

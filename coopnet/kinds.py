@@ -86,6 +86,8 @@ def kind(x: Any, where: str) -> tuple[str, type]:
             raise ValueError(
                 f"{where}: got a {type(x).__name__} nested {d.depth} deep; an array of arrays (2 deep) is the most."
             )
+        if d.depth == 2:
+            _check_sizes(x, where)
         if dr.width(x) == 0 or len(x) == 0:
             raise ValueError(f"{where}: got an empty array of type {type(x).__name__}.")
         return ARRAYS, leaf
@@ -121,7 +123,15 @@ def _kind_of_list(x: list | tuple, where: str) -> type:
         if dr.width(v) == 0:
             raise ValueError(f"{where}: entry {i} of the {type(x).__name__} is empty.")
     assert leaf is not None
+    _check_sizes(x, where)
     return leaf
+
+
+def _check_sizes(parts: Any, where: str) -> None:
+    """Raise ``ValueError`` for arrays of different sizes: a kernel of those would abort the process."""
+    sizes = {dr.width(v) for v in parts} - {1}
+    if len(sizes) > 1:
+        raise ValueError(f"{where}: got arrays of different sizes, {sorted(sizes)}; all must have one size, or size 1.")
 
 
 def _name(tp: type) -> str:

@@ -43,6 +43,9 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
     >>> [hex(w) for w in cn.philox4x32((0, 0, 0, 0), (0, 0))]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
+    for name, words in (("counter", counter), ("key", key)):
+        if not isinstance(words, (tuple, list, np.ndarray, dr.ArrayBase)):
+            raise TypeError(f"philox4x32: {name} is {words!r}; a tuple of words is needed.")
     counter, key = tuple(counter), tuple(key)
     if len(counter) != 4 or len(key) != 2:
         raise ValueError(

@@ -20,9 +20,7 @@ def run(code, **environ):
         env.pop(name, None)
         if value is not None:
             env[name] = value
-    return subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    return subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def fake(directory, *names):
@@ -125,9 +123,7 @@ def test_old_llvm_for_real():
     if not old:
         pytest.skip("this machine has no libLLVM older than 17")
     for llvm in old:
-        done = run(
-            "import coopnet.backend as b; b.prepare(); b.require('llvm')", DRJIT_LIBLLVM_PATH=llvm.path
-        )
+        done = run("import coopnet.backend as b; b.prepare(); b.require('llvm')", DRJIT_LIBLLVM_PATH=llvm.path)
         assert done.returncode == 1
         assert f"{b.VARIABLE}={llvm.path!r} names LLVM {llvm.version[0]}" in done.stderr
 

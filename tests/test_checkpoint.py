@@ -532,6 +532,7 @@ def test_flipped_bytes(backend, file):
             "lacks encoding, in_features, network, output",
         ),
     ],
+    ids=lambda value: None if isinstance(value, bytes) else str(value),
 )
 def test_foreign(content, message, backend, tmp_path):
     path = tmp_path / "f.safetensors"

@@ -88,9 +88,7 @@ def test_mask_law_digit_by_digit(features, bits, p, seed, step, stream):
     for column, sample in enumerate(index.tolist()):
         stretch = 0
         for block in range(-(-features * bits // 128)):
-            for lane, word in enumerate(
-                ref.philox4x32((block, sample, step, stream), (seed % 2**32, seed >> 32))
-            ):
+            for lane, word in enumerate(ref.philox4x32((block, sample, step, stream), (seed % 2**32, seed >> 32))):
                 stretch |= word << (128 * block + 32 * lane)
         for i in range(features):
             assert mask[i, column] == ((stretch >> (i * bits)) % 2**bits >= ref.threshold(p, bits))
@@ -341,16 +339,12 @@ def test_mlp_vjp(activation, output, bias, p, depth, seed):
     weights = [0.4 * w / math.sqrt(w.shape[1]) for w in weights]  # small, for towers of exponentials
     biases = [0.3 * rng.normal(size=len(w)) for w in weights] if bias else None
     x, dy = rng.normal(size=(2, 3)), rng.normal(size=(3, 3))
-    options = dict(
-        activation=activation, output_activation=output, dropout=(p, 8, seed, np.array([4, 2, 9]), 1)
-    )
+    options = dict(activation=activation, output_activation=output, dropout=(p, 8, seed, np.array([4, 2, 9]), 1))
     y, dx, dweights, dbiases = ref.mlp_vjp(weights, x, dy, biases=biases, **options)
     np.testing.assert_array_equal(y, ref.mlp(weights, x, biases=biases, **options))
 
     def check(actual, f, at):
-        np.testing.assert_allclose(
-            actual, difference(f, at, dy), rtol=2e-5, atol=1e-6 * (1 + abs(dy * y).max())
-        )
+        np.testing.assert_allclose(actual, difference(f, at, dy), rtol=2e-5, atol=1e-6 * (1 + abs(dy * y).max()))
 
     check(dx, lambda v: ref.mlp(weights, v, biases=biases, **options), x)
     for i, w in enumerate(weights):
@@ -428,8 +422,6 @@ def test_registry_and_imports():
         name.split(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in (
-            [node.module or "."] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-        )
+        for name in ([node.module or "."] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
     }
     assert modules <= {"numpy", *sys.stdlib_module_names}

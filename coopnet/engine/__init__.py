@@ -2,6 +2,8 @@
 
 from .activations import FUNCTIONS
 from .dispatch import evaluate
+from .layout import Layout
+from .modes import deterministic, gradient_path
 from .stages import Activation, Affine, Mask
 
-__all__ = ["FUNCTIONS", "Activation", "Affine", "Mask", "evaluate"]
+__all__ = ["FUNCTIONS", "Activation", "Affine", "Layout", "Mask", "deterministic", "evaluate", "gradient_path"]

@@ -21,11 +21,16 @@ LN2 = math.log(2.0)
 
 @dataclass(frozen=True)
 class Function:
-    """One activation: value on arrays, value on a ``CoopVec``, and adjoint ``vjp(dy, x, y, *params)``."""
+    """One activation: value on arrays, value on a ``CoopVec``, and adjoint ``vjp(dy, x, y, *params)``.
+
+    ``masked_vjp(dy, y, scale)`` is the adjoint of the activation followed by dropout, where the dropped-out output
+    ``y`` alone determines it: a dropped element is 0, and so must its derivative be.
+    """
 
     array: Callable[..., Any]
     coopvec: Callable[..., Any]
     vjp: Callable[..., Any]
+    masked_vjp: Callable[..., Any] | None = None
 
 
 def _positive(y: Any) -> Any:
@@ -37,9 +42,14 @@ def _sigmoid(x: Any) -> Any:
     return dr.fma(dr.tanh(x * 0.5), 0.5, 0.5)
 
 
+def _relu(x: Any) -> Any:
+    # The maximum is cheapest, but where both arguments are equal Dr.Jit differentiates it to 1. This, too, is exact.
+    return x - dr.minimum(x, 0) if dr.grad_enabled(x) else dr.maximum(x, 0)
+
+
 def _softplus(x: Any) -> Any:
-    magnitude = dr.maximum(x, x * -1)
-    return dr.maximum(x, 0) + dr.log2(dr.exp2(magnitude * -LOG2E) + 1) * LN2
+    magnitude = x - dr.minimum(x, 0) * 2
+    return _relu(x) + dr.log2(dr.exp2(magnitude * -LOG2E) + 1) * LN2
 
 
 def _sine(x: Any, omega: float) -> Any:
@@ -58,12 +68,13 @@ def _silu_vjp(dy: Any, x: Any, y: Any) -> Any:
 FUNCTIONS: dict[str, Function] = {
     "relu": Function(
         lambda x: dr.maximum(x, 0),
-        lambda x: dr.maximum(x, 0),
+        _relu,
         lambda dy, x, y: dy * _positive(y),
+        lambda dy, y, scale: dy * (_positive(y) * scale),
     ),
     "leaky_relu": Function(
         lambda x, a: dr.maximum(x, 0) + dr.minimum(x, 0) * a,
-        lambda x, a: dr.fma(dr.minimum(x, 0), a, dr.maximum(x, 0)),
+        lambda x, a: dr.fma(dr.minimum(x, 0), a, _relu(x)),
         lambda dy, x, y, a: dy * dr.fma(dr.step(0, x), a - 1, 1),
     ),
     "tanh": Function(
@@ -75,9 +86,11 @@ FUNCTIONS: dict[str, Function] = {
         lambda x: dr.rcp(1 + dr.exp(-x)),
         _sigmoid,
         lambda dy, x, y: dy * (y * (1 - y)),
+        lambda dy, y, scale: dy * (y * (1 - y * (1 / scale))),
     ),
     "softplus": Function(
-        lambda x: dr.maximum(x, 0) + dr.log(1 + dr.exp(-dr.abs(x))),
+        # |x| and max(x, 0) by way of one minimum, so that their derivatives at 0 add up to 1/2, whatever Dr.Jit's is
+        lambda x: x - dr.minimum(x, 0) + dr.log(1 + dr.exp(2 * dr.minimum(x, 0) - x)),
         _softplus,
         lambda dy, x, y: dy * _sigmoid(x),
     ),
@@ -91,6 +104,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda x: dr.exp(x),
         lambda x: dr.exp2(x * LOG2E),
         lambda dy, x, y: dy * y,
+        lambda dy, y, scale: dy * y,
     ),
     "identity": Function(lambda x: x, lambda x: x, lambda dy, x, y: dy),
 }

@@ -14,6 +14,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
+from .modes import is_deterministic
 from .stages import symbolic
 
 
@@ -32,7 +33,8 @@ class Grid(drnn.HashGridEncoding):
 
     def features(self, coordinates: list) -> list:
         """The encoded ``coordinates``, differentiably; parameter gradients are reproducible where they can be."""
-        if not dr.grad_enabled(self.data) or symbolic() or dr.backend_v(self.dtype) != dr.JitBackend.LLVM:
+        exact = dr.backend_v(self.dtype) == dr.JitBackend.LLVM or is_deterministic()
+        if not dr.grad_enabled(self.data) or symbolic() or not exact:
             return list(self(coordinates))
         attached = self.data
         self.data = dr.detach(attached)

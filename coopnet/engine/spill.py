@@ -10,80 +10,40 @@ matrix product then sums over the sample axis, in a fixed order.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
-from ..key import Key
-from .stages import Affine, Stage, rebase
+from .operation import NetworkOp, pin_batch_size
+from .stages import Affine, backward, frozen
+
+#: Samples that one partial product sums over.
+PIECE = 1024
 
 
-class Plan:
-    """What :class:`SpillOp` evaluates; opaque to Dr.Jit's traversal of arguments."""
-
-    def __init__(self, stages: Sequence[Stage], buffers: Sequence[Any], wants_x: bool):
-        self.stages, self.buffers, self.wants_x = stages, buffers, wants_x
-
-
-class SpillOp(dr.CustomOp):
-    """Evaluates a list of stages; differentiates them by spilling and multiplying.
-
-    Lists of arrays go in and out because ``dr.custom`` drops the gradient of a ``CoopVec``.
-    """
-
-    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
-        self.plan, self.buffers, self.key = plan, buffers, key
-        self.stages = rebase(plan.stages, plan.buffers, buffers)
-        # References to unevaluated vectors cost no memory: a later kernel that needs one computes it again.
-        x = drnn.CoopVec(xs)
-        self.values = [x]
-        for stage in self.stages:
-            x = stage.forward(x, key)
-            self.values.append(x)
-        return list(x)
-
-    def forward(self) -> None:
-        dx = drnn.CoopVec(self.grad_in("xs"))
-        tangents = rebase(self.stages, self.buffers, self.grad_in("buffers"))
-        for i, (stage, tangent) in enumerate(zip(self.stages, tangents, strict=True)):
-            x, y = self.values[i], self.values[i + 1]
-            if isinstance(stage, Affine):
-                dx = Affine(stage.weights).forward(dx, None) + tangent.forward(x, None)
-            else:
-                # the Jacobian is diagonal, so the adjoint is also the tangent
-                dx = stage.vjp(dx, x, y, self.key)
-        self.set_grad_out(list(dx))
+class SpillOp(NetworkOp):
+    """Differentiates by spilling and multiplying."""
 
     def backward(self) -> None:
-        dy = drnn.CoopVec(self.grad_out())
-        first = next(i for i, s in enumerate(self.stages) if isinstance(s, Affine))
         products: list[_Product] = []
-        for i in reversed(range(len(self.stages))):
-            stage, x, y = self.stages[i], self.values[i], self.values[i + 1]
-            if isinstance(stage, Affine):
-                # Write each vector as soon as it exists: written at the end, all of them would stay live.
-                products.append(_Product(stage, dy, x))
-                if i == first and not self.plan.wants_x:
-                    break
-                dy = drnn.matvec(stage.weights, dy, transpose=True)
-                if len(dy) > len(x):
-                    dy = drnn.CoopVec(list(dy)[: len(x)])
-            else:
-                dy = stage.vjp(dy, x, y, self.key)
+        dx = backward(
+            self.stages,
+            self.values,
+            drnn.CoopVec(self.grad_out()),
+            self.key,
+            self.plan.wants_x,
+            lambda stage, delta, x: products.append(_Product(stage, delta, x)),
+        )
         # dx is evaluated along, or whoever uses it next would run the whole network again
-        dxs = list(dy) if self.plan.wants_x else []
-        guard = products[0].delta_sample if dr.flag(dr.JitFlag.FreezingScope) else None
-        dr.eval([p.delta for p in products], [p.activation for p in products], dxs, guard)
-        if guard is not None:
-            _pin_batch_size(guard)
+        dxs = list(dx) if self.plan.wants_x else []
+        sample = products[0].sample if frozen() else None
+        dr.eval([p.delta for p in products], [p.activation for p in products], dxs, sample)
+        if sample is not None:
+            pin_batch_size(sample)
         if dxs:
             self.set_grad_in("xs", dxs)
         self.set_grad_in("buffers", [_gradient(b, products) for b in self.buffers])
-
-    def name(self) -> str:
-        return "coopnet: spill and multiply"
 
 
 class _Product:
@@ -92,32 +52,41 @@ class _Product:
     def __init__(self, stage: Affine, dy: Any, x: Any):
         self.stage = stage
         leaf = dr.leaf_t(dy.type)
-        if dr.is_half_v(leaf):
-            leaf = dr.float32_array_t(leaf)  # products accumulate in single precision
-        deltas, activations = [leaf(v) for v in dy], [leaf(v) for v in x]
+        if dr.is_half_v(leaf) and dr.backend_v(leaf) == dr.JitBackend.LLVM:
+            leaf = dr.float32_array_t(leaf)  # the CPU multiplies single precision, tensor cores accumulate in it
+        deltas, activations = [leaf(v) for v in dy], [leaf(v) for v in stage.fill(x)]
         if stage.bias is not None:
             activations.append(leaf(1))  # a constant input makes the bias one more column of the matrix
         self.samples = n = max(dr.width(v) for v in deltas + activations)
         self.rows, self.columns = len(deltas), len(activations)
-        # a single vector that the kernel returns rather than scatters, see _pin_batch_size
-        self.delta_sample = deltas[0] if dr.width(deltas[0]) == n else deltas[0] + dr.zeros(leaf, n)
+        # a single vector that the kernel returns rather than scatters, see pin_batch_size()
+        self.sample = deltas[0] if dr.width(deltas[0]) == n else deltas[0] + dr.zeros(leaf, n)
+        # Products are cut along the sample axis and their pieces added up afterwards, in single precision. One long sum
+        # would drift: equal increments all round the same way.
+        self.pieces = max(1, n // PIECE)
+        length = -(-n // self.pieces)
+        self.length = length
         lane = dr.arange(dr.uint32_array_t(leaf), n)
+        piece, place = (lane // length, lane % length) if self.pieces > 1 else (0, lane)
+        allocate = dr.empty if length * self.pieces == n else dr.zeros
         # Permute promises that no two lanes write the same entry; without it every scatter is a kernel of its own.
-        self.delta = dr.empty(leaf, self.rows * n)
+        self.delta = allocate(leaf, self.rows * length * self.pieces)
         for i, delta in enumerate(deltas):
-            dr.scatter(self.delta, delta, lane + i * n, mode=dr.ReduceMode.Permute)
-        self.activation = dr.empty(leaf, self.columns * n)
-        packet = (
-            sys.modules[leaf.__module__].ArrayXf64
-            if leaf is dr.float64_array_t(leaf)
-            else sys.modules[leaf.__module__].ArrayXf
-        )
+            dr.scatter(self.delta, delta, piece * (self.rows * length) + place + i * length, mode=dr.ReduceMode.Permute)
+        self.activation = allocate(leaf, self.columns * length * self.pieces)
+        packet = getattr(sys.modules[leaf.__module__], _PACKET[dr.type_v(leaf)])
         dr.scatter(self.activation, packet(activations), lane, mode=dr.ReduceMode.Permute)
 
     def multiply(self) -> Any:
         """``(rows, columns)`` tensor: the sum over samples of delta times activation."""
         tensor = dr.tensor_t(type(self.delta))
-        return tensor(self.delta, (self.rows, self.samples)) @ tensor(self.activation, (self.samples, self.columns))
+        a = tensor(self.delta, (self.pieces, self.rows, self.length))
+        b = tensor(self.activation, (self.pieces, self.length, self.columns))
+        single = dr.tensor_t(dr.float32_array_t(type(self.delta)))
+        return dr.sum(single(a @ b), axis=0)
+
+
+_PACKET = {dr.VarType.Float16: "ArrayXf16", dr.VarType.Float32: "ArrayXf", dr.VarType.Float64: "ArrayXf64"}
 
 
 def _gradient(buffer: Any, products: list[_Product]) -> Any:
@@ -136,24 +105,16 @@ def _gradient(buffer: Any, products: list[_Product]) -> Any:
         rows, columns = product.shape
         i = dr.arange(uint32, rows * columns)
         row, column = i // columns, i % columns
-        view = stage.weights
-        target = view.offset + row * view.stride + column
+        view, width = stage.weights, stage.weights.shape[1]
+        inside = column < width
+        if stage.layout is None:
+            target = view.offset + row * view.stride + column
+        else:
+            target = view.offset + dr.gather(uint32, stage.layout.places, row * width + column, inside)
         if stage.bias is not None:
             # one product holds both: the last column belongs to the bias
-            target = dr.select(column == columns - 1, stage.bias.offset + row * stage.bias.stride, target)
+            target = dr.select(inside, target, stage.bias.offset + row * stage.bias.stride)
         # A plain scatter: LLVM's scatter_reduce turns NaN into 0, which would hide an overflow from the loss scaler.
         dr.scatter(total, type(buffer)(product.array), target, mode=dr.ReduceMode.Permute)
     dr.eval(total)
     return total
-
-
-def _pin_batch_size(guard: Any) -> None:
-    """Make Dr.Jit record a frozen function anew when the number of samples changes.
-
-    The sizes of spilled buffers and the shapes of their products are constants of a recording. A replay checks the
-    operand sizes of matrix products before it launches anything, but only arrays that kernels return follow the new
-    size; ``guard`` is one, so its product with itself fails the check.
-    """
-    n = dr.width(guard)
-    tensor = dr.tensor_t(type(guard))
-    dr.eval(tensor(guard, (1, n)) @ tensor(guard, (n, 1)))

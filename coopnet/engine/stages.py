@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
-from ..dropout import dropout
+from ..dropout import dropout, numpy_dtype, scale, threshold
 from ..key import Key
 from .activations import FUNCTIONS, Function
 
@@ -17,16 +17,25 @@ from .activations import FUNCTIONS, Function
 class Affine:
     """``y = A x + b`` with packed ``A`` and optional ``b``; ``x`` is filled with zeros to the columns of ``A``."""
 
-    def __init__(self, weights: Any, bias: Any = None):
+    def __init__(self, weights: Any, bias: Any = None, layout: Any = None):
         self.weights, self.bias = weights, bias
+        # a Layout, where the packed one is the hardware's own
+        self.layout = layout
+
+    def fill(self, x: Any) -> Any:
+        """``x`` with zeros for columns of ``A`` that only padding put there."""
+        missing = self.weights.shape[1] - len(x)
+        return drnn.CoopVec([*x, *[x.type(0)] * missing]) if missing else x
 
     def forward(self, x: Any, key: Key | None) -> Any:
-        missing = self.weights.shape[1] - len(x)
-        if missing:
-            x = drnn.CoopVec([*x, *[x.type(0)] * missing])
         if self.bias is None:
-            return drnn.matvec(self.weights, x)
-        return drnn.matvec(self.weights, x, self.bias)
+            return drnn.matvec(self.weights, self.fill(x))
+        return drnn.matvec(self.weights, self.fill(x), self.bias)
+
+    def transposed(self, dy: Any, n: int) -> Any:
+        """The first ``n`` components of ``A^T dy``."""
+        dx = drnn.matvec(self.weights, dy, transpose=True)
+        return dx if len(dx) == n else drnn.CoopVec(list(dx)[:n])
 
     def views(self) -> list[Any]:
         return [self.weights] if self.bias is None else [self.weights, self.bias]
@@ -52,14 +61,18 @@ class Activation:
 class Mask:
     """Dropout; linear in ``x``, so its adjoint is itself."""
 
-    def __init__(self, p: float, bits: int, stream: int):
-        self.p, self.bits, self.stream = p, bits, stream
+    def __init__(self, p: float, bits: int, stream: int, identity: Any = None):
+        self.p, self.bits, self.stream, self.identity = p, bits, stream, identity
 
     def forward(self, x: Any, key: Key | None) -> Any:
-        return dropout(x, self.p, key, stream=self.stream, bits=self.bits)
+        return dropout(x, self.p, key, stream=self.stream, bits=self.bits, identity=self.identity)
 
     def vjp(self, dy: Any, x: Any, y: Any, key: Key | None) -> Any:
         return self.forward(dy, key)
+
+    def scale(self, leaf: type) -> float:
+        """What kept elements are multiplied by."""
+        return scale(threshold(self.p, self.bits), self.bits, numpy_dtype(leaf))
 
 
 Stage = Affine | Activation | Mask
@@ -70,6 +83,65 @@ def forward(stages: Sequence[Stage], x: Any, key: Key | None) -> Any:
     for stage in stages:
         x = stage.forward(x, key)
     return x
+
+
+def trail(stages: Sequence[Stage], x: Any, key: Key | None) -> list[Any]:
+    """The input of every stage, and the output of the last.
+
+    References to unevaluated vectors cost no memory: a kernel that needs one computes it.
+    """
+    values = [x]
+    for stage in stages:
+        values.append(stage.forward(values[-1], key))
+    return values
+
+
+def backward(
+    stages: Sequence[Stage],
+    values: list[Any],
+    dy: Any,
+    key: Key | None,
+    wants_x: bool,
+    visit: Callable[[Affine, Any, Any], None],
+) -> Any:
+    """Run the chain of deltas from the output back, and ``visit(stage, delta, input)`` every affine stage on the way.
+
+    Returns the gradient of the input, or ``None`` unless ``wants_x``.
+    """
+    first = next((i for i, s in enumerate(stages) if isinstance(s, Affine)), len(stages))
+    i = len(stages) - 1
+    while i >= 0:
+        stage, x, y = stages[i], values[i], values[i + 1]
+        if isinstance(stage, Affine):
+            # visited at once: whoever writes deltas out late keeps all of them in registers
+            visit(stage, dy, x)
+            if i == first and not wants_x:
+                return None
+            dy = stage.transposed(dy, len(x))
+        elif isinstance(stage, Mask) and key is not None and stage.p > 0 and _one_step(stages, i):
+            # the output alone tells the derivative of both, so neither mask nor pre-activation is needed again
+            i -= 1
+            dy = stages[i].function.masked_vjp(dy, y, stage.scale(y.type))  # type: ignore[union-attr, misc]
+        else:
+            dy = stage.vjp(dy, x, y, key)
+        i -= 1
+    return dy
+
+
+def _one_step(stages: Sequence[Stage], i: int) -> bool:
+    before = stages[i - 1] if i else None
+    return isinstance(before, Activation) and before.function.masked_vjp is not None
+
+
+def tangent(stages: Sequence[Stage], tangents: Sequence[Stage], values: list[Any], dx: Any, key: Key | None) -> Any:
+    """Forward derivative: ``tangents`` are the same stages with the tangents of the weights for weights."""
+    for i, (stage, dstage) in enumerate(zip(stages, tangents, strict=True)):
+        if isinstance(stage, Affine):
+            dx = Affine(stage.weights).forward(dx, None) + dstage.forward(values[i], None)
+        else:
+            # the Jacobian is diagonal, so the adjoint is also the tangent
+            dx = stage.vjp(dx, values[i], values[i + 1], key)
+    return dx
 
 
 def buffers(stages: Sequence[Stage]) -> list[Any]:
@@ -95,9 +167,14 @@ def rebase(stages: Sequence[Stage], old: Sequence[Any], new: Sequence[Any]) -> l
         moved.buffer = next(n for o, n in zip(old, new, strict=True) if o is view.buffer)
         return moved
 
-    return [Affine(move(s.weights), move(s.bias)) if isinstance(s, Affine) else s for s in stages]
+    return [Affine(move(s.weights), move(s.bias), s.layout) if isinstance(s, Affine) else s for s in stages]
 
 
 def symbolic() -> bool:
     """Is a loop, conditional or call being traced symbolically, so that nothing can be evaluated here?"""
     return bool(dr.flag(dr.JitFlag.SymbolicScope))
+
+
+def frozen() -> bool:
+    """Is a ``dr.freeze``d function being recorded?"""
+    return bool(dr.flag(dr.JitFlag.FreezingScope))

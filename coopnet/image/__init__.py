@@ -1,8 +1,8 @@
 """Images as fields: learn one from some of its pixels, draw one at any size, show what came out."""
 
 from .evaluate import pixels, render, render_mc
-from .fit_image import ImageFit, fit_image, make_field, training_pixels
 from .files import load, psnr, save
+from .learn import ImageFit, fit_image, make_field, training_pixels
 
 __all__ = [
     "ImageFit",

@@ -21,7 +21,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..field import NeuralField, storage
-from ..nn.module import Opaque
+from ..opaque import Constant, Opaque
 from .architecture import check_format, construct, describe
 from .files import atomic_write
 
@@ -163,7 +163,7 @@ def _parameters(module: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]
         value = getattr(module, field, None)
         name = f"{prefix}{field}"
         if isinstance(value, Opaque):
-            if value.value is not None:
+            if value.value is not None and not isinstance(value, Constant):
                 yield f"{prefix}data", value.value, "data"
         elif isinstance(value, (dr.ArrayBase, drnn.MatrixView)):
             yield name, module, field

@@ -11,8 +11,8 @@ import drjit.nn as drnn
 from .. import kinds
 from ..engine.grid import Grid
 from ..key import Key
+from ..opaque import Opaque
 from .encodings import Encoding, check_in_features, nested
-from .module import Opaque
 
 
 class HashGrid(Encoding):

@@ -9,8 +9,9 @@ import drjit as dr
 import drjit.nn as drnn
 
 from .. import kinds
-from ..engine import Affine, evaluate
+from ..engine import Affine, Layout, evaluate
 from ..key import Key
+from ..opaque import Constant
 from .module import Module
 
 
@@ -28,20 +29,21 @@ class Linear(drnn.Linear, Module):
     Inputs are a ``CoopVec`` (weights packed by ``drjit.nn.pack``) or a tensor ``(in_features, samples)`` (not packed).
     """
 
-    DRJIT_STRUCT = drnn.Linear.DRJIT_STRUCT
+    DRJIT_STRUCT = {**drnn.Linear.DRJIT_STRUCT, "layout": Constant}
 
     def __init__(self, in_features: int = -1, out_features: int = -1, bias: bool = True):
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
                 raise ValueError(f"Linear: {name} is {value!r}; a positive int, or -1 to infer it, is needed.")
         super().__init__(in_features, out_features, bool(bias))
+        self.layout = Constant()
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind, leaf = kinds.kind(x, "Linear")
         if kind == kinds.COOPVEC:
             check_packed(self)
             check_input(self, len(x), leaf)
-            return evaluate([Affine(self.weights, self.bias)], x, key)
+            return evaluate([stage(self)], x, key)
         if kind != kinds.TENSOR:
             raise TypeError(
                 f"Linear: got {_article(kind)}; accepted are a drjit.nn.CoopVec and a tensor of shape (features, "
@@ -82,10 +84,18 @@ class Linear(drnn.Linear, Module):
             layer.weights = weights
         if bias:
             layer.bias = dr.zeros(dtype, n_out)
+        if dr.backend_v(dtype) == dr.JitBackend.CUDA and dr.is_half_v(dtype):
+            layer.layout = Constant(Layout.find(dtype, layer.weights.shape, bias))
         return layer, n_out
 
     def __repr__(self) -> str:
         return drnn.Linear.__repr__(self)
+
+
+def stage(layer: drnn.Linear) -> Affine:
+    """A packed linear layer, Dr.Jit's or ours, to the engine."""
+    known = getattr(layer, "layout", None)
+    return Affine(layer.weights, layer.bias, None if known is None else known.value)
 
 
 def check_packed(layer: drnn.Linear) -> None:

@@ -11,6 +11,7 @@ import drjit.nn as drnn
 from ..backend import require
 from ..dropout import Dropout
 from ..key import Key
+from ..opaque import Constant, Opaque
 
 
 class Module(drnn.Module):
@@ -57,7 +58,7 @@ class Module(drnn.Module):
             raise ValueError(f"{name}.alloc: size is {size!r}; a positive number of input features, or -1, is needed.")
         require(dtype)
         net, _ = self._alloc(dtype, size, dr.rng(seed=0x100000000) if rng is None else rng)
-        number_streams(net)
+        connect_dropouts(net)
         return net
 
     # ---- mapping of parameters ------------------------------------------
@@ -109,23 +110,6 @@ class Module(drnn.Module):
             self[key] = value
 
 
-class Opaque:
-    """Holds an object whose arrays Dr.Jit's traversal sees (``dr.freeze``, ``dr.eval``) and ``drjit.nn.pack`` doesn't.
-
-    ``pack`` turns every array it meets into a view of the packed buffer, which arrays that are no matrices of the
-    weights' type don't survive.
-    """
-
-    def __init__(self, value: Any = None):
-        self.value = value
-
-    def _traverse_1_cb_ro(self, callback: Any) -> None:
-        dr.detail.traverse_py_cb_ro(self, callback)
-
-    def _traverse_1_cb_rw(self, callback: Any) -> None:
-        dr.detail.traverse_py_cb_rw(self, callback)
-
-
 def _collect(owner: Any, prefix: str, slots: dict) -> None:
     def name(part: str) -> str:
         return f"{prefix}.{part}" if prefix else part
@@ -135,7 +119,7 @@ def _collect(owner: Any, prefix: str, slots: dict) -> None:
     for field in getattr(type(owner), "DRJIT_STRUCT", None) or ():
         value = getattr(owner, field, None)
         if isinstance(value, Opaque):
-            if value.value is not None:
+            if value.value is not None and not isinstance(value, Constant):
                 slots[name("data")] = (value.value, "data", False)
         elif isinstance(value, dr.ArrayBase):
             slots[name(field)] = (owner, field, False)
@@ -157,14 +141,21 @@ def children(module: Any) -> Iterator[Any]:
                 yield from children(item)
 
 
-def number_streams(module: Any) -> None:
-    """Give the dropouts of ``module`` that have no stream the numbers 0, 1, 2, ... not used by others."""
+def connect_dropouts(module: Any) -> None:
+    """Give the dropouts of ``module`` that have no stream the numbers 0, 1, 2, ... not used by others.
+
+    Those of one width come to share one identity matrix, which a kernel then loads once.
+    """
     dropouts = [m for m in children(module) if isinstance(m, Dropout)]
     used = {m.stream for m in dropouts}
     free = (s for s in range(len(used) + len(dropouts)) if s not in used)
+    identities: dict[Any, Any] = {}
     for m in dropouts:
         if m.stream is None:
             m.stream = next(free)
+        view = m.identity.value
+        if view is not None:
+            m.identity = identities.setdefault((view.shape, view.dtype), m.identity)
 
 
 def check_width(layer: str, what: str, given: int, needed: int, cure: str) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import drjit.nn as drnn
 
 from ..dropout import Dropout
-from ..engine import Affine, Mask, evaluate
+from ..engine import Mask, evaluate
 from ..key import Key
 from .activations import Activation
 from .linear import check_input, check_packed
+from .linear import stage as linear_stage
 from .module import Module
 
 
@@ -85,11 +86,11 @@ def apply(layers: Any, x: Any, key: Key | None) -> Any:
                 check_packed(layer)
                 check_input(layer, width, leaf)
                 width = layer.weights.shape[0]
-                stage = Affine(layer.weights, layer.bias)
+                stage = linear_stage(layer)
             elif isinstance(layer, Activation):
                 stage = layer.stage()
             elif isinstance(layer, Dropout):
-                stage = Mask(layer.p, layer.bits, layer.stream or 0)
+                stage = Mask(layer.p, layer.bits, layer.stream or 0, layer.identity.value)
         if stage is not None:
             run.append(stage)
             continue

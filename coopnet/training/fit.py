@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -159,19 +163,22 @@ def fit(
         last_write = time.monotonic()
 
     try:
-        while result.steps < steps:
-            optimizer.lr = dr.opaque(f32, rate(result.steps))
-            step_word = dr.opaque(uint32, result.steps)
-            pending.append(frozen(field, optimizer, scaler, code, Key(seed_word, None, step_word)))
-            result.steps += 1
-            if len(pending) >= 256:
-                collect()
-            if bar is not None:
-                bar.update(1)
-                if len(result.losses) == result.steps:
-                    bar.set_postfix_str(f"loss {result.losses[-1]:.3g}")
-            if not finish_step():
-                break
+        with _interrupts() as asked, _no_collection():
+            while result.steps < steps:
+                if asked:
+                    raise KeyboardInterrupt
+                optimizer.lr = dr.opaque(f32, rate(result.steps))
+                step_word = dr.opaque(uint32, result.steps)
+                pending.append(frozen(field, optimizer, scaler, code, Key(seed_word, None, step_word)))
+                result.steps += 1
+                if len(pending) >= 256:
+                    collect()
+                if bar is not None:
+                    bar.update(1)
+                    if len(result.losses) == result.steps:
+                        bar.set_postfix_str(f"loss {result.losses[-1]:.3g}")
+                if not finish_step():
+                    break
     except KeyboardInterrupt:
         result.stopped = "interrupt"
     collect()
@@ -187,6 +194,47 @@ def fit(
     if bar is not None:
         bar.close()
     return result
+
+
+@contextmanager
+def _interrupts() -> Iterator[list]:
+    """Holds Ctrl-C back until a step is done: the list is no longer empty then. A second Ctrl-C is not held back.
+
+    An exception inside Dr.Jit's traversal of arguments becomes a ``RuntimeError``, and one between updates leaves the
+    parameters of two different steps.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    main = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield asked
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python's cyclic garbage collector away.
+
+    An array taken over from NumPy that it frees while Dr.Jit records a frozen function aborts the process.
+    """
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Code:
@@ -268,7 +316,7 @@ def _captured(*functions: Any) -> list:
         if id(value) in seen:
             return
         seen.add(id(value))
-        if isinstance(value, (dr.ArrayBase, list, tuple, dict)) or hasattr(type(value), "DRJIT_STRUCT"):
+        if _is_tree(value):
             found.append(value)
             return
         for attribute in ("func", "__func__", "__wrapped__"):  # partial, bound method, decorated function
@@ -285,12 +333,17 @@ def _captured(*functions: Any) -> list:
         if code is not None:
             for name in code.co_names:
                 inner = value.__globals__.get(name)
-                if isinstance(inner, dr.ArrayBase) or (callable(inner) and hasattr(inner, "__code__")):
+                if _is_tree(inner) or hasattr(inner, "__code__"):
                     visit(inner)
 
     for f in functions:
         visit(f)
     return found
+
+
+def _is_tree(value: Any) -> bool:
+    """Might ``value`` hold Dr.Jit arrays?"""
+    return isinstance(value, (dr.ArrayBase, list, tuple, dict)) or hasattr(type(value), "DRJIT_STRUCT")
 
 
 def _push(field: NeuralField, optimizer: Optimizer) -> None:

@@ -1,0 +1,165 @@
+r"""Weight gradients inside the kernel, spread over enough accumulators: *gradient banks*.
+
+CUDA's cooperative vectors add outer products to a buffer in half precision with atomics. A sum of more than about
+2^13 increments of one sign stops growing, and thousands of threads queue for the same addresses. Here blocks of
+:data:`SAMPLES` samples add to buffers of their own, all alike in shape, which are summed in single precision at the
+end: no sum gets long, and fewer threads meet at an address.
+
+The buffers are reached through ``dr.switch``. Its callables trace to the same code and differ only in the captured
+buffer, so Dr.Jit compiles one. A callable runs the network forward again and the chain of deltas back; all of them read
+the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..key import Key
+from .layout import BIAS_COLUMNS
+from .operation import NetworkOp, pin_batch_size
+from .stages import Affine, Stage, backward, frozen, rebase, trail
+
+#: Samples that share a bank.
+SAMPLES = 8192
+#: Most banks: beyond, tracing them costs more than they save.
+MOST = 512
+
+
+def banks_for(samples: int) -> int:
+    """Number of banks for a batch."""
+    return min(MOST, -(-samples // SAMPLES))
+
+
+class BankOp(NetworkOp):
+    """Differentiates by accumulating in banks."""
+
+    def backward(self) -> None:
+        dys, xs = self.grad_out(), self.xs
+        samples = max(dr.width(v) for v in [*dys, *xs])
+        count = banks_for(samples)
+        leaf = dr.leaf_t(type(dys[0]))
+        uint32 = dr.uint32_array_t(leaf)
+        key_args: list[Any] = []
+        if self.key is not None:
+            key = self.key.traced(uint32)
+            # inside a call there is no lane number, so every sample's identity goes in
+            key_args = [key.words(uint32, samples)[0], key.step, key.seed]
+        sets = [_Banks(b, self.stages, count) for b in self.buffers]
+        bodies = [self._body(sets, k) for k in range(count)]
+        if count == 1:
+            dxs = bodies[0](xs, dys, key_args)
+        else:
+            # Computed in a kernel of their own: in one with the call, whatever led to them takes registers from it.
+            dr.eval(xs, dys)
+            lane = dr.arange(uint32, samples)
+            block = -(-samples // count)
+            dxs = dr.switch(lane // block, bodies, xs, dys, key_args)
+        sample = None
+        if frozen():
+            sample = dys[0] if dr.width(dys[0]) == samples else dys[0] + dr.zeros(leaf, samples)
+        dr.eval(dxs, sample)
+        if sample is not None:
+            pin_batch_size(sample)
+        if self.plan.wants_x:
+            self.set_grad_in("xs", dxs)
+        self.set_grad_in("buffers", [s.sum() for s in sets])
+
+    def _body(self, sets: list[_Banks], k: int) -> Any:
+        own = rebase(self.stages, self.buffers, [s.banks[k] for s in sets])
+        sides = {id(stage): s.side(stage, k) for s in sets for stage in s.biased}
+        target: dict[int, Any] = {id(stage): mine for stage, mine in zip(self.stages, own, strict=True)}
+
+        def visit(stage: Affine, delta: Any, x: Any) -> None:
+            mine = target[id(stage)]
+            side = sides.get(id(stage))
+            _accumulate(mine if side is None else Affine(mine.weights), delta, x)
+            if side is not None:
+                one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
+                _accumulate(Affine(side), delta, one)
+
+        def body(xs: list, dys: list, key_args: list) -> list:
+            key = Key(key_args[2], key_args[0], key_args[1]) if key_args else None
+            values = trail(self.stages, drnn.CoopVec(xs), key)
+            dx = backward(self.stages, values, drnn.CoopVec(dys), key, self.plan.wants_x, visit)
+            return list(dx) if self.plan.wants_x else [dys[0]]
+
+        return body
+
+
+class _Banks:
+    """``count`` accumulators for the gradients of one packed buffer.
+
+    Behind the matrices of the buffer, each has room for the bias gradients of the layers in ``biased``, which are
+    accumulated as matrices (see :class:`Layout`).
+    """
+
+    def __init__(self, buffer: Any, stages: Sequence[Stage], count: int):
+        self.leaf = leaf = type(buffer)
+        self.width = width = dr.width(buffer)
+        self.biased: dict[Affine, int] = {}
+        for stage in stages:
+            if not isinstance(stage, Affine) or stage.bias is None or stage.bias.buffer is not buffer:
+                continue
+            if stage.layout is not None and stage.layout.bias is not None:
+                width = -(-width // 64) * 64
+                self.biased[stage] = width
+                width += stage.layout.bias.size
+        # Nobody reads the banks' values, only their gradients, so that all can share one array.
+        value = dr.detach(buffer)
+        if self.biased:
+            value = dr.zeros(leaf, width)
+            dr.make_opaque(value)
+        self.banks = [leaf(value) for _ in range(count)]
+        dr.enable_grad(self.banks)
+        # Gradients of zero from one kernel. Equal arrays would be one variable; these differ in a lane beyond the end.
+        lane = dr.arange(dr.uint32_array_t(leaf), width)
+        zeros = [dr.select(lane == 0xFFFFFFFF, leaf(k + 1), leaf(0)) for k in range(count)]
+        dr.eval(zeros)
+        for k, bank in enumerate(self.banks):
+            dr.set_grad(bank, zeros[k])
+            zeros[k] = None  # the bank must hold the only reference, or adding to it would copy
+
+    def side(self, stage: Affine, k: int) -> Any:
+        """The view of bank ``k`` that accumulates the bias gradient of ``stage``."""
+        view = drnn.MatrixView()
+        for field in type(view).DRJIT_STRUCT:
+            setattr(view, field, getattr(stage.layout.bias, field))
+        view.buffer, view.offset = self.banks[k], self.biased[stage]
+        return view
+
+    def sum(self) -> Any:
+        """Sum of the banks' gradients, taken in single precision, in the layout of the packed buffer."""
+        single = dr.float32_array_t(self.leaf)
+        total = single(0)
+        for bank in self.banks:
+            total = total + single(dr.grad(bank))
+        if self.biased:
+            uint32 = dr.uint32_array_t(self.leaf)
+            dr.eval(total)
+            result = dr.gather(single, total, dr.arange(uint32, self.width))
+            for stage, offset in self.biased.items():
+                row = dr.arange(uint32, stage.weights.shape[0])
+                value = dr.gather(single, total, offset + dr.gather(uint32, stage.layout.bias_places, row))
+                target = stage.bias.offset + row * stage.bias.stride
+                dr.scatter(result, value, target, mode=dr.ReduceMode.Permute)
+            total = result
+        total = self.leaf(total)
+        dr.eval(total)
+        return total
+
+
+def _accumulate(stage: Affine, delta: Any, x: Any) -> None:
+    """Add the outer product of ``delta`` and ``x`` to the gradient of ``stage``'s buffer.
+
+    Dr.Jit has this operation only as the adjoint of a product with the matrix, whose value nobody uses.
+    """
+    with dr.resume_grad():
+        y = list(stage.forward(dr.detach(x), None) * dr.detach(delta))
+        for v in y:
+            dr.set_grad(v, 1)
+            dr.enqueue(dr.ADMode.Backward, v)
+        dr.traverse(dr.ADMode.Backward)

@@ -1,0 +1,63 @@
+"""Where the entries of a matrix stand in the packed layout of a GPU."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+#: Columns of the matrix that stands in for a bias, see :class:`Layout`.
+BIAS_COLUMNS = 16
+
+
+class Layout:
+    """Positions of entries within packed matrices.
+
+    ``places`` holds those of a layer's matrix, entry by entry in row-major order. The gradient of a bias is accumulated
+    as column 0 of a matrix of its own (outer products are summed over a warp before they are added; the hardware's sum
+    of vectors is not, and stalls sooner): ``bias`` is a view of such a matrix, and ``bias_places`` the positions of its
+    column 0.
+    """
+
+    DRJIT_STRUCT = {"places": object, "bias": object, "bias_places": object}
+
+    def __init__(self, places: Any = None, bias: Any = None, bias_places: Any = None):
+        self.places, self.bias, self.bias_places = places, bias, bias_places
+
+    @staticmethod
+    def find(tensor: type, shape: tuple[int, int], bias: bool) -> Layout | None:
+        """The layout of a matrix of ``shape`` packed for training as half-precision ``tensor``s, if it can be found."""
+        uint32 = dr.uint32_array_t(dr.array_t(tensor))
+        places = _places(tensor, shape)
+        if places is None:
+            return None
+        if not bias:
+            return Layout(uint32(places))
+        side = (shape[0], BIAS_COLUMNS)
+        bias_places = _places(tensor, side)
+        if bias_places is None:
+            return None
+        view = drnn.pack(dr.zeros(tensor, side), layout="training")
+        return Layout(uint32(places), view, uint32(np.ascontiguousarray(bias_places.reshape(side)[:, 0])))
+
+
+@functools.lru_cache(maxsize=256)
+def _places(tensor: type, shape: tuple[int, int]) -> np.ndarray | None:
+    """Hardware layouts are permutations with gaps, but secret ones: packing row and column numbers shows them."""
+    rows, columns = shape
+    if max(shape) > 2047 or min(shape) < 1:  # half precision holds no larger numbers exactly
+        return None
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    packed = []
+    for numbers in (row, column):
+        view = drnn.pack(tensor(dr.array_t(tensor)((numbers + 1).astype(np.float32)), shape), layout="training")
+        packed.append(view.buffer.numpy().astype(np.int64)[view.offset : view.offset + view.size])
+    filled = np.flatnonzero(packed[0] * packed[1])
+    result = np.full(rows * columns, -1, np.int64)
+    result[(packed[0][filled] - 1) * columns + packed[1][filled] - 1] = filled
+    if len(filled) != rows * columns or (result < 0).any():
+        return None  # no permutation: a layout not known to us
+    return result.astype(np.uint32)

@@ -1,0 +1,271 @@
+"""Learning an image from some of its pixels."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ..backend import namespace
+from ..field import NeuralField
+from ..io import load as load_field
+from ..io import read
+from ..key import Key
+from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
+from ..training import FitResult, cosine, fit, uniform
+from . import files, plots
+from .evaluate import evaluate, pixels, render
+
+ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
+SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
+METRIC_PIXELS = 1 << 16  #: most held-out pixels that are looked at during training
+
+
+@dataclass
+class ImageFit:
+    """What :func:`fit_image` made: the field, its quality in dB (``None`` without held-out pixels), the files."""
+
+    field: NeuralField
+    training: FitResult
+    psnr_training: float | None = None
+    psnr_held_out: float | None = None
+    files: dict[str, Path] = dataclass_field(default_factory=dict)
+
+
+def make_field(
+    width: int,
+    height: int,
+    channels: int = 3,
+    *,
+    encoding: str = "hashgrid",
+    units: int = 64,
+    depth: int = 2,
+    dropout: float = 0.1,
+    fraction: float = 0.2,
+) -> NeuralField:
+    """A field for pictures of ``width`` by ``height`` pixels, not built yet.
+
+    The finest detail an encoding can hold follows the distance between training pixels, ``1 / sqrt(fraction)``: a
+    finer one would only learn them by heart.
+    """
+    if encoding not in ENCODINGS:
+        raise ValueError(f"fit_image: encoding is {encoding!r}; accepted are {', '.join(ENCODINGS)}.")
+    side = max(width, height)
+    cells = max(4.0, side * math.sqrt(fraction))  # training pixels along the longer side
+    layer: Any
+    if encoding == "hashgrid":
+        # of the whole unit square, of which the picture covers half a side
+        coarse, finest, levels = max(2, min(48, round(cells / 4))), max(8.0, 1.1 * cells), 32
+        entries = min(2**22, 2 ** math.ceil(math.log2(2 * finest**2)))
+        layer = HashGrid(
+            2, n_levels=levels, base_resolution=coarse, hashmap_size=entries,
+            per_level_scale=(finest / coarse) ** (1 / (levels - 1)),
+        )  # fmt: skip
+    elif encoding == "identity":
+        layer = Identity()
+    else:
+        octaves = max(1, min(12, round(math.log2(cells))))
+        layer = (Sinusoidal if encoding == "sinusoidal" else Triangular)(octaves, in_features=2)
+    network = MLP(
+        in_features=2 if encoding == "identity" else -1,
+        out_features=channels,
+        width=units,
+        depth=depth,
+        dropout=dropout,
+        output_activation="sigmoid",  # colours lie in [0, 1]
+        bias=encoding == "identity",  # the other encodings hold constants
+    )
+    return NeuralField(layer, network)
+
+
+def training_pixels(count: int, fraction: float, seed: int, backend: Any = "auto") -> np.ndarray:
+    """Numbers of the pixels to train on, increasing: the ``fraction`` with the smallest :func:`coopnet.uniform` number.
+
+    Pixel :math:`i` draws with ``Key(seed, index=i)``, so the choice is the same on every machine and backend. Unless
+    ``fraction`` is 1, at least one pixel is left.
+    """
+    ns = namespace(backend)
+    numbers = uniform(1, Key(seed), ns.Float, count, stream=SELECTION_STREAM)[0].numpy()
+    n = min(max(1, round(fraction * count)), count if fraction == 1 else count - 1)
+    return np.sort(np.argsort(numbers, kind="stable")[:n])
+
+
+def fit_image(
+    image: np.ndarray,
+    directory: str | Path,
+    *,
+    backend: str = "auto",
+    steps: int = 500,
+    width: int = 64,
+    depth: int = 2,
+    encoding: str = "hashgrid",
+    dropout: float = 0.1,
+    fraction: float = 0.2,
+    batch: int = 1 << 14,
+    lr: float = 5e-3,
+    seed: int = 0,
+    resume: bool = False,
+    progress: bool = True,
+) -> ImageFit:
+    """Train a field on a random fraction of an image's pixels; write it and pictures of it to ``directory``.
+
+    Args:
+        image: values in [0, 1], shape ``(height, width, 1 or 3)``, such as :func:`coopnet.image.load` returns.
+        directory: made if missing. Gets ``field.safetensors``, ``reconstruction.png``, ``comparison.png`` and
+            ``loss.png``; existing ones are replaced.
+        backend: ``"auto"``, ``"llvm"`` or ``"cuda"``.
+        steps, batch, lr: training steps, pixels per step, and the learning rate that falls to 0 along half a cosine.
+        width, depth, encoding, dropout: of the field, see :func:`make_field`.
+        fraction: of the pixels to train on, in (0, 1]; the others are held out to measure quality.
+        seed: of the weights, the choice of pixels, the batches and the masks.
+        resume: continue from ``field.safetensors`` in ``directory``, which must be of the same image and settings.
+        progress: show a progress bar.
+
+    Returns:
+        An :class:`ImageFit`. After Ctrl-C, ``training.stopped`` is ``"interrupt"`` and only the checkpoint is written.
+
+    Raises:
+        ValueError, TypeError: arguments out of range; a checkpoint that does not fit.
+        OSError: files that cannot be read or written.
+        BackendError: no such backend here.
+        ImportError: a missing package.
+    """
+    _check(image, fraction, batch, lr, steps)
+    if importlib.util.find_spec("safetensors") is None:  # rather now than after the training
+        raise ImportError("fit_image: checkpoints need the package safetensors; run pip install coopnet[cli].")
+    height, columns, channels = image.shape
+    count = height * columns
+    field = make_field(
+        columns, height, channels, encoding=encoding, units=width, depth=depth, dropout=dropout, fraction=fraction
+    ).build(backend, seed=seed)
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    checkpoint = directory / "field.safetensors"
+    metadata = {
+        "image": {"width": columns, "height": height, "channels": channels, "colours": "sRGB"},
+        "fit": {
+            "pixels": hashlib.sha256(image.tobytes()).hexdigest(),
+            "fraction": fraction, "batch": batch, "lr": lr, "dropout": dropout,
+        },
+    }  # fmt: skip
+    if resume:
+        _check_same_run(checkpoint, metadata)
+    uint32 = namespace(dr.backend_v(next(iter(field.values())))).UInt32
+    chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
+    held_out = np.setdiff1d(np.arange(count), chosen, assume_unique=True)
+    colours = image.reshape(count, channels)
+    looked_at = held_out[:: -(-len(held_out) // METRIC_PIXELS)] if len(held_out) else held_out
+
+    def quality(field: NeuralField) -> float:
+        return files.psnr(evaluate(field, looked_at, columns, height), colours[looked_at])
+
+    result = fit(
+        field,
+        _batches(uint32, chosen, colours, columns, height, batch),
+        steps,
+        lr=cosine(lr, max(steps, 1)),
+        seed=seed,
+        metric=quality if len(looked_at) else None,
+        metric_every=max(1, steps // 25),
+        checkpoint=checkpoint,
+        resume=resume,
+        metadata=metadata,
+        progress=progress,
+    )
+    outcome = ImageFit(field, result, files={"field": checkpoint})
+    if result.stopped == "interrupt":
+        return outcome
+    picture = render(field, columns, height)
+    values = picture.reshape(count, channels)
+    outcome.psnr_training = files.psnr(values[chosen], colours[chosen])
+    outcome.psnr_held_out = files.psnr(values[held_out], colours[held_out]) if len(held_out) else None
+    outcome.files |= {
+        "reconstruction": directory / "reconstruction.png",
+        "comparison": directory / "comparison.png",
+        "loss": directory / "loss.png",
+    }
+    files.save(outcome.files["reconstruction"], picture)
+    plots.comparison(outcome.files["comparison"], image, chosen, picture, outcome.psnr_training, outcome.psnr_held_out)
+    plots.loss(outcome.files["loss"], result)
+    return outcome
+
+
+def _batches(uint32: type, chosen: np.ndarray, colours: np.ndarray, width: int, height: int, size: int) -> Any:
+    """Traced code that draws ``size`` of the chosen pixels, with their colours."""
+    f32 = dr.float32_array_t(uint32)
+    table = pixels(uint32(chosen.astype(np.uint32)), width, height)
+    table += [f32(np.ascontiguousarray(colours[chosen, c])) for c in range(colours.shape[1])]
+    dr.eval(table)
+    n = len(chosen)
+
+    def batch(key: Key) -> tuple[list, list]:
+        high, low = uniform(2, key, f32, size)
+        # 32 random bits of the two numbers' 24 each: one number alone could not name every pixel of a large image
+        word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
+        i = dr.mul_hi(word, uint32(n))
+        values = [dr.gather(f32, v, i) for v in table]
+        return values[:2], values[2:]
+
+    return batch
+
+
+def _check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
+    """Raise unless ``checkpoint`` is of the same image and settings."""
+    if not checkpoint.exists():
+        raise FileNotFoundError(f"there is no {str(checkpoint)!r} to resume from; run without --resume first.")
+    stored = read(checkpoint).metadata
+    for group, wanted in metadata.items():
+        given = stored.get(group)
+        if not isinstance(given, dict):
+            raise ValueError(f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
+        for name, value in wanted.items():
+            if given.get(name) != value:
+                what = "it is of another image" if name == "pixels" else f"its {name} is {given.get(name)!r}"
+                raise ValueError(f"cannot resume {str(checkpoint)!r}: {what}, not {_short(value)}.")
+
+
+def _short(value: Any) -> str:
+    return "this one" if isinstance(value, str) and len(value) == 64 else repr(value)
+
+
+def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralField, dict[str, Any]]:
+    """A field from a checkpoint with what :func:`fit_image` noted about its image, if anything.
+
+    Raises as :func:`coopnet.load`; also ``ValueError`` if it does not map 2 coordinates to 1 or 3 values.
+    """
+    field = load_field(path, backend)
+    ns = namespace(dr.backend_v(next(iter(field.values()))))
+    outputs = len(field([ns.Float(0.5)] * 2)) if field.in_features == 2 else 0
+    if outputs not in (1, 3):
+        what = f"{outputs} values" if outputs else "something"
+        raise ValueError(
+            f"{str(path)!r} is not the field of an image: it maps {field.in_features} coordinates to {what}; "
+            f"2 coordinates and 1 or 3 values are needed."
+        )
+    noted = read(path).metadata.get("image")
+    return field, noted if isinstance(noted, dict) else {}
+
+
+def _check(image: np.ndarray, fraction: float, batch: int, lr: float, steps: int) -> None:
+    if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] not in (1, 3):
+        shape = getattr(image, "shape", type(image).__name__)
+        raise ValueError(f"fit_image: image is {shape}; an array (height, width, 1 or 3) is needed.")
+    if image.shape[0] * image.shape[1] < 2:
+        raise ValueError("fit_image: the image has a single pixel; at least 2 are needed.")
+    if image.shape[0] * image.shape[1] >= 2**32:
+        raise ValueError("fit_image: the image has 2^32 pixels or more.")
+    for name, value, fine, accepted in (
+        ("fraction", fraction, 0 < fraction <= 1, "a number in (0, 1]"),
+        ("batch", batch, 1 <= batch <= 2**24, "an int in [1, 2^24]"),
+        ("lr", lr, 0 < lr < math.inf, "a positive number"),
+        ("steps", steps, 1 <= steps < 2**32, "an int in [1, 2^32)"),
+    ):
+        if not fine:
+            raise ValueError(f"fit_image: {name} is {value!r}; {accepted} is needed.")

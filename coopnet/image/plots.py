@@ -1,0 +1,138 @@
+"""Figures: what was learned, how training went, and how sure the field is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..io import atomic_write
+from ..training import FitResult
+
+try:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+except ImportError:
+    raise ImportError("Figures need the package matplotlib; run pip install coopnet[cli].") from None
+
+SIDE = 1200  #: pictures are shown with at most this many pixels along a side
+BLUE, ORANGE, GREY = "#1f6fb4", "#d9702b", "#666666"
+
+
+def _shown(values: np.ndarray) -> np.ndarray:
+    """``values`` thinned out to what a figure can show, as RGB in [0, 1]."""
+    stride = max(1, -(-max(values.shape[:2]) // SIDE))
+    values = np.clip(np.nan_to_num(values[::stride, ::stride]), 0, 1)
+    return np.repeat(values, 3, axis=2) if values.shape[2] == 1 else values
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)  # no display needed
+    return figure
+
+
+def _write(figure: Figure, path: str | os.PathLike[str]) -> None:
+    def write(temporary: Path) -> Any:
+        figure.savefig(temporary)
+
+    atomic_write(path, write)
+
+
+def _image(axes: Any, values: np.ndarray, title: str, note: str = "", **options: Any) -> Any:
+    # every picture is reduced by averaging: drawn smaller than it is, thinned pixels would flicker
+    shown = axes.imshow(values, interpolation="antialiased", **options)
+    axes.set_title(title, fontsize=11, fontweight="bold")
+    axes.set_xlabel(note, fontsize=9, color=GREY)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return shown
+
+
+def _db(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f} dB"
+
+
+def comparison(
+    path: str | os.PathLike[str],
+    target: np.ndarray,
+    chosen: np.ndarray,
+    result: np.ndarray,
+    psnr_training: float | None,
+    psnr_held_out: float | None,
+) -> None:
+    """Target, training samples, result and error, side by side (in two rows if the image is wide)."""
+    height, width, channels = target.shape
+    samples = np.full((height * width, 3), 1.0, np.float32)
+    samples[chosen] = target.reshape(-1, channels)[chosen]
+    error = np.abs(np.clip(result, 0, 1) - target).mean(axis=2)
+    aspect = min(max(height / width, 0.1), 10)
+    rows, columns = (1, 4) if aspect > 0.6 else (2, 2)
+    cell = 3.3 if aspect <= 2 else 6.6 / aspect
+    cell = cell if rows == 1 else 2 * cell
+    figure = _figure(columns * cell + 0.5, rows * (cell * aspect + 0.6) + 0.4)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    _image(axes[0], _shown(target), "Target", f"{width} × {height} pixels")
+    share = f"{100 * len(chosen) / (width * height):.3g} % of the pixels"
+    _image(axes[1], _shown(samples.reshape(height, width, 3)), "Training samples", share)
+    _image(axes[2], _shown(result), "Neural field", f"training pixels {_db(psnr_training)}")
+    stride = max(1, -(-max(height, width) // SIDE))
+    limit = max(float(np.percentile(error, 99.5)), 1e-3)
+    shown = _image(
+        axes[3], error[::stride, ::stride], "Absolute error", f"mean {error.mean():.3f}",
+        cmap="magma", vmin=0, vmax=limit,
+    )  # fmt: skip
+    bar = figure.colorbar(shown, ax=axes[3], fraction=0.05, pad=0.02, extend="max")
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+    held_out = f"PSNR {_db(psnr_held_out)} on held-out pixels" if psnr_held_out is not None else "no held-out pixels"
+    figure.suptitle(held_out, fontsize=13)
+    _write(figure, path)
+
+
+def loss(path: str | os.PathLike[str], result: FitResult) -> None:
+    """Training loss of every step on a logarithmic scale, its running mean, and the held-out PSNR."""
+    figure = _figure(7, 4)
+    axes = figure.subplots()
+    losses = np.asarray(result.losses)
+    steps = np.arange(1, len(losses) + 1)
+    axes.semilogy(steps, losses, color=BLUE, alpha=0.25, linewidth=0.8)
+    window = max(1, len(losses) // 50)
+    smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
+    axes.semilogy(steps[: len(smooth)] + (window - 1) / 2, smooth, color=BLUE, linewidth=1.8)
+    axes.set_xlabel("step")
+    axes.set_ylabel("training loss (mean squared error)", color=BLUE)
+    axes.grid(axis="y", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if result.metrics:
+        right = axes.twinx()
+        right.plot(*zip(*result.metrics, strict=True), color=ORANGE, linewidth=1.8, marker="o", markersize=3)
+        right.set_ylabel("PSNR on held-out pixels (dB)", color=ORANGE)
+        right.spines[["top", "left"]].set_visible(False)
+    axes.set_title("Training", fontsize=11, fontweight="bold")
+    _write(figure, path)
+
+
+def uncertainty(path: str | os.PathLike[str], deviation: np.ndarray, samples: int) -> None:
+    """Standard deviation over dropout masks, channels combined as root mean square."""
+    values = np.sqrt(np.mean(np.square(deviation), axis=2))
+    height, width = values.shape
+    aspect = min(max(height / width, 0.2), 5)
+    side = 6.0
+    w, h = (side, side * aspect) if aspect <= 1 else (side / aspect, side)
+    figure = _figure(max(w, 2.5) + 1.2, max(h, 1.5) + 0.6)
+    axes = figure.subplots()
+    stride = max(1, -(-max(height, width) // SIDE))
+    limit = max(float(np.percentile(values, 99.5)), 1e-6)
+    shown = _image(
+        axes, values[::stride, ::stride], f"Standard deviation over {samples} dropout masks",
+        cmap="viridis", vmin=0, vmax=limit,
+    )  # fmt: skip
+    bar = figure.colorbar(shown, ax=axes, fraction=0.05, pad=0.02, extend="max")
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+    _write(figure, path)

@@ -1,0 +1,253 @@
+"""Every way to a weight gradient is right, whatever the batch size, and says when it cannot be."""
+
+from __future__ import annotations
+
+import warnings
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet import reference
+from coopnet.engine import dispatch
+
+PATHS = ["auto", "spill", "banks", "builtin"]
+
+
+def network(ns, backend, n_in=3, n_out=2, width=16, depth=2, seed=0, **options):
+    """A packed network and its weights and biases in float64."""
+    tensor = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
+    net = cn.MLP(n_in, n_out, width=width, depth=depth, **options).alloc(tensor, n_in, dr.rng(seed))
+    linear = [layer for layer in net.layers if isinstance(layer, cn.Linear)]
+    weights = [layer.weights.numpy().astype(np.float64)[:, : layer.config[0]] for layer in linear]
+    biases = None
+    if linear[0].bias is not None:
+        for i, layer in enumerate(linear):
+            layer.bias = type(layer.bias)(np.linspace(-0.3, 0.4, layer.config[1]) * (i + 1))
+        biases = [layer.bias.numpy().astype(np.float64) for layer in linear]
+    return drnn.pack(net, layout="training"), weights, biases
+
+
+def gradients(net):
+    """Gradients of all layers' matrices and biases, from the packed buffer's."""
+    weights, biases = [], []
+    for layer in net.layers:
+        if isinstance(layer, cn.Linear):
+            grad = drnn.unpack(layer.weights.grad)
+            tensor = dr.tensor_t(type(layer.weights.buffer))
+            weights.append(tensor(grad).numpy().astype(np.float64)[:, : layer.config[0]])
+            if layer.bias is not None:
+                view = layer.bias.grad
+                biases.append(view.buffer.numpy()[view.offset : view.offset + view.shape[0]].astype(np.float64))
+    return weights, biases
+
+
+def differentiate(net, ns, backend, x, dy, key=None, path="auto", wants_x=True):
+    leaf = ns.Float16 if backend == "cuda" else ns.Float
+    xs = [leaf(ns.Float(v)) for v in x]
+    if wants_x:
+        dr.enable_grad(xs)
+    buffer = net["weights"]
+    dr.disable_grad(buffer)
+    dr.enable_grad(buffer)
+    with cn.gradient_path(path):
+        y = list(net(drnn.CoopVec(xs), key))
+        dr.backward(sum((ns.Float(a) * ns.Float(d) for a, d in zip(y, dy, strict=True)), ns.Float(0)))
+    weights, biases = gradients(net)
+    return weights, biases, np.stack([dr.grad(v).numpy() for v in xs]) if wants_x else None
+
+
+def agree(got, expected, backend, factor=1.0):
+    for g, e in zip(got, expected, strict=True):
+        scale = max(np.abs(e).max(), 1e-6)
+        assert np.abs(g - e).max() <= factor * (5e-2 if backend == "cuda" else 2e-5) * scale
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_paths_agree_with_the_reference(ns, backend, path, bias):
+    rng = np.random.default_rng(3)
+    net, weights, biases = network(ns, backend, bias=bias, dropout=0.25)
+    x, dy = rng.random((3, 700)), rng.standard_normal((2, 700)) / 700
+    got = differentiate(net, ns, backend, x, dy, cn.Key(9, step=4), path)
+    _, dx, dw, db = reference.mlp_vjp(
+        weights, x, dy, "relu", biases=biases, dropout=reference.MLPDropout(0.25, seed=9, step=4)
+    )
+    agree(got[0], dw, backend)
+    agree([got[2]], [dx], backend)
+    if bias:
+        agree(got[1], db, backend)
+
+
+NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "silu", "sine", "exp", "identity"]
+
+
+@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("name", NAMES)
+def test_activations_with_dropout(ns, backend, name, path):
+    """Activation and dropout in one step: the adjoint from the output alone equals the one from the mask."""
+    rng = np.random.default_rng(1)
+    net, weights, _ = network(ns, backend, width=8, activation=name, dropout=0.3)
+    x, dy = rng.uniform(-1, 1, (3, 300)), rng.standard_normal((2, 300)) / 300
+    got = differentiate(net, ns, backend, x, dy, cn.Key(1), path)
+    _, dx, dw, _ = reference.mlp_vjp(weights, x, dy, name, dropout=reference.MLPDropout(0.3, seed=1))
+    agree(got[0], dw, backend, 2)
+    agree([got[2]], [dx], backend, 2)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 31, 8191, 8193, 30_001])
+@pytest.mark.parametrize("path", ["spill", "banks"])
+def test_batch_sizes(ns, backend, samples, path):
+    """Borders of chunks, pieces and banks; positive activations and gradients of one sign, so that sums grow."""
+    net, weights, biases = network(ns, backend, bias=True)
+    x = np.random.default_rng(0).random((3, samples))
+    dy = np.full((2, samples), 1 / 64)
+    got = differentiate(net, ns, backend, x, dy, None, path, wants_x=False)
+    _, _, dw, db = reference.mlp_vjp(weights, x, dy, "relu", biases=biases)
+    factor = 0.2 if backend == "cuda" else 2
+    agree(got[0], dw, backend, factor)
+    agree(got[1], db, backend, factor)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 130, 8, 1), (130, 1, 8, 1), (5, 7, 13, 2), (16, 3, 33, 0)])
+def test_shapes(ns, backend, shape):
+    n_in, n_out, width, depth = shape
+    rng = np.random.default_rng(2)
+    x, dy = rng.uniform(-1, 1, (n_in, 50)), rng.standard_normal((n_out, 50)) / 50
+    for path in ("spill", "banks"):
+        net, weights, _ = network(ns, backend, n_in, n_out, width, depth)
+        got = differentiate(net, ns, backend, x, dy, None, path)
+        _, dx, dw, _ = reference.mlp_vjp(weights, x, dy, "relu")
+        agree(got[0], dw, backend)
+        agree([got[2]], [dx], backend)
+
+
+@pytest.mark.parametrize("path", ["auto", "spill", "banks"])
+def test_frozen_with_changing_batches(ns, backend, path):
+    """A frozen step is recorded anew for another number of samples, and only then."""
+    field = cn.NeuralField(None, cn.MLP(3, 2, width=16, depth=2, dropout=0.2)).build(backend)
+
+    def step(field, x, seed):
+        y = field(x, cn.Key(seed))
+        dr.backward((y[0] + 2 * y[1]) * (1 / 1000))
+        return dr.grad(field["network.weights"])
+
+    frozen = dr.freeze(step)
+    rng, recordings = np.random.default_rng(0), []
+    for samples in (9000, 9000, 9000, 20_000, 20_000, 20_000):
+        # computed, not taken over from NumPy: Dr.Jit records anew when the alignment of its inputs changes
+        x = [ns.Float(v) + 1e-3 for v in rng.random((3, samples))]
+        dr.eval(x)
+        seed = dr.opaque(ns.UInt64, samples)
+        results = []
+        for function in (frozen, step):
+            buffer = field["network.weights"]
+            dr.disable_grad(buffer)
+            dr.enable_grad(buffer)
+            with cn.gradient_path(path):
+                results.append(function(field, x, seed).numpy().astype(np.float64))
+        agree(results[:1], results[1:], backend, 0.5)
+        recordings.append(frozen.n_recordings)
+    assert recordings[2] == recordings[1] and recordings[5] == recordings[4]
+    assert recordings[4] > recordings[2]
+
+
+def test_gradients_accumulate(ns, backend):
+    """Two backward passes, and two calls in one expression, add up."""
+    net, _, _ = network(ns, backend)
+    leaf = ns.Float16 if backend == "cuda" else ns.Float
+    x = [leaf(ns.Float(v)) for v in np.random.default_rng(0).random((3, 100))]
+    buffer = net["weights"]
+
+    def run(*expressions):
+        dr.disable_grad(buffer)
+        dr.enable_grad(buffer)
+        for expression in expressions:
+            dr.backward(expression() * 0.01)
+        return dr.grad(buffer).numpy().astype(np.float64)
+
+    def once():
+        return next(iter(net(drnn.CoopVec(x))))
+
+    single = run(once)
+    agree([run(once, once)], [2 * single], backend)
+    agree([run(lambda: once() + once())], [2 * single], backend)
+
+
+def test_nan_reaches_the_gradient(ns, backend):
+    """An overflow must not be lost on the way: the loss scaler looks for it."""
+    for path in ("spill", "banks"):
+        net, _, _ = network(ns, backend, dropout=0.2)
+        dy = np.full((2, 64), np.inf)
+        weights, _, _ = differentiate(net, ns, backend, np.random.default_rng(0).random((3, 64)), dy, cn.Key(1), path)
+        assert not all(np.isfinite(w).all() for w in weights)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_deterministic(ns, backend, dropout):
+    net, _, _ = network(ns, backend, width=32, dropout=dropout, bias=True)
+    rng = np.random.default_rng(0)
+    x, dy = rng.random((3, 40_000)), rng.standard_normal((2, 40_000))
+    with cn.deterministic():
+        runs = [differentiate(net, ns, backend, x, dy, cn.Key(1)) for _ in range(20)]
+    for weights, biases, dx in runs[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(weights + biases, runs[0][0] + runs[0][1], strict=True))
+        assert np.array_equal(dx, runs[0][2])
+
+
+def test_deterministic_grid(ns, backend):
+    field = cn.NeuralField(
+        cn.HashGrid(2, n_levels=4, base_resolution=4, hashmap_size=2**8), cn.MLP(out_features=1, width=8, depth=1)
+    ).build(backend)
+    p = [ns.Float(v) for v in np.random.default_rng(0).random((2, 20_000))]
+    runs = []
+    for _ in range(5):
+        for name in field:
+            dr.disable_grad(field[name])
+            dr.enable_grad(field[name])
+        with cn.deterministic():
+            dr.backward(field(p)[0])
+        runs.append([dr.grad(field[name]).numpy() for name in field])
+    assert all(np.array_equal(a, b) for run in runs[1:] for a, b in zip(run, runs[0], strict=True))
+
+
+def test_deterministic_refuses_loops(ns, backend):
+    net, _, _ = network(ns, backend)
+    leaf = ns.Float16 if backend == "cuda" else ns.Float
+    dr.enable_grad(net["weights"])
+
+    def body(i, x):
+        return i + 1, next(iter(net(drnn.CoopVec([x] * 3))))
+
+    with cn.deterministic(), pytest.raises(RuntimeError, match="symbolic loop"):
+        try:
+            dr.while_loop((ns.UInt32(0), leaf([1, 2])), lambda i, x: i < 2, body, mode="symbolic", max_iterations=-1)
+        except RuntimeError as error:
+            raise error.__cause__ or error from None
+
+
+def test_choice(ns):
+    cuda, llvm = dr.JitBackend.CUDA, dr.JitBackend.LLVM
+    assert dispatch.choose([], llvm, 1 << 20)[0] == "spill"
+    assert dispatch.choose([], cuda, 100)[0] == "banks"
+    assert dispatch.choose([], cuda, 1 << 20)[0] == "spill"
+    with cn.deterministic():
+        assert dispatch.choose([], cuda, 100)[0] == "spill"
+    for path in PATHS[1:]:
+        with cn.gradient_path(path):
+            assert dispatch.choose([], cuda, 100)[0] == path
+    with pytest.raises(ValueError, match="name is 'fast'"), cn.gradient_path("fast"):
+        pass
+
+
+def test_stall_is_warned_of_once(monkeypatch):
+    monkeypatch.setattr(dispatch, "_warned", False)
+    monkeypatch.setattr(dispatch, "symbolic", lambda: True)
+    with pytest.warns(RuntimeWarning, match="half precision"):
+        assert dispatch.choose([], dr.JitBackend.CUDA, 1 << 20)[0] == "builtin"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dispatch.choose([], dr.JitBackend.CUDA, 1 << 20)
+        dispatch.choose([], dr.JitBackend.LLVM, 1 << 20)
