@@ -532,7 +532,7 @@ def test_flipped_bytes(backend, file):
             "lacks encoding, in_features, network, output",
         ),
     ],
-    ids=lambda value: None if isinstance(value, bytes) else str(value),
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else value,
 )
 def test_foreign(content, message, backend, tmp_path):
     path = tmp_path / "f.safetensors"

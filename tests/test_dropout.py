@@ -272,7 +272,9 @@ def test_gradient_is_dropout_of_the_gradient(ns, kind, evaluated, dtype):
     if evaluated:
         dr.eval(list(y) if kind == "coopvec" else y)
     dr.backward(traced_sum(y, dy, dtype))
-    np.testing.assert_array_equal(values(dr.grad(leaves)), expected)
+    # GPUs flush half-precision numbers below the normal ones to zero
+    tiny = float(np.finfo(np.float16).tiny) if dtype == np.float16 else 0
+    np.testing.assert_allclose(values(dr.grad(leaves)), expected, rtol=0, atol=tiny)
 
 
 @pytest.mark.parametrize("kind", TRACED)

@@ -64,7 +64,9 @@ def close(actual, expected, tolerance):
 def matrices(net):
     """Weights and biases of the linear layers of a network that is not packed."""
     layers = [m for m in children(net) if isinstance(m, drnn.Linear)]
-    return [m.weights.numpy() for m in layers], [None if m.bias is None else m.bias.numpy() for m in layers]
+    return [m.weights.numpy()[:, : m.config[0]] for m in layers], [
+        None if m.bias is None else m.bias.numpy() for m in layers
+    ]
 
 
 def unpacked(net, packed, buffer):
@@ -80,7 +82,7 @@ def unpacked(net, packed, buffer):
                 rows = drnn.unpack(moved)  # the layout of GPUs is their secret
                 i = rows.offset + np.arange(rows.shape[0])[:, None] * rows.stride + np.arange(rows.shape[1])
                 entries = rows.buffer.numpy()[i]
-                found.append(entries if view is m.weights else entries[:, 0])
+                found.append(entries[:, : m.config[0]] if view is m.weights else entries[:, 0])
     return found
 
 
@@ -138,7 +140,7 @@ def points(rows, samples, seed=0):
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 @pytest.mark.parametrize("name", LAYER)
-def test_activations(ns, name, kind):
+def test_activations(ns, backend, name, kind):
     """Value, gradient and tangent in one container."""
     f, df = ref.ACTIVATIONS[name]
     x, dy = points(1 if kind == "single" else 3, 50), points(3, 50, seed=1)
@@ -149,13 +151,14 @@ def test_activations(ns, name, kind):
     y = LAYER[name](given_)
     assert type(y) is type(given_)
     ys = opened(kind, y)
-    close(values(ys), f(x), 1e-6)
+    tolerance = 2e-5 if backend == "cuda" else 2e-6  # GPUs approximate exponentials in hardware
+    close(values(ys), f(x), tolerance)
     dr.backward(weighted(ys, dy), flags=dr.ADFlag.ClearInterior)
-    close(values(dr.grad(leaves)), dy * df(x), 2e-6)
+    close(values(dr.grad(leaves)), dy * df(x), tolerance)
     dr.clear_grad(leaves)
     ys = opened(kind, LAYER[name](contain(ns, kind, leaves)))
     dr.set_grad(leaves, [ns.Float(d) for d in dy])
-    close(values(dr.forward_to(ys)), dy * df(x), 2e-6)
+    close(values(dr.forward_to(ys)), dy * df(x), tolerance)
 
 
 @pytest.mark.parametrize("kind", ["coopvec", "nested", "network", "symbolic"])
@@ -174,7 +177,8 @@ def test_activations_at_zero_and_far_out(backend, ns, name, kind):
     layer = LAYER[name]
     if kind in ("network", "symbolic"):
         one = cn.Sequential(cn.Linear(1, 1, bias=False)).alloc(tensor_of(ns, dtype))
-        one["layers.0.weights"] = dr.ones(tensor_of(ns, dtype), (1, 1))
+        columns = one["layers.0.weights"].shape[1]  # on CUDA, one of zeros pads a single one
+        one["layers.0.weights"] = tensor_of(ns, dtype)(leaf_of(ns, dtype)([1, 0][:columns]), (1, columns))
         one = drnn.pack(one, layout="training")
         dr.enable_grad(one["weights"])
         layer = cn.Sequential(one, layer)
@@ -347,7 +351,11 @@ def check_network(ns, backend, kind, shape, samples, activation, output, bias, p
     close(values(dr.grad(leaves)), dx, 4 * tolerance)
     expected = [g for W, b in zip(dweights, dbiases, strict=True) for g in ((W, b) if bias else (W,))]
     if packed is None:
-        found = [v.grad.numpy() for m in linears for v in ((m.weights, m.bias) if m.bias is not None else (m.weights,))]
+        found = []
+        for m in linears:
+            found.append(m.weights.grad.numpy()[:, : m.config[0]])
+            if m.bias is not None:
+                found.append(m.bias.grad.numpy())
     else:
         found = unpacked(net, packed, dr.grad(packed["weights"]))
     for a, e in zip(found, expected, strict=True):
@@ -844,6 +852,9 @@ def train(ns, backend, frozen, batches):
     for i, n in enumerate(batches):
         x = arrays(ns, np.random.default_rng(i).random((2, n)), dtype)
         target = arrays(ns, np.random.default_rng(i).random((1, n)))[0]
+        # memory of Dr.Jit's own: that of NumPy has this or that alignment, and Dr.Jit records anew for each
+        x, target = [v + 1e-3 for v in x], target + 1e-3
+        dr.eval(x, target)
         key = cn.Key(dr.opaque(ns.UInt64, 4), step=dr.opaque(ns.UInt32, i))
         run(net, opt, key, x, target)
     net.update(opt)

@@ -98,7 +98,7 @@ OPTIONAL = ["safetensors", "tqdm", "typer", "click", "PIL", "matplotlib", "torch
 def test_import_needs_drjit_and_numpy_only():
     done = subprocess.run(
         [sys.executable, "-c", BLOCK.format(names=set(OPTIONAL))],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
         timeout=120,

@@ -47,7 +47,14 @@ def _relu(x: Any) -> Any:
     return x - dr.minimum(x, 0) if dr.grad_enabled(x) else dr.maximum(x, 0)
 
 
+def _softplus_array(x: Any) -> Any:
+    # |x| and max(x, 0) by way of one minimum, so that their derivatives at 0 add up to 1/2, whatever Dr.Jit's is
+    return x - dr.minimum(x, 0) + dr.log(1 + dr.exp(2 * dr.minimum(x, 0) - x))
+
+
 def _softplus(x: Any) -> Any:
+    if dr.grad_enabled(x):  # Dr.Jit cannot differentiate log2 of a cooperative vector on the GPU
+        return drnn.CoopVec([_softplus_array(v) for v in x])
     magnitude = x - dr.minimum(x, 0) * 2
     return _relu(x) + dr.log2(dr.exp2(magnitude * -LOG2E) + 1) * LN2
 
@@ -89,8 +96,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda dy, y, scale: dy * (y * (1 - y * (1 / scale))),
     ),
     "softplus": Function(
-        # |x| and max(x, 0) by way of one minimum, so that their derivatives at 0 add up to 1/2, whatever Dr.Jit's is
-        lambda x: x - dr.minimum(x, 0) + dr.log(1 + dr.exp(2 * dr.minimum(x, 0) - x)),
+        _softplus_array,
         _softplus,
         lambda dy, x, y: dy * _sigmoid(x),
     ),

@@ -2,7 +2,7 @@ r"""Weight gradients inside the kernel, spread over enough accumulators: *gradie
 
 CUDA's cooperative vectors add outer products to a buffer in half precision with atomics. A sum of more than about
 2^13 increments of one sign stops growing, and thousands of threads queue for the same addresses. Here blocks of
-:data:`SAMPLES` samples add to buffers of their own, all alike in shape, which are summed in single precision at the
+samples add to buffers of their own, all alike in shape, which are summed in single precision at the
 end: no sum gets long, and fewer threads meet at an address.
 
 The buffers are reached through ``dr.switch``. Its callables trace to the same code and differ only in the captured
@@ -12,7 +12,7 @@ the same weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import drjit as dr
@@ -23,15 +23,19 @@ from .layout import BIAS_COLUMNS
 from .operation import NetworkOp, pin_batch_size
 from .stages import Affine, Stage, backward, frozen, rebase, trail
 
-#: Samples that share a bank.
-SAMPLES = 8192
+#: Samples that share a bank, in batches of up to ``SAMPLES * MANY``; with more banks their errors average out.
+SAMPLES = 1024
+#: Banks from which on more of them gain no accuracy, and only keep sums from stalling.
+MANY = 128
+#: Samples whose sum does not stall.
+STALL = 8192
 #: Most banks: beyond, tracing them costs more than they save.
 MOST = 512
 
 
 def banks_for(samples: int) -> int:
     """Number of banks for a batch."""
-    return min(MOST, -(-samples // SAMPLES))
+    return min(MOST, max(min(MANY, -(-samples // SAMPLES)), -(-samples // STALL)))
 
 
 class BankOp(NetworkOp):
@@ -70,7 +74,7 @@ class BankOp(NetworkOp):
 
     def _body(self, sets: list[_Banks], k: int) -> Any:
         own = rebase(self.stages, self.buffers, [s.banks[k] for s in sets])
-        sides = {id(stage): s.side(stage, k) for s in sets for stage in s.biased}
+        sides = {id(stage): view for s in sets for stage, view in s.sides(self.stages, k)}
         target: dict[int, Any] = {id(stage): mine for stage, mine in zip(self.stages, own, strict=True)}
 
         def visit(stage: Affine, delta: Any, x: Any) -> None:
@@ -93,20 +97,21 @@ class BankOp(NetworkOp):
 class _Banks:
     """``count`` accumulators for the gradients of one packed buffer.
 
-    Behind the matrices of the buffer, each has room for the bias gradients of the layers in ``biased``, which are
-    accumulated as matrices (see :class:`Layout`).
+    Behind the matrices of the buffer, each has room for the gradients of biases, which are accumulated as matrices (see
+    :class:`Layout`): ``biased`` maps the place of a bias in the buffer to a layer that has it and to its place there.
     """
 
     def __init__(self, buffer: Any, stages: Sequence[Stage], count: int):
         self.leaf = leaf = type(buffer)
         self.width = width = dr.width(buffer)
-        self.biased: dict[Affine, int] = {}
+        self.biased: dict[int, tuple[Affine, int]] = {}
         for stage in stages:
             if not isinstance(stage, Affine) or stage.bias is None or stage.bias.buffer is not buffer:
                 continue
-            if stage.layout is not None and stage.layout.bias is not None:
+            known = stage.layout is not None and stage.layout.bias is not None
+            if known and stage.bias.offset not in self.biased:
                 width = -(-width // 64) * 64
-                self.biased[stage] = width
+                self.biased[stage.bias.offset] = (stage, width)
                 width += stage.layout.bias.size
         # Nobody reads the banks' values, only their gradients, so that all can share one array.
         value = dr.detach(buffer)
@@ -123,13 +128,17 @@ class _Banks:
             dr.set_grad(bank, zeros[k])
             zeros[k] = None  # the bank must hold the only reference, or adding to it would copy
 
-    def side(self, stage: Affine, k: int) -> Any:
-        """The view of bank ``k`` that accumulates the bias gradient of ``stage``."""
-        view = drnn.MatrixView()
-        for field in type(view).DRJIT_STRUCT:
-            setattr(view, field, getattr(stage.layout.bias, field))
-        view.buffer, view.offset = self.banks[k], self.biased[stage]
-        return view
+    def sides(self, stages: Sequence[Stage], k: int) -> Iterator[tuple[Affine, Any]]:
+        """Layers with a bias, and the views of bank ``k`` that accumulate its gradient."""
+        for stage in stages:
+            if isinstance(stage, Affine) and stage.bias is not None and stage.bias.offset in self.biased:
+                owner, offset = self.biased[stage.bias.offset]
+                if owner.bias.buffer is stage.bias.buffer:
+                    view = drnn.MatrixView()
+                    for field in type(view).DRJIT_STRUCT:
+                        setattr(view, field, getattr(owner.layout.bias, field))
+                    view.buffer, view.offset = self.banks[k], offset
+                    yield stage, view
 
     def sum(self) -> Any:
         """Sum of the banks' gradients, taken in single precision, in the layout of the packed buffer."""
@@ -141,7 +150,7 @@ class _Banks:
             uint32 = dr.uint32_array_t(self.leaf)
             dr.eval(total)
             result = dr.gather(single, total, dr.arange(uint32, self.width))
-            for stage, offset in self.biased.items():
+            for stage, offset in self.biased.values():
                 row = dr.arange(uint32, stage.weights.shape[0])
                 value = dr.gather(single, total, offset + dr.gather(uint32, stage.layout.bias_places, row))
                 target = stage.bias.offset + row * stage.bias.stride
