@@ -4,15 +4,19 @@
 #   make test       the tests, on every backend that this machine has
 #   make lint       ruff and mypy
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
+#   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, the README's table
+#   make gpu-bench  the same on the GPU, with the Python on PATH
 #   make setup      only install
 #
-# PYTHON names the interpreter that the virtual environment is made with (and that gpu-test runs).
+# PYTHON names the interpreter that the virtual environment is made with (and that gpu-test and gpu-bench run).
+# BUDGET is the number of seconds after which a benchmark measures no more.
 
 PYTHON ?= python3
 BIN := .venv/bin
+BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system demo test lint gpu-test clean
+.PHONY: setup system demo test lint gpu-test bench gpu-bench clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -38,9 +42,23 @@ lint: setup
 	$(BIN)/mypy coopnet
 
 # GPU machines often have no internet and a Python of their own, with drjit, numpy, pytest and what else they
-# offer: no virtual environment, nothing installed, no parallel processes on the one GPU.
+# offer: no virtual environment, nothing installed. Most of the time goes into compiling, which eight processes share.
 gpu-test:
-	"$(PYTHON)" -m pytest -q tests
+	"$(PYTHON)" -m pytest -q -n 8 tests
+
+.venv/.torch: .venv/.installed
+	$(BIN)/pip install --quiet torch==2.13.0
+	@touch $@
+
+bench: setup .venv/.torch
+	$(BIN)/python benchmarks/networks.py --backend llvm --budget $(BUDGET)
+	$(BIN)/python benchmarks/plots.py
+	$(BIN)/python benchmarks/table.py --update
+
+gpu-bench:
+	"$(PYTHON)" benchmarks/networks.py --backend cuda --budget $(BUDGET)
+	"$(PYTHON)" benchmarks/plots.py
+	"$(PYTHON)" benchmarks/table.py --update
 
 clean:
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

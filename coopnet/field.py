@@ -11,11 +11,12 @@ import drjit.nn as drnn
 from . import kinds
 from .backend import namespace, require
 from .dropout import Dropout
+from .engine import Explanation, explain
 from .key import Key
 from .nn import Activation, Encoding, Identity, Module
 from .nn.encodings import check_in_features, nested
 from .nn.module import children, connect_dropouts
-from .nn.sequential import apply, flatten
+from .nn.sequential import apply, flatten, stages_of
 
 PRECISIONS = ("half", "single")
 
@@ -158,6 +159,24 @@ class NeuralField(Module):
             return y if y.type is result else drnn.cast(y, result)
         out = nested([result(v) for v in y])
         return dr.tensor_t(result)(out) if kind == kinds.TENSOR else out
+
+    def explain(self, batch: int, frozen: bool = True) -> Explanation:
+        """How the weight gradient of the network over ``batch`` samples is computed, and what memory that takes.
+
+        Args:
+            batch: number of samples.
+            frozen: inside a ``dr.freeze``d function, as in :func:`coopnet.fit`?
+
+        >>> print(field.explain(2**20))
+        """
+        if self.precision is None:
+            raise ValueError("NeuralField.explain: the field is not built yet; call field = field.build().")
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise ValueError(f"NeuralField.explain: batch is {batch!r}; a positive int is needed.")
+        stages = stages_of([self.network])
+        backend = dr.backend_v(next(iter(self.values()))).name.lower()
+        itemsize = 2 if self.precision == "half" and backend == "cuda" else 4
+        return explain(stages, backend, batch, frozen, itemsize)
 
     def _encode(self, parts: list, key: Key | None) -> list:
         if self.encoding is None:

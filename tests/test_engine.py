@@ -11,7 +11,8 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import dispatch
+from coopnet.engine import dispatch, spill
+from coopnet.nn import linear
 
 PATHS = ["auto", "spill", "banks", "builtin"]
 
@@ -113,6 +114,38 @@ def test_batch_sizes(ns, backend, samples, path):
     factor = 0.2 if backend == "cuda" else 2
     agree(got[0], dw, backend, factor)
     agree(got[1], db, backend, factor)
+
+
+@pytest.mark.parametrize("given_index", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_chunks(ns, backend, monkeypatch, bias, given_index):
+    """A batch that does not fit the memory for spilling, and is no multiple of a chunk."""
+    monkeypatch.setattr(spill, "MEMORY", 2**20)
+    samples = 20_001
+    net, weights, biases = network(ns, backend, bias=bias, dropout=0.2)
+    rng = np.random.default_rng(1)
+    x, dy = rng.random((3, samples)), rng.standard_normal((2, samples)) / 64
+    index = rng.permutation(samples).astype(np.uint32) if given_index else None
+    key = cn.Key(1, index=ns.UInt32(index) if given_index else None)
+    got = differentiate(net, ns, backend, x, dy, key, "spill")
+    mask = reference.MLPDropout(0.2, seed=1, index=index)
+    _, dx, dw, db = reference.mlp_vjp(weights, x, dy, "relu", biases=biases, dropout=mask)
+    agree(got[0], dw, backend)
+    agree([got[2]], [dx], backend)
+    if bias:
+        agree(got[1], db, backend)
+
+
+def test_chunks_fit_the_memory(ns, backend):
+    net, _, _ = network(ns, backend, 16, 3, 128, 3)
+    stages = [linear.stage(m) for m in net.layers if isinstance(m, cn.Linear)]
+    for itemsize in (2, 4):
+        per_sample = spill.bytes_per_sample(stages, itemsize)
+        assert per_sample == itemsize * (16 + 6 * 128 + 3)
+        for samples in (1, 1000, 2**17, 2**22, 2**22 + 1):
+            chunk = spill.chunk_size(stages, samples, itemsize)
+            assert chunk * per_sample <= spill.MEMORY
+            assert chunk == samples or -(-samples // chunk) * chunk - samples < 1024 * -(-samples // chunk)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 130, 8, 1), (130, 1, 8, 1), (5, 7, 13, 2), (16, 3, 33, 0)])
@@ -244,6 +277,24 @@ def test_choice(ns):
             assert dispatch.choose([], cuda, 100)[0] == path
     with pytest.raises(ValueError, match="name is 'fast'"), cn.gradient_path("fast"):
         pass
+
+
+def test_explain(ns, backend):
+    field = cn.NeuralField(None, cn.MLP(16, 3, width=64, depth=3)).build(backend)
+    big, small = field.explain(2**22), field.explain(100)
+    assert big.path == ("banks" if backend == "cuda" else "spill")
+    assert (str(big.samples) in str(big) and big.reason in str(big) and "GiB" in str(big)) or "MiB" in str(big)
+    with cn.deterministic():
+        spilled = field.explain(2**22)
+    assert spilled.path == "spill" and spilled.chunks > 1 and spilled.memory <= spill.MEMORY
+    if backend == "cuda":
+        assert big.banks == 512 and small.banks == 1
+        assert big.memory == 512 * 2 * dr.width(field["network.weights"])
+        assert field.explain(2**20, frozen=False).path == "spill"
+    with pytest.raises(ValueError, match=r"explain: batch is 0"):
+        field.explain(0)
+    with pytest.raises(ValueError, match="not built"):
+        cn.NeuralField(None, cn.MLP(1, 1)).explain(5)
 
 
 def test_stall_is_warned_of_once(monkeypatch):

@@ -865,9 +865,6 @@ def test_frozen_training_step(ns, backend, no_collection):
     batches = [64] * 4 + [100, 64, 100, 33]
     expected, _ = train(ns, backend, False, batches)
     found, recordings = train(ns, backend, True, batches)
-    if backend == "llvm":
-        np.testing.assert_array_equal(found, expected)
-    else:
-        close(found, expected, 2e-2)
+    close(found, expected, 2e-2 if backend == "cuda" else 2e-6)
     assert recordings < len(batches)
     assert not np.array_equal(found, train(ns, backend, True, batches[:-1])[0])

@@ -2,8 +2,20 @@
 
 from .activations import FUNCTIONS
 from .dispatch import evaluate
+from .explain import Explanation, explain
 from .layout import Layout
 from .modes import deterministic, gradient_path
 from .stages import Activation, Affine, Mask
 
-__all__ = ["FUNCTIONS", "Activation", "Affine", "Layout", "Mask", "deterministic", "evaluate", "gradient_path"]
+__all__ = [
+    "FUNCTIONS",
+    "Activation",
+    "Affine",
+    "Explanation",
+    "Layout",
+    "Mask",
+    "deterministic",
+    "evaluate",
+    "explain",
+    "gradient_path",
+]

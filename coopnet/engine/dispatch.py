@@ -29,8 +29,10 @@ def evaluate(stages: Sequence[Stage], x: drnn.CoopVec, key: Key | None) -> drnn.
     return drnn.CoopVec(dr.custom(SpillOp if path == "spill" else BankOp, plan, packed, xs, key))
 
 
-def choose(stages: Sequence[Stage], backend: dr.JitBackend, samples: int) -> tuple[str, str]:
-    """The path of the weight gradients and why it is taken.
+def choose(
+    stages: Sequence[Stage], backend: dr.JitBackend, samples: int, in_freeze: bool | None = None
+) -> tuple[str, str]:
+    """The path of the weight gradients and why it is taken; ``in_freeze`` as it is now if ``None``.
 
     ==================================================  ===============================================================
     in symbolic loops, conditionals and calls           ``builtin``: nothing can be evaluated there
@@ -60,7 +62,7 @@ def choose(stages: Sequence[Stage], backend: dr.JitBackend, samples: int) -> tup
                 "deterministic: the network has a drjit.nn.Linear, whose packed layout is unknown; use coopnet.Linear."
             )
         return "spill", "deterministic() asks for a fixed order of sums"
-    if frozen() or samples <= SAMPLES or not can_spill(stages):
+    if (frozen() if in_freeze is None else in_freeze) or samples <= SAMPLES or not can_spill(stages):
         return "banks", "the fastest way on the GPU that half precision does not stall"
     return "spill", "outside dr.freeze, tracing many banks would cost more than it saves"
 

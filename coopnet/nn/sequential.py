@@ -63,6 +63,28 @@ def flatten(layers: Any) -> Iterator[Any]:
             yield layer
 
 
+def stages_of(layers: Any) -> list[Any]:
+    """What the engine gets to see of packed ``layers``: linear layers, activations and dropouts."""
+    stages: list[Any] = []
+    for layer in flatten(layers):
+        if isinstance(layer, drnn.Linear):
+            check_packed(layer)
+        stage = _stage(layer)
+        if stage is not None:
+            stages.append(stage)
+    return stages
+
+
+def _stage(layer: Any) -> Any:
+    if isinstance(layer, drnn.Linear):
+        return linear_stage(layer)
+    if isinstance(layer, Activation):
+        return layer.stage()
+    if isinstance(layer, Dropout):
+        return Mask(layer.p, layer.bits, layer.stream or 0, layer.identity.value)
+    return None
+
+
 def apply(layers: Any, x: Any, key: Key | None) -> Any:
     """Evaluate ``layers`` on ``x``; consecutive ones that the engine knows run as one network."""
     run: list[Any] = []
@@ -86,11 +108,7 @@ def apply(layers: Any, x: Any, key: Key | None) -> Any:
                 check_packed(layer)
                 check_input(layer, width, leaf)
                 width = layer.weights.shape[0]
-                stage = linear_stage(layer)
-            elif isinstance(layer, Activation):
-                stage = layer.stage()
-            elif isinstance(layer, Dropout):
-                stage = Mask(layer.p, layer.bits, layer.stream or 0, layer.identity.value)
+            stage = _stage(layer)
         if stage is not None:
             run.append(stage)
             continue

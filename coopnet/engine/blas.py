@@ -1,0 +1,87 @@
+"""Products over the sample axis by NumPy's BLAS, on the memory of LLVM arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import glob
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import drjit as dr
+import numpy as np
+
+#: Samples that are summed in single precision. One long sum would drift: equal increments all round the same way.
+PIECE = 2048
+#: Samples of a slice below which another thread is not worth starting.
+LEAST = 1 << 13
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``a.T @ b`` for single-precision ``a`` of shape ``(samples, m)`` and ``b`` of shape ``(samples, n)``.
+
+    Threads of ours take a slice of the samples each and call BLAS on one thread. BLAS's own threads spin while they
+    wait, as do Dr.Jit's, and together they slow each other down several times.
+    """
+    slices = max(1, min(dr.thread_count(), len(a) // LEAST))
+    bounds = [len(a) * i // slices for i in range(slices + 1)]
+
+    def part(i: int) -> np.ndarray:
+        out = np.empty((a.shape[1], b.shape[1]), a.dtype)
+        total = np.zeros(out.shape, np.float64)
+        with np.errstate(all="ignore"):  # infinities and NaN are for the caller to find
+            for start in range(bounds[i], bounds[i + 1], PIECE):
+                rows = slice(start, min(start + PIECE, bounds[i + 1]))
+                # with out=, NumPy calls BLAS without the interpreter's lock
+                total += np.dot(a[rows].T, b[rows], out=out)
+        return total
+
+    with _one_thread():
+        parts = [part(0)] if slices == 1 else list(_pool().map(part, range(slices)))
+        # in this order, whichever was done first
+        return functools.reduce(np.add, parts).astype(a.dtype)
+
+
+def available() -> bool:
+    """Can NumPy's BLAS be told to use one thread?"""
+    return _controls() is not None
+
+
+@functools.lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, dr.thread_count()), thread_name_prefix="coopnet")
+
+
+@functools.lru_cache(maxsize=1)
+def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """Functions that read and set the number of threads of the OpenBLAS inside NumPy's wheels."""
+    folder = os.path.dirname(np.__file__)
+    for path in glob.glob(os.path.join(folder, "..", "numpy.libs", "*openblas*")) + glob.glob(
+        os.path.join(folder, ".dylibs", "*openblas*")
+    ):
+        with contextlib.suppress(OSError):
+            library = ctypes.CDLL(path)
+            for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):
+                with contextlib.suppress(AttributeError):
+                    return (
+                        getattr(library, f"{prefix}openblas_get_num_threads{suffix}"),
+                        getattr(library, f"{prefix}openblas_set_num_threads{suffix}"),
+                    )
+    return None
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    controls = _controls()
+    if controls is None:
+        yield
+        return
+    get, set_ = controls
+    before = get()
+    set_(1)
+    try:
+        yield
+    finally:
+        set_(before)

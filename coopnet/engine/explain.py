@@ -1,0 +1,63 @@
+"""What the engine will do with a batch, in words and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import drjit as dr
+
+from .banks import banks_for
+from .dispatch import choose
+from .spill import bytes_per_sample, chunk_size
+from .stages import Affine, Stage, buffers
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How the weight gradient of a batch is computed.
+
+    ``path`` is ``"spill"``, ``"banks"`` or ``"builtin"`` and ``reason`` why; ``memory`` the bytes it takes beside
+    inputs and outputs; ``chunks`` how many pieces a spilled batch goes in, ``banks`` the number of accumulators.
+    """
+
+    samples: int
+    backend: str
+    frozen: bool
+    path: str
+    reason: str
+    memory: int
+    chunks: int = 1
+    banks: int = 1
+
+    def __str__(self) -> str:
+        where = f"{self.backend.upper()}, {self.samples} samples, {'inside' if self.frozen else 'outside'} dr.freeze"
+        how = {
+            "spill": f"activations and deltas are written out in {self.chunks} chunk(s), {_size(self.memory)} at a "
+            f"time, and multiplied",
+            "banks": f"outer products are added up in the kernel, in {self.banks} bank(s), {_size(self.memory)} in all",
+            "builtin": "outer products are added up in the kernel by Dr.Jit's own operation",
+        }[self.path]
+        return f"{where}: {self.path}, because {self.reason}; {how}."
+
+
+def explain(stages: Sequence[Stage], backend: str, samples: int, frozen: bool, itemsize: int) -> Explanation:
+    """Explain the gradient of ``stages`` over ``samples`` samples; ``itemsize`` is that of the spilled numbers."""
+    affine = [s for s in stages if isinstance(s, Affine)]
+    which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
+    path, reason = choose(stages, which, samples, frozen)
+    memory, chunks, banks = 0, 1, 1
+    if path == "spill" and affine:
+        chunk = chunk_size(stages, samples, itemsize)
+        chunks, memory = -(-samples // chunk), chunk * bytes_per_sample(stages, itemsize)
+    elif path == "banks":
+        banks = banks_for(samples)
+        memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in buffers(stages))
+    return Explanation(samples, backend, frozen, path, reason, memory, chunks, banks)
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} bytes"

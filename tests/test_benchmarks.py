@@ -1,0 +1,52 @@
+"""The benchmarks run and write what their plots and tables read; nothing is said about time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(script, *arguments):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_networks(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    peers = ["coopnet", "drjit-coop", "drjit-tensor"]
+    sizes = ["--widths", 16, "--log2-batches", "6,7", "--repeat", 1]
+    run("networks.py", "--backend", backend, *sizes, "--peers", ",".join(peers), "--out", tmp_path)
+    results = json.loads((tmp_path / "networks-llvm.json").read_text())["results"]
+    assert results["skipped"] == []
+    entries = results["entries"]
+    assert {e["peer"] for e in entries} == set(peers)
+    assert len(entries) == 2 * (8 + 4 + 4)  # batches * (peers' modes, frozen and not, coopnet's with dropout and not)
+    for entry in entries:
+        assert min(entry["wall_ms"], entry["kernel_ms"], entry["first_call_s"], entry["peak_bytes"]) > 0
+        if entry["mode"] == "train":
+            assert entry["gradient_error"] < 1e-4
+    table = run("table.py", "--results", tmp_path)
+    assert "| 16 | training, dropout 0.1 |" in table and "drjit.nn, CoopVec" in table
+    pytest.importorskip("matplotlib")
+    run("plots.py", "--results", tmp_path, "--images", tmp_path)
+    assert len(list(tmp_path.glob("bench-*-llvm.png"))) == 5
+
+
+def test_budget(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    sizes = ["--widths", 16, "--log2-batches", 6, "--peers", "coopnet"]
+    run("networks.py", "--backend", backend, *sizes, "--budget", 0, "--out", tmp_path)
+    results = json.loads((tmp_path / "networks-llvm.json").read_text())["results"]
+    assert results["entries"] == [] and results["skipped"][0]["why"] == "the budget was spent"
