@@ -42,9 +42,14 @@ BATCHES = {"llvm": [17, 12, 14, 16, 18, 20], "cuda": [20, 16, 22, 18, 14, 12]}
 QUICK = {"llvm": [14, 12], "cuda": [20, 14]}
 #: Seconds that the calls of one timing may take, if five calls don't take longer.
 TIMING = {"llvm": 0.5, "cuda": 0.3}
+#: Calls that take longer than this many seconds are not warmed up further, and repeated only three times.
+SLOW = 0.3
+#: Times that the peers take turns at the headline; elsewhere once. The CPU's other users come and go.
+ROUNDS = {"llvm": 3, "cuda": 1}
 #: A configuration that would take a peer longer than this many seconds is skipped.
 LIMIT = 20.0
 PREFIX = "RESULT "
+MODES = ("infer", "train")
 
 
 # ---- What all peers compute --------------------------------------------------------------------------------
@@ -94,7 +99,7 @@ class Peer:
     def gradients(self, result: Any) -> list[np.ndarray]:
         raise NotImplementedError
 
-    def kernel_ms(self, call: Callable[[int], Any]) -> float | None:
+    def kernel_ms(self, call: Callable[[int], Any], repeat: int) -> float | None:
         return None
 
     def peak_bytes(self, call: Callable[[int], Any]) -> int | None:
@@ -137,15 +142,15 @@ class DrJitPeer(Peer):
         self.dr.sync_thread()
         return result
 
-    def kernel_ms(self, call: Callable[[int], Any]) -> float:
+    def kernel_ms(self, call: Callable[[int], Any], repeat: int) -> float:
         dr = self.dr
         with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-            for i in range(3):  # a changed flag makes Dr.Jit record frozen functions anew
+            for i in range(repeat):  # a changed flag makes Dr.Jit record frozen functions anew
                 call(i)
             times = []
-            for i in range(3):
+            for i in range(repeat):
                 dr.kernel_history_clear()
-                call(i + 3)
+                call(i + repeat)
                 times.append(sum(k["execution_time"] for k in dr.kernel_history()))
             dr.kernel_history_clear()
         return statistics.median(times)
@@ -348,7 +353,7 @@ class Torch(Peer):
         else:
             self.torch.autograd.grad(function(self.x, self.t, *weights), weights)
 
-    def kernel_ms(self, call: Callable[[int], Any]) -> float | None:
+    def kernel_ms(self, call: Callable[[int], Any], repeat: int) -> float | None:
         """Time between events around ten calls that are not waited for."""
         if self.device != "cuda":
             return None
@@ -436,18 +441,18 @@ class Runner:
         start = time.perf_counter()
         result = call(0)
         row: dict[str, Any] = {"first_call_s": time.perf_counter() - start}
-        for i in (1, 2):
-            start = time.perf_counter()
-            call(i)
-            once = time.perf_counter() - start
-        repeat = max(5, min(repeat, int(TIMING[self.backend] / once)))
-        if once > 2:
-            row |= {"wall_ms": 1e3 * once, "calls": 1}
-        else:
-            step = iter(range(3, 1 << 20))
-            row |= {"wall_ms": 1e3 * common.median_seconds(lambda: call(next(step)), repeat, 1), "calls": repeat}
         row["peak_bytes"] = self.peer.peak_bytes(call)
-        row["kernel_ms"] = self.peer.kernel_ms(call)
+        start = time.perf_counter()
+        call(1)
+        once = time.perf_counter() - start
+        if once > SLOW:
+            repeat, warmup = 3, 0
+        else:
+            repeat, warmup = max(5, min(repeat, int(TIMING[self.backend] / once))), 2
+        step = iter(range(2, 1 << 20))
+        row["wall_ms"] = 1e3 * common.median_seconds(lambda: call(next(step)), repeat, warmup)
+        row["calls"] = repeat
+        row["kernel_ms"] = self.peer.kernel_ms(call, 1 if once > SLOW else 3)
         # call(0) drew the masks of step 0, those of the reference
         row["gradient_error"] = gradient_error(self.peer.gradients(result), expected) if expected else None
         return row
@@ -614,11 +619,12 @@ def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
                     expected[str(p)] = path
                 else:
                     skipped.append({**where, "peer": "reference", "why": answer["error"]})
-            for name in args.peers:
+            rounds = ROUNDS[args.backend] if log2_batch == args.log2_batches[0] else 1
+            found: dict[tuple, list[dict]] = {}
+            for turn, name in itertools.product(range(rounds), args.peers):
                 left = args.budget - (time.monotonic() - begin)
-                guess = (
-                    0.0 if half else estimate(spent[name], width, log2_batch)
-                )  # on CUDA it is compilation that takes
+                # on CUDA it is compilation that takes
+                guess = 0.0 if half or turn else estimate(spent[name], width, log2_batch)
                 why = None
                 if left <= 0 or guess > left:
                     why = "the budget was spent"
@@ -627,26 +633,35 @@ def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
                 elif name == "torch-compile" and log2_batch != args.log2_batches[0] and not args.all:
                     why = "compiles for tens of seconds: only the first batch"
                 if why:
-                    skipped.append({**where, "peer": name, "why": why})
+                    skipped.append({**where, "peer": name, "turn": turn, "why": why})
                     continue
                 dropouts = (0.0, DROPOUT) if name in ("coopnet", "torch", "torch-compile") else (0.0,)
-                modes = [(m, p) for m in ("infer", "train") for p in dropouts]
+                job: dict[str, Any] = {"repeat": args.repeat, "modes": [(m, p) for m in MODES for p in dropouts]}
+                job["expected"] = {k: v for k, v in expected.items() if not turn and (name == "coopnet" or k == "0.0")}
                 start = time.monotonic()
-                masks = expected if name == "coopnet" else {k: v for k, v in expected.items() if k == "0.0"}
-                job = {"repeat": args.repeat, "modes": modes, "expected": masks, "until": time.time() + left}
-                answer = workers[name].ask(left + 60, **where, **job)
-                spent[name][width, log2_batch] = time.monotonic() - start
-                if "ok" in answer:
-                    entries.extend(answer["ok"])
-                else:
-                    skipped.append({**where, "peer": name, "why": answer["error"]})
+                answer = workers[name].ask(left + 60, **where, **job, until=time.time() + left)
+                spent[name].setdefault((width, log2_batch), time.monotonic() - start)
+                for entry in answer.get("ok", []):
+                    found.setdefault(tuple(entry[k] for k in ("peer", "mode", "dropout", "frozen")), []).append(entry)
+                if "error" in answer:
+                    skipped.append({**where, "peer": name, "turn": turn, "why": answer["error"]})
                 print(summary(name, where, answer), flush=True)
+            entries.extend(merge(turns) for turns in found.values())
             results["seconds"] = round(time.monotonic() - begin, 1)
             args.path = common.write("networks", args.backend, results, args.out)
     finally:
         for process in workers.values():
             process.stop(patience=5)
     return results
+
+
+def merge(turns: list[dict]) -> dict:
+    """The entry of the first turn with the median times of all."""
+    result = {**turns[0], "turns_ms": [t["wall_ms"] for t in turns]}
+    for name in ("wall_ms", "kernel_ms"):
+        values = [t[name] for t in turns if t[name] is not None]
+        result[name] = statistics.median(values) if values else None
+    return result
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -657,7 +672,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         "summands of the loss, PyTorch also their sum",
         "gradients": f"worst layer, relative to double precision in the Frobenius norm; inputs in [0, 1), targets in "
         f"[-12, -11), below every output, so that dL/dy has one sign; loss scaled by {LOSS_SCALE:g}",
-        "wall_ms": "median after warming up; waits for the result",
+        "wall_ms": "median after warming up; waits for the result; turns_ms: of each turn, wall_ms being their median",
         "kernel_ms": "Dr.Jit's kernel history (no NumPy products); CUDA events around ten calls for PyTorch on CUDA",
         "first_call_s": "tracing and compiling with empty caches; later variants of a peer find earlier kernels",
         "peak_bytes": "Dr.Jit's or PyTorch's allocator, inputs included; null for PyTorch on the CPU",
@@ -665,6 +680,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         "widths": args.widths,
         "log2_batches": args.log2_batches,
         "budget_s": args.budget,
+        "load_before": os.getloadavg()[0],
     }
 
 

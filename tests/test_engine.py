@@ -306,3 +306,65 @@ def test_stall_is_warned_of_once(monkeypatch):
         warnings.simplefilter("error")
         dispatch.choose([], dr.JitBackend.CUDA, 1 << 20)
         dispatch.choose([], dr.JitBackend.LLVM, 1 << 20)
+
+
+@pytest.mark.parametrize("path", ["auto", "spill", "banks", "builtin"])
+def test_two_networks_share_an_encoding(ns, backend, path):
+    """Both reach the grid's parameters and the coordinates; the packed weights are two buffers."""
+    rng = np.random.default_rng(5)
+    options = dict(n_levels=3, n_features_per_level=2, base_resolution=3, hashmap_size=2**7, per_level_scale=2.0)
+    tensor, leaf = (ns.TensorXf16, ns.Float16) if backend == "cuda" else (ns.TensorXf, ns.Float)
+    grid = cn.HashGrid(2, init_scale=1.0, **options).alloc(tensor, 2, dr.rng(1))
+    nets, weights = [], []
+    for seed in (1, 2):
+        net, w, _ = network(ns, backend, 6, 2, seed=seed, activation="tanh")
+        dr.enable_grad(net["weights"])
+        nets.append(net)
+        weights.append(w)
+    x, dys = rng.random((2, 400)), rng.standard_normal((2, 2, 400)) / 400
+    p = [ns.Float(v) for v in x]
+    dr.enable_grad(p, grid["data"])
+    with cn.gradient_path(path):
+        features = grid(p)
+        total = ns.Float(0)
+        for net, dy in zip(nets, dys, strict=True):
+            y = list(net(drnn.CoopVec([leaf(v) for v in features])))
+            total += sum(ns.Float(a) * ns.Float(d) for a, d in zip(y, dy, strict=True))
+        dr.backward(total)
+    params = grid["data"].numpy().astype(np.float64)
+    levels = [grid.grid.value._level_scale(level) for level in range(3)]
+    encoded = reference.hash_grid(x, params, **options, level_scales=levels)
+    dfeatures = 0
+    for net, w, dy in zip(nets, weights, dys, strict=True):
+        _, dx, dw, _ = reference.mlp_vjp(w, encoded, dy, "tanh")
+        agree(gradients(net)[0], dw, backend)
+        dfeatures = dfeatures + dx
+    dcoordinates, dparams = reference.hash_grid_vjp(x, params, dfeatures, **options, level_scales=levels)
+    agree([dr.grad(grid["data"]).numpy()], [dparams], backend, 2)
+    agree([np.stack([dr.grad(v).numpy() for v in p])], [dcoordinates], backend, 10)
+
+
+def test_against_finite_differences(ns, backend):
+    """The derivative along a random direction of all parameters of a field, without any reference code."""
+    if backend == "cuda":
+        pytest.skip("half precision is too coarse for differences")
+    grid = cn.HashGrid(2, n_levels=3, base_resolution=3, hashmap_size=2**7, init_scale=0.5)
+    net = cn.MLP(out_features=2, width=16, depth=2, activation="silu", dropout=0.2, bias=True)
+    field = cn.NeuralField(grid, net).build(backend, seed=4)
+    rng = np.random.default_rng(0)
+    p = [ns.Float(v) for v in rng.random((2, 3000))]
+    start = {k: v.numpy().copy() for k, v in field.items()}  # not views of what is overwritten
+    step = {k: rng.standard_normal(v.shape).astype(np.float32) for k, v in start.items()}
+
+    def loss(t):
+        for k, v in start.items():
+            field[k] = type(field[k])(v + np.float32(t) * step[k])
+            dr.enable_grad(field[k])
+        y = field(p, cn.Key(3))
+        return dr.mean(dr.square(y[0]) + y[0] * y[1])
+
+    dr.backward(loss(0))
+    slope = sum(float((dr.grad(field[k]).numpy().astype(np.float64) * step[k]).sum()) for k in start)
+    t = 2e-3
+    difference = (loss(t).numpy()[0].astype(np.float64) - loss(-t).numpy()[0]) / (2 * t)
+    assert slope == pytest.approx(difference, rel=5e-3)

@@ -163,7 +163,13 @@ class _Product:
             delta, activation = self.delta.numpy().reshape(-1, a[2]), self.activation.numpy().reshape(-1, b[2])
             return tensor(blas.product(delta, activation))
         single = dr.tensor_t(dr.float32_array_t(type(self.delta)))
-        return dr.sum(single(dr.matmul(tensor(self.delta, a), tensor(self.activation, b), At=True)), axis=0)
+        pieces = single(dr.matmul(tensor(self.delta, a), tensor(self.activation, b), At=True))
+        if self.pieces == 1:
+            return single(pieces.array, (self.rows, self.columns))
+        # summed by a product, too: as a reduction over the first axis it is a few threads' work
+        flat = single(pieces.array, (self.pieces, self.rows * self.columns))
+        total = dr.full(single, 1, (1, self.pieces)) @ flat
+        return single(total.array, (self.rows, self.columns))
 
 
 _PACKET = {dr.VarType.Float16: "ArrayXf16", dr.VarType.Float32: "ArrayXf", dr.VarType.Float64: "ArrayXf64"}
