@@ -56,7 +56,7 @@ bench: setup .venv/.torch
 	$(BIN)/python benchmarks/table.py --update
 
 gpu-bench:
-	"$(PYTHON)" benchmarks/networks.py --backend cuda --budget $(BUDGET)
+	PYTHONPATH=. "$(PYTHON)" benchmarks/networks.py --backend cuda --budget $(BUDGET)
 	"$(PYTHON)" benchmarks/plots.py
 	"$(PYTHON)" benchmarks/table.py --update
 

@@ -42,7 +42,7 @@ BATCHES = {"llvm": [17, 12, 14, 16, 18, 20], "cuda": [20, 16, 22, 18, 14, 12]}
 QUICK = {"llvm": [14, 12], "cuda": [20, 14]}
 #: Seconds that the calls of one timing may take, if five calls don't take longer.
 TIMING = {"llvm": 0.5, "cuda": 0.3}
-#: Calls that take longer than this many seconds are not warmed up further, and repeated only three times.
+#: Calls that take longer than this many seconds are timed once in each turn, after a warm-up.
 SLOW = 0.3
 #: Times that the peers take turns at the headline; elsewhere once. The CPU's other users come and go.
 ROUNDS = {"llvm": 3, "cuda": 1}
@@ -422,7 +422,7 @@ class Runner:
         self.name, self.backend, self.peer = name, backend, CLASSES[name](backend)
 
     def __call__(
-        self, width: int, log2_batch: int, repeat: int, modes: list, expected: dict[str, str], until: float
+        self, width: int, log2_batch: int, repeat: int, modes: list, expected: dict[str, str], until: float, again: bool
     ) -> list[dict]:
         peer, out = self.peer, []
         peer.prepare(width, 1 << log2_batch)
@@ -433,26 +433,25 @@ class Runner:
                 entry = {"peer": self.name, "frozen": frozen, "mode": mode, "dropout": dropout}
                 entry |= {"width": width, "log2_batch": log2_batch}
                 path = expected.get(str(dropout)) if mode == "train" else None
-                out.append(entry | self.measure(call, repeat, path))
+                out.append(entry | self.measure(call, repeat, path, again))
         peer.release()
         return out
 
-    def measure(self, call: Callable[[int], Any], repeat: int, expected: str | None) -> dict[str, Any]:
+    def measure(self, call: Callable[[int], Any], repeat: int, expected: str | None, again: bool) -> dict[str, Any]:
         start = time.perf_counter()
         result = call(0)
         row: dict[str, Any] = {"first_call_s": time.perf_counter() - start}
-        row["peak_bytes"] = self.peer.peak_bytes(call)
+        row["peak_bytes"] = None if again else self.peer.peak_bytes(call)
         start = time.perf_counter()
         call(1)
         once = time.perf_counter() - start
         if once > SLOW:
-            repeat, warmup = 3, 0
+            row |= {"wall_ms": 1e3 * once, "calls": 1}
         else:
-            repeat, warmup = max(5, min(repeat, int(TIMING[self.backend] / once))), 2
-        step = iter(range(2, 1 << 20))
-        row["wall_ms"] = 1e3 * common.median_seconds(lambda: call(next(step)), repeat, warmup)
-        row["calls"] = repeat
-        row["kernel_ms"] = self.peer.kernel_ms(call, 1 if once > SLOW else 3)
+            repeat = max(5, min(repeat, int(TIMING[self.backend] / once)))
+            step = iter(range(2, 1 << 20))
+            row |= {"wall_ms": 1e3 * common.median_seconds(lambda: call(next(step)), repeat, 2), "calls": repeat}
+        row["kernel_ms"] = None if again else self.peer.kernel_ms(call, 1 if once > SLOW else 3)
         # call(0) drew the masks of step 0, those of the reference
         row["gradient_error"] = gradient_error(self.peer.gradients(result), expected) if expected else None
         return row
@@ -628,6 +627,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
                 why = None
                 if left <= 0 or guess > left:
                     why = "the budget was spent"
+                elif turn and spent[name].get((width, log2_batch), LIMIT) > LIMIT:
+                    why = "slow: one turn"
                 elif guess > LIMIT:
                     why = f"about {guess:.0f} s"
                 elif name == "torch-compile" and log2_batch != args.log2_batches[0] and not args.all:
@@ -639,7 +640,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
                 job: dict[str, Any] = {"repeat": args.repeat, "modes": [(m, p) for m in MODES for p in dropouts]}
                 job["expected"] = {k: v for k, v in expected.items() if not turn and (name == "coopnet" or k == "0.0")}
                 start = time.monotonic()
-                answer = workers[name].ask(left + 60, **where, **job, until=time.time() + left)
+                answer = workers[name].ask(left + 60, **where, **job, until=time.time() + left, again=turn > 0)
                 spent[name].setdefault((width, log2_batch), time.monotonic() - start)
                 for entry in answer.get("ok", []):
                     found.setdefault(tuple(entry[k] for k in ("peer", "mode", "dropout", "frozen")), []).append(entry)

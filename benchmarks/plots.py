@@ -47,8 +47,8 @@ class Results:
 
     def panels(self, count: int, title: str, ylabel: str) -> tuple[Any, list[Any]]:
         figure, axes = plt.subplots(1, count, figsize=(3.1 * count + 0.6, 3.5), sharey=True, squeeze=False)
-        figure.suptitle(f"{title}\n", fontsize=12)
-        figure.text(0.5, 0.9, figures.place(self.machine), ha="center", fontsize=7.5, color="#555555")
+        figure.suptitle(title, fontsize=12)
+        figure.text(0.5, 0.885, figures.place(self.machine), ha="center", fontsize=7.5, color="#555555")
         for axis in axes[0]:
             axis.set_xscale("log", base=2)
             axis.set_xlabel("batch")
@@ -141,7 +141,7 @@ def gradients(results: Results) -> Any:
 
 def legend(figure: Any, axes: list[Any]) -> Any:
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.tight_layout(rect=(0, 0.08, 1, 0.95))
+    figure.tight_layout(rect=(0, 0.07, 1, 0.96))
     figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False, fontsize=9)
     return figure
 
