@@ -27,8 +27,8 @@ from .stages import Affine, Stage, backward, frozen, rebase, trail
 SAMPLES = 1024
 #: Banks from which on more of them gain no accuracy, and only keep sums from stalling.
 MANY = 128
-#: Samples whose sum does not stall.
-STALL = 8192
+#: Samples whose sum neither stalls nor loses more than a thousandth.
+STALL = 4096
 #: Most banks: beyond, tracing them costs more than they save.
 MOST = 512
 
