@@ -11,7 +11,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import dispatch, spill
+from coopnet.engine import Affine, dispatch, spill
 from coopnet.nn import linear
 
 PATHS = ["auto", "spill", "banks", "builtin"]
@@ -295,6 +295,18 @@ def test_explain(ns, backend):
         field.explain(0)
     with pytest.raises(ValueError, match="not built"):
         cn.NeuralField(None, cn.MLP(1, 1)).explain(5)
+
+
+def test_unknown_layouts_are_not_spilled():
+    """A layer of drjit.nn on CUDA: its gradient could only be written to the wrong places."""
+    cuda, foreign = dr.JitBackend.CUDA, [Affine(None)]
+    assert dispatch.choose(foreign, cuda, 1 << 20)[0] == "banks"
+    with cn.deterministic(), pytest.raises(RuntimeError, match=r"deterministic: .* use coopnet\.Linear"):
+        dispatch.choose(foreign, cuda, 100)
+    with cn.gradient_path("spill"), pytest.raises(RuntimeError, match=r"gradient_path: .* use coopnet\.Linear"):
+        dispatch.choose(foreign, cuda, 100)
+    with cn.gradient_path("spill"):
+        assert dispatch.choose(foreign, dr.JitBackend.LLVM, 100)[0] == "spill"
 
 
 def test_stall_is_warned_of_once(monkeypatch):

@@ -2,8 +2,8 @@ r"""Weight gradients inside the kernel, spread over enough accumulators: *gradie
 
 CUDA's cooperative vectors add outer products to a buffer in half precision with atomics. A sum of more than about
 2^13 increments of one sign stops growing, and thousands of threads queue for the same addresses. Here blocks of
-samples add to buffers of their own, all alike in shape, which are summed in single precision at the
-end: no sum gets long, and fewer threads meet at an address.
+samples add to buffers of their own, all alike in shape, which are summed in single precision at the end: no sum gets
+long, and fewer threads meet at an address.
 
 The buffers are reached through ``dr.switch``. Its callables trace to the same code and differ only in the captured
 buffer, so Dr.Jit compiles one. A callable runs the network forward again and the chain of deltas back; all of them read
@@ -23,19 +23,18 @@ from .layout import BIAS_COLUMNS
 from .operation import NetworkOp, pin_batch_size
 from .stages import Affine, Stage, backward, frozen, rebase, trail
 
-#: Samples that share a bank, in batches of up to ``SAMPLES * MANY``; with more banks their errors average out.
+#: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
 SAMPLES = 1024
-#: Banks from which on more of them gain no accuracy, and only keep sums from stalling.
-MANY = 128
-#: Samples whose sum neither stalls nor loses more than a thousandth.
-STALL = 4096
+FEW = 128
+#: Samples that share a bank in larger batches, where there are enough banks for that anyway.
+SAMPLES_LARGE = 4096
 #: Most banks: beyond, tracing them costs more than they save.
 MOST = 512
 
 
 def banks_for(samples: int) -> int:
     """Number of banks for a batch."""
-    return min(MOST, max(min(MANY, -(-samples // SAMPLES)), -(-samples // STALL)))
+    return min(MOST, max(min(FEW, -(-samples // SAMPLES)), -(-samples // SAMPLES_LARGE)))
 
 
 class BankOp(NetworkOp):

@@ -49,18 +49,17 @@ def choose(
                 "deterministic: the gradient of a network inside a symbolic loop or call accumulates with atomics, in "
                 "no fixed order; evaluate the network outside, or run the loop in evaluated mode."
             )
-        if backend == dr.JitBackend.CUDA and samples > STALL:
+        if backend == dr.JitBackend.CUDA and samples > WARN_BEYOND:
             _warn_stall(samples)
         return "builtin", "inside a symbolic loop, conditional or call nothing can be evaluated"
     if forced != "auto":
+        if forced == "spill" and backend == dr.JitBackend.CUDA:
+            _require_layouts(stages, "gradient_path")
         return forced, "gradient_path() asks for it"
     if backend == dr.JitBackend.LLVM:
         return "spill", "matrix products are the fastest way on the CPU, and reproducible"
     if is_deterministic():
-        if not can_spill(stages):
-            raise RuntimeError(
-                "deterministic: the network has a drjit.nn.Linear, whose packed layout is unknown; use coopnet.Linear."
-            )
+        _require_layouts(stages, "deterministic")
         return "spill", "deterministic() asks for a fixed order of sums"
     if (frozen() if in_freeze is None else in_freeze) or samples <= SAMPLES or not can_spill(stages):
         return "banks", "the fastest way on the GPU that half precision does not stall"
@@ -72,8 +71,16 @@ def can_spill(stages: Sequence[Stage]) -> bool:
     return all(s.layout is not None for s in stages if isinstance(s, Affine))
 
 
-#: Samples beyond which half-precision sums of one buffer may stall.
-STALL = 1 << 15
+def _require_layouts(stages: Sequence[Stage], where: str) -> None:
+    if not can_spill(stages):
+        raise RuntimeError(
+            f"{where}: the path 'spill' needs to know the packed layout of every matrix, but the network has a "
+            f"drjit.nn.Linear, or a layer wider than 2047; use coopnet.Linear and narrower layers."
+        )
+
+
+#: Samples beyond which half-precision sums in the one buffer of the built-in path may stall.
+WARN_BEYOND = 1 << 15
 _warned = False
 
 
@@ -83,8 +90,8 @@ def _warn_stall(samples: int) -> None:
         _warned = True
         warnings.warn(
             f"A network is differentiated inside a symbolic loop or conditional over {samples} samples. On CUDA its "
-            f"weight gradient is accumulated in half precision there, and sums over more than about {STALL} samples "
-            f"stall: they come out too small. Use smaller batches, or move the network out of the loop.",
+            f"weight gradient is accumulated in half precision there, and sums over more than about {WARN_BEYOND} "
+            f"samples stall: they come out too small. Use smaller batches, or move the network out of the loop.",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -156,9 +156,3 @@ def connect_dropouts(module: Any) -> None:
         view = m.identity.value
         if view is not None:
             m.identity = identities.setdefault((view.shape, view.dtype), m.identity)
-
-
-def check_width(layer: str, what: str, given: int, needed: int, cure: str) -> None:
-    """Raise ``ValueError`` unless ``given`` is ``needed`` features."""
-    if given != needed:
-        raise ValueError(f"{layer}: {what} has {given} features, but {needed} are needed; {cure}")
