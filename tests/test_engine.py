@@ -11,7 +11,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import Affine, dispatch, spill
+from coopnet.engine import Affine, dispatch, modes, spill
 from coopnet.nn import linear
 
 PATHS = ["auto", "spill", "banks", "builtin"]
@@ -309,15 +309,19 @@ def test_unknown_layouts_are_not_spilled():
         assert dispatch.choose(foreign, dr.JitBackend.LLVM, 100)[0] == "spill"
 
 
-def test_stall_is_warned_of_once(monkeypatch):
-    monkeypatch.setattr(dispatch, "_warned", False)
+def test_choice_in_scopes(monkeypatch):
+    cuda, llvm = dr.JitBackend.CUDA, dr.JitBackend.LLVM
     monkeypatch.setattr(dispatch, "symbolic", lambda: True)
-    with pytest.warns(RuntimeWarning, match="half precision"):
-        assert dispatch.choose([], dr.JitBackend.CUDA, 1 << 20)[0] == "builtin"
+    monkeypatch.setattr(modes, "_warned", False)
+    assert dispatch.choose([], llvm, 1 << 20)[0] == "builtin"
+    assert dispatch.choose([], cuda, 1 << 20)[0] == "banks"
+    assert dispatch.choose([], cuda, 100)[0] == "builtin"
+    assert dispatch.choose([], cuda, 1, in_call=True)[0] == "builtin"
+    with pytest.warns(RuntimeWarning, match="virtual call"):
+        dispatch.choose([], cuda, 1 << 20, in_call=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        dispatch.choose([], dr.JitBackend.CUDA, 1 << 20)
-        dispatch.choose([], dr.JitBackend.LLVM, 1 << 20)
+        dispatch.choose([], cuda, 1 << 20, in_call=True)
 
 
 @pytest.mark.parametrize("path", ["auto", "spill", "banks", "builtin"])

@@ -8,10 +8,13 @@ long, and fewer threads meet at an address.
 The buffers are reached through ``dr.switch``. Its callables trace to the same code and differ only in the captured
 buffer, so Dr.Jit compiles one. A callable runs the network forward again and the chain of deltas back; all of them read
 the same weights.
+
+In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.engine.deferred`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,9 +22,11 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..key import Key
+from .deferred import outside
 from .layout import BIAS_COLUMNS
-from .operation import NetworkOp, pin_batch_size
-from .stages import Affine, Stage, backward, frozen, rebase, trail
+from .modes import warn_stall
+from .operation import NetworkOp, Plan, pin_batch_size
+from .stages import Affine, Stage, backward, frozen, rebase, symbolic, trail
 
 #: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
 SAMPLES = 1024
@@ -32,9 +37,20 @@ SAMPLES_LARGE = 4096
 MOST = 512
 
 
+#: How often a symbolic loop is taken to run: its gradients add up, and nobody knows their number beforehand.
+ITERATIONS = 8
+#: Samples that take the same branch of a GPU.
+WARP = 32
+
+
 def banks_for(samples: int) -> int:
     """Number of banks for a batch."""
     return min(MOST, max(min(FEW, -(-samples // SAMPLES)), -(-samples // SAMPLES_LARGE)))
+
+
+def banks_in_scope(samples: int) -> int:
+    """Number of banks for a batch inside a symbolic loop."""
+    return min(banks_for(samples * ITERATIONS), -(-samples // WARP))
 
 
 class BankOp(NetworkOp):
@@ -44,23 +60,12 @@ class BankOp(NetworkOp):
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
         count = banks_for(samples)
-        leaf = dr.leaf_t(type(dys[0]))
-        uint32 = dr.uint32_array_t(leaf)
-        key_args: list[Any] = []
-        if self.key is not None:
-            key = self.key.traced(uint32)
-            # inside a call there is no lane number, so every sample's identity goes in
-            key_args = [key.words(uint32, samples)[0], key.step, key.seed]
         sets = [_Banks(b, self.stages, count) for b in self.buffers]
-        bodies = [self._body(sets, k) for k in range(count)]
-        if count == 1:
-            dxs = bodies[0](xs, dys, key_args)
-        else:
+        if count > 1:
             # Computed in a kernel of their own: in one with the call, whatever led to them takes registers from it.
             dr.eval(xs, dys)
-            lane = dr.arange(uint32, samples)
-            block = -(-samples // count)
-            dxs = dr.switch(lane // block, bodies, xs, dys, key_args)
+        dxs = self._fill(sets, count, samples, dys)
+        leaf = dr.leaf_t(type(dys[0]))
         sample = None
         if frozen():
             sample = dys[0] if dr.width(dys[0]) == samples else dys[0] + dr.zeros(leaf, samples)
@@ -70,6 +75,20 @@ class BankOp(NetworkOp):
         if self.plan.wants_x:
             self.set_grad_in("xs", dxs)
         self.set_grad_in("buffers", [s.sum() for s in sets])
+
+    def _fill(self, sets: list[_Banks], count: int, samples: int, dys: list) -> list:
+        """Add the batch's gradients to the banks; returns the input's gradient."""
+        uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
+        key_args: list[Any] = []
+        if self.key is not None:
+            key = self.key.traced(uint32)
+            # inside a call there is no lane number, so every sample's identity goes in
+            key_args = [key.words(uint32, samples)[0], key.step, key.seed]
+        bodies = [self._body(sets, k) for k in range(count)]
+        if count == 1:
+            return bodies[0](self.xs, dys, key_args)
+        block = -(-samples // count)
+        return dr.switch(dr.arange(uint32, samples) // block, bodies, self.xs, dys, key_args)
 
     def _body(self, sets: list[_Banks], k: int) -> Any:
         own = rebase(self.stages, self.buffers, [s.banks[k] for s in sets])
@@ -93,6 +112,37 @@ class BankOp(NetworkOp):
         return body
 
 
+class ScopeBankOp(BankOp):
+    """The same inside a symbolic loop or conditional: the banks are summed when it is left.
+
+    ``later`` are the :class:`Deferred` twins of ``buffers``. The gradient goes to them; tangents come from ``buffers``,
+    the only ones that Dr.Jit's forward mode knows a loop to depend on.
+    """
+
+    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
+        return super().eval(plan, buffers, xs, key)
+
+    def backward(self) -> None:
+        dys, xs = self.grad_out(), self.xs
+        samples = max(dr.width(v) for v in [*dys, *xs])
+        deferred = [outside(b) for b in self.plan.buffers]
+        if all(d.waits() for d in deferred):
+            count = banks_in_scope(samples)
+            biases = tuple(s.bias.offset for s in self.stages if isinstance(s, Affine) and s.bias is not None)
+            sets = []
+            for d, buffer in zip(deferred, self.buffers, strict=True):
+                sets.append(d.once((count, biases), functools.partial(_Banks, buffer, self.stages, count)))
+            dxs = self._fill(sets, count, samples, dys)
+        else:
+            # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do
+            if dr.backend_v(type(dys[0])) == dr.JitBackend.CUDA:
+                warn_stall(samples)
+            dx = backward(self.plan.stages, self.values, drnn.CoopVec(dys), self.key, self.plan.wants_x, _accumulate)
+            dxs = list(dx) if self.plan.wants_x else []
+        if self.plan.wants_x:
+            self.set_grad_in("xs", dxs)
+
+
 class _Banks:
     """``count`` accumulators for the gradients of one packed buffer.
 
@@ -113,12 +163,13 @@ class _Banks:
                 self.biased[stage.bias.offset] = (stage, width)
                 width += stage.layout.bias.size
         # Nobody reads the banks' values, only their gradients, so that all can share one array.
-        value = dr.detach(buffer)
-        if self.biased:
-            value = dr.zeros(leaf, width)
-            dr.make_opaque(value)
+        value = dr.opaque(leaf, 0, (width,)) if self.biased else dr.detach(buffer)
         self.banks = [leaf(value) for _ in range(count)]
         dr.enable_grad(self.banks)
+        if symbolic():
+            for bank in self.banks:
+                dr.set_grad(bank, dr.opaque(leaf, 0, (width,)))
+            return
         # Gradients of zero from one kernel. Equal arrays would be one variable; these differ in a lane beyond the end.
         lane = dr.arange(dr.uint32_array_t(leaf), width)
         zeros = [dr.select(lane == 0xFFFFFFFF, leaf(k + 1), leaf(0)) for k in range(count)]
@@ -132,7 +183,8 @@ class _Banks:
         for stage in stages:
             if isinstance(stage, Affine) and stage.bias is not None and stage.bias.offset in self.biased:
                 owner, offset = self.biased[stage.bias.offset]
-                if owner.bias.buffer is stage.bias.buffer:
+                # compared by variable: a scope traced again brings other objects
+                if owner.bias.buffer.index == stage.bias.buffer.index:
                     view = drnn.MatrixView()
                     for field in type(view).DRJIT_STRUCT:
                         setattr(view, field, getattr(owner.layout.bias, field))

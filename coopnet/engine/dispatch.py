@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import drjit as dr
 import drjit.nn as drnn
 
-from ..key import Key
-from .banks import SAMPLES, BankOp
-from .modes import forced_path, is_deterministic
+from ..key import Key, inside_call
+from .banks import SAMPLES, BankOp, ScopeBankOp, banks_in_scope
+from .deferred import outside
+from .modes import forced_path, is_deterministic, warn_stall
 from .operation import Plan
 from .spill import SpillOp
 from .stages import Affine, Stage, buffers, forward, frozen, symbolic
@@ -22,20 +22,32 @@ def evaluate(stages: Sequence[Stage], x: drnn.CoopVec, key: Key | None) -> drnn.
     if not any(dr.grad_enabled(b) for b in packed):
         return forward(stages, x, key)
     xs = list(x)
-    path, _ = choose(stages, dr.backend_v(x.type), max(dr.width(v) for v in xs))
+    path, _ = choose(stages, dr.backend_v(x.type), max(dr.width(v) for v in xs), in_call=inside_call(x.type))
     if path == "builtin":
         return forward(stages, x, key)
     plan = Plan(stages, packed, wants_x=any(dr.grad_enabled(v) for v in xs))
+    if symbolic():
+        later = [outside(b).buffer for b in packed]
+        # Dr.Jit notes that the scope depends on a buffer at ordinary operations only, not at custom ones; without the
+        # note, forward mode would lose the tangents of the weights.
+        _ = [b * 1 for b in packed]
+        return drnn.CoopVec(dr.custom(ScopeBankOp, plan, packed, xs, key, later))
     return drnn.CoopVec(dr.custom(SpillOp if path == "spill" else BankOp, plan, packed, xs, key))
 
 
 def choose(
-    stages: Sequence[Stage], backend: dr.JitBackend, samples: int, in_freeze: bool | None = None
+    stages: Sequence[Stage],
+    backend: dr.JitBackend,
+    samples: int,
+    in_freeze: bool | None = None,
+    in_call: bool = False,
 ) -> tuple[str, str]:
     """The path of the weight gradients and why it is taken; ``in_freeze`` as it is now if ``None``.
 
     ==================================================  ===============================================================
-    in symbolic loops, conditionals and calls           ``builtin``: nothing can be evaluated there
+    in symbolic loops and conditionals: CUDA            ``banks``, summed when the scope is left
+    in symbolic loops and conditionals: LLVM            ``builtin``: nothing can be evaluated there
+    in virtual calls                                    ``builtin``: there are no lane numbers to choose a bank by
     LLVM                                                ``spill``: reproducible, and matrix products are fastest
     CUDA, ``deterministic()``                           ``spill``
     CUDA, in a frozen function, or a small batch        ``banks``: fastest
@@ -49,9 +61,14 @@ def choose(
                 "deterministic: the gradient of a network inside a symbolic loop or call accumulates with atomics, in "
                 "no fixed order; evaluate the network outside, or run the loop in evaluated mode."
             )
-        if backend == dr.JitBackend.CUDA and samples > WARN_BEYOND:
-            _warn_stall(samples)
-        return "builtin", "inside a symbolic loop, conditional or call nothing can be evaluated"
+        cuda = backend == dr.JitBackend.CUDA
+        if in_call:
+            if cuda:
+                warn_stall(samples)
+            return "builtin", "inside a virtual call there are no lane numbers to choose a bank by"
+        if forced == "banks" or (forced == "auto" and cuda and banks_in_scope(samples) > 1):
+            return "banks", "inside a symbolic loop or conditional, half-precision sums would stall in one buffer"
+        return "builtin", "inside a symbolic loop or conditional nothing can be evaluated"
     if forced != "auto":
         if forced == "spill" and backend == dr.JitBackend.CUDA:
             _require_layouts(stages, "gradient_path")
@@ -76,22 +93,4 @@ def _require_layouts(stages: Sequence[Stage], where: str) -> None:
         raise RuntimeError(
             f"{where}: the path 'spill' needs to know the packed layout of every matrix, but the network has a "
             f"drjit.nn.Linear, or a layer wider than 2047; use coopnet.Linear and narrower layers."
-        )
-
-
-#: Samples beyond which half-precision sums in the one buffer of the built-in path may stall.
-WARN_BEYOND = 1 << 15
-_warned = False
-
-
-def _warn_stall(samples: int) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            f"A network is differentiated inside a symbolic loop or conditional over {samples} samples. On CUDA its "
-            f"weight gradient is accumulated in half precision there, and sums over more than about {WARN_BEYOND} "
-            f"samples stall: they come out too small. Use smaller batches, or move the network out of the loop.",
-            RuntimeWarning,
-            stacklevel=4,
         )

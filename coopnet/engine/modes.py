@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import warnings
 from collections.abc import Iterator
 
 #: The paths by name.
@@ -53,3 +54,26 @@ def is_deterministic() -> bool:
 
 def forced_path() -> str:
     return _path.get()
+
+
+#: Samples beyond which half-precision sums in the one buffer of the built-in path may stall.
+WARN_BEYOND = 1 << 15
+_warned = False
+
+
+def warn_stall(samples: int) -> None:
+    """Warn, once, if weight gradients over so many samples are about to be added up in half precision.
+
+    In a virtual call the number of samples is not known; it counts as one.
+    """
+    global _warned
+    if not _warned and samples > WARN_BEYOND:
+        _warned = True
+        warnings.warn(
+            f"A network is differentiated inside a virtual call, or by dr.backward() inside a symbolic loop, over "
+            f"{samples} samples. On CUDA its weight gradient is accumulated in half precision there, and sums over "
+            f"more than about {WARN_BEYOND} samples stall: they come out too small. Use smaller batches, or evaluate "
+            f"the network outside the call and differentiate outside the loop.",
+            RuntimeWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,105 @@
+"""Work on gradients that has to wait until a symbolic loop or conditional is left.
+
+Inside, nothing can be evaluated, so what a loop accumulates cannot be read there. Dr.Jit differentiates such a scope
+by tracing its body again and postpones derivatives of variables that are older than this second trace until it has
+left the scope. :func:`outside` therefore makes an operation between a buffer and its users when the body is traced the
+first time and finds it again the second time; its derivative runs outside.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import drjit as dr
+
+
+class Deferred:
+    """A buffer as networks in a symbolic scope see it: the same numbers, another variable of the AD graph.
+
+    Whoever accumulates gradients elsewhere than in ``buffer`` leaves something with a ``sum()`` in ``finish``.
+    """
+
+    def __init__(self, origin: Any):
+        self.origin = origin  # holds the variable that the cache knows this by
+        self.finish: dict[Any, Any] = {}
+        self.buffer = dr.custom(_Buffer, _Hidden(self), origin)
+        leaf = type(origin)
+        start = leaf(0)
+        dr.enable_grad(start)
+        self._called: list[bool] = []
+        self._probe = dr.custom(_Probe, _Hidden(self._called), start)
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What is in ``finish`` under ``key``; Dr.Jit may trace a body several times and discard all but the last."""
+        if key not in self.finish:
+            self.finish[key] = make()
+        return self.finish[key]
+
+    def waits(self) -> bool:
+        """Asked in a derivative: will that of :attr:`buffer` run later, outside the scope?
+
+        Not if user code calls ``dr.backward`` inside the very scope that this was made in.
+        """
+        self._called.clear()
+        dr.set_grad(self._probe, 1)
+        dr.enqueue(dr.ADMode.Backward, self._probe)
+        dr.traverse(dr.ADMode.Backward)
+        return not self._called
+
+
+class _Hidden:
+    """Keeps Dr.Jit from looking for arrays in an argument."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+class _Buffer(dr.CustomOp):
+    def eval(self, hidden: _Hidden, origin: Any) -> Any:  # type: ignore[override]
+        self.deferred = hidden.value
+        return dr.detach(origin)
+
+    def forward(self) -> None:
+        self.set_grad_out(self.grad_in("origin"))
+
+    def backward(self) -> None:
+        _forget(self.deferred)  # Dr.Jit frees an edge of its graph after use, so this cannot run again
+        total = self.grad_out()
+        for sums in self.deferred.finish.values():
+            total = total + sums.sum()
+        self.deferred.finish.clear()
+        self.set_grad_in("origin", total)
+
+
+class _Probe(dr.CustomOp):
+    def eval(self, hidden: _Hidden, start: Any) -> Any:  # type: ignore[override]
+        self.called = hidden.value
+        return dr.detach(start)
+
+    def backward(self) -> None:
+        self.called.append(True)
+
+
+_cache: OrderedDict[tuple[type, int], Deferred] = OrderedDict()
+#: Buffers remembered. A scope that is never differentiated leaves its entry behind, and a training loop makes a new
+#: variable every step.
+REMEMBERED = 32
+
+
+def outside(buffer: Any) -> Deferred:
+    """The :class:`Deferred` of ``buffer``, made when first asked for."""
+    key = (type(buffer), buffer.index_ad)
+    found = _cache.get(key)
+    if found is None:
+        found = _cache[key] = Deferred(buffer)
+        while len(_cache) > REMEMBERED:
+            _cache.popitem(last=False)
+    _cache.move_to_end(key)
+    return found
+
+
+def _forget(deferred: Deferred) -> None:
+    for key in [k for k, v in _cache.items() if v is deferred]:
+        del _cache[key]
