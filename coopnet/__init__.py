@@ -6,6 +6,7 @@ backend.prepare()  # before anything makes Dr.Jit look for LLVM
 
 from . import nn, training  # noqa: E402
 from .backend import BackendError  # noqa: E402
+from .derivatives import numerical_gradient  # noqa: E402
 from .dropout import Dropout, dropout, dropout_mask  # noqa: E402
 from .engine import deterministic, gradient_path  # noqa: E402
 from .field import NeuralField  # noqa: E402
@@ -67,6 +68,7 @@ __all__ = [
     "gradient_path",
     "load",
     "nn",
+    "numerical_gradient",
     "philox4x32",
     "save",
     "seeded_dropout",

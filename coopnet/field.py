@@ -10,6 +10,7 @@ import drjit.nn as drnn
 
 from . import kinds
 from .backend import namespace, require
+from .derivatives import like, pushforward, unit_tangents
 from .dropout import Dropout
 from .engine import Explanation, explain
 from .key import Key
@@ -131,7 +132,92 @@ class NeuralField(Module):
             ValueError: the field is not built, or ``p`` is empty or has the wrong number of coordinates.
             TypeError: ``p`` is of another kind or backend, or ``key`` is no :class:`Key`.
         """
-        where = "NeuralField"
+        kind, leaf, parts, key = self._enter(p, key, "NeuralField")
+        features = self._encode(parts, key)
+        y = apply([self.network], drnn.CoopVec([self._work(leaf)(v) for v in features]), key)
+        return self._leave(y, kind, leaf)
+
+    def value_and_grad(self, p: Any, key: Key | None = None) -> tuple[Any, Any]:
+        r"""Value and gradient :math:`\nabla f(p)` of a field with one output.
+
+        Costs about as much as ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again:
+        ``dr.backward`` of a loss on it gives second derivatives with respect to parameters and coordinates. ReLU has
+        none, triangle waves and hash grids only mixed ones within a cell: use :class:`Softplus`, :class:`Sine` or
+        :class:`Tanh` for losses on curvature, and :func:`numerical_gradient` for smoother ones on grids.
+
+        Args:
+            p, key: as in a call; value and gradient see the same dropout masks.
+
+        Returns:
+            ``(field(p, key), gradient)``; the gradient in single precision, in the container of ``p``.
+
+        Raises:
+            ValueError, TypeError: as a call; also for a field with several outputs, and a layer without a rule for
+                derivatives (see :meth:`Module.jvp`).
+
+        >>> sdf, gradient = field.value_and_grad(p)  # p an Array3f
+        >>> eikonal = dr.mean(dr.square(dr.norm(gradient) - 1))
+        """
+        y, rows = self._jacobian(p, key, "NeuralField.value_and_grad")
+        if len(rows) != 1:
+            raise ValueError(
+                f"NeuralField.value_and_grad: the field has {len(rows)} outputs, but a gradient needs one; use jacobian()."
+            )
+        return y, rows[0]
+
+    def jacobian(self, p: Any, key: Key | None = None) -> list[Any]:
+        r"""The Jacobian :math:`J_{ij} = \partial f_i / \partial p_j` as a list of its rows.
+
+        Args:
+            p, key: as in a call.
+
+        Returns:
+            A list with the gradient of every output, each in the container of ``p``: ``jacobian(p)[i][j]``. It can be
+            differentiated again, and costs what :meth:`value_and_grad` does, whose remarks hold here, too.
+
+        >>> du, dv = field.jacobian(Array2f(u, v))[0]
+        """
+        return self._jacobian(p, key, "NeuralField.jacobian")[1]
+
+    def jvp(self, p: Any, v: Any, key: Key | None = None) -> tuple[Any, Any]:
+        r"""Value and derivative in direction ``v``, :math:`J(p)\,v`, at the cost of two calls.
+
+        Args:
+            p, key: as in a call.
+            v: a direction, of the same kind and number of components as ``p``.
+
+        Returns:
+            ``(field(p, key), derivative)``, both in the container that a call returns; the derivative in single
+            precision. It can be differentiated again: see :meth:`value_and_grad`, whose errors are raised here, too.
+
+        >>> value, slope = field.jvp(p, direction)
+        """
+        where = "NeuralField.jvp"
+        kind, leaf, parts, key = self._enter(p, key, where)
+        kind_v, leaf_v = kinds.kind(v, f"{where}: v")
+        kinds.require_float(leaf_v, f"{where}: v")
+        if kind_v != kind or dr.backend_v(leaf_v) != dr.backend_v(leaf):
+            raise TypeError(f"{where}: v is {_described(kind_v, leaf_v)} and p {_described(kind, leaf)}; both must agree.")
+        if kinds.features(v, kind_v) != len(parts):
+            raise ValueError(f"{where}: v has {kinds.features(v, kind_v)} components, but p has {len(parts)}.")
+        single = dr.float32_array_t(leaf)
+        direction = self._parts(v, kind_v, single)
+        if len({dr.width(u) for u in [*parts, *direction]} - {1}) > 1:
+            raise ValueError(f"{where}: p and v have different numbers of samples; they must have one, or 1.")
+        y, (dy,) = pushforward(self.encoding, self.network, parts, [direction], self._work(leaf), key)
+        derivative = drnn.CoopVec(dy) if kind == kinds.COOPVEC else nested(dy)
+        if kind == kinds.TENSOR:
+            derivative = dr.tensor_t(single)(derivative)
+        return self._leave(y, kind, leaf), derivative
+
+    def _jacobian(self, p: Any, key: Key | None, where: str) -> tuple[Any, list]:
+        kind, leaf, parts, key = self._enter(p, key, where)
+        y, columns = pushforward(self.encoding, self.network, parts, unit_tangents(parts), self._work(leaf), key)
+        rows = [like([column[i] for column in columns], p) for i in range(len(columns[0]))]
+        return self._leave(y, kind, leaf), rows
+
+    def _enter(self, p: Any, key: Key | None, where: str) -> tuple[str, type, list, Key | None]:
+        """Check a call's arguments; kind and type of ``p``, its components in single precision, and a traced key."""
         if self.precision is None:
             raise ValueError(f"{where}: the field is not built yet; call field = field.build().")
         kind, leaf = kinds.kind(p, where)
@@ -144,17 +230,25 @@ class NeuralField(Module):
             )
         if key is not None and not isinstance(key, Key):
             raise TypeError(f"{where}: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
-        single = dr.float32_array_t(leaf)
-        work = dr.float16_array_t(leaf) if self.precision == "half" else single
         if key is not None:
             key = key.traced(dr.uint32_array_t(leaf))
+        return kind, leaf, self._parts(p, kind, dr.float32_array_t(leaf)), key
+
+    @staticmethod
+    def _parts(p: Any, kind: str, single: type) -> list:
         parts = [v.array for v in p] if kind == kinds.TENSOR else kinds.components(p)
         if dr.flag(dr.JitFlag.SymbolicScope):
             # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
             parts = [v * 1 for v in parts]
-        features = self._encode([single(v) for v in parts], key)
-        y = apply([self.network], drnn.CoopVec([work(v) for v in features]), key)
-        result = dr.float16_array_t(leaf) if self.output == "float16" else single
+        return [single(v) for v in parts]
+
+    def _work(self, leaf: type) -> type:
+        """Type that the network runs in, on the backend of ``leaf``."""
+        return dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
+
+    def _leave(self, y: drnn.CoopVec, kind: str, leaf: type) -> Any:
+        """The network's output in the container that a call with ``kind`` returns."""
+        result = dr.float16_array_t(leaf) if self.output == "float16" else dr.float32_array_t(leaf)
         if kind == kinds.COOPVEC:
             return y if y.type is result else drnn.cast(y, result)
         out = nested([result(v) for v in y])
@@ -209,6 +303,10 @@ def storage(backend: Any, precision: str, where: str) -> tuple[type, str]:
         )
     ns = namespace(backend)
     return (ns.TensorXf16 if precision == "half" else ns.TensorXf), precision
+
+
+def _described(kind: str, leaf: type) -> str:
+    return f"{kind} of {leaf.__module__}.{leaf.__name__}"
 
 
 def _pack(part: Any) -> Any:

@@ -195,6 +195,17 @@ _RAW: dict[str, tuple[Function, Function]] = {
 }
 
 
+def leaky_relu(x: Array, negative_slope: float = _SLOPE) -> Array:
+    """x above zero, ``negative_slope`` times x below."""
+    x = np.asarray(x, np.float64)
+    return np.where(x > 0, x, negative_slope * x)
+
+
+def sine(x: Array, omega: float = 1.0) -> Array:
+    """sin(omega x)."""
+    return np.asarray(np.sin(omega * np.asarray(x, np.float64)))
+
+
 def _double(f: Function) -> Function:
     return lambda x: f(np.asarray(x, np.float64))
 
@@ -269,6 +280,20 @@ def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
     """
     phase, _ = _octaves(x, octaves, shift)
     return _interleave(_triangle(phase - 0.25), _triangle(phase))
+
+
+def sinusoidal_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
+    """Derivative of :func:`sinusoidal` in direction dx."""
+    phase, slope = _octaves(x, octaves, shift)
+    angle, moved = 2 * np.pi * phase, 2 * np.pi * slope * np.asarray(dx, np.float64)[:, None, :]
+    return _interleave(moved * np.cos(angle), -moved * np.sin(angle))
+
+
+def triangular_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
+    """Derivative of :func:`triangular` in direction dx; zero at the tips of the waves."""
+    phase, slope = _octaves(x, octaves, shift)
+    moved = slope * np.asarray(dx, np.float64)[:, None, :]
+    return _interleave(moved * _triangle_derivative(phase - 0.25), moved * _triangle_derivative(phase))
 
 
 def triangular_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
@@ -415,6 +440,29 @@ def hash_grid_vjp(
     return dx, dtable.ravel()
 
 
+def hash_grid_jvp(
+    x: Array,
+    params: Array,
+    dx: Array,
+    n_levels: int = 16,
+    n_features_per_level: int = 2,
+    hashmap_size: int = 2**19,
+    base_resolution: int = 16,
+    per_level_scale: float = 2.0,
+    align_corners: bool = False,
+    level_scales: Sequence[float] | None = None,
+) -> Array:
+    """Derivative of :func:`hash_grid` in direction dx; the cell of a sample counts as constant."""
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    levels = hash_grid_levels(
+        len(x), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
+    )
+    dy = np.zeros((n_levels, n_features_per_level, x.shape[1]))
+    for number, slot, _, dweight in _grid_corners(x, levels, align_corners):
+        dy[number] += (dweight * np.asarray(dx, np.float64)).sum(axis=0) * table[slot].T
+    return dy.reshape(-1, x.shape[1])
+
+
 def _grid_inputs(x: Array, params: Array, features: int) -> tuple[Array, Array]:
     return np.asarray(x, np.float64), np.asarray(params, np.float64).reshape(-1, features)
 
@@ -491,6 +539,24 @@ def mlp_vjp(
     return y, d, dweights, dbiases
 
 
+def mlp_jvp(
+    weights: Sequence[Array],
+    x: Array,
+    dx: Array,
+    activation: str,
+    output_activation: str | None = None,
+    biases: Sequence[Array | None] | None = None,
+    dropout: MLPDropout | tuple[Any, ...] | None = None,
+    dtype: Any = np.float64,
+) -> tuple[Array, Array]:
+    """(y, dy) of :func:`mlp`, dy the derivative in direction dx: dz = W dh, and through the activation m f'(z) dz."""
+    y, layers = _mlp_trace(weights, x, activation, output_activation, biases, dropout, dtype)
+    d = np.asarray(dx, np.float64)
+    for W, (_, z, factors, derivative) in zip(weights, layers, strict=True):
+        d = factors * derivative(z) * linear(W, d)
+    return y, d
+
+
 def _mlp_trace(
     weights: Sequence[Array],
     x: Array,
@@ -527,6 +593,13 @@ def sequential(*functions: Function) -> Function:
 def neural_field(encoding: Function, network: Function) -> Function:
     """x -> network(encoding(x))."""
     return sequential(encoding, network)
+
+
+def numerical_gradient(field: Function, p: Array, eps: float) -> Array:
+    """Gradient of a function with one output by central differences, shape (coordinates, samples)."""
+    p = np.asarray(p, np.float64)
+    steps = [eps * np.eye(len(p))[:, i : i + 1] for i in range(len(p))]
+    return np.concatenate([(field(p + e) - field(p - e)) / (2 * eps) for e in steps])
 
 
 # ---- Measures ----------------------------------------------------------------------------------------------
@@ -569,16 +642,17 @@ OPS: dict[str, Callable[..., Any]] = {
     "Linear": linear,
     "Identity": ACTIVATIONS["identity"][0],
     "ReLU": ACTIVATIONS["relu"][0],
-    "LeakyReLU": ACTIVATIONS["leaky_relu"][0],
+    "LeakyReLU": leaky_relu,
     "Tanh": ACTIVATIONS["tanh"][0],
     "Sigmoid": ACTIVATIONS["sigmoid"][0],
     "Softplus": ACTIVATIONS["softplus"][0],
     "SiLU": ACTIVATIONS["silu"][0],
-    "Sine": ACTIVATIONS["sine"][0],
+    "Sine": sine,
     "Exp": ACTIVATIONS["exp"][0],
     "Sinusoidal": sinusoidal,
     "Triangular": triangular,
     "HashGrid": hash_grid,
+    "numerical_gradient": numerical_gradient,
     "MLP": mlp,
     "Sequential": sequential,
     "NeuralField": neural_field,

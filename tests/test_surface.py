@@ -152,9 +152,11 @@ ALLOWED = {
     "seeded": GROUND | {"key", "dropout"},
     "engine": GROUND | {"key", "dropout"},
     "nn": GROUND | {"key", "dropout", "engine"},
-    "field": GROUND | {"key", "dropout", "engine", "nn"},
-    "io": GROUND | {"key", "dropout", "engine", "nn", "field"},
-    "training": GROUND | {"key", "dropout", "engine", "nn", "field", "io"},
+    "derivatives": GROUND | {"key", "dropout", "engine", "nn"},
+    "audit": GROUND | {"reference", "key", "dropout", "engine", "nn"},
+    "field": GROUND | {"reference", "key", "dropout", "engine", "nn", "derivatives", "audit"},
+    "io": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "field"},
+    "training": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "field", "io"},
 }
 TOP = {"__init__", "__main__", "cli", "image", "render"}  # nothing below may import these
 

@@ -1,7 +1,7 @@
 """How a network is evaluated and differentiated on a backend."""
 
 from .activations import FUNCTIONS
-from .dispatch import evaluate
+from .dispatch import evaluate, evaluate_jet
 from .explain import Explanation, explain
 from .layout import Layout
 from .modes import deterministic, gradient_path
@@ -16,6 +16,7 @@ __all__ = [
     "Mask",
     "deterministic",
     "evaluate",
+    "evaluate_jet",
     "explain",
     "gradient_path",
 ]

@@ -25,12 +25,17 @@ class Function:
 
     ``masked_vjp(dy, y, scale)`` is the adjoint of the activation followed by dropout, where the dropped-out output
     ``y`` alone determines it: a dropped element is 0, and so must its derivative be.
+
+    For second derivatives there is ``second(w, x, y, *params)``, ``w`` times f''; without it, Dr.Jit differentiates
+    ``vjp``. A function that is ``flat`` has none: it is linear in pieces.
     """
 
     array: Callable[..., Any]
     coopvec: Callable[..., Any]
     vjp: Callable[..., Any]
     masked_vjp: Callable[..., Any] | None = None
+    second: Callable[..., Any] | None = None
+    flat: bool = False
 
 
 def _positive(y: Any) -> Any:
@@ -72,45 +77,62 @@ def _silu_vjp(dy: Any, x: Any, y: Any) -> Any:
     return dy * (s + y * (1 - s))
 
 
+def _silu_second(w: Any, x: Any, y: Any) -> Any:
+    s = _sigmoid(x)
+    return w * (s * (1 - s) * (x * (1 - s * 2) + 2))
+
+
+def _softplus_second(w: Any, x: Any, y: Any) -> Any:
+    s = _sigmoid(x)
+    return w * (s * (1 - s))
+
+
 FUNCTIONS: dict[str, Function] = {
     "relu": Function(
         lambda x: dr.maximum(x, 0),
         _relu,
         lambda dy, x, y: dy * _positive(y),
         lambda dy, y, scale: dy * (_positive(y) * scale),
+        flat=True,
     ),
     "leaky_relu": Function(
         lambda x, a: dr.maximum(x, 0) + dr.minimum(x, 0) * a,
         lambda x, a: dr.fma(dr.minimum(x, 0), a, _relu(x)),
         lambda dy, x, y, a: dy * dr.fma(dr.step(0, x), a - 1, 1),
+        flat=True,
     ),
     "tanh": Function(
         lambda x: dr.tanh(x),
         lambda x: dr.tanh(x),
         lambda dy, x, y: dy * (1 - y * y),
+        second=lambda w, x, y: w * (y * (y * y - 1) * 2),
     ),
     "sigmoid": Function(
         lambda x: dr.rcp(1 + dr.exp(-x)),
         _sigmoid,
         lambda dy, x, y: dy * (y * (1 - y)),
         lambda dy, y, scale: dy * (y * (1 - y * (1 / scale))),
+        lambda w, x, y: w * (y * (1 - y) * (1 - y * 2)),
     ),
     "softplus": Function(
         _softplus_array,
         _softplus,
         lambda dy, x, y: dy * _sigmoid(x),
+        second=_softplus_second,
     ),
     "silu": Function(
         lambda x: x * dr.rcp(1 + dr.exp(-x)),
         lambda x: x * _sigmoid(x),
         _silu_vjp,
+        second=_silu_second,
     ),
-    "sine": Function(lambda x, omega: dr.sin(x * omega), _sine, _sine_vjp),
+    "sine": Function(lambda x, omega: dr.sin(x * omega), _sine, _sine_vjp, second=lambda w, x, y, omega: w * y * -(omega**2)),
     "exp": Function(
         lambda x: dr.exp(x),
         lambda x: dr.exp2(x * LOG2E),
         lambda dy, x, y: dy * y,
         lambda dy, y, scale: dy * y,
+        lambda w, x, y: w * y,
     ),
-    "identity": Function(lambda x: x, lambda x: x, lambda dy, x, y: dy),
+    "identity": Function(lambda x: x, lambda x: x, lambda dy, x, y: dy, flat=True),
 }

@@ -26,7 +26,7 @@ from .deferred import outside
 from .layout import BIAS_COLUMNS
 from .modes import warn_stall
 from .operation import NetworkOp, Plan, pin_batch_size
-from .stages import Affine, Stage, backward, frozen, rebase, symbolic, trail
+from .stages import Affine, Stage, frozen, rebase, symbolic
 
 #: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
 SAMPLES = 1024
@@ -48,9 +48,9 @@ def banks_for(samples: int) -> int:
     return min(MOST, max(min(FEW, -(-samples // SAMPLES)), -(-samples // SAMPLES_LARGE)))
 
 
-def banks_in_scope(samples: int) -> int:
-    """Number of banks for a batch inside a symbolic loop."""
-    return min(banks_for(samples * ITERATIONS), -(-samples // WARP))
+def banks_in_scope(samples: int, vectors: int = 1) -> int:
+    """Number of banks for a batch inside a symbolic loop, where each sample sends ``vectors`` through the network."""
+    return min(banks_for(samples * vectors * ITERATIONS), -(-samples // WARP))
 
 
 class BankOp(NetworkOp):
@@ -59,7 +59,7 @@ class BankOp(NetworkOp):
     def backward(self) -> None:
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
-        count = banks_for(samples)
+        count = banks_for(samples * self.plan.vectors)
         sets = [_Banks(b, self.stages, count) for b in self.buffers]
         if count > 1:
             # Computed in a kernel of their own: in one with the call, whatever led to them takes registers from it.
@@ -95,19 +95,19 @@ class BankOp(NetworkOp):
         sides = {id(stage): view for s in sets for stage, view in s.sides(self.stages, k)}
         target: dict[int, Any] = {id(stage): mine for stage, mine in zip(self.stages, own, strict=True)}
 
-        def visit(stage: Affine, delta: Any, x: Any) -> None:
+        def visit(stage: Affine, delta: Any, x: Any, biased: bool = True) -> None:
             mine = target[id(stage)]
-            side = sides.get(id(stage))
-            _accumulate(mine if side is None else Affine(mine.weights), delta, x)
+            side = sides.get(id(stage)) if biased else None
+            _accumulate(mine if side is None else Affine(mine.weights), delta, x, biased)
             if side is not None:
                 one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
                 _accumulate(Affine(side), delta, one)
 
         def body(xs: list, dys: list, key_args: list) -> list:
             key = Key(key_args[2], key_args[0], key_args[1]) if key_args else None
-            values = trail(self.stages, drnn.CoopVec(xs), key)
-            dx = backward(self.stages, values, drnn.CoopVec(dys), key, self.plan.wants_x, visit)
-            return list(dx) if self.plan.wants_x else [dys[0]]
+            values = self.plan.trail(self.stages, xs, key)
+            dx = self.plan.backward(self.stages, values, dys, key, visit)
+            return dx if self.plan.wants_x else [dys[0]]
 
         return body
 
@@ -127,7 +127,7 @@ class ScopeBankOp(BankOp):
         samples = max(dr.width(v) for v in [*dys, *xs])
         deferred = [outside(b) for b in self.plan.buffers]
         if all(d.waits() for d in deferred):
-            count = banks_in_scope(samples)
+            count = banks_in_scope(samples, self.plan.vectors)
             biases = tuple(s.bias.offset for s in self.stages if isinstance(s, Affine) and s.bias is not None)
             sets = []
             for d, buffer in zip(deferred, self.buffers, strict=True):
@@ -137,8 +137,7 @@ class ScopeBankOp(BankOp):
             # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do
             if dr.backend_v(type(dys[0])) == dr.JitBackend.CUDA:
                 warn_stall(samples)
-            dx = backward(self.plan.stages, self.values, drnn.CoopVec(dys), self.key, self.plan.wants_x, _accumulate)
-            dxs = list(dx) if self.plan.wants_x else []
+            dxs = self.plan.backward(self.plan.stages, self.values, dys, self.key, _accumulate)
         if self.plan.wants_x:
             self.set_grad_in("xs", dxs)
 
@@ -212,13 +211,14 @@ class _Banks:
         return total
 
 
-def _accumulate(stage: Affine, delta: Any, x: Any) -> None:
-    """Add the outer product of ``delta`` and ``x`` to the gradient of ``stage``'s buffer.
+def _accumulate(stage: Affine, delta: Any, x: Any, biased: bool = True) -> None:
+    """Add the outer product of ``delta`` and ``x`` to the gradient of ``stage``'s buffer, and ``delta`` if ``biased``.
 
     Dr.Jit has this operation only as the adjoint of a product with the matrix, whose value nobody uses.
     """
     with dr.resume_grad():
-        y = list(stage.forward(dr.detach(x), None) * dr.detach(delta))
+        used = stage if biased else stage.linear()
+        y = list(used.forward(dr.detach(x), None) * dr.detach(delta))
         for v in y:
             dr.set_grad(v, 1)
             dr.enqueue(dr.ADMode.Backward, v)

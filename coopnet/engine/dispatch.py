@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import drjit as dr
 import drjit.nn as drnn
 
+from . import jets
 from ..key import Key, inside_call
 from .banks import SAMPLES, BankOp, ScopeBankOp, banks_in_scope
 from .deferred import outside
@@ -26,13 +27,38 @@ def evaluate(stages: Sequence[Stage], x: drnn.CoopVec, key: Key | None) -> drnn.
     if path == "builtin":
         return forward(stages, x, key)
     plan = Plan(stages, packed, wants_x=any(dr.grad_enabled(v) for v in xs))
+    return drnn.CoopVec(_operate(path, plan, packed, xs, key))
+
+
+def _operate(path: str, plan: Plan, packed: list, xs: list, key: Key | None) -> list:
+    """Run ``plan`` as one operation that differentiates by ``path``."""
     if symbolic():
         later = [outside(b).buffer for b in packed]
         # Dr.Jit notes that the scope depends on a buffer at ordinary operations only, not at custom ones; without the
         # note, forward mode would lose the tangents of the weights.
         _ = [b * 1 for b in packed]
-        return drnn.CoopVec(dr.custom(ScopeBankOp, plan, packed, xs, key, later))
-    return drnn.CoopVec(dr.custom(SpillOp if path == "spill" else BankOp, plan, packed, xs, key))
+        return dr.custom(ScopeBankOp, plan, packed, xs, key, later)
+    return dr.custom(SpillOp if path == "spill" else BankOp, plan, packed, xs, key)
+
+
+def evaluate_jet(stages: Sequence[Stage], jet: list[drnn.CoopVec], key: Key | None) -> list[drnn.CoopVec]:
+    """Evaluate ``stages`` on ``jet``, a vector and its tangents, differentiably, by the path of :func:`choose`.
+
+    A bank holds as many terms as in a plain evaluation: of a vector and its ``k`` tangents, ``1 + k`` per sample.
+    """
+    packed = buffers(stages)
+    if len(jet) == 1:
+        return [evaluate(stages, jet[0], key)]
+    if not any(dr.grad_enabled(b) for b in packed):
+        return jets.forward(stages, jet, key)
+    samples = max(dr.width(v) for vector in jet for v in vector)
+    leaf = jet[0].type
+    path, _ = choose(stages, dr.backend_v(leaf), samples * len(jet), in_call=inside_call(leaf))
+    if path == "builtin":
+        return jets.forward(stages, jet, key)
+    xs = jets.widened(jet)
+    plan = jets.JetPlan(stages, packed, wants_x=any(dr.grad_enabled(v) for v in xs), vectors=len(jet))
+    return plan.split(_operate(path, plan, packed, xs, key))
 
 
 def choose(

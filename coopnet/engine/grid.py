@@ -33,8 +33,7 @@ class Grid(drnn.HashGridEncoding):
 
     def features(self, coordinates: list) -> list:
         """The encoded ``coordinates``, differentiably; parameter gradients are reproducible where they can be."""
-        exact = dr.backend_v(self.dtype) == dr.JitBackend.LLVM or is_deterministic()
-        if not dr.grad_enabled(self.data) or symbolic() or not exact:
+        if not dr.grad_enabled(self.data) or not is_reproducible(self.dtype):
             return list(self(coordinates))
         attached = self.data
         self.data = dr.detach(attached)
@@ -43,6 +42,11 @@ class Grid(drnn.HashGridEncoding):
         finally:
             self.data = attached
         return dr.custom(_GridOp, _Reference(self), attached, [dr.detach(c) for c in coordinates], values)
+
+
+def is_reproducible(dtype: type) -> bool:
+    """Are gradients of a grid of this type summed as integers here?"""
+    return not symbolic() and (dr.backend_v(dtype) == dr.JitBackend.LLVM or is_deterministic())
 
 
 class _Reference:

@@ -20,8 +20,8 @@ import drjit.nn as drnn
 
 from ..key import Key
 from . import blas
-from .operation import NetworkOp, pin_batch_size
-from .stages import Affine, Stage, backward, frozen, trail
+from .operation import NetworkOp, Plan, pin_batch_size
+from .stages import Affine, Stage, frozen
 
 #: Bytes that are spilled at a time.
 MEMORY = 1 << 30
@@ -36,9 +36,9 @@ def bytes_per_sample(stages: Sequence[Stage], itemsize: int) -> int:
     )
 
 
-def chunk_size(stages: Sequence[Stage], samples: int, itemsize: int) -> int:
-    """Samples that are spilled at a time."""
-    most = max(PIECE, MEMORY // bytes_per_sample(stages, itemsize) // PIECE * PIECE)
+def chunk_size(stages: Sequence[Stage], samples: int, itemsize: int, vectors: int = 1) -> int:
+    """Samples that are spilled at a time, where each sends ``vectors`` vectors through the stages."""
+    most = max(PIECE, MEMORY // (vectors * bytes_per_sample(stages, itemsize)) // PIECE * PIECE)
     if samples <= most:
         return samples
     chunks = -(-samples // most)
@@ -52,10 +52,10 @@ class SpillOp(NetworkOp):
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
         leaf = dr.leaf_t(type(dys[0]))
-        chunk = chunk_size(self.stages, samples, dr.itemsize_v(_spilled(leaf)))
+        chunk = chunk_size(self.stages, samples, dr.itemsize_v(_spilled(leaf)), self.plan.vectors)
         sums = _Sums()
         if chunk == samples:
-            products, dxs = _spill(self.stages, self.values, dys, self.key, self.plan.wants_x)
+            products, dxs = _spill(self.plan, self.stages, self.values, dys, self.key)
             sample = products[0].sample if frozen() else None
             dr.eval([p.delta for p in products], [p.activation for p in products], dxs, sample)
             sums.add(products)
@@ -89,9 +89,9 @@ class SpillOp(NetworkOp):
             key_part = None
             if self.key is not None:
                 key_part = Key(key.seed, part(key_args[0]), part(key_args[1]))
-            values = trail(self.stages, drnn.CoopVec([part(x) for x in xs]), key_part)
+            values = self.plan.trail(self.stages, [part(x) for x in xs], key_part)
             deltas = [dr.select(inside, part(v), leaf(0)) for v in dys]
-            products, dx = _spill(self.stages, values, deltas, key_part, self.plan.wants_x)
+            products, dx = _spill(self.plan, self.stages, values, deltas, key_part)
             dr.eval([p.delta for p in products], [p.activation for p in products], dx)
             for whole, piece in zip(dxs, dx, strict=True):
                 dr.scatter(whole, piece, place, inside, mode=dr.ReduceMode.Permute)
@@ -101,20 +101,17 @@ class SpillOp(NetworkOp):
 
 
 def _spill(
-    stages: Sequence[Stage], values: list, dys: list, key: Key | None, wants_x: bool
+    plan: Plan, stages: Sequence[Stage], values: list, dys: list, key: Key | None
 ) -> tuple[list[_Product], list]:
     """Trace the backward pass with its spilling; returns operands of the products and the input's gradient."""
     products: list[_Product] = []
-    dx = backward(
-        stages,
-        values,
-        drnn.CoopVec(dys),
-        key,
-        wants_x,
-        lambda stage, delta, x: products.append(_Product(stage, delta, x)),
-    )
+
+    def visit(stage: Affine, delta: Any, x: Any, biased: bool = True) -> None:
+        products.append(_Product(stage, delta, x, biased))
+
     # the caller evaluates dx along, or whoever uses it next would run the whole network again
-    return products, list(dx) if wants_x else []
+    dx = plan.backward(stages, values, dys, key, visit)
+    return products, dx
 
 
 def _spilled(leaf: type) -> type:
@@ -126,12 +123,13 @@ def _spilled(leaf: type) -> type:
 class _Product:
     """The spilled operands of one layer's weight gradient."""
 
-    def __init__(self, stage: Affine, dy: Any, x: Any):
+    def __init__(self, stage: Affine, dy: Any, x: Any, biased: bool = True):
         self.stage = stage
         leaf = _spilled(dr.leaf_t(dy.type))
         deltas, activations = [leaf(v) for v in dy], [leaf(v) for v in stage.fill(x)]
         if stage.bias is not None:
-            activations.append(leaf(1))  # a constant input makes the bias one more column of the matrix
+            # a constant input makes the bias one more column of the matrix
+            activations.append(leaf(1 if biased else 0))
         self.samples = n = max(dr.width(v) for v in deltas + activations)
         self.rows, self.columns = len(deltas), len(activations)
         # a single vector that the kernel returns rather than scatters, see pin_batch_size()

@@ -37,6 +37,10 @@ class Affine:
         dx = drnn.matvec(self.weights, dy, transpose=True)
         return dx if len(dx) == n else drnn.CoopVec(list(dx)[:n])
 
+    def linear(self) -> Affine:
+        """This stage without its bias, as derivatives see it."""
+        return self if self.bias is None else Affine(self.weights, None, self.layout)
+
     def views(self) -> list[Any]:
         return [self.weights] if self.bias is None else [self.weights, self.bias]
 
@@ -56,6 +60,22 @@ class Activation:
 
     def vjp(self, dy: Any, x: Any, y: Any, key: Key | None) -> Any:
         return self.function.vjp(dy, x, y, *self.params)
+
+    def second(self, w: Any, x: Any, y: Any) -> Any:
+        """``w`` times the second derivative at ``x``."""
+        if self.function.second is not None:
+            return self.function.second(w, x, y, *self.params)
+        # no formula: differentiate the adjoint
+        with dr.resume_grad():
+            xs = [dr.detach(v) for v in x]
+            dr.enable_grad(xs)
+            at = drnn.CoopVec(xs)
+            products = list(self.vjp(dr.detach(w), at, self.forward(at, None), None))
+            for v in products:
+                dr.set_grad(v, 1)
+                dr.enqueue(dr.ADMode.Backward, v)
+            dr.traverse(dr.ADMode.Backward)
+            return drnn.CoopVec([dr.grad(v) for v in xs])
 
 
 class Mask:
@@ -137,7 +157,7 @@ def tangent(stages: Sequence[Stage], tangents: Sequence[Stage], values: list[Any
     """Forward derivative: ``tangents`` are the same stages with the tangents of the weights for weights."""
     for i, (stage, dstage) in enumerate(zip(stages, tangents, strict=True)):
         if isinstance(stage, Affine):
-            dx = Affine(stage.weights).forward(dx, None) + dstage.forward(values[i], None)
+            dx = stage.linear().forward(dx, None) + dstage.forward(values[i], None)
         else:
             # the Jacobian is diagonal, so the adjoint is also the tangent
             dx = stage.vjp(dx, values[i], values[i + 1], key)

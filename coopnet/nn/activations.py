@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .. import kinds
-from ..engine import FUNCTIONS
+from ..engine import FUNCTIONS, evaluate_jet
 from ..engine import Activation as Stage
 from ..key import Key
 from .module import Module
@@ -37,6 +37,10 @@ class Activation(Module):
         if isinstance(x, (list, tuple)):
             return type(x)(f.array(v, *self.params()) for v in x)
         return f.array(x, *self.params())
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        y, *moved = evaluate_jet([self.stage()], [x, *tangents], key)
+        return y, moved
 
 
 class ReLU(Activation):
@@ -111,6 +115,9 @@ class Identity(Activation):
     r""":math:`x` itself, as an activation or as an encoding."""
 
     function = "identity"
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        return x, list(tangents)
 
     def width(self, size: int) -> int:
         """Features out for ``size`` features in."""

@@ -12,6 +12,7 @@ import drjit.nn as drnn
 from .. import kinds
 from ..key import Key
 from .module import Module
+from .tangents import sines, triangles
 
 
 class Encoding(Module):
@@ -92,6 +93,10 @@ class Sinusoidal(_Octaves):
 
     _layer = drnn.SinEncode
 
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        y = self(x)
+        return y, sines(y, tangents, self.octaves)
+
 
 class Triangular(_Octaves):
     r"""Triangle waves of doubling frequency, cheaper than sines (Müller et al. 2021; ``drjit.nn.TriEncode``).
@@ -101,6 +106,10 @@ class Triangular(_Octaves):
     """
 
     _layer = drnn.TriEncode
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        y = self(x)
+        return y, triangles(x, y, tangents, self.octaves, self.shift)
 
 
 def nested(parts: list) -> Any:

@@ -9,10 +9,12 @@ import drjit as dr
 import drjit.nn as drnn
 
 from .. import kinds
+from ..engine import grid_tangents
 from ..engine.grid import Grid
 from ..key import Key
 from ..opaque import Opaque
 from .encodings import Encoding, check_in_features, nested
+from .tangents import rebuilt
 
 
 class HashGrid(Encoding):
@@ -82,16 +84,9 @@ class HashGrid(Encoding):
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind = self._check(x)
-        grid = self.grid.value
-        if grid is None:
-            raise ValueError("HashGrid: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         parts = list(x) if kind == kinds.TENSOR else kinds.components(x)
         leaf = dr.leaf_t(type(parts[0])) if kind != kinds.TENSOR else dr.array_t(type(x))
-        if dr.backend_v(leaf) != dr.backend_v(grid.dtype):
-            raise TypeError(
-                f"HashGrid: the input lives on the {dr.backend_v(leaf).name} backend and the grid on "
-                f"{dr.backend_v(grid.dtype).name}; build the network for the backend of its input."
-            )
+        grid = self._grid(leaf)
         single = grid.dtype
         # the fine levels need every bit of the coordinates, so they are looked up in single precision
         coordinates = [single(v.array) if dr.is_tensor_v(v) else single(v) for v in parts]
@@ -101,6 +96,26 @@ class HashGrid(Encoding):
         if kind == kinds.TENSOR:
             return type(x)(nested(features))
         return features if isinstance(x, (list, tuple)) else nested(features)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        """Exact within a cell; see :mod:`coopnet.engine.grid_tangents`."""
+        self._check(x)
+        leaf = dr.leaf_t(type(next(iter(x))))
+        grid = self._grid(leaf)
+        single = grid.dtype
+        y, moved = grid_tangents.features(grid, [single(v) for v in x], [[single(v) for v in t] for t in tangents])
+        return rebuilt([leaf(v) for v in y], x), [rebuilt([leaf(v) for v in t], x) for t in moved]
+
+    def _grid(self, leaf: type) -> Grid:
+        grid = self.grid.value
+        if grid is None:
+            raise ValueError("HashGrid: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
+        if dr.backend_v(leaf) != dr.backend_v(grid.dtype):
+            raise TypeError(
+                f"HashGrid: the input lives on the {dr.backend_v(leaf).name} backend and the grid on "
+                f"{dr.backend_v(grid.dtype).name}; build the network for the backend of its input."
+            )
+        return grid
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[HashGrid, int]:  # type: ignore[override]
         size = self._size(size)

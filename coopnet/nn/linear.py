@@ -9,7 +9,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from .. import kinds
-from ..engine import Affine, Layout, evaluate
+from ..engine import Affine, Layout, evaluate, evaluate_jet
 from ..key import Key
 from ..opaque import Constant
 from .module import Module
@@ -60,6 +60,12 @@ class Linear(drnn.Linear, Module):
         weights = self.weights if self.weights.shape[1] == self.config[0] else self.weights[:, : self.config[0]]
         y = weights @ x
         return y if self.bias is None else y + dr.reshape(self.bias, (self.bias.shape[0], 1))
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_packed(self)
+        check_input(self, len(x), x.type)
+        y, *moved = evaluate_jet([stage(self)], [x, *tangents], key)
+        return y, moved
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Linear, int]:  # type: ignore[override]
         n_in, n_out, bias = self.config

@@ -23,7 +23,8 @@ class Module(drnn.Module):
 
     To write a layer, list its fields in ``DRJIT_STRUCT``, make it default-constructible (``drjit.nn.pack`` rebuilds
     it), and implement ``__call__(self, x, key=None)`` and, if it has parameters or changes the width,
-    ``_alloc(self, dtype, size, rng) -> (layer, width)``.
+    ``_alloc(self, dtype, size, rng) -> (layer, width)``. Fields that contain it have derivatives with respect to their
+    input if it also implements :meth:`jvp`.
     """
 
     DRJIT_STRUCT: dict = {}
@@ -60,6 +61,25 @@ class Module(drnn.Module):
         net, _ = self._alloc(dtype, size, dr.rng(seed=0x100000000) if rng is None else rng)
         connect_dropouts(net)
         return net
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        r"""The output and its forward derivatives: ``(y, [J t for t in tangents])`` with the Jacobian ``J`` at ``x``.
+
+        Made of ordinary arithmetic, so that ``dr.backward`` through it gives second derivatives.
+
+        Args:
+            x: a ``CoopVec``; encodings also take a list of arrays.
+            tangents: directions of the shape and type of ``x``.
+            key: as in a call; values and tangents see the same dropout masks.
+
+        Raises:
+            TypeError: the layer has no such rule.
+
+        >>> y, (dy,) = net.jvp(drjit.nn.CoopVec(x), [drjit.nn.CoopVec(dx)])
+        """
+        from .tangents import no_rule
+
+        raise no_rule(self)
 
     # ---- mapping of parameters ------------------------------------------
 

@@ -9,12 +9,13 @@ from typing import Any
 import drjit.nn as drnn
 
 from ..dropout import Dropout
-from ..engine import Mask, evaluate
+from ..engine import Mask, evaluate, evaluate_jet
 from ..key import Key
 from .activations import Activation
 from .linear import check_input, check_packed
 from .linear import stage as linear_stage
 from .module import Module
+from .tangents import jvp
 
 
 class Sequential(Module):
@@ -42,6 +43,9 @@ class Sequential(Module):
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         return apply(self.layers, x, key)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        return apply_jvp(self.layers, x, tangents, key)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         layers = []
@@ -117,3 +121,30 @@ def apply(layers: Any, x: Any, key: Key | None) -> Any:
         x = layer(x, key) if isinstance(layer, (Module, Dropout)) else layer(x)
         coop = isinstance(x, drnn.CoopVec)
     return evaluate(run, x, key) if run else x
+
+
+def apply_jvp(layers: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
+    """:func:`apply` on the ``CoopVec`` ``x``, with forward derivatives in the directions ``tangents``."""
+    run: list[Any] = []
+    jet = [x, *tangents]
+    width, leaf = len(x), x.type
+    for layer in flatten(layers):
+        stage = None
+        if isinstance(jet[0], drnn.CoopVec):
+            if not run:
+                width, leaf = len(jet[0]), jet[0].type
+            if isinstance(layer, drnn.Linear):
+                check_packed(layer)
+                check_input(layer, width, leaf)
+                width = layer.weights.shape[0]
+            stage = _stage(layer)
+        if stage is not None:
+            run.append(stage)
+            continue
+        if run:
+            jet, run = evaluate_jet(run, jet, key), []
+        y, moved = jvp(layer, jet[0], jet[1:], key)
+        jet = [y, *moved]
+    if run:
+        jet = evaluate_jet(run, jet, key)
+    return jet[0], jet[1:]

@@ -1,0 +1,131 @@
+r"""Derivatives of fields with respect to their input, which can be differentiated again.
+
+Directions go forward through the layers together with the value (forward mode), one evaluation each: all ``n``
+derivatives of ``n`` coordinates cost ``1 + n`` evaluations, in the kernel that evaluates the field. They are ordinary
+arithmetic to Dr.Jit: ``dr.backward`` through them gives second derivatives, with respect to weights and coordinates, as
+losses on gradients and curvature need them (Gropp et al. 2020, *Implicit Geometric Regularization*).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from . import kinds
+from .key import Key
+from .nn import Encoding, Identity
+from .nn.encodings import nested
+from .nn.sequential import apply_jvp
+
+
+def pushforward(
+    encoding: Any, network: Any, parts: list, tangents: list[list], work: type, key: Key | None
+) -> tuple[Any, list[list]]:
+    """``network(encoding(parts))`` as a ``CoopVec`` of type ``work``, and its tangents as lists of single precision.
+
+    In half precision, tangents go through the network scaled to a largest component between 1 and 2: they are linear,
+    and the slopes of encodings exceed its range.
+    """
+    single = dr.float32_array_t(work)
+    if encoding is None:
+        features, moved = parts, tangents
+    elif isinstance(encoding, (Encoding, Identity)):
+        features, moved = encoding.jvp(parts, tangents, key)
+    else:
+        features, moved = apply_jvp([encoding], drnn.CoopVec(parts), [drnn.CoopVec(t) for t in tangents], key)
+    moved = [[single(v) for v in t] for t in moved]
+    factors = [_exponent(t) if dr.is_half_v(work) else None for t in moved]
+    scaled = [t if f is None else [v * f[0] for v in t] for t, f in zip(moved, factors, strict=True)]
+    x = drnn.CoopVec([work(v) for v in features])
+    y, dys = apply_jvp([network], x, [drnn.CoopVec([work(v) for v in t]) for t in scaled], key)
+    result = []
+    for dy, f in zip(dys, factors, strict=True):
+        parts = [single(v) for v in dy]
+        result.append(parts if f is None else [v * f[1] for v in parts])
+    return y, result
+
+
+def unit_tangents(parts: list) -> list[list]:
+    """The directions of the coordinates."""
+    leaf = type(parts[0])
+    return [[leaf(1 if i == j else 0) for j in range(len(parts))] for i in range(len(parts))]
+
+
+def like(parts: list, p: Any) -> Any:
+    """Single-precision ``parts`` in the container of the coordinates ``p``."""
+    leaf = type(parts[0])
+    kind, of_p = kinds.kind(p, "NeuralField")
+    if kind == kinds.TENSOR:
+        return dr.tensor_t(leaf)(nested(parts))
+    if of_p is leaf or kind == kinds.COOPVEC or isinstance(p, (list, tuple)):
+        return kinds.rebuild(parts, p)
+    return nested(parts)
+
+
+def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> Any:
+    r"""The gradient of a field with one output by central differences, which can be differentiated again.
+
+    .. math::
+        g_i = \frac{f(p + \epsilon e_i) - f(p - \epsilon e_i)}{2 \epsilon}
+
+    Costs two evaluations per coordinate. For hash grids its gradients reach all cells within ``eps`` of a point, where
+    those of :meth:`NeuralField.value_and_grad` stay in one cell; shrinking ``eps`` during training from the size of
+    coarse cells to that of fine ones lets details appear by and by (Li et al. 2023, *Neuralangelo*, section 3.2). The
+    error is about :math:`\epsilon^2 |f'''| / 6` plus the rounding of ``f`` over ``eps``: an ``eps`` below 0.01 is
+    seldom of use with networks in half precision.
+
+    Args:
+        field: a :class:`NeuralField`, or a function ``field(p)`` (``field(p, key)`` if there is a key).
+        p: coordinates as a field takes them.
+        eps: half the distance of the two points, in the units of ``p``: a positive number, or a Dr.Jit array (one number
+            or one per sample), which a frozen function can change without being recorded anew.
+        key: as in a call of the field; all evaluations see the same dropout masks.
+
+    Returns:
+        The gradient, in the container of ``p``.
+
+    Raises:
+        ValueError: ``eps`` is no positive number; the field has several outputs; ``p`` does not fit.
+        TypeError: ``p`` or ``eps`` is of another kind.
+
+    >>> normal = cn.numerical_gradient(sdf, p, eps=0.01)
+    """
+    where = "numerical_gradient"
+    if not callable(field):
+        raise TypeError(f"{where}: field is a {type(field).__name__}; a NeuralField or a function is needed.")
+    kind, leaf = kinds.kind(p, where)
+    kinds.require_float(leaf, where)
+    if kind == kinds.NUMPY:
+        raise TypeError(f"{where}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+    if isinstance(eps, dr.ArrayBase):
+        if dr.depth_v(eps) != 1 or not dr.is_float_v(eps) or dr.is_tensor_v(eps):
+            raise TypeError(f"{where}: eps is a {type(eps).__name__}; a number or a Dr.Jit Float is needed.")
+    elif isinstance(eps, bool) or not isinstance(eps, (int, float)) or not (math.isfinite(eps) and eps > 0):
+        raise ValueError(f"{where}: eps is {eps!r}; a positive number is needed.")
+    single = dr.float32_array_t(leaf)
+    parts = [single(v.array) for v in p] if kind == kinds.TENSOR else [single(v) for v in kinds.components(p)]
+
+    def at(i: int, step: Any) -> Any:
+        moved = [v + step if i == j else v for j, v in enumerate(parts)]
+        y = field(like(moved, p)) if key is None else field(like(moved, p), key)
+        y = list(y) if isinstance(y, drnn.CoopVec) or dr.depth_v(y) > 1 or isinstance(y, (list, tuple)) else [y]
+        if kind == kinds.TENSOR:
+            y = [y[0].array] * y[0].shape[0]
+        if len(y) != 1:
+            raise ValueError(f"{where}: the field has {len(y)} outputs; one is needed.")
+        return single(y[0])
+
+    return like([(at(i, eps) - at(i, -eps)) / (2 * eps) for i in range(len(parts))], p)
+
+
+def _exponent(tangent: list) -> tuple[Any, Any]:
+    """A power of two that brings the largest component of a tangent to [1, 2), and its inverse."""
+    largest = abs(dr.detach(tangent[0]))
+    for v in tangent[1:]:
+        largest = dr.maximum(largest, abs(dr.detach(v)))
+    power = dr.exp2(dr.clip(dr.floor(dr.log2(largest)), -100, 100))
+    power = dr.select(largest > 0, power, 1)
+    return 1 / power, power
