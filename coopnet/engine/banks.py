@@ -25,7 +25,7 @@ from ..key import Key
 from .deferred import outside
 from .layout import BIAS_COLUMNS
 from .modes import warn_stall
-from .operation import NetworkOp, Plan, pin_batch_size
+from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
 from .stages import Affine, Stage, frozen, rebase, symbolic
 
 #: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
@@ -65,10 +65,7 @@ class BankOp(NetworkOp):
             # Computed in a kernel of their own: in one with the call, whatever led to them takes registers from it.
             dr.eval(xs, dys)
         dxs = self._fill(sets, count, samples, dys)
-        leaf = dr.leaf_t(type(dys[0]))
-        sample = None
-        if frozen():
-            sample = dys[0] if dr.width(dys[0]) == samples else dys[0] + dr.zeros(leaf, samples)
+        sample = batch_sample([*dys, *xs], samples) if frozen() else None
         dr.eval(dxs, sample)
         if sample is not None:
             pin_batch_size(sample)

@@ -49,14 +49,14 @@ def evaluate_jet(stages: Sequence[Stage], jet: list[drnn.CoopVec], key: Key | No
     packed = buffers(stages)
     if len(jet) == 1:
         return [evaluate(stages, jet[0], key)]
+    jet = jets.widened(jet)
     if not any(dr.grad_enabled(b) for b in packed):
         return jets.forward(stages, jet, key)
-    samples = max(dr.width(v) for vector in jet for v in vector)
-    leaf = jet[0].type
-    path, _ = choose(stages, dr.backend_v(leaf), samples * len(jet), in_call=inside_call(leaf))
+    leaf, xs = jet[0].type, jets.flat(jet)
+    terms = max(dr.width(v) for v in xs) * len(jet)
+    path, _ = choose(stages, dr.backend_v(leaf), terms, in_call=inside_call(leaf))
     if path == "builtin":
         return jets.forward(stages, jet, key)
-    xs = jets.widened(jet)
     plan = jets.JetPlan(stages, packed, wants_x=any(dr.grad_enabled(v) for v in xs), vectors=len(jet))
     return plan.split(_operate(path, plan, packed, xs, key))
 

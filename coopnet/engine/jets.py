@@ -62,7 +62,7 @@ class JetPlan(Plan):
         return values
 
     def output(self, values: list) -> list:
-        return _flat(values[-1])
+        return flat(values[-1])
 
     def backward(
         self, stages: Sequence[Stage], values: list, dys: list, key: Key | None, visit: Callable[..., None]
@@ -86,7 +86,7 @@ class JetPlan(Plan):
                     weight = weight + dx * bar
                 below[0] = below[0] + stage.second(weight, x, y)
             bars = below
-        return _flat(bars) if self.wants_x else []
+        return flat(bars) if self.wants_x else []
 
     def tangent(
         self, stages: Sequence[Stage], tangents: Sequence[Stage], values: list, dxs: list, key: Key | None
@@ -106,18 +106,26 @@ class JetPlan(Plan):
             if isinstance(stage, Activation) and not stage.function.flat:
                 for k in range(1, self.vectors):
                     moved[k] = moved[k] + stage.second(jet[k] * d0, x, y)
-        return _flat(moved)
+        return flat(moved)
 
 
 def widened(jet: list[Any]) -> list[Any]:
-    """The components of a jet one after the other, each with a lane for every sample.
+    """A jet whose components all have a lane for every sample.
 
-    Directions are often constants. A vector of one lane would have a gradient that is summed over the samples already.
+    Directions are often constants. A vector of one lane would be masked as one sample by dropout, and have a gradient
+    that is summed over the samples already.
     """
-    flat = _flat(jet)
-    samples = max(dr.width(v) for v in flat)
-    return [v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in flat]
+    samples = max(dr.width(v) for v in flat(jet))
+
+    def wide(vector: Any) -> Any:
+        parts = list(vector)
+        if all(dr.width(v) == samples for v in parts):
+            return vector
+        return drnn.CoopVec([v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in parts])
+
+    return [wide(vector) for vector in jet]
 
 
-def _flat(jet: list[Any]) -> list[Any]:
+def flat(jet: list[Any]) -> list[Any]:
+    """The components of a jet one after the other."""
     return [v for vector in jet for v in vector]

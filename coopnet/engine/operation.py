@@ -69,6 +69,15 @@ class NetworkOp(dr.CustomOp):
         return f"coopnet.{type(self).__name__}"
 
 
+def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
+    """One of the arrays with an entry per sample that kernels compute, for :func:`pin_batch_size`."""
+    for v in vectors:
+        if dr.width(v) == samples and v.state != dr.VarState.Literal:
+            return v
+    # constants don't follow the number of samples: a gradient may well be one
+    return vectors[0] + dr.zeros(type(vectors[0]), samples)
+
+
 def pin_batch_size(sample: Any) -> None:
     """Make Dr.Jit record a frozen function anew when the number of samples changes.
 

@@ -20,7 +20,7 @@ import drjit.nn as drnn
 
 from ..key import Key
 from . import blas
-from .operation import NetworkOp, Plan, pin_batch_size
+from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
 from .stages import Affine, Stage, frozen
 
 #: Bytes that are spilled at a time.
@@ -56,7 +56,7 @@ class SpillOp(NetworkOp):
         sums = _Sums()
         if chunk == samples:
             products, dxs = _spill(self.plan, self.stages, self.values, dys, self.key)
-            sample = products[0].sample if frozen() else None
+            sample = batch_sample([v for p in products for v in p.vectors], samples) if frozen() else None
             dr.eval([p.delta for p in products], [p.activation for p in products], dxs, sample)
             sums.add(products)
         else:
@@ -97,7 +97,7 @@ class SpillOp(NetworkOp):
                 dr.scatter(whole, piece, place, inside, mode=dr.ReduceMode.Permute)
             sums.add(products)
             dr.eval(dxs)
-        return dxs, dys[0] if frozen() and dr.width(dys[0]) == samples else None
+        return dxs, batch_sample([*dys, *xs], samples) if frozen() else None
 
 
 def _spill(
@@ -132,8 +132,8 @@ class _Product:
             activations.append(leaf(1 if biased else 0))
         self.samples = n = max(dr.width(v) for v in deltas + activations)
         self.rows, self.columns = len(deltas), len(activations)
-        # a single vector that the kernel returns rather than scatters, see pin_batch_size()
-        self.sample = deltas[0] if dr.width(deltas[0]) == n else deltas[0] + dr.zeros(leaf, n)
+        # what the kernel could return as well as scatter, see pin_batch_size()
+        self.vectors = [deltas[0], activations[0]] if frozen() else []
         # Products are cut along the sample axis and their pieces added up afterwards, in single precision. One long sum
         # would drift: equal increments all round the same way.
         self.pieces = max(1, n // PIECE)
