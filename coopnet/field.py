@@ -9,6 +9,8 @@ import drjit as dr
 import drjit.nn as drnn
 
 from . import kinds
+from .audit import Audit
+from .audit import audit as run_audit
 from .backend import namespace, require
 from .derivatives import like, pushforward, unit_tangents
 from .dropout import Dropout
@@ -197,7 +199,9 @@ class NeuralField(Module):
         kind_v, leaf_v = kinds.kind(v, f"{where}: v")
         kinds.require_float(leaf_v, f"{where}: v")
         if kind_v != kind or dr.backend_v(leaf_v) != dr.backend_v(leaf):
-            raise TypeError(f"{where}: v is {_described(kind_v, leaf_v)} and p {_described(kind, leaf)}; both must agree.")
+            raise TypeError(
+                f"{where}: v is {_described(kind_v, leaf_v)} and p {_described(kind, leaf)}; both must agree."
+            )
         if kinds.features(v, kind_v) != len(parts):
             raise ValueError(f"{where}: v has {kinds.features(v, kind_v)} components, but p has {len(parts)}.")
         single = dr.float32_array_t(leaf)
@@ -271,6 +275,28 @@ class NeuralField(Module):
         backend = dr.backend_v(next(iter(self.values()))).name.lower()
         itemsize = 2 if self.precision == "half" and backend == "cuda" else 4
         return explain(stages, backend, batch, frozen, itemsize)
+
+    def audit(self, p: Any, key: Key | None = None) -> Audit:
+        """Compare every layer in working precision with the float64 reference, on the batch ``p``.
+
+        Reports errors, overflows and other non-finite values, and dead ReLU units. Layers run one by one, and everything
+        is copied to the host: for looking into a field, not for inner loops.
+
+        Args:
+            p, key: as in a call.
+
+        Raises:
+            ValueError, TypeError: as a call.
+            RuntimeError: inside a symbolic loop or a function being frozen, where nothing can be read.
+
+        >>> print(field.audit(p))
+        """
+        where = "NeuralField.audit"
+        kind, leaf, parts, key = self._enter(p, key, where)
+        if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
+            raise RuntimeError(f"{where}: called while Dr.Jit records a function or loop; audit the field outside.")
+        assert self.precision is not None
+        return run_audit(self.encoding, self.network, parts, self._work(leaf), self.precision, key)
 
     def _encode(self, parts: list, key: Key | None) -> list:
         if self.encoding is None:

@@ -472,10 +472,14 @@ class SquareWithRule(Square):
 def test_layers_of_users(ns, backend):
     x, p = coordinates(ns, 30)
     plain, ruled = (
-        cn.NeuralField(None, cn.Sequential(cn.Linear(2, 4, bias=False), layer, cn.Linear(4, 1, bias=False))).build(backend)
+        cn.NeuralField(None, cn.Sequential(cn.Linear(2, 4, bias=False), layer, cn.Linear(4, 1, bias=False))).build(
+            backend
+        )
         for layer in (Square(), SquareWithRule())
     )
-    with pytest.raises(TypeError, match=r"Square: this layer has no rule .* define Square\.jvp\(x, tangents, key=None\)"):
+    with pytest.raises(
+        TypeError, match=r"Square: this layer has no rule .* define Square\.jvp\(x, tangents, key=None\)"
+    ):
         plain.value_and_grad(p)
     expected = ref.numerical_gradient(
         lambda q: np.array(ruled(ns.Array2f(q)).numpy(), np.float64), x, 0.02 if backend == "llvm" else 0.1

@@ -126,7 +126,9 @@ FUNCTIONS: dict[str, Function] = {
         _silu_vjp,
         second=_silu_second,
     ),
-    "sine": Function(lambda x, omega: dr.sin(x * omega), _sine, _sine_vjp, second=lambda w, x, y, omega: w * y * -(omega**2)),
+    "sine": Function(
+        lambda x, omega: dr.sin(x * omega), _sine, _sine_vjp, second=lambda w, x, y, omega: w * y * -(omega**2)
+    ),
     "exp": Function(
         lambda x: dr.exp(x),
         lambda x: dr.exp2(x * LOG2E),

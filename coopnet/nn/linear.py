@@ -7,6 +7,7 @@ from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
+import numpy as np
 
 from .. import kinds
 from ..engine import Affine, Layout, evaluate, evaluate_jet
@@ -104,6 +105,19 @@ def stage(layer: drnn.Linear) -> Affine:
     return Affine(layer.weights, layer.bias, None if known is None else known.value)
 
 
+def to_numpy(layer: drnn.Linear) -> tuple[np.ndarray, np.ndarray | None]:
+    """Matrix and bias of a layer, packed or not, in double precision."""
+
+    def plain(value: Any) -> np.ndarray:
+        if isinstance(value, drnn.MatrixView):
+            # vectors are row-major already, and unpack() on CUDA rejects them for their alignment
+            value = dr.tensor_t(type(value.buffer))(value if value.layout == "row_major" else drnn.unpack(value))
+        return dr.detach(value).numpy().astype(np.float64)
+
+    bias = None if layer.bias is None else plain(layer.bias).ravel()
+    return plain(layer.weights)[:, : layer.config[0]], bias
+
+
 def check_packed(layer: drnn.Linear) -> None:
     """Raise unless ``layer`` can be evaluated on a cooperative vector."""
     if layer.weights is None:
@@ -125,10 +139,21 @@ def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
             f"Linear: the input lives on the {dr.backend_v(leaf).name} backend and the weights on "
             f"{dr.backend_v(own).name}; build the network for the backend of its input."
         )
+    if isinstance(weights, drnn.MatrixView):
+        check_precision(own, "Linear")
     if dr.type_v(own) != dr.type_v(leaf):
         raise TypeError(
             f"Linear: the input is {dr.type_v(leaf).name} and the weights are {dr.type_v(own).name}; convert the input "
             f"with drjit.nn.Cast or drjit.nn.cast()."
+        )
+
+
+def check_precision(leaf: type, where: str) -> None:
+    """Raise ``TypeError`` for packed weights that the backend cannot multiply with: on CUDA, all but half precision."""
+    if dr.backend_v(leaf) == dr.JitBackend.CUDA and not dr.is_half_v(leaf):
+        raise TypeError(
+            f"{where}: the packed weights are {dr.type_v(leaf).name}, but CUDA's cooperative vectors multiply half "
+            f"precision only; allocate the network with drjit.cuda.ad.TensorXf16, or use the LLVM backend."
         )
 
 

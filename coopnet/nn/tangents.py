@@ -68,7 +68,9 @@ def triangles(x: Any, y: Any, tangents: list, octaves: int, shift: float) -> lis
             t = dr.fma(v, 2**i, shift * i)
             slopes.append([_falling(s - dr.round(s)) * (4 * 2**i) for s in (t - 0.25, t)])
     return [
-        rebuilt([dx * slope for k, dx in enumerate(tangent) for i in range(octaves) for slope in slopes[k * octaves + i]], y)
+        rebuilt(
+            [dx * slope for k, dx in enumerate(tangent) for i in range(octaves) for slope in slopes[k * octaves + i]], y
+        )
         for tangent in tangents
     ]
 

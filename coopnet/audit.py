@@ -1,0 +1,211 @@
+"""What working precision does to a field: every layer against the reference in double precision."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from . import reference
+from .dropout import Dropout
+from .key import Key
+from .nn import Encoding, HashGrid, Identity, Module
+from .nn.linear import to_numpy
+from .nn.sequential import apply, flatten
+
+# Layers of drjit.nn whose twins have other names.
+_ALIASES = {"SinEncode": "Sinusoidal", "TriEncode": "Triangular", "Cast": "Identity"}
+# Numbers that a layer is made of, but that its arithmetic does not need.
+_SHAPES = {"in_features", "out_features", "channels", "init_scale"}
+
+
+@dataclass(frozen=True)
+class LayerAudit:
+    """One layer of an :class:`Audit`.
+
+    Errors are relative: ``max_error`` is the largest difference from the reference over the largest value of the
+    reference, ``rms_error`` the same of root mean squares; both have accumulated from the coordinates on, over the
+    finite values. ``own_error`` is the rms error that this layer alone adds, given the input that it got. All three are
+    ``None`` for a layer without a twin in the reference, after which errors start again from zero. ``non_finite``
+    counts infinities and NaN, ``overflows`` those among them where the reference is finite. ``dead`` is the number of
+    units, of ``features``, that are zero for all samples; ``None`` for layers other than ReLU.
+    """
+
+    name: str
+    layer: str
+    features: int
+    max_error: float | None
+    rms_error: float | None
+    own_error: float | None
+    non_finite: int
+    overflows: int
+    dead: int | None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Errors of a field's layers, in order of evaluation; ``print`` it for a table."""
+
+    backend: str
+    precision: str
+    samples: int
+    layers: tuple[LayerAudit, ...]
+
+    @property
+    def finite(self) -> bool:
+        """Is every value of every layer finite?"""
+        return not any(layer.non_finite for layer in self.layers)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Names of the layers without a twin in the reference."""
+        return tuple(layer.name for layer in self.layers if layer.max_error is None)
+
+    def __str__(self) -> str:
+        head = ("layer", "", "max error", "rms error", "own rms", "non-finite", "overflows", "dead")
+        rows = [head]
+        for r in self.layers:
+            errors = [_number(r.max_error), _number(r.rms_error), _number(r.own_error)]
+            dead = "" if r.dead is None else f"{r.dead} of {r.features}"
+            rows.append((r.name, r.layer, *errors, str(r.non_finite), str(r.overflows), dead))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        lines = [
+            f"{self.backend.upper()}, {self.precision} precision, {self.samples} samples, relative to double precision"
+        ]
+        for row in rows:
+            cells = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
+
+
+def audit(encoding: Any, network: Any, parts: list, work: type, precision: str, key: Key | None) -> Audit:
+    """Run ``parts``, single-precision coordinates, through the layers in working and in double precision."""
+    single = type(parts[0])
+    samples = max(dr.width(v) for v in parts)
+    if key is not None and key.index is None:
+        key = Key(key.seed, dr.arange(dr.uint32_array_t(single), samples), key.step)
+    run = _Run(samples, key, [single(v) for v in parts])
+    if isinstance(encoding, (Encoding, Identity)):
+        run.layer("encoding", encoding, lambda x: encoding(x, key))
+    elif encoding is not None:
+        for i, layer in enumerate(flatten([encoding])):
+            run.layer(f"encoding.{i}", layer, lambda x, layer=layer: list(apply([layer], drnn.CoopVec(x), key)))
+    if work is not single:
+        run.row("cast", "float16", [work(v) for v in run.values], run.exact, run.exact_here)
+    for i, layer in enumerate(flatten([network])):
+        run.layer(f"network.{i}", layer, lambda x, layer=layer: list(apply([layer], drnn.CoopVec(x), key)))
+    return Audit(dr.backend_v(single).name.lower(), precision, samples, tuple(run.rows))
+
+
+class _Run:
+    """The two evaluations side by side."""
+
+    def __init__(self, samples: int, key: Key | None, parts: list):
+        self.samples, self.key = samples, key
+        self.values = parts
+        self.exact = self.exact_here = self._numpy(parts)
+        self.rows: list[LayerAudit] = []
+
+    def layer(self, name: str, layer: Any, evaluate: Any) -> None:
+        """Evaluate a layer and its twin, which also starts from what the layer got."""
+        values = list(evaluate(self.values))
+        dr.eval(values)
+        exact, here = (_twin(layer, x, self.key, self.samples) for x in (self.exact, self.exact_here))
+        self.row(name, _short(layer), values, exact, here, _is_relu(layer))
+
+    def row(self, name: str, layer: str, values: list, exact: Any, here: Any, relu: bool = False) -> None:
+        """Note a layer's output ``values`` against the reference's, from exact and from equal inputs."""
+        got = self._numpy(values)
+        known = exact is not None
+        finite = np.isfinite(got)
+        largest, rms = _errors(got, exact) if known else (None, None)
+        own = _errors(got, here)[1] if known else None
+        overflows = int(np.sum(~finite & np.isfinite(exact))) if known else 0
+        dead = int(np.sum(~np.any(got != 0, axis=1))) if relu else None
+        bad = int(np.sum(~finite))
+        self.rows.append(LayerAudit(name, layer, len(got), largest, rms, own, bad, overflows, dead))
+        self.values, self.exact, self.exact_here = values, exact if known else got, got
+
+    def _numpy(self, parts: list) -> np.ndarray:
+        rows = [dr.detach(v).numpy().astype(np.float64) for v in parts]
+        return np.stack([np.broadcast_to(row, self.samples) for row in rows])
+
+
+def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarray | None:
+    """The reference's output for ``x``, or ``None`` if it does not know the layer.
+
+    A twin is ``reference.OPS``' entry for the name of the layer's type; its parameters beside ``x`` are the layer's
+    attributes of the same names. Only what holds arrays is taken apart here.
+    """
+    cls = type(layer)
+    if cls.__module__.split(".")[0] not in ("coopnet", "drjit"):
+        return None  # somebody else's, whatever its name
+    with np.errstate(all="ignore"):
+        if isinstance(layer, drnn.Linear):
+            weights, bias = to_numpy(layer)
+            return reference.linear(weights, x, bias)
+        if isinstance(layer, Dropout):
+            if key is None or layer.p == 0:
+                return x
+            index, step, seed = key.words_numpy(samples)
+            number = int(seed[0][0]) + (int(seed[1][0]) << 32)
+            return reference.dropout(x, layer.p, number, index, step, layer.stream or 0, layer.bits)
+        if isinstance(layer, HashGrid):
+            grid = layer.grid.value
+            names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution", "per_level_scale")
+            options = {name: getattr(layer, name) for name in names}
+            scales = [grid._level_scale(level) for level in range(layer.n_levels)]
+            return reference.hash_grid(x, dr.detach(grid.data).numpy(), **options, level_scales=scales)
+        twin = reference.OPS.get(_ALIASES.get(cls.__name__, cls.__name__))
+        if twin is None:
+            return None
+        arguments = _arguments(layer, twin)
+        return None if arguments is None else np.asarray(twin(x, **arguments), np.float64)
+
+
+def _arguments(layer: Any, twin: Any) -> dict[str, Any] | None:
+    """The twin's arguments beside the input, or ``None`` if the layer does not state them all."""
+    arguments = {}
+    _, *parameters = inspect.signature(twin).parameters.values()
+    for parameter in parameters:
+        if isinstance(value := getattr(layer, parameter.name, None), (int, float, str)):
+            arguments[parameter.name] = value
+        elif parameter.default is inspect.Parameter.empty:
+            return None
+    for name in getattr(type(layer), "DRJIT_STRUCT", None) or ():
+        # a number of the layer that the twin has no place for: another function
+        if isinstance(getattr(layer, name, None), (int, float)) and name not in arguments and name not in _SHAPES:
+            return None
+    return arguments
+
+
+def _errors(got: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
+    """Largest and rms difference, relative to the largest and rms value of ``exact``, over what is finite."""
+    finite = np.isfinite(got) & np.isfinite(exact)
+    if not finite.any():
+        return math.nan, math.nan
+    e, value = np.abs(got - exact)[finite], np.abs(exact[finite])
+    return _ratio(e.max(), value.max()), _ratio(math.sqrt(np.mean(e**2)), math.sqrt(np.mean(value**2)))
+
+
+def _ratio(a: float, b: float) -> float:
+    return float(a / b) if b > 0 else (0.0 if a == 0 else math.inf)
+
+
+def _is_relu(layer: Any) -> bool:
+    return isinstance(layer, drnn.ReLU) or (isinstance(layer, Module) and getattr(layer, "function", None) == "relu")
+
+
+def _short(layer: Any) -> str:
+    if isinstance(layer, drnn.Linear):
+        return f"Linear({layer.config[0]}, {layer.config[1]})"
+    return type(layer).__name__
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1e}"

@@ -1,0 +1,166 @@
+"""Fields audited: errors by layer, overflow, dead units, and layers that the reference does not know."""
+
+from __future__ import annotations
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet import reference as ref
+from coopnet.nn.linear import check_precision
+
+
+def coordinates(ns, samples=300, seed=0):
+    p = ns.Array2f(np.random.default_rng(seed).random((2, samples)).astype(np.float32))
+    dr.make_opaque(p)
+    return p
+
+
+def precisions(backend):
+    return ["half"] if backend == "cuda" else ["single", "half"]
+
+
+ENCODINGS = {
+    "none": lambda: None,
+    "identity": cn.Identity,
+    "sinusoidal": lambda: cn.Sinusoidal(4, shift=0.2, in_features=2),
+    "triangular": lambda: cn.Triangular(4, in_features=2),
+    "grid": lambda: cn.HashGrid(2, n_levels=3, hashmap_size=2**8, base_resolution=4, init_scale=1.0),
+    "drjit": lambda: drnn.SinEncode(3),
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_known_layers(ns, backend, encoding):
+    """Every layer of ours has a twin, found with its parameters, and errors have the size of the precision."""
+    p = coordinates(ns)
+    n_in = 2 if encoding in ("none", "identity") else -1
+    layers = [cn.Linear(n_in, 8), cn.Tanh(), cn.Linear(-1, 8), cn.Sine(3.0), cn.LeakyReLU(0.3), cn.Dropout(0.3)]
+    if backend == "llvm" or encoding == "sinusoidal":
+        layers += [cn.Sigmoid(), cn.SiLU(), cn.Softplus(), cn.ReLU(), cn.Linear(-1, 3, bias=False), cn.Exp()]
+    for precision in precisions(backend):
+        field = cn.NeuralField(ENCODINGS[encoding](), cn.Sequential(*layers), in_features=2).build(backend, precision)
+        report = field.audit(p, cn.Key(2**40 + 3, step=2))
+        assert report.finite and not report.unknown
+        assert (report.backend, report.precision, report.samples) == (backend, precision, 300)
+        for layer in report.layers:
+            limit = 3e-2 if precision == "half" else 1e-5
+            assert layer.rms_error < limit and layer.own_error < limit and layer.max_error < 3 * limit, layer
+            assert layer.overflows == layer.non_finite == 0
+        if precision == "half":
+            assert report.layers[-1].rms_error > 1e-5  # and not zero either
+
+
+def test_a_wrong_layer_is_found(ns, backend):
+    """A layer that computes something else shows in its own error, later ones only in the accumulated one."""
+    p = coordinates(ns)
+    field = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 8), cn.Sine(2.0), cn.Linear(-1, 4))).build(backend)
+    sine = field.network.layers[1]
+    sine.params = lambda: (2.2,)
+    good, bad, after = field.audit(p).layers[-3:]
+    assert bad.layer == "Sine" and bad.own_error > 0.05
+    assert after.rms_error > 0.02 and after.own_error < 1e-2 and good.rms_error < 1e-2
+
+
+def test_dead_units(ns, backend):
+    p = coordinates(ns)
+    field = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 4), cn.ReLU(), cn.Linear(-1, 2)))
+    dtype = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
+    field = field.allocate(dtype, "half" if backend == "cuda" else "single")
+    first = field.network.layers[0]
+    first.bias = type(first.bias)([-50, 50, -50, 50])
+    relu = field.pack().audit(p).layers[-2]
+    assert relu.layer == "ReLU" and (relu.dead, relu.features) == (2, 4)
+    assert [r.dead for r in field.audit(p).layers if r.layer == "Linear(2, 4)"] == [None]
+
+
+def test_overflow_in_half_precision(ns, backend):
+    """exp(20) is no half; the network says so, and where."""
+    p = coordinates(ns)
+    field = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 2), cn.Exp(), cn.Linear(-1, 1)))
+    field = field.allocate(ns.TensorXf16, "half")
+    first = field.network.layers[0]
+    first.bias = type(first.bias)([20, 0])
+    report = field.pack().audit(p)
+    by_layer = {r.layer: r for r in report.layers}
+    assert not report.finite
+    assert by_layer["Linear(2, 2)"].non_finite == 0
+    assert by_layer["Exp"].overflows == by_layer["Exp"].non_finite == 300
+    assert by_layer["Exp"].rms_error < 1e-2  # of the finite unit
+
+
+class Doubling(cn.Module):
+    def __call__(self, x, key=None):
+        return x * 2
+
+
+class Tanh(cn.Module):
+    """Not the Tanh that the reference has."""
+
+    def __call__(self, x, key=None):
+        return x * 2
+
+
+def test_unknown_layers(ns, backend):
+    p = coordinates(ns)
+    for layer in (Doubling(), Tanh()):
+        field = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 4), layer, cn.Sine())).build(backend)
+        report = field.audit(p)
+        assert report.unknown == ("network.1",)
+        unknown, after = report.layers[-2:]
+        assert unknown.max_error is None and unknown.rms_error is None and unknown.own_error is None
+        assert after.rms_error < (1e-2 if backend == "cuda" else 1e-6)
+        assert "unknown" in str(report)
+
+
+def test_print(ns, backend):
+    field = cn.NeuralField(cn.Sinusoidal(2, in_features=2), cn.MLP(-1, 1, 8, 1)).build(backend)
+    lines = str(field.audit(coordinates(ns))).splitlines()
+    assert lines[0].startswith(f"{backend.upper()}, {field.precision} precision, 300 samples")
+    assert lines[1].split()[:3] == ["layer", "max", "error"]
+    cast = backend == "cuda"
+    assert len(lines) == 2 + 1 + cast + 3  # encoding, cast, linear, relu, linear
+    assert lines[2].startswith("encoding") and " of 8" in lines[-2]
+
+
+def test_it_is_the_field(ns, backend):
+    """The layers one by one give what the field gives."""
+    p = coordinates(ns)
+    field = cn.NeuralField(cn.Sinusoidal(2, in_features=2), cn.MLP(-1, 1, 8, 2, dropout=0.2)).build(backend)
+    exact = ref.sinusoidal(p.numpy(), 2)
+    plain = cn.NeuralField(cn.Sinusoidal(2, in_features=2), cn.MLP(-1, 1, 8, 2, dropout=0.2))
+    plain = plain.allocate(ns.TensorXf16 if backend == "cuda" else ns.TensorXf, field.precision)
+    weights = [layer.weights.numpy() for layer in plain.network.layers if isinstance(layer, cn.Linear)]
+    y = ref.mlp(weights, exact, "relu", dropout=(0.2, 16, 4))
+    got = field(p, cn.Key(4)).numpy()
+    error = np.abs(got - y).max() / np.abs(y).max()
+    assert abs(field.audit(p, cn.Key(4)).layers[-1].max_error - error) < (5e-3 if backend == "cuda" else 1e-6)
+
+
+def test_errors(ns, backend):
+    field = cn.NeuralField(None, cn.Linear(2, 1)).build(backend)
+    with pytest.raises(ValueError, match=r"NeuralField.audit: p has 3 coordinates"):
+        field.audit(ns.Array3f(1))
+    with pytest.raises(ValueError, match=r"NeuralField.audit: the field is not built yet"):
+        cn.NeuralField(None, cn.Linear(2, 1)).audit(ns.Array2f(1))
+
+    def body(i):
+        field.audit(ns.Array2f(1, 2))
+        return (i + 1,)
+
+    with pytest.raises(RuntimeError) as error:
+        dr.while_loop((ns.UInt32(0),), lambda i: i < 2, body, mode="symbolic")
+    assert "audit the field outside" in str(error.value.__cause__ or error.value)
+
+
+def test_single_precision_weights_on_cuda():
+    """Known by their type alone, so that it can be checked without a GPU."""
+    from drjit.cuda.ad import Float, Float16
+    from drjit.llvm.ad import Float as OnCPU
+
+    check_precision(Float16, "Linear")
+    check_precision(OnCPU, "Linear")
+    with pytest.raises(TypeError, match="Linear: the packed weights are Float32, but CUDA's .* half precision only"):
+        check_precision(Float, "Linear")
