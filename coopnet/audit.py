@@ -68,7 +68,7 @@ class Audit:
 
     def __str__(self) -> str:
         head = ("layer", "", "max error", "rms error", "own rms", "non-finite", "overflows", "dead")
-        rows = [head]
+        rows: list[tuple[str, ...]] = [head]
         for r in self.layers:
             errors = [_number(r.max_error), _number(r.rms_error), _number(r.own_error)]
             dead = "" if r.dead is None else f"{r.dead} of {r.features}"

@@ -74,14 +74,14 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     Costs two evaluations per coordinate. For hash grids its gradients reach all cells within ``eps`` of a point, where
     those of :meth:`NeuralField.value_and_grad` stay in one cell; shrinking ``eps`` during training from the size of
     coarse cells to that of fine ones lets details appear by and by (Li et al. 2023, *Neuralangelo*, section 3.2). The
-    error is about :math:`\epsilon^2 |f'''| / 6` plus the rounding of ``f`` over ``eps``: an ``eps`` below 0.01 is
-    seldom of use with networks in half precision.
+    error is about :math:`\epsilon^2 |f'''| / 6`, plus the rounding of ``f`` over ``eps``, about :math:`10^{-3} |f| /
+    \epsilon` with networks in half precision.
 
     Args:
         field: a :class:`NeuralField`, or a function ``field(p)`` (``field(p, key)`` if there is a key).
         p: coordinates as a field takes them.
-        eps: half the distance of the two points, in the units of ``p``: a positive number, or a Dr.Jit array (one number
-            or one per sample), which a frozen function can change without being recorded anew.
+        eps: half the distance of the two points, in the units of ``p``: a positive number, or a Dr.Jit array (one
+            number or one per sample), which a frozen function can change without being recorded anew.
         key: as in a call of the field; all evaluations see the same dropout masks.
 
     Returns:

@@ -28,9 +28,10 @@ class NeuralField(Module):
     r"""A function of coordinates, :math:`f(p) = \mathrm{network}(\mathrm{encoding}(p))`.
 
     Coordinates and the encoding are single precision; the network runs in the precision the backend is best at (half
-    on CUDA, single on LLVM); outputs are single precision again. The casts between carry gradients. Parameters of
-    both parts are one mapping, ``"encoding.data"`` for a hash grid and ``"network.weights"`` for the packed matrices,
-    so that one optimizer sees both.
+    on CUDA, single on LLVM); outputs are single precision again, and so are derivatives with respect to coordinates.
+    The casts between carry gradients; ``docs/precision.md`` has the rules and measured errors, and :meth:`audit` those
+    of a given field. Parameters of both parts are one mapping, ``"encoding.data"`` for a hash grid and
+    ``"network.weights"`` for the packed matrices, so that one optimizer sees both.
 
     Args:
         encoding: an :class:`Encoding`, another ``drjit.nn`` module, or ``None``.
@@ -163,7 +164,8 @@ class NeuralField(Module):
         y, rows = self._jacobian(p, key, "NeuralField.value_and_grad")
         if len(rows) != 1:
             raise ValueError(
-                f"NeuralField.value_and_grad: the field has {len(rows)} outputs, but a gradient needs one; use jacobian()."
+                f"NeuralField.value_and_grad: the field has {len(rows)} outputs, but a gradient needs one; use "
+                f"jacobian()."
             )
         return y, rows[0]
 
@@ -279,8 +281,8 @@ class NeuralField(Module):
     def audit(self, p: Any, key: Key | None = None) -> Audit:
         """Compare every layer in working precision with the float64 reference, on the batch ``p``.
 
-        Reports errors, overflows and other non-finite values, and dead ReLU units. Layers run one by one, and everything
-        is copied to the host: for looking into a field, not for inner loops.
+        Reports errors, overflows and other non-finite values, and dead ReLU units. Layers run one by one, and
+        everything is copied to the host: for looking into a field, not for inner loops.
 
         Args:
             p, key: as in a call.
@@ -292,7 +294,7 @@ class NeuralField(Module):
         >>> print(field.audit(p))
         """
         where = "NeuralField.audit"
-        kind, leaf, parts, key = self._enter(p, key, where)
+        _, leaf, parts, key = self._enter(p, key, where)
         if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
             raise RuntimeError(f"{where}: called while Dr.Jit records a function or loop; audit the field outside.")
         assert self.precision is not None

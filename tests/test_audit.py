@@ -162,5 +162,5 @@ def test_single_precision_weights_on_cuda():
 
     check_precision(Float16, "Linear")
     check_precision(OnCPU, "Linear")
-    with pytest.raises(TypeError, match="Linear: the packed weights are Float32, but CUDA's .* half precision only"):
+    with pytest.raises(TypeError, match=r"Linear: the packed weights are Float32, but CUDA's .* half precision only"):
         check_precision(Float, "Linear")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import runpy
+from pathlib import Path
 
 import drjit as dr
 import drjit.nn as drnn
@@ -211,7 +213,7 @@ def test_one_kernel(ns, backend):
 @pytest.mark.parametrize("name", NAMES)
 def test_eikonal_gradients(ns, backend, name, path):
     """Of a loss on the gradient: with respect to weights and coordinates, by every path."""
-    if path != "auto" and (name not in ("relu", "softplus", "silu") or backend == "cuda" and name != "softplus"):
+    if path != "auto" and (name not in ("relu", "softplus", "silu") or (backend == "cuda" and name != "softplus")):
         pytest.skip("covered by the other activations")
     x, p = coordinates(ns)
     twin = Twin(ns, backend, None, name, dropout=0.25)
@@ -410,11 +412,11 @@ def test_second_derivatives(ns, backend, name):
     if FUNCTIONS[name].flat:
         assert not np.any(np.abs(expected) > 1e-6)
         return
-    close(list(stage.second(w, x, stage.forward(x, None)))[0].numpy(), expected, tolerance)
+    close(next(iter(stage.second(w, x, stage.forward(x, None)))).numpy(), expected, tolerance)
     held = FUNCTIONS[name]
     FUNCTIONS[name] = dataclasses.replace(held, second=None)
     try:
-        close(list(stage.second(w, x, stage.forward(x, None)))[0].numpy(), expected, tolerance)
+        close(next(iter(stage.second(w, x, stage.forward(x, None)))).numpy(), expected, tolerance)
     finally:
         FUNCTIONS[name] = held
 
@@ -569,3 +571,36 @@ def test_combinations_agree(ns, backend):
         _, slope = twin.field.jvp(p, v)
         np.testing.assert_array_equal(g.numpy(), row.numpy())
         close(slope.numpy()[0], dr.dot(row, v).numpy(), 3e-2 if backend == "cuda" else 1e-6)
+
+
+# ---- The reference and the example -------------------------------------------------------------------------
+
+
+def test_the_reference_agrees_with_itself():
+    """Forward derivatives against the adjoints: <dy, J dx> = <J^T dy, dx>."""
+    rng = np.random.default_rng(0)
+    x, dx = rng.random((2, 50)), rng.normal(size=(2, 50))
+    table = rng.normal(size=sum(level.size for level in ref.hash_grid_levels(2, **GRID)) * 2)
+    weights = [rng.normal(size=s) for s in ((8, 2), (8, 8), (3, 8))]
+    for forward, adjoint in [
+        (ref.sinusoidal_jvp(x, dx, 3, 0.1), lambda dy: ref.sinusoidal_vjp(x, dy, 3, 0.1)),
+        (ref.triangular_jvp(x, dx, 3, 0.1), lambda dy: ref.triangular_vjp(x, dy, 3, 0.1)),
+        (ref.hash_grid_jvp(x, table, dx, **GRID), lambda dy: ref.hash_grid_vjp(x, table, dy, **GRID)[0]),
+        (
+            ref.mlp_jvp(weights, x, dx, "silu", "tanh", dropout=(0.3,))[1],
+            lambda dy: ref.mlp_vjp(weights, x, dy, "silu", "tanh", dropout=(0.3,))[1],
+        ),
+    ]:
+        dy = rng.normal(size=forward.shape)
+        np.testing.assert_allclose((dy * forward).sum(axis=0), (adjoint(dy) * dx).sum(axis=0), atol=1e-9)
+
+
+def test_example(monkeypatch, capsys):
+    path = Path(cn.__file__).parent.parent / "examples" / "eikonal.py"
+    for shape in ("circle", "box"):
+        monkeypatch.setattr("sys.argv", [str(path), shape, "12"])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(path), run_name="__main__")
+        assert end.value.code == 0
+        text = capsys.readouterr().out
+        assert 0.3 < float(text.split("mean |grad| ")[1].split(",")[0]) < 1.3, text

@@ -191,6 +191,28 @@ def test_frozen_with_changing_batches(ns, backend, path):
     assert recordings[4] > recordings[2]
 
 
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_frozen_constant_gradients(ns, backend, path):
+    """A gradient that is the same for all samples is a constant, which does not follow the number of samples."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=0)).build(backend)
+
+    def step(field, x):
+        dr.backward(dr.sum(field(x)[0]) * (1 / 1000))
+        return dr.grad(field["network.weights"])
+
+    frozen = dr.freeze(step)
+    for samples in (3000, 3000, 1500, 5000):
+        x = [ns.Float(v) + 1e-3 for v in np.random.default_rng(0).random((2, samples))]
+        dr.eval(x)
+        results = []
+        for function in (frozen, step):
+            dr.disable_grad(field["network.weights"])
+            dr.enable_grad(field["network.weights"])
+            with cn.gradient_path(path):
+                results.append(function(field, x).numpy().astype(np.float64))
+        agree(results[:1], results[1:], backend, 0.5)
+
+
 def test_gradients_accumulate(ns, backend):
     """Two backward passes, and two calls in one expression, add up."""
     net, _, _ = network(ns, backend)

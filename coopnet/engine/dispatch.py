@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import drjit as dr
 import drjit.nn as drnn
 
-from . import jets
 from ..key import Key, inside_call
+from . import jets
 from .banks import SAMPLES, BankOp, ScopeBankOp, banks_in_scope
 from .deferred import outside
 from .modes import forced_path, is_deterministic, warn_stall

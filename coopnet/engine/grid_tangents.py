@@ -2,8 +2,8 @@ r"""Hash grids together with their forward derivatives.
 
 A level interpolates multilinearly: with :math:`w_c(x)` the weight of corner :math:`c` of the cell, its features are
 :math:`\sum_c w_c(x) \theta_c`, and their derivative in direction :math:`\dot x` is
-:math:`\sum_c (\nabla w_c \cdot \dot x) \theta_c`, exact within the cell. It is constant along each axis and jumps between
-cells; second derivatives exist across axes only.
+:math:`\sum_c (\nabla w_c \cdot \dot x) \theta_c`, exact within the cell. It is constant along each axis and jumps
+between cells; second derivatives exist across axes only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def corners(grid: Grid, coordinates: list, tangents: list[list]) -> Iterator[tup
 
 
 def features(grid: Grid, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-    """The encoded ``coordinates`` and their derivatives, differentiably; as ``Grid.features`` where it comes to sums."""
+    """The encoded ``coordinates`` and their derivatives, differentiably; parameter gradients as ``Grid.features``."""
     attached = grid.data
     exact = dr.grad_enabled(attached) and is_reproducible(grid.dtype)
     values = _look_up(grid, dr.detach(attached) if exact else attached, coordinates, tangents)

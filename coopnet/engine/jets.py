@@ -94,7 +94,8 @@ class JetPlan(Plan):
         moved = self.split(dxs)
         for i, (stage, dstage) in enumerate(zip(stages, tangents, strict=True)):
             jet = values[i]
-            if isinstance(stage, Affine) and isinstance(dstage, Affine):
+            if isinstance(stage, Affine):
+                assert isinstance(dstage, Affine)
                 matrix, dmatrix = stage.linear(), dstage.linear()
                 moved = [
                     matrix.forward(d, None) + (dmatrix if k else dstage).forward(x, None)

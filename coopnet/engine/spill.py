@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
-import drjit.nn as drnn
 
 from ..key import Key
 from . import blas

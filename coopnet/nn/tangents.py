@@ -1,8 +1,9 @@
 r"""Forward derivatives of layers that the engine does not know.
 
 A layer's rule is its method ``jvp(x, tangents, key=None) -> (y, tangents of y)``: with ``y = f(x)`` it maps every
-tangent :math:`\dot x` to :math:`J_f(x)\,\dot x`, in arithmetic that Dr.Jit can differentiate again. ``x`` and tangents are
-``CoopVec``s; encodings also take lists of arrays. The rules of ``drjit.nn``'s own layers stand here, in :data:`RULES`.
+tangent :math:`\dot x` to :math:`J_f(x)\,\dot x`, in arithmetic that Dr.Jit can differentiate again. ``x`` and its
+tangents are ``CoopVec``s; encodings also take lists of arrays. The rules of ``drjit.nn``'s own layers stand here, in
+:data:`RULES`.
 """
 
 from __future__ import annotations
