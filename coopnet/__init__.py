@@ -33,6 +33,7 @@ from .nn import (  # noqa: E402
 from .philox import philox4x32  # noqa: E402
 from .seeded import seeded_dropout  # noqa: E402
 from .training import FitResult, fit, uniform  # noqa: E402
+from .uncertainty import mc_dropout  # noqa: E402
 
 __version__ = "0.1.0"
 
@@ -66,6 +67,7 @@ __all__ = [
     "fit",
     "gradient_path",
     "load",
+    "mc_dropout",
     "nn",
     "philox4x32",
     "save",

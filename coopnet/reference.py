@@ -560,10 +560,19 @@ def welford(samples: Iterable[Any]) -> tuple[Array, Array]:
     return mean, np.sqrt(spread / count)
 
 
+def mc_dropout(field: Callable[[int], Array], samples: int, step: int = 0) -> tuple[Array, Array]:
+    """Mean and population standard deviation of ``field(step * samples + i)``, ``i < samples``, steps modulo 2^32.
+
+    ``field`` maps the step of a key to the outputs under its masks (Gal and Ghahramani 2016).
+    """
+    return welford(field((step * samples + i) % 2**32) for i in range(samples))
+
+
 OPS: dict[str, Callable[..., Any]] = {
     "philox4x32": philox4x32,
     "dropout": dropout,
     "dropout_mask": keep_mask,
+    "mc_dropout": mc_dropout,
     "seeded_dropout": seeded_dropout,
     "Dropout": dropout,
     "Linear": linear,

@@ -153,6 +153,7 @@ ALLOWED = {
     "engine": GROUND | {"key", "dropout"},
     "nn": GROUND | {"key", "dropout", "engine"},
     "field": GROUND | {"key", "dropout", "engine", "nn"},
+    "uncertainty": GROUND | {"key", "dropout", "engine", "nn", "field"},
     "io": GROUND | {"key", "dropout", "engine", "nn", "field"},
     "training": GROUND | {"key", "dropout", "engine", "nn", "field", "io"},
 }
