@@ -39,7 +39,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
 
     :math:`\sigma` divides by :math:`n`, as in the paper and ``np.std``; multiply by :math:`\sqrt{n / (n - 1)}` for the
     unbiased variance. It is what the *model* doesn't know. The predictive deviation of a measurement with noise of
-    variance :math:`1 / \tau` is :math:`\sqrt{\sigma^2 + 1 / \tau}` (eq. 7 there); ``examples/uncertainty.py`` fits
+    variance :math:`1 / \tau` is :math:`\sqrt{\sigma^2 + 1 / \tau}` (section 4 there); ``examples/uncertainty.py`` fits
     :math:`\tau` on held-out data.
 
     Both results are differentiable in reverse mode with respect to ``x`` and the parameters of ``field``: another loop

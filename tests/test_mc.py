@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import drjit as dr
 import drjit.nn as drnn
 import numpy as np
@@ -194,6 +197,21 @@ def test_other_modules_may_drop_as_they_like(backend, ns):
     mean, deviation = cn.mc_dropout(Noisy(), p, cn.Key(0), 400)
     np.testing.assert_allclose(mean.numpy(), p.numpy(), atol=0.3)
     np.testing.assert_allclose(deviation.numpy(), p.numpy(), atol=0.3)
+
+
+def test_the_example_runs(backend, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    path = Path(cn.__file__).parent.parent / "examples" / "uncertainty.py"
+    spec = importlib.util.spec_from_file_location("uncertainty_example", path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    for name, value in (("STEPS", 20), ("MASKS", 8)):
+        monkeypatch.setattr(example, name, value)
+    monkeypatch.setattr(cn.backend, "require", lambda name: backend)
+    monkeypatch.setattr("sys.argv", ["uncertainty.py", str(tmp_path / "figure.png")])
+    assert example.main() == 0
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert "within 2 sigma" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
