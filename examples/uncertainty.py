@@ -109,9 +109,7 @@ def main() -> int:
     gap = (x > GAP[0]) & (x < GAP[1])
     on_data = ~gap & (x > LIMITS[0]) & (x < LIMITS[1])
     ratio = deviation[gap].mean() / deviation[on_data].mean()
-    print(
-        f"model sigma: {deviation[gap].mean():.3f} in the gap, {deviation[on_data].mean():.3f} on the data: {ratio:.1f} x"
-    )
+    print(f"model sigma in the gap: {deviation[gap].mean():.3f}, {ratio:.1f} times that on the data")
     inside = np.mean(abs(curve(x) - mean)[gap] < 2 * np.sqrt(deviation**2 + 1 / tau)[gap])
     print(f"of the curve in the gap, {100 * inside:.0f} % lies within 2 sigma")
     draw(path, x, mean, deviation, np.sqrt(deviation**2 + 1 / tau), data)
