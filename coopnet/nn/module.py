@@ -71,7 +71,7 @@ class Module(drnn.Module):
 
         Args:
             name: the place in the tree, as in checkpoints: ``"layers.0.weights"`` (or ``"layers.0.weight"``),
-                ``"layers.0.bias"``, ``"encoding.data"``. A field's network may be left out: ``"layers.0.weights"`` is its
+                ``"layers.0.bias"``, ``"encoding.data"``. Of a field, ``"layers.0.weights"`` is short for
                 ``"network.layers.0.weights"``.
 
         Returns:

@@ -72,7 +72,8 @@ def places(owner: Any, attribute: str) -> Any:
     flat = value.buffer if isinstance(value, drnn.MatrixView) else value
     uint32 = dr.uint32_array_t(dr.leaf_t(type(flat)))
     i = dr.arange(uint32, int(np.prod(shape)))
-    columns = (*_stored_shape(value), 1)[1]
+    row, column = (i // shape[1], i % shape[1]) if len(shape) == 2 else (i, uint32(0))
+    columns = (*_stored_shape(value), 1)[1]  # as stored
     if not isinstance(value, drnn.MatrixView):
         return row * columns + column if is_matrix(owner, attribute) else i
     if value.layout == "row_major" or dr.backend_v(uint32) == dr.JitBackend.LLVM:
