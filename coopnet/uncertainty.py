@@ -10,6 +10,7 @@ import numpy as np
 
 from . import kinds
 from .dropout import Dropout
+from .engine.modes import is_deterministic
 from .field import NeuralField
 from .key import Key
 from .nn.module import children
@@ -38,14 +39,13 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     is not packed and takes tensors is evaluated pass by pass, since its matrix products are kernels of their own.
 
     :math:`\sigma` divides by :math:`n`, as in the paper and ``np.std``; multiply by :math:`\sqrt{n / (n - 1)}` for the
-    unbiased variance. It is what the *model* doesn't know. The predictive deviation of a measurement with noise of
+    root of the unbiased variance. It is what the *model* doesn't know. The predictive deviation of a measurement with noise of
     variance :math:`1 / \tau` is :math:`\sqrt{\sigma^2 + 1 / \tau}` (section 4 there); ``examples/uncertainty.py`` fits
     :math:`\tau` on held-out data.
 
     Both results are differentiable in reverse mode with respect to ``x`` and the parameters of ``field``: another loop
-    evaluates the passes again, so memory does not grow with ``samples``. Like all networks in symbolic loops, this
-    accumulates weight gradients with atomics, on CUDA in half precision; to train through many samples, repeat the
-    inputs under different ``key.index`` instead.
+    evaluates the passes again, so memory does not grow with ``samples``. As in all symbolic loops, gradients of weights
+    are sums in no fixed order. Under ``dr.suspend_grad()`` that loop is not even traced.
 
     Args:
         field: a :class:`NeuralField` or another :class:`Module` with at least one :class:`Dropout`.
@@ -60,6 +60,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
         ValueError: ``field`` has no dropout; ``samples`` out of range; ``x`` empty or of another shape.
         TypeError: ``field`` is no :class:`Module`; ``key`` is no :class:`Key`; ``samples`` is no int; ``x`` of another
             kind.
+        RuntimeError: ``field`` tracks gradients inside :func:`coopnet.deterministic`.
 
     >>> mean, deviation = cn.mc_dropout(field, [x], cn.Key(seed=0), samples=64)
     """
@@ -179,7 +180,13 @@ def _welford(values: list, n: Any, mean: list, spread: list) -> tuple[list, list
 
 
 def _differentiable(field: Any, parts: list) -> bool:
-    return dr.grad_enabled(parts) or any(dr.grad_enabled(v) for v in field.values())
+    weights = any(dr.grad_enabled(v) for v in field.values())
+    if weights and is_deterministic():
+        raise RuntimeError(
+            f"{_WHERE}: inside deterministic() the gradient of its loop is not possible, which accumulates with atomics, "
+            f"in no fixed order; call it under dr.suspend_grad(), or evaluate the passes one by one."
+        )
+    return weights or dr.grad_enabled(parts)
 
 
 def _check(field: Any, key: Any, samples: Any) -> None:

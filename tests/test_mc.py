@@ -147,7 +147,8 @@ def test_passes_share_no_mask_between_steps(backend, ns):
     np.testing.assert_allclose((a + b) / 2, both, atol=1e-6)
 
 
-def test_gradient(backend, ns):
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_gradient(backend, ns, path):
     """Of a loss of both moments, with respect to inputs and weights, against the moments written out."""
     field, samples = make_field(backend), 5
 
@@ -156,7 +157,7 @@ def test_gradient(backend, ns):
             value = type(field[name])(dr.detach(field[name]))
             dr.enable_grad(value)
             field[name] = value
-        p = dr.detach(points(ns))
+        p = dr.detach(points(ns, 300))  # enough for several banks
         dr.enable_grad(p)
         mean, deviation = moments(p)
         loss = sum(dr.sum(m * m + s * (i + 1)) for i, (m, s) in enumerate(zip(mean, deviation, strict=True)))
@@ -168,10 +169,24 @@ def test_gradient(backend, ns):
         mean = sum(ys[1:], ys[0]) / samples
         return mean, dr.sqrt(sum(dr.square(y - mean) for y in ys) / samples)
 
-    got = gradients(lambda p: cn.mc_dropout(field, p, cn.Key(3, step=2), samples))
+    with cn.gradient_path(path):
+        got = gradients(lambda p: cn.mc_dropout(field, p, cn.Key(3, step=2), samples))
     for a, b in zip(got, gradients(written_out), strict=True):
         assert abs(b).max() > 0.1
         np.testing.assert_allclose(a, b, atol=abs(b).max() * (1e-5 if backend == "llvm" else 2e-2))
+
+
+def test_deterministic_refuses_gradients_only(backend, ns):
+    field, p = make_field(backend), points(ns)
+    plain = cn.mc_dropout(field, p, cn.Key(0), 3)[0].numpy()
+    value = type(field["network.weights"])(field["network.weights"])
+    dr.enable_grad(value)
+    field["network.weights"] = value
+    with cn.deterministic():
+        with pytest.raises(RuntimeError, match="deterministic"):
+            cn.mc_dropout(field, p, cn.Key(0), 3)
+        with dr.suspend_grad():
+            assert np.array_equal(cn.mc_dropout(field, p, cn.Key(0), 3)[0].numpy(), plain)
 
 
 def test_no_gradient_at_zero_deviation(backend, ns):
