@@ -39,9 +39,9 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     is not packed and takes tensors is evaluated pass by pass, since its matrix products are kernels of their own.
 
     :math:`\sigma` divides by :math:`n`, as in the paper and ``np.std``; multiply by :math:`\sqrt{n / (n - 1)}` for the
-    root of the unbiased variance. It is what the *model* doesn't know. The predictive deviation of a measurement with noise of
-    variance :math:`1 / \tau` is :math:`\sqrt{\sigma^2 + 1 / \tau}` (section 4 there); ``examples/uncertainty.py`` fits
-    :math:`\tau` on held-out data.
+    root of the unbiased variance. It is what the *model* doesn't know. The predictive deviation of a measurement with
+    noise of variance :math:`1 / \tau` is :math:`\sqrt{\sigma^2 + 1 / \tau}` (section 4 there);
+    ``examples/uncertainty.py`` fits :math:`\tau` on held-out data.
 
     Both results are differentiable in reverse mode with respect to ``x`` and the parameters of ``field``: another loop
     evaluates the passes again, so memory does not grow with ``samples``. As in all symbolic loops, gradients of weights
@@ -183,8 +183,8 @@ def _differentiable(field: Any, parts: list) -> bool:
     weights = any(dr.grad_enabled(v) for v in field.values())
     if weights and is_deterministic():
         raise RuntimeError(
-            f"{_WHERE}: inside deterministic() the gradient of its loop is not possible, which accumulates with atomics, "
-            f"in no fixed order; call it under dr.suspend_grad(), or evaluate the passes one by one."
+            f"{_WHERE}: inside deterministic() the gradient of its loop is not possible, which accumulates with "
+            f"atomics, in no fixed order; call it under dr.suspend_grad(), or evaluate the passes one by one."
         )
     return weights or dr.grad_enabled(parts)
 
