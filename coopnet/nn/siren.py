@@ -24,7 +24,7 @@ class SIREN(Sequential):
     :math:`\pm 1/\sqrt n`, as in the authors' code. For inputs in [-1, 1] the arguments of all sines then have the same
     distribution whatever the depth. It takes coordinates as they are: leave the encoding of a field ``None``.
 
-    Allocated, it is a plain :class:`Sequential` of :class:`Linear` and :class:`Sine` layers.
+    Allocated, and in checkpoints, it is a plain :class:`Sequential` of :class:`Linear` and :class:`Sine` layers.
 
     Args:
         in_features: width of the input; -1 takes it from ``alloc``.
