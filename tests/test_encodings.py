@@ -605,6 +605,27 @@ def test_gradients_of_fields_by_differences(ns, backend, name):
     assert slope == pytest.approx(difference, rel=1e-2, abs=1e-3)
 
 
+@pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
+def test_scaled_identity_inside_networks(ns, backend, path):
+    """y = B (s A x + o), on every way that the engine differentiates networks."""
+    tensor, leaf = (ns.TensorXf16, ns.Float16) if backend == "cuda" else (ns.TensorXf, ns.Float)
+    net = cn.Sequential(cn.Linear(3, 5, False), cn.Identity(-0.5, 0.25), cn.Linear(5, 2, False)).alloc(tensor)
+    a, b = (net.layers[i].weights.numpy().astype(np.float64) for i in (0, 2))
+    packed = drnn.pack(net, layout="training")
+    rng = np.random.default_rng(19)
+    x, dy = rng.random((3, 300)), rng.standard_normal((2, 300))
+    leaves = [leaf(v) for v in x]
+    dr.enable_grad(leaves, packed["weights"])
+    with cn.gradient_path(path):
+        y = list(packed(drnn.CoopVec(leaves)))
+        dr.backward(dr.sum(sum(ns.Float(v) * ns.Float(d) for v, d in zip(y, dy, strict=True))))
+    tolerance = 2e-2 if backend == "cuda" else 1e-5
+    close(values(y), b @ (-0.5 * a @ x + 0.25), tolerance)
+    close(values(dr.grad(leaves)), -0.5 * a.T @ b.T @ dy, tolerance)
+    da = tensor(drnn.unpack(packed.layers[0].weights.grad)).numpy().astype(np.float64)[:, :3]
+    close(da, -0.5 * b.T @ dy @ x.T, tolerance)
+
+
 def test_encodings_inside_frozen_functions(ns, backend):
     if backend == "cuda":
         pytest.skip("compiling takes long")
