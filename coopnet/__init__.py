@@ -13,13 +13,20 @@ from .io import load, save  # noqa: E402
 from .key import Key  # noqa: E402
 from .nn import (  # noqa: E402
     MLP,
+    SIREN,
+    Composite,
     Encoding,
     Exp,
+    Fourier,
+    Frequency,
+    Grid,
     HashGrid,
     Identity,
     LeakyReLU,
     Linear,
     Module,
+    OneBlob,
+    Permutohedral,
     ReLU,
     Sequential,
     Sigmoid,
@@ -27,7 +34,9 @@ from .nn import (  # noqa: E402
     Sine,
     Sinusoidal,
     Softplus,
+    SphericalHarmonics,
     Tanh,
+    TriangleWave,
     Triangular,
 )
 from .philox import philox4x32  # noqa: E402
@@ -38,6 +47,15 @@ from .uncertainty import mc_dropout  # noqa: E402
 __version__ = "0.1.0"
 
 __all__ = [
+    "Composite",
+    "Fourier",
+    "Frequency",
+    "Grid",
+    "OneBlob",
+    "Permutohedral",
+    "SIREN",
+    "SphericalHarmonics",
+    "TriangleWave",
     "MLP",
     "BackendError",
     "Dropout",

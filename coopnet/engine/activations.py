@@ -72,6 +72,10 @@ def _silu_vjp(dy: Any, x: Any, y: Any) -> Any:
     return dy * (s + y * (1 - s))
 
 
+def _identity(x: Any, scale: float | None = None, offset: float = 0.0) -> Any:
+    return x if scale is None else x * scale + offset
+
+
 FUNCTIONS: dict[str, Function] = {
     "relu": Function(
         lambda x: dr.maximum(x, 0),
@@ -112,5 +116,5 @@ FUNCTIONS: dict[str, Function] = {
         lambda dy, x, y: dy * y,
         lambda dy, y, scale: dy * y,
     ),
-    "identity": Function(lambda x: x, lambda x: x, lambda dy, x, y: dy),
+    "identity": Function(_identity, _identity, lambda dy, x, y, scale=1.0, offset=0.0: dy * scale),
 }

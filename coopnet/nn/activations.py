@@ -108,13 +108,26 @@ class Exp(Activation):
 
 
 class Identity(Activation):
-    r""":math:`x` itself, as an activation or as an encoding."""
+    r""":math:`\mathrm{scale} \cdot x + \mathrm{offset}`, by default :math:`x` itself: an activation or an encoding.
 
+    >>> centered = cn.Identity(scale=2.0, offset=-1.0)  # [0, 1] to [-1, 1]
+    """
+
+    DRJIT_STRUCT = {"scale": float, "offset": float}
     function = "identity"
+
+    def __init__(self, scale: float = 1.0, offset: float = 0.0):
+        self.scale, self.offset = _number("Identity", "scale", scale), _number("Identity", "offset", offset)
+
+    def params(self) -> tuple[float, ...]:
+        return () if (self.scale, self.offset) == (1, 0) else (self.scale, self.offset)
 
     def width(self, size: int) -> int:
         """Features out for ``size`` features in."""
         return size
+
+    def __repr__(self) -> str:
+        return f"Identity({f'scale={self.scale}, offset={self.offset}' if self.params() else ''})"
 
 
 #: Activations by the name that ``MLP`` and checkpoints use.
