@@ -12,21 +12,26 @@ from .field import NeuralField  # noqa: E402
 from .io import load, save  # noqa: E402
 from .key import Key  # noqa: E402
 from .nn import (  # noqa: E402
+    GELU,
     MLP,
     Encoding,
     Exp,
     HashGrid,
+    Heads,
     Identity,
     LeakyReLU,
     Linear,
     Module,
     ReLU,
+    Residual,
     Sequential,
     Sigmoid,
     SiLU,
     Sine,
     Sinusoidal,
+    Skip,
     Softplus,
+    Squareplus,
     Tanh,
     Triangular,
 )
@@ -37,6 +42,7 @@ from .training import FitResult, fit, uniform  # noqa: E402
 __version__ = "0.1.0"
 
 __all__ = [
+    "GELU",
     "MLP",
     "BackendError",
     "Dropout",
@@ -44,6 +50,7 @@ __all__ = [
     "Exp",
     "FitResult",
     "HashGrid",
+    "Heads",
     "Identity",
     "Key",
     "LeakyReLU",
@@ -51,12 +58,15 @@ __all__ = [
     "Module",
     "NeuralField",
     "ReLU",
+    "Residual",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "Sine",
     "Sinusoidal",
+    "Skip",
     "Softplus",
+    "Squareplus",
     "Tanh",
     "Triangular",
     "backend",

@@ -159,6 +159,19 @@ def xavier_uniform_bound(fan_in: int, fan_out: int) -> float:
     return math.sqrt(6 / (fan_in + fan_out))
 
 
+def initial_deviation(init: str, fan_in: int, fan_out: int) -> float:
+    """Standard deviation of initial weights: Glorot 2010 (xavier), He 2015 (kaiming), Sitzmann 2020 (siren)."""
+    return {
+        "xavier_uniform": math.sqrt(2 / (fan_in + fan_out)),
+        "xavier_normal": math.sqrt(2 / (fan_in + fan_out)),
+        "kaiming_uniform": math.sqrt(2 / fan_in),
+        "kaiming_normal": math.sqrt(2 / fan_in),
+        "siren": math.sqrt(2 / fan_in),
+        "siren_first": 1 / (math.sqrt(3) * fan_in),
+        "zero": 0.0,
+    }[init]
+
+
 _SLOPE = 0.01  # of leaky_relu below zero
 
 
@@ -182,6 +195,25 @@ def _ones(x: Array) -> Array:
     return np.ones_like(x)
 
 
+def _squareplus(x: Array) -> Array:
+    return np.asarray(np.maximum(x, 0) + 2 / (np.abs(x) + np.sqrt(x**2 + 4)))
+
+
+def _gelu_argument(x: Array) -> tuple[Array, Array]:
+    """The argument of the hyperbolic tangent, and its derivative."""
+    c = math.sqrt(2 / math.pi)
+    return c * (x + 0.044715 * x**3), c * (1 + 3 * 0.044715 * x**2)
+
+
+def _gelu(x: Array) -> Array:
+    return np.asarray(x * _sigmoid(2 * _gelu_argument(x)[0]))
+
+
+def _gelu_derivative(x: Array) -> Array:
+    u, du = _gelu_argument(x)
+    return np.asarray(_sigmoid(2 * u) + x / 2 * _tanh_derivative(u) * du)
+
+
 _RAW: dict[str, tuple[Function, Function]] = {
     "identity": (lambda x: x, _ones),
     "relu": (lambda x: np.maximum(x, 0.0), lambda x: np.where(x > 0, 1.0, 0.0)),
@@ -189,6 +221,8 @@ _RAW: dict[str, tuple[Function, Function]] = {
     "tanh": (np.tanh, _tanh_derivative),
     "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
     "softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), _sigmoid),
+    "squareplus": (_squareplus, lambda x: _squareplus(x) / (_squareplus(x) + _squareplus(-x))),
+    "gelu": (_gelu, _gelu_derivative),
     "silu": (lambda x: x * _sigmoid(x), lambda x: _sigmoid(x) * (1 + x * _sigmoid(-x))),
     "sine": (np.sin, np.cos),
     "exp": (_exp, _exp),
@@ -524,6 +558,26 @@ def sequential(*functions: Function) -> Function:
     return run
 
 
+def residual(f: Function) -> Function:
+    """x -> x + f(x) (He et al. 2016, eq. 1)."""
+    return lambda x: np.asarray(x + f(x))
+
+
+def skip(f: Function) -> Function:
+    """x -> (f(x), x), along the features."""
+    return lambda x: np.concatenate([f(x), x])
+
+
+def heads(trunk: Function, *functions: Function) -> Function:
+    """x -> (f_1(h), ..., f_k(h)) with h = trunk(x), along the features."""
+
+    def run(x: Array) -> Array:
+        h = trunk(x)
+        return np.concatenate([f(h) for f in functions])
+
+    return run
+
+
 def neural_field(encoding: Function, network: Function) -> Function:
     """x -> network(encoding(x))."""
     return sequential(encoding, network)
@@ -573,6 +627,8 @@ OPS: dict[str, Callable[..., Any]] = {
     "Tanh": ACTIVATIONS["tanh"][0],
     "Sigmoid": ACTIVATIONS["sigmoid"][0],
     "Softplus": ACTIVATIONS["softplus"][0],
+    "Squareplus": ACTIVATIONS["squareplus"][0],
+    "GELU": ACTIVATIONS["gelu"][0],
     "SiLU": ACTIVATIONS["silu"][0],
     "Sine": ACTIVATIONS["sine"][0],
     "Exp": ACTIVATIONS["exp"][0],
@@ -581,6 +637,9 @@ OPS: dict[str, Callable[..., Any]] = {
     "HashGrid": hash_grid,
     "MLP": mlp,
     "Sequential": sequential,
+    "Residual": residual,
+    "Skip": skip,
+    "Heads": heads,
     "NeuralField": neural_field,
 }
 """Public name of an operation -> the function here that it must agree with."""

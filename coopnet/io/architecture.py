@@ -14,19 +14,24 @@ import numpy as np
 from ..dropout import Dropout
 from ..field import NeuralField
 from ..nn import (
+    GELU,
     MLP,
     Exp,
     HashGrid,
+    Heads,
     Identity,
     LeakyReLU,
     Linear,
     ReLU,
+    Residual,
     Sequential,
     Sigmoid,
     SiLU,
     Sine,
     Sinusoidal,
+    Skip,
     Softplus,
+    Squareplus,
     Tanh,
     Triangular,
 )
@@ -35,8 +40,8 @@ FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
 
 _OWN = (
-    Dropout, Exp, HashGrid, Identity, LeakyReLU, Linear, ReLU, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Softplus,
-    Tanh, Triangular,
+    Dropout, Exp, GELU, HashGrid, Heads, Identity, LeakyReLU, Linear, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine,
+    Sinusoidal, Skip, Softplus, Squareplus, Tanh, Triangular,
 )  # fmt: skip
 _DRJIT = (
     drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,
@@ -54,6 +59,9 @@ _CHECKED_BY: dict[type, Callable] = {
     drnn.SinEncode: Sinusoidal,
     drnn.TriEncode: Triangular,
 }
+
+#: Arguments that layers got after checkpoints without them were written; those get the default.
+_ADDED: dict[type, set[str]] = {Linear: {"init", "gain"}, Softplus: {"beta"}}
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -155,11 +163,15 @@ def _describe(layer: Any, where: str) -> Any:
             f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {', '.join(_TYPES)}, and "
             f"classes passed to coopnet.io.register()."
         )
+    if isinstance(layer, Heads):
+        parts = {name: _describe(head, f"{where}.heads.{name}") for name, head in layer.heads.items()}
+        return {"type": name, "trunk": _describe(layer.trunk, f"{where}.trunk"), "heads": parts}
     if isinstance(layer, _CONTAINERS):
         layers = [_describe(v, f"{where}.layers.{i}") for i, v in enumerate(layer.layers)]
         return {"type": name, "layers": layers, "prefix": layer.prefix}
     if isinstance(layer, drnn.Linear):
         arguments = dict(zip(("in_features", "out_features", "bias"), layer.config, strict=True))
+        arguments |= {k: getattr(layer, k) for k in _parameters(cls) if k not in arguments}
     else:
         arguments = {k: getattr(layer, k) for k in _parameters(cls)}
     result = {"type": name}
@@ -185,13 +197,23 @@ def _construct(description: Any, where: str) -> Any:
     cls = _TYPES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"construct: {where} has the type {_short(name)}; accepted are {', '.join(_TYPES)}.")
+    if cls is Heads:
+        _check_names(description, {"type", "trunk", "heads"}, where)
+        heads = description["heads"]
+        if not isinstance(heads, dict):
+            raise ValueError(f"construct: {where}.heads is {_short(heads)}; a dictionary of layers is needed.")
+        trunk = _construct(description["trunk"], f"{where}.trunk")
+        try:
+            return Heads(trunk, {k: _layer(v, f"{where}.heads.{_short(k)}") for k, v in heads.items()})
+        except TypeError as error:
+            raise ValueError(f"construct: {where}: {error}") from None
     if issubclass(cls, _CONTAINERS):
         _check_names(description, {"type", "layers", "prefix"}, where)
         layers, prefix = description["layers"], description["prefix"]
         if not isinstance(layers, list) or not isinstance(prefix, str):
             raise ValueError(f"construct: {where} needs a list 'layers' and a string 'prefix'.")
         return cls(*(_layer(v, f"{where}.layers.{i}") for i, v in enumerate(layers)), prefix=prefix)
-    parameters = _parameters(cls)
+    parameters = {k: p for k, p in _parameters(cls).items() if k in description or k not in _ADDED.get(cls, ())}
     _check_names(description, {"type", *parameters}, where)
     arguments = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
     try:

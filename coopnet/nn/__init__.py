@@ -1,6 +1,21 @@
 """Layers."""
 
-from .activations import ACTIVATIONS, Activation, Exp, Identity, LeakyReLU, ReLU, Sigmoid, SiLU, Sine, Softplus, Tanh
+from .activations import (
+    ACTIVATIONS,
+    GELU,
+    Activation,
+    Exp,
+    Identity,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Sine,
+    Softplus,
+    Squareplus,
+    Tanh,
+)
+from .containers import Heads, Residual, Skip
 from .encodings import Encoding, Sinusoidal, Triangular
 from .hashgrid import HashGrid
 from .linear import Linear
@@ -10,22 +25,27 @@ from .sequential import Sequential
 
 __all__ = [
     "ACTIVATIONS",
+    "GELU",
     "MLP",
     "Activation",
     "Encoding",
     "Exp",
     "HashGrid",
+    "Heads",
     "Identity",
     "LeakyReLU",
     "Linear",
     "Module",
     "ReLU",
+    "Residual",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "Sine",
     "Sinusoidal",
+    "Skip",
     "Softplus",
+    "Squareplus",
     "Tanh",
     "Triangular",
 ]
