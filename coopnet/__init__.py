@@ -6,6 +6,7 @@ backend.prepare()  # before anything makes Dr.Jit look for LLVM
 
 from . import nn, training  # noqa: E402
 from .backend import BackendError  # noqa: E402
+from .config import from_config  # noqa: E402
 from .dropout import Dropout, dropout, dropout_mask  # noqa: E402
 from .engine import deterministic, gradient_path  # noqa: E402
 from .field import NeuralField  # noqa: E402
@@ -74,6 +75,7 @@ __all__ = [
     "dropout",
     "dropout_mask",
     "fit",
+    "from_config",
     "gradient_path",
     "load",
     "nn",

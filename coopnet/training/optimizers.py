@@ -6,8 +6,8 @@ Loshchilov and Hutter 2019), relative, :math:`w \mathrel{-}= \alpha_t r w`, or a
 :math:`w \mathrel{-}= \alpha_t a \operatorname{sign} w`, where :math:`\alpha_t` is the learning rate with Adam's
 correction of the bias of its moments.
 
-The term of the gradient is for matrices: parameters named ``"weights"``, such as a packed network, and not the
-features of grids, which samples that miss them would pull to 0.
+Adam adds the term to gradients of matrices only, that is of parameters named ``"weights"``, such as a packed network:
+features of grids, most of which no sample of a batch touches, would all go to 0. SGD adds it to all gradients.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Adam(dropt.Adam):
 
     def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
         """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
-        _add_l2(self.state, self.l2_reg, grad_scale)
+        _add_l2(self.state, self.l2_reg, grad_scale, matrices_only=True)
         super().step(eval=eval, grad_scale=grad_scale, active=active)
 
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
@@ -73,7 +73,7 @@ class SGD(dropt.SGD):
 
     Args:
         lr, params, options: as in ``drjit.opt.SGD``.
-        l2_reg: :math:`\\lambda`, for matrices.
+        l2_reg: :math:`\\lambda`, for all parameters.
 
     Raises:
         ValueError: a strength that is negative or no number.
@@ -85,15 +85,15 @@ class SGD(dropt.SGD):
 
     def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
         """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
-        _add_l2(self.state, self.l2_reg, grad_scale)
+        _add_l2(self.state, self.l2_reg, grad_scale, matrices_only=False)
         super().step(eval=eval, grad_scale=grad_scale, active=active)
 
 
-def _add_l2(state: dict, strength: float, grad_scale: Any) -> None:
+def _add_l2(state: dict, strength: float, grad_scale: Any, matrices_only: bool) -> None:
     if not strength:
         return
     for name, (value, *_) in state.items():
-        if name.rsplit(".", 1)[-1] == "weights":
+        if not matrices_only or name.rsplit(".", 1)[-1] == "weights":
             # the step multiplies gradients by grad_scale, which undoes the scale of the loss
             term = dr.detach(value) * strength
             dr.set_grad(value, dr.grad(value) + (term if grad_scale is None else term / grad_scale))
