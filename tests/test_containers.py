@@ -210,22 +210,32 @@ def test_forward_derivative(case, ns, backend):
     dr.clear_grad(case.packed["weights"])
 
 
-@pytest.mark.parametrize("mode", ["symbolic", "evaluated"])
-def test_in_a_loop(case, ns, backend, mode):
-    if backend == "cuda":
-        pytest.skip("networks in loops are tested with chains")
+@pytest.mark.parametrize(
+    ("mode", "path"), [("symbolic", "builtin"), ("symbolic", "banks"), ("evaluated", "spill")], ids="-".join
+)
+def test_in_a_loop(case, ns, backend, mode, path):
+    if backend == "cuda" and path != "banks":
+        pytest.skip("a slow kernel each")
+    leaf = ns.Float16 if half(backend) else ns.Float
     xs = leaves_of(ns, backend, case.x)
-    dr.enable_grad(xs)
-    dr.disable_grad(case.packed["weights"])
+    dr.enable_grad(xs, case.packed["weights"])
 
     def turn(i, total, xs):
-        return i + 1, [t + v for t, v in zip(total, case.packed(drnn.CoopVec([v * 1 for v in xs]), KEY))], xs  # noqa: B905
+        y = case.packed(drnn.CoopVec([v * 1 for v in xs]), KEY)
+        return i + 1, [t + v for t, v in zip(total, y, strict=True)], xs
 
-    state = ns.UInt32(0), [dr.zeros(ns.Float, 40)] * 3, xs
-    total = dr.while_loop(state, lambda i, t, x: i < 2, turn, mode=mode, max_iterations=-1)[1]
-    close(numbers(total), 2 * case.expected[KEY][0], case.tolerance)
-    dr.backward(dr.sum(sum(v * ns.Float(d.astype(np.float32)) for v, d in zip(total, case.dy, strict=True))))
-    close(numbers(dr.grad(xs)), 2 * case.expected[KEY][1], 1e-4)
+    with cn.gradient_path(path):
+        state = ns.UInt32(0), [dr.zeros(leaf, 40)] * 3, xs
+        total = dr.while_loop(state, lambda i, t, x: i < 2, turn, mode=mode, max_iterations=-1)[1]
+        dr.backward(
+            dr.sum(sum(ns.Float(v) * ns.Float(d.astype(np.float32)) for v, d in zip(total, case.dy, strict=True)))
+        )
+    expected = case.expected[KEY]
+    close(numbers(total), 2 * expected[0], case.tolerance)
+    close(numbers(dr.grad(xs)), 2 * expected[1], case.tolerance)
+    for g, e in zip(gradients(case.packed), expected[2], strict=True):
+        close(g, 2 * e, case.tolerance)
+    dr.clear_grad(case.packed["weights"])
 
 
 @pytest.mark.parametrize("kind", ["coopvec", "tensor", "nested", "list", "tuple"])

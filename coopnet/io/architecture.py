@@ -60,8 +60,11 @@ _CHECKED_BY: dict[type, Callable] = {
     drnn.TriEncode: Triangular,
 }
 
-#: Arguments that layers got after checkpoints without them were written; those get the default.
-_ADDED: dict[type, set[str]] = {Linear: {"init", "gain"}, Softplus: {"beta"}}
+#: Arguments that layers got later, with the values that stand for what older files mean.
+_ADDED: dict[type, dict[str, Any]] = {
+    Linear: {"init": "xavier_uniform", "gain": 1.0},
+    Softplus: {"beta": 1.0},
+}
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -213,7 +216,8 @@ def _construct(description: Any, where: str) -> Any:
         if not isinstance(layers, list) or not isinstance(prefix, str):
             raise ValueError(f"construct: {where} needs a list 'layers' and a string 'prefix'.")
         return cls(*(_layer(v, f"{where}.layers.{i}") for i, v in enumerate(layers)), prefix=prefix)
-    parameters = {k: p for k, p in _parameters(cls).items() if k in description or k not in _ADDED.get(cls, ())}
+    parameters = _parameters(cls)
+    description = _ADDED.get(cls, {}) | description
     _check_names(description, {"type", *parameters}, where)
     arguments = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
     try:
