@@ -14,7 +14,7 @@ from typing import Any
 
 from drjit.opt import Optimizer
 
-from . import nn
+from . import nn, training
 from .field import NeuralField
 from .training import SGD, Adam, exponential
 
@@ -29,7 +29,7 @@ class Configuration:
 
     >>> config = cn.from_config(2, 3, "config.json")
     >>> field = config.field.build()
-    >>> cn.fit(field, batch, 1000, **config.fit_arguments())
+    >>> cn.fit(field, batch, 1000, **config.fit_arguments(field))
     """
 
     field: NeuralField
@@ -38,12 +38,22 @@ class Configuration:
     lr: float | Callable[[int], float]
     ema: float | None = None
 
-    def fit_arguments(self) -> dict[str, Any]:
+    def fit_arguments(self, field: NeuralField | None = None) -> dict[str, Any]:
         """Keyword arguments of :func:`coopnet.fit`, with an optimizer of its own for every call.
 
-        ``ema`` is not among them.
+        With ``field``, the built one, and a configuration that has a moving average, a new one is among them as
+        ``"ema"``; without, it is left out. Raises ``ValueError`` if this version of coopnet has no moving averages.
         """
-        return {"loss": self.loss, "optimizer": self.optimizer(), "lr": self.lr}
+        arguments = {"loss": self.loss, "optimizer": self.optimizer(), "lr": self.lr}
+        if field is not None and self.ema is not None:
+            average = getattr(training, "EMA", None)
+            if average is None:
+                raise ValueError(
+                    "Configuration.fit_arguments: this version of coopnet has no moving average of weights; leave out "
+                    "field to train without."
+                )
+            arguments["ema"] = average(field, self.ema)
+        return arguments
 
 
 def from_config(n_in: int, n_out: int, config: Mapping[str, Any] | str | Path) -> Configuration:

@@ -91,6 +91,19 @@ def test_it_trains(ns, backend):
     assert np.mean(result.losses[-5:]) < 0.3 * np.mean(result.losses[:5])
 
 
+def test_the_moving_average(ns, backend):
+    config = cn.from_config(1, 1, IDENTITY | {"optimizer": {"otype": "EMA", "decay": 0.75}})
+    field = cn.NeuralField(None, cn.MLP(1, 1, 8, 1)).build(backend)
+    if not hasattr(cn.training, "EMA"):
+        with pytest.raises(ValueError, match="this version of coopnet has no moving average"):
+            config.fit_arguments(field)
+        return
+    average = config.fit_arguments(field)["ema"]
+    assert isinstance(average, cn.training.EMA) and average.decay == 0.75
+    assert "ema" not in config.fit_arguments()
+    assert "ema" not in cn.from_config(1, 1, IDENTITY).fit_arguments(field)
+
+
 def test_dictionary_text_and_file_are_the_same(tmp_path):
     path = tmp_path / "config.json"
     text = json.dumps(HASH)
