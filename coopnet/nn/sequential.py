@@ -70,12 +70,7 @@ class Parallel(Module):
     @property
     def in_features(self) -> int:
         """Width of the input as the first layer of a body states it; -1 if none does."""
-        for body in self.bodies():
-            first = next(iter(flatten(body)), None)
-            width = first.config[0] if isinstance(first, drnn.Linear) else getattr(first, "in_features", -1)
-            if width > 0:
-                return int(width)
-        return -1
+        return max((stated_width(body) for body in self.bodies()), default=-1)
 
     def check(self, width: int, leaf: type, key: Key | None) -> int:
         """Raise unless a vector of ``width`` values of type ``leaf`` fits; returns the width of the output."""
@@ -121,6 +116,13 @@ def flatten(layers: Any) -> Iterator[Any]:
             yield from flatten(layer.layers)
         else:
             yield layer
+
+
+def stated_width(layers: Any) -> int:
+    """Width of the input of ``layers`` as the first that states one says; -1 if what it becomes before is not known."""
+    # activations and dropouts keep the width; what other layers do to it is not known
+    first = next((m for m in flatten(layers) if not isinstance(m, (Activation, Dropout))), None)
+    return int(first.config[0] if isinstance(first, drnn.Linear) else getattr(first, "in_features", -1))
 
 
 def stages_of(layers: Any) -> list[Any]:
