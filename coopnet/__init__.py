@@ -6,12 +6,14 @@ backend.prepare()  # before anything makes Dr.Jit look for LLVM
 
 from . import nn, training  # noqa: E402
 from .backend import BackendError  # noqa: E402
+from .config import from_config  # noqa: E402
 from .dropout import Dropout, dropout, dropout_mask  # noqa: E402
 from .engine import deterministic, gradient_path  # noqa: E402
 from .field import NeuralField  # noqa: E402
 from .io import load, save  # noqa: E402
 from .key import Key  # noqa: E402
 from .nn import (  # noqa: E402
+    GELU,
     MLP,
     SIREN,
     Composite,
@@ -21,6 +23,7 @@ from .nn import (  # noqa: E402
     Frequency,
     Grid,
     HashGrid,
+    Heads,
     Identity,
     LeakyReLU,
     Linear,
@@ -28,13 +31,16 @@ from .nn import (  # noqa: E402
     OneBlob,
     Permutohedral,
     ReLU,
+    Residual,
     Sequential,
     Sigmoid,
     SiLU,
     Sine,
     Sinusoidal,
+    Skip,
     Softplus,
     SphericalHarmonics,
+    Squareplus,
     Tanh,
     TriangleWave,
     Triangular,
@@ -56,6 +62,7 @@ __all__ = [
     "SIREN",
     "SphericalHarmonics",
     "TriangleWave",
+    "GELU",
     "MLP",
     "BackendError",
     "Dropout",
@@ -63,6 +70,7 @@ __all__ = [
     "Exp",
     "FitResult",
     "HashGrid",
+    "Heads",
     "Identity",
     "Key",
     "LeakyReLU",
@@ -70,12 +78,15 @@ __all__ = [
     "Module",
     "NeuralField",
     "ReLU",
+    "Residual",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "Sine",
     "Sinusoidal",
+    "Skip",
     "Softplus",
+    "Squareplus",
     "Tanh",
     "Triangular",
     "backend",
@@ -83,6 +94,7 @@ __all__ = [
     "dropout",
     "dropout_mask",
     "fit",
+    "from_config",
     "gradient_path",
     "load",
     "mc_dropout",

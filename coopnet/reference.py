@@ -159,6 +159,19 @@ def xavier_uniform_bound(fan_in: int, fan_out: int) -> float:
     return math.sqrt(6 / (fan_in + fan_out))
 
 
+def initial_deviation(init: str, fan_in: int, fan_out: int) -> float:
+    """Standard deviation of initial weights: Glorot 2010 (xavier), He 2015 (kaiming), Sitzmann 2020 (siren)."""
+    return {
+        "xavier_uniform": math.sqrt(2 / (fan_in + fan_out)),
+        "xavier_normal": math.sqrt(2 / (fan_in + fan_out)),
+        "kaiming_uniform": math.sqrt(2 / fan_in),
+        "kaiming_normal": math.sqrt(2 / fan_in),
+        "siren": math.sqrt(2 / fan_in),
+        "siren_first": 1 / (math.sqrt(3) * fan_in),
+        "zero": 0.0,
+    }[init]
+
+
 _SLOPE = 0.01  # of leaky_relu below zero
 
 
@@ -182,6 +195,25 @@ def _ones(x: Array) -> Array:
     return np.ones_like(x)
 
 
+def _squareplus(x: Array) -> Array:
+    return np.asarray(np.maximum(x, 0) + 2 / (np.abs(x) + np.sqrt(x**2 + 4)))
+
+
+def _gelu_argument(x: Array) -> tuple[Array, Array]:
+    """The argument of the hyperbolic tangent, and its derivative."""
+    c = math.sqrt(2 / math.pi)
+    return c * (x + 0.044715 * x**3), c * (1 + 3 * 0.044715 * x**2)
+
+
+def _gelu(x: Array) -> Array:
+    return np.asarray(x * _sigmoid(2 * _gelu_argument(x)[0]))
+
+
+def _gelu_derivative(x: Array) -> Array:
+    u, du = _gelu_argument(x)
+    return np.asarray(_sigmoid(2 * u) + x / 2 * _tanh_derivative(u) * du)
+
+
 _RAW: dict[str, tuple[Function, Function]] = {
     "identity": (lambda x: x, _ones),
     "relu": (lambda x: np.maximum(x, 0.0), lambda x: np.where(x > 0, 1.0, 0.0)),
@@ -189,6 +221,8 @@ _RAW: dict[str, tuple[Function, Function]] = {
     "tanh": (np.tanh, _tanh_derivative),
     "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
     "softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), _sigmoid),
+    "squareplus": (_squareplus, lambda x: _squareplus(x) / (_squareplus(x) + _squareplus(-x))),
+    "gelu": (_gelu, _gelu_derivative),
     "silu": (lambda x: x * _sigmoid(x), lambda x: _sigmoid(x) * (1 + x * _sigmoid(-x))),
     "sine": (np.sin, np.cos),
     "exp": (_exp, _exp),
@@ -729,6 +763,26 @@ def sequential(*functions: Function) -> Function:
     return run
 
 
+def residual(f: Function) -> Function:
+    """x -> x + f(x) (He et al. 2016, eq. 1)."""
+    return lambda x: np.asarray(x + f(x))
+
+
+def skip(f: Function) -> Function:
+    """x -> (f(x), x), along the features."""
+    return lambda x: np.concatenate([f(x), x])
+
+
+def heads(trunk: Function, *functions: Function) -> Function:
+    """x -> (f_1(h), ..., f_k(h)) with h = trunk(x), along the features."""
+
+    def run(x: Array) -> Array:
+        h = trunk(x)
+        return np.concatenate([f(h) for f in functions])
+
+    return run
+
+
 def neural_field(encoding: Function, network: Function) -> Function:
     """x -> network(encoding(x))."""
     return sequential(encoding, network)
@@ -740,6 +794,68 @@ def neural_field(encoding: Function, network: Function) -> Function:
 def l2(a: Array, b: Array) -> float:
     """Mean squared difference."""
     return float(np.mean((np.asarray(a, np.float64) - np.asarray(b, np.float64)) ** 2))
+
+
+def _luminance(y: Array) -> Array:
+    """Luminance of a color (3 rows), or of the sum of two (6 rows)."""
+    colors = y.reshape(-1, 3, y.shape[-1]).sum(axis=0)
+    return np.asarray(np.array([[0.299, 0.587, 0.114]]) @ colors)
+
+
+def _huber(y: Array, t: Array, at: Array, p: Array) -> Array:
+    e = np.abs(y - t)
+    return np.where(e <= 1, e**2 / 2, e - 0.5)
+
+
+def _gaussian(y: Array, t: Array, at: Array, p: Array) -> Array:
+    m, s = np.split(y, 2)
+    return np.asarray((s + (t - m) ** 2 * np.exp(-s)) / 2)
+
+
+LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
+    "l2": lambda y, t, at, p: (y - t) ** 2,
+    "l1": lambda y, t, at, p: np.abs(y - t),
+    "huber": _huber,
+    "relative_l1": lambda y, t, at, p: np.abs(y - t) / (np.abs(at) + 0.01),
+    "relative_l2": lambda y, t, at, p: (y - t) ** 2 / (at**2 + 0.01),
+    "relative_l2_luminance": lambda y, t, at, p: (y - t) ** 2 / (_luminance(at) ** 2 + 0.01),
+    "mape": lambda y, t, at, p: np.abs(y - t) / (np.abs(t) + 0.01),
+    "smape": lambda y, t, at, p: np.abs(y - t) / (0.5 * (np.abs(t) + np.abs(at)) + 0.01),
+    "cross_entropy": lambda y, t, at, p: -t * np.log(y),
+    "variance": lambda y, t, at, p: t**2 / y - t**2 / p,
+    "gaussian_nll": _gaussian,
+}
+"""name -> loss of every component, shape (components, samples), of prediction y, target t, the prediction ``at`` that
+stands in denominators as a constant, and the density p of the samples."""
+
+
+def loss(name: str, y: Array, t: Array, pdf: Any = None, at: Array | None = None) -> Array:
+    """Loss of every sample: the mean over components of ``LOSSES[name]`` divided by the density."""
+    y, t = np.asarray(y, np.float64), np.asarray(t, np.float64)
+    p = np.broadcast_to(np.asarray(1.0 if pdf is None else pdf, np.float64), t.shape)
+    return np.asarray((LOSSES[name](y, t, y if at is None else np.asarray(at, np.float64), p) / p).mean(axis=0))
+
+
+def adam_step(
+    w: Array,
+    m: Array,
+    v: Array,
+    g: Array,
+    t: int,
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    l2_reg: float = 0.0,
+    relative_decay: float = 0.0,
+    absolute_decay: float = 0.0,
+) -> tuple[Array, Array, Array]:
+    """Step t = 1, 2, ... of Adam (Kingma and Ba 2015): (weights, first moment, second moment)."""
+    g = g + l2_reg * w
+    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+    rate = lr * math.sqrt(1 - beta2**t) / (1 - beta1**t)
+    kept = (1 - rate * relative_decay) * w - rate * absolute_decay * np.sign(w)
+    return kept - rate * m / (np.sqrt(v) + epsilon), m, v
 
 
 def psnr(a: Array, b: Array, peak: float = 1.0) -> float:
@@ -787,6 +903,8 @@ OPS: dict[str, Callable[..., Any]] = {
     "Tanh": ACTIVATIONS["tanh"][0],
     "Sigmoid": ACTIVATIONS["sigmoid"][0],
     "Softplus": ACTIVATIONS["softplus"][0],
+    "Squareplus": ACTIVATIONS["squareplus"][0],
+    "GELU": ACTIVATIONS["gelu"][0],
     "SiLU": ACTIVATIONS["silu"][0],
     "Sine": ACTIVATIONS["sine"][0],
     "Exp": ACTIVATIONS["exp"][0],
@@ -804,6 +922,9 @@ OPS: dict[str, Callable[..., Any]] = {
     "SIREN": siren,
     "MLP": mlp,
     "Sequential": sequential,
+    "Residual": residual,
+    "Skip": skip,
+    "Heads": heads,
     "NeuralField": neural_field,
 }
 """Public name of an operation -> the function here that it must agree with."""

@@ -21,7 +21,7 @@ import drjit.nn as drnn
 from ..key import Key
 from . import blas
 from .operation import NetworkOp, pin_batch_size
-from .stages import Affine, Stage, backward, frozen, trail
+from .stages import Affine, Stage, Trail, affine, backward, frozen, trail
 
 #: Bytes that are spilled at a time.
 MEMORY = 1 << 30
@@ -31,9 +31,7 @@ PIECE = 1024
 
 def bytes_per_sample(stages: Sequence[Stage], itemsize: int) -> int:
     """Memory that one sample's activations and deltas take when spilled."""
-    return itemsize * sum(
-        s.weights.shape[0] + s.weights.shape[1] + (s.bias is not None) for s in stages if isinstance(s, Affine)
-    )
+    return itemsize * sum(s.weights.shape[0] + s.weights.shape[1] + (s.bias is not None) for s in affine(stages))
 
 
 def chunk_size(stages: Sequence[Stage], samples: int, itemsize: int) -> int:
@@ -101,7 +99,7 @@ class SpillOp(NetworkOp):
 
 
 def _spill(
-    stages: Sequence[Stage], values: list, dys: list, key: Key | None, wants_x: bool
+    stages: Sequence[Stage], values: Trail, dys: list, key: Key | None, wants_x: bool
 ) -> tuple[list[_Product], list]:
     """Trace the backward pass with its spilling; returns operands of the products and the input's gradient."""
     products: list[_Product] = []

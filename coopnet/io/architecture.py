@@ -14,6 +14,7 @@ import numpy as np
 from ..dropout import Dropout
 from ..field import NeuralField
 from ..nn import (
+    GELU,
     MLP,
     SIREN,
     Composite,
@@ -22,19 +23,23 @@ from ..nn import (
     Frequency,
     Grid,
     HashGrid,
+    Heads,
     Identity,
     LeakyReLU,
     Linear,
     OneBlob,
     Permutohedral,
     ReLU,
+    Residual,
     Sequential,
     Sigmoid,
     SiLU,
     Sine,
     Sinusoidal,
+    Skip,
     Softplus,
     SphericalHarmonics,
+    Squareplus,
     Tanh,
     TriangleWave,
     Triangular,
@@ -44,8 +49,9 @@ FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
 
 _OWN = (
-    Composite, Dropout, Exp, Fourier, Frequency, Grid, HashGrid, Identity, LeakyReLU, Linear, OneBlob, Permutohedral,
-    ReLU, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Softplus, SphericalHarmonics, Tanh, TriangleWave, Triangular,
+    Composite, Dropout, Exp, Fourier, Frequency, GELU, Grid, HashGrid, Heads, Identity, LeakyReLU, Linear, OneBlob,
+    Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Skip, Softplus, SphericalHarmonics,
+    Squareplus, Tanh, TriangleWave, Triangular,
 )  # fmt: skip
 _DRJIT = (
     drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,
@@ -68,6 +74,8 @@ _CHECKED_BY: dict[type, Callable] = {
 _ADDED: dict[type, dict[str, Any]] = {
     HashGrid: {"interpolation": "linear"},
     Identity: {"scale": 1.0, "offset": 0.0},
+    Linear: {"init": "xavier_uniform", "gain": 1.0},
+    Softplus: {"beta": 1.0},
 }
 
 _Class = TypeVar("_Class", bound=type)
@@ -170,11 +178,15 @@ def _describe(layer: Any, where: str) -> Any:
             f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {', '.join(_TYPES)}, and "
             f"classes passed to coopnet.io.register()."
         )
+    if isinstance(layer, Heads):
+        parts = {name: _describe(head, f"{where}.heads.{name}") for name, head in layer.heads.items()}
+        return {"type": name, "trunk": _describe(layer.trunk, f"{where}.trunk"), "heads": parts}
     if isinstance(layer, _CONTAINERS):
         layers = [_describe(v, f"{where}.layers.{i}") for i, v in enumerate(layer.layers)]
         return {"type": name, "layers": layers, "prefix": layer.prefix}
     if isinstance(layer, drnn.Linear):
         arguments = dict(zip(("in_features", "out_features", "bias"), layer.config, strict=True))
+        arguments |= {k: getattr(layer, k) for k in _parameters(cls) if k not in arguments}
     else:
         arguments = {k: getattr(layer, k) for k in _parameters(cls)}
     result = {"type": name}
@@ -206,6 +218,16 @@ def _construct(description: Any, where: str) -> Any:
     cls = _TYPES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"construct: {where} has the type {_short(name)}; accepted are {', '.join(_TYPES)}.")
+    if cls is Heads:
+        _check_names(description, {"type", "trunk", "heads"}, where)
+        heads = description["heads"]
+        if not isinstance(heads, dict):
+            raise ValueError(f"construct: {where}.heads is {_short(heads)}; a dictionary of layers is needed.")
+        trunk = _construct(description["trunk"], f"{where}.trunk")
+        try:
+            return Heads(trunk, {k: _layer(v, f"{where}.heads.{_short(k)}") for k, v in heads.items()})
+        except TypeError as error:
+            raise ValueError(f"construct: {where}: {error}") from None
     if issubclass(cls, _CONTAINERS):
         _check_names(description, {"type", "layers", "prefix"}, where)
         layers, prefix = description["layers"], description["prefix"]

@@ -1,7 +1,22 @@
 """Layers."""
 
-from .activations import ACTIVATIONS, Activation, Exp, Identity, LeakyReLU, ReLU, Sigmoid, SiLU, Sine, Softplus, Tanh
+from .activations import (
+    ACTIVATIONS,
+    GELU,
+    Activation,
+    Exp,
+    Identity,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Sine,
+    Softplus,
+    Squareplus,
+    Tanh,
+)
 from .composite import Composite
+from .containers import Heads, Residual, Skip
 from .encodings import Encoding, Sinusoidal, Triangular
 from .fourier import Fourier
 from .frequency import Frequency, TriangleWave
@@ -27,22 +42,27 @@ __all__ = [
     "SphericalHarmonics",
     "TriangleWave",
     "ACTIVATIONS",
+    "GELU",
     "MLP",
     "Activation",
     "Encoding",
     "Exp",
     "HashGrid",
+    "Heads",
     "Identity",
     "LeakyReLU",
     "Linear",
     "Module",
     "ReLU",
+    "Residual",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "Sine",
     "Sinusoidal",
+    "Skip",
     "Softplus",
+    "Squareplus",
     "Tanh",
     "Triangular",
 ]

@@ -73,10 +73,44 @@ class Sigmoid(Activation):
     function = "sigmoid"
 
 
-class Softplus(Activation):
-    r""":math:`\log(1 + e^x)`, evaluated as :math:`\max(x, 0) + \log(1 + e^{-|x|})`, which cannot overflow."""
+class _Sharp(Activation):
+    DRJIT_STRUCT = {"beta": float}
+
+    def __init__(self, beta: float = 1.0):
+        name = type(self).__name__
+        self.beta = _number(name, "beta", beta)
+        if self.beta <= 0:
+            raise ValueError(f"{name}: beta is {beta!r}; a positive number is needed.")
+
+    def params(self) -> tuple[float, ...]:
+        return (self.beta,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(beta={self.beta})"
+
+
+class Softplus(_Sharp):
+    r""":math:`\log(1 + e^{\beta x}) / \beta`, evaluated as :math:`\max(x, 0) + \log(1 + e^{-\beta|x|}) / \beta`, which
+    cannot overflow. The larger ``beta``, the closer to ReLU; tiny-cuda-nn's ``"Softplus"`` has 10."""
 
     function = "softplus"
+
+
+class Squareplus(_Sharp):
+    r""":math:`\tfrac{1}{2\beta}(X + \sqrt{X^2 + 4})` with :math:`X = \beta x` (Barron 2021, *Squareplus*), a softplus
+    without exponentials. The larger ``beta``, the closer to ReLU; tiny-cuda-nn's ``"Squareplus"`` has 10.
+
+    Evaluated as :math:`(\max(X, 0) + 2 / (|X| + \sqrt{X^2 + 4})) / \beta`, without cancellation, in single precision.
+    """
+
+    function = "squareplus"
+
+
+class GELU(Activation):
+    r""":math:`\tfrac{x}{2}\bigl(1 + \tanh(\sqrt{2/\pi}\,(x + 0.044715\,x^3))\bigr)`, the hyperbolic tangent form of
+    Hendrycks and Gimpel 2016 (PyTorch's ``approximate="tanh"``), at most 5e-4 from :math:`x \Phi(x)`."""
+
+    function = "gelu"
 
 
 class SiLU(Activation):
@@ -132,7 +166,7 @@ class Identity(Activation):
 
 #: Activations by the name that ``MLP`` and checkpoints use.
 ACTIVATIONS: dict[str, type[Activation]] = {
-    cls.function: cls for cls in (ReLU, LeakyReLU, Tanh, Sigmoid, Softplus, SiLU, Sine, Exp, Identity)
+    cls.function: cls for cls in (ReLU, LeakyReLU, Tanh, Sigmoid, Softplus, Squareplus, GELU, SiLU, Sine, Exp, Identity)
 }
 
 

@@ -1,7 +1,21 @@
 """Training."""
 
 from .fit import FitResult, fit
-from .losses import huber, l1, l2
+from .losses import (
+    LOSSES,
+    cross_entropy,
+    gaussian_nll,
+    huber,
+    l1,
+    l2,
+    mape,
+    relative_l1,
+    relative_l2,
+    relative_l2_luminance,
+    smape,
+    variance,
+)
+from .optimizers import SGD, Adam
 from .sampling import uniform
 from .schedules import cosine, exponential
 from .weights import (
@@ -38,4 +52,15 @@ __all__ = [
     "layer_multipliers",
     "spectral_norms",
     "uniform",
+    "LOSSES",
+    "SGD",
+    "Adam",
+    "cross_entropy",
+    "gaussian_nll",
+    "mape",
+    "relative_l1",
+    "relative_l2",
+    "relative_l2_luminance",
+    "smape",
+    "variance",
 ]

@@ -20,7 +20,7 @@ from drjit.opt import Adam, AdamW, Optimizer
 from .. import kinds
 from ..field import NeuralField
 from ..key import Key
-from .losses import loss_function
+from .losses import check_densities, loss_function, outputs_for
 from .scaler import LossScaler
 from .state import restore, store
 from .weights import EMA, clip_gradient_norm, decay_masks, layer_multipliers
@@ -47,7 +47,7 @@ class FitResult:
 
 def fit(
     field: NeuralField,
-    batch: Callable[[Key], tuple[Any, Any]],
+    batch: Callable[[Key], tuple],
     steps: int,
     *,
     optimizer: Optimizer | None = None,
@@ -79,12 +79,15 @@ def fit(
     Args:
         field: a built :class:`NeuralField`; its parameters are updated.
         batch: traced code from a key to ``(coordinates, targets)``, arrays or nested arrays of one width. Draw random
-            numbers with :func:`coopnet.uniform`. Arrays it refers to (an image, a table) may be variables around it.
+            numbers with :func:`coopnet.uniform`. A third entry, if any, is the density that the samples were drawn
+            from, and the loss is called with ``pdf=`` it. Arrays that ``batch`` refers to (an image, a table) may be
+            variables around it.
         steps: the number of the step to stop before, counted from 0 also when resuming.
         optimizer: a ``drjit.opt`` optimizer without parameters; ``Adam`` if ``None``.
         lr: learning rate, or a function of the step number (see ``coopnet.training.cosine``); 1e-3, or the given
             optimizer's own, if ``None``.
-        loss: ``"l2"``, ``"l1"``, ``"huber"``, or traced code ``(y, targets) -> loss of each sample``.
+        loss: the name of a function in ``coopnet.training.losses``, such as ``"l2"``, ``"l1"``, ``"huber"``,
+            ``"relative_l2"`` or ``"cross_entropy"``, or traced code ``(y, targets) -> loss of each sample``.
         seed: int in [0, 2^64).
         penalty: traced code ``field -> scalar`` that is added to the loss, such as ``lambda field: 1e-4 *
             coopnet.training.l2_penalty(field)``. The losses of the result leave it out.
@@ -127,7 +130,7 @@ def fit(
     loss_fn = loss_function(loss, "fit")
     rate = _rate(optimizer.lr if lr is None else lr)
     extras = _extras(field, optimizer, penalty, weight_decay, clip_norm, multipliers, ema)
-    _check_batch(field, batch, Key(seed))
+    _check_batch(field, batch, Key(seed), loss_fn)
     optimizer.update(field)
     scaler = LossScaler(f32) if field.precision == "half" else None
     result = FitResult()
@@ -311,9 +314,9 @@ def _step(
     field: NeuralField, optimizer: Optimizer, scaler: LossScaler | None, code: _Code, extras: _Extras, key: Key
 ) -> Any:
     field.update(optimizer)
-    coordinates, targets = code.batch(key)
+    coordinates, targets, *pdf = code.batch(key)
     y = field(coordinates, key)
-    each = code.loss(list(y), _components(targets))
+    each = code.loss(list(y), _components(targets), **({"pdf": pdf[0]} if pdf else {}))
     n = dr.width(each)
     value = dr.detach(each)
     dr.schedule(value)  # so that the kernel of the backward pass writes it along
@@ -394,23 +397,29 @@ def _separate_rates(optimizer: Optimizer, multipliers: dict[str, Any]) -> dict[s
     return before
 
 
-def _check_batch(field: NeuralField, batch: Callable, key: Key) -> None:
+def _check_batch(field: NeuralField, batch: Callable, key: Key, loss: Callable) -> None:
     """Trace one batch without evaluating it, so that what is wrong with it is said before anything runs."""
     result = batch(key)
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise TypeError(f"fit: batch() returned a {type(result).__name__}; a pair (coordinates, targets) is needed.")
-    coordinates, targets = result
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        raise TypeError(
+            f"fit: batch() returned a {type(result).__name__}; a pair (coordinates, targets), or a triple with the "
+            f"density of the samples, is needed."
+        )
+    coordinates, targets, *pdf = result
     with dr.suspend_grad():
         outputs = len(_components(field(coordinates)))
     kind, leaf = kinds.kind(targets, "fit: targets of batch()")
     kinds.require_float(leaf, "fit: targets of batch()")
     if kind != kinds.ARRAYS:
         raise TypeError(f"fit: batch() returned targets as a {kind}; arrays, a nested array or a list are needed.")
-    if kinds.features(targets, kind) != outputs:
+    given = kinds.features(targets, kind)
+    if outputs_for(loss, given) != outputs:
         raise ValueError(
-            f"fit: batch() returned targets with {kinds.features(targets, kind)} components; the field has {outputs} "
-            f"outputs."
+            f"fit: batch() returned targets with {given} components; the field has {outputs} outputs"
+            + (f", and this loss needs {outputs_for(loss, given)}." if outputs_for(loss, given) != given else ".")
         )
+    if pdf:
+        check_densities(pdf[0], given, "fit: batch()")
 
 
 def _components(value: Any) -> list:
