@@ -6,6 +6,7 @@ backend.prepare()  # before anything makes Dr.Jit look for LLVM
 
 from . import nn, training  # noqa: E402
 from .backend import BackendError  # noqa: E402
+from .config import from_config  # noqa: E402
 from .derivatives import numerical_gradient  # noqa: E402
 from .dropout import Dropout, dropout, dropout_mask  # noqa: E402
 from .engine import deterministic, gradient_path  # noqa: E402
@@ -13,31 +14,56 @@ from .field import NeuralField  # noqa: E402
 from .io import load, save  # noqa: E402
 from .key import Key  # noqa: E402
 from .nn import (  # noqa: E402
+    GELU,
     MLP,
+    SIREN,
+    Composite,
     Encoding,
     Exp,
+    Fourier,
+    Frequency,
+    Grid,
     HashGrid,
+    Heads,
     Identity,
     LeakyReLU,
     Linear,
     Module,
+    OneBlob,
+    Permutohedral,
     ReLU,
+    Residual,
     Sequential,
     Sigmoid,
     SiLU,
     Sine,
     Sinusoidal,
+    Skip,
     Softplus,
+    SphericalHarmonics,
+    Squareplus,
     Tanh,
+    TriangleWave,
     Triangular,
 )
 from .philox import philox4x32  # noqa: E402
 from .seeded import seeded_dropout  # noqa: E402
 from .training import FitResult, fit, uniform  # noqa: E402
+from .uncertainty import mc_dropout  # noqa: E402
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Composite",
+    "Fourier",
+    "Frequency",
+    "Grid",
+    "OneBlob",
+    "Permutohedral",
+    "SIREN",
+    "SphericalHarmonics",
+    "TriangleWave",
+    "GELU",
     "MLP",
     "BackendError",
     "Dropout",
@@ -45,6 +71,7 @@ __all__ = [
     "Exp",
     "FitResult",
     "HashGrid",
+    "Heads",
     "Identity",
     "Key",
     "LeakyReLU",
@@ -52,12 +79,15 @@ __all__ = [
     "Module",
     "NeuralField",
     "ReLU",
+    "Residual",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "Sine",
     "Sinusoidal",
+    "Skip",
     "Softplus",
+    "Squareplus",
     "Tanh",
     "Triangular",
     "backend",
@@ -65,8 +95,10 @@ __all__ = [
     "dropout",
     "dropout_mask",
     "fit",
+    "from_config",
     "gradient_path",
     "load",
+    "mc_dropout",
     "nn",
     "numerical_gradient",
     "philox4x32",

@@ -13,13 +13,12 @@ from .audit import Audit
 from .audit import audit as run_audit
 from .backend import namespace, require
 from .derivatives import like, pushforward, unit_tangents
-from .dropout import Dropout
 from .engine import Explanation, explain
 from .key import Key
-from .nn import Activation, Encoding, Identity, Module
+from .nn import Encoding, Identity, Module
 from .nn.encodings import check_in_features, nested
 from .nn.module import children, connect_dropouts
-from .nn.sequential import apply, flatten, stages_of
+from .nn.sequential import apply, stages_of, stated_width
 
 PRECISIONS = ("half", "single")
 
@@ -100,9 +99,7 @@ class NeuralField(Module):
         stated = self.in_features if self.in_features > 0 else getattr(self.encoding, "in_features", -1)
         if stated > 0:
             return stated
-        # activations and dropouts keep the width; what other layers do to it is not known
-        first = next((m for m in flatten([self.network]) if not isinstance(m, (Activation, Dropout))), None)
-        needed = first.config[0] if isinstance(first, drnn.Linear) else getattr(first, "in_features", -1)
+        needed = stated_width([self.network])
         if needed < 1 or not isinstance(self.encoding, (Encoding, Identity, type(None))):
             raise ValueError(
                 "NeuralField.build: the number of coordinates is unknown; say NeuralField(..., in_features=2), or give "

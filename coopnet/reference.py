@@ -159,6 +159,19 @@ def xavier_uniform_bound(fan_in: int, fan_out: int) -> float:
     return math.sqrt(6 / (fan_in + fan_out))
 
 
+def initial_deviation(init: str, fan_in: int, fan_out: int) -> float:
+    """Standard deviation of initial weights: Glorot 2010 (xavier), He 2015 (kaiming), Sitzmann 2020 (siren)."""
+    return {
+        "xavier_uniform": math.sqrt(2 / (fan_in + fan_out)),
+        "xavier_normal": math.sqrt(2 / (fan_in + fan_out)),
+        "kaiming_uniform": math.sqrt(2 / fan_in),
+        "kaiming_normal": math.sqrt(2 / fan_in),
+        "siren": math.sqrt(2 / fan_in),
+        "siren_first": 1 / (math.sqrt(3) * fan_in),
+        "zero": 0.0,
+    }[init]
+
+
 _SLOPE = 0.01  # of leaky_relu below zero
 
 
@@ -182,6 +195,25 @@ def _ones(x: Array) -> Array:
     return np.ones_like(x)
 
 
+def _squareplus(x: Array) -> Array:
+    return np.asarray(np.maximum(x, 0) + 2 / (np.abs(x) + np.sqrt(x**2 + 4)))
+
+
+def _gelu_argument(x: Array) -> tuple[Array, Array]:
+    """The argument of the hyperbolic tangent, and its derivative."""
+    c = math.sqrt(2 / math.pi)
+    return c * (x + 0.044715 * x**3), c * (1 + 3 * 0.044715 * x**2)
+
+
+def _gelu(x: Array) -> Array:
+    return np.asarray(x * _sigmoid(2 * _gelu_argument(x)[0]))
+
+
+def _gelu_derivative(x: Array) -> Array:
+    u, du = _gelu_argument(x)
+    return np.asarray(_sigmoid(2 * u) + x / 2 * _tanh_derivative(u) * du)
+
+
 _RAW: dict[str, tuple[Function, Function]] = {
     "identity": (lambda x: x, _ones),
     "relu": (lambda x: np.maximum(x, 0.0), lambda x: np.where(x > 0, 1.0, 0.0)),
@@ -189,6 +221,8 @@ _RAW: dict[str, tuple[Function, Function]] = {
     "tanh": (np.tanh, _tanh_derivative),
     "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
     "softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), _sigmoid),
+    "squareplus": (_squareplus, lambda x: _squareplus(x) / (_squareplus(x) + _squareplus(-x))),
+    "gelu": (_gelu, _gelu_derivative),
     "silu": (lambda x: x * _sigmoid(x), lambda x: _sigmoid(x) * (1 + x * _sigmoid(-x))),
     "sine": (np.sin, np.cos),
     "exp": (_exp, _exp),
@@ -204,6 +238,16 @@ def leaky_relu(x: Array, negative_slope: float = _SLOPE) -> Array:
 def sine(x: Array, omega: float = 1.0) -> Array:
     """sin(omega x)."""
     return np.asarray(np.sin(omega * np.asarray(x, np.float64)))
+
+
+def softplus(x: Array, beta: float = 1.0) -> Array:
+    """log(1 + exp(beta x)) / beta."""
+    return np.asarray(_RAW["softplus"][0](beta * np.asarray(x, np.float64)) / beta)
+
+
+def squareplus(x: Array, beta: float = 1.0) -> Array:
+    """(X + sqrt(X^2 + 4)) / (2 beta) with X = beta x (Barron 2021)."""
+    return np.asarray(_squareplus(beta * np.asarray(x, np.float64)) / beta)
 
 
 def _double(f: Function) -> Function:
@@ -224,9 +268,84 @@ def _activation(name: str | None) -> tuple[Function, Function]:
 # ---- Encodings of coordinates ------------------------------------------------------------------------------
 
 
-def identity(x: Array) -> Array:
-    """x itself, in double precision."""
-    return np.asarray(x, np.float64)
+def identity(x: Array, scale: float = 1.0, offset: float = 0.0) -> Array:
+    """scale x + offset, by default x itself, in double precision."""
+    return np.asarray(x, np.float64) * scale + offset
+
+
+def frequency(x: Array, n_frequencies: int) -> Array:
+    r"""For each channel, for each i: :math:`\sin(2^i \pi x)` and :math:`\cos(2^i \pi x)` (tiny-cuda-nn)."""
+    angle = np.pi * 2.0 ** np.arange(n_frequencies)[:, None] * np.asarray(x, np.float64)[:, None, :]
+    return _interleave(np.sin(angle), np.cos(angle))
+
+
+def triangle_wave(x: Array, n_frequencies: int) -> Array:
+    r"""For each channel, for each i: :math:`4 |\mathrm{frac}(2^{i-1} x + i/4) - 1/2| - 1` (tiny-cuda-nn)."""
+    i = np.arange(n_frequencies, dtype=np.float64)[:, None]
+    t = 2.0 ** (i - 1) * np.asarray(x, np.float64)[:, None, :] + i / 4
+    return np.asarray(4 * np.abs(t - np.floor(t) - 0.5) - 1).reshape(-1, t.shape[-1])
+
+
+def one_blob(x: Array, n_bins: int) -> Array:
+    """For each channel, for each bin: the part in it of a quartic kernel of radius 1 / n_bins around x in [0, 1].
+
+    The kernel appears at x - 1, x and x + 1 (tiny-cuda-nn); its integral is a clamped polynomial.
+    """
+    edges = np.arange(n_bins + 1)[:, None] / n_bins - np.asarray(x, np.float64)[:, None, :]
+    total = np.zeros_like(edges)
+    for shift in (-1, 0, 1):
+        u = np.clip((edges + shift) * n_bins, -1, 1)
+        total += 15 / 16 * (u - 2 / 3 * u**3 + 1 / 5 * u**5) + 1 / 2
+    return np.asarray(np.diff(total, axis=1)).reshape(-1, edges.shape[-1])
+
+
+def spherical_harmonics(x: Array, degree: int) -> Array:
+    """Real spherical harmonics of v = 2 x - 1, bands 0 to degree - 1, with the Condon-Shortley phase.
+
+    By the recurrence of the associated Legendre functions in z without their factor (1 - z^2)^(m/2), which belongs to
+    the real and imaginary part of (v_x + i v_y)^m.
+    """
+    v = 2 * np.asarray(x, np.float64) - 1
+    z, azimuth = v[2], v[0] + 1j * v[1]
+    y = np.zeros((degree**2, v.shape[1]))
+    for m in range(degree):
+        before = np.zeros_like(z)
+        p = np.full_like(z, (-1.0) ** m * math.prod(range(1, 2 * m, 2)))  # P_m^m
+        for band in range(m, degree):
+            norm = math.sqrt((2 * band + 1) / (4 * math.pi) * math.factorial(band - m) / math.factorial(band + m))
+            around = azimuth**m * (math.sqrt(2) if m else 1)
+            y[band * band + band + m] = norm * p * around.real
+            if m:
+                y[band * band + band - m] = norm * p * around.imag
+            before, p = p, ((2 * band + 1) * z * p - (band + m) * before) / (band - m + 1)
+    return y
+
+
+def fourier_frequencies(n: int, seed: int) -> Array:
+    """n standard normal numbers: Box-Muller on Philox4x32, counter i for the numbers 2 i and 2 i + 1.
+
+    The radius takes the upper 53 bits of words 0 (high) and 1, the angle word 2.
+    """
+    values = []
+    for i in range((n + 1) // 2):
+        a, b, c, _ = (int(w) for w in philox4x32((i, 0, 0, 0), (seed & 0xFFFFFFFF, seed >> 32)))
+        radius = math.sqrt(-2 * math.log((((a << 32 | b) >> 11) + 1) / 2**53))
+        values += [radius * math.cos(2 * math.pi * c / 2**32), radius * math.sin(2 * math.pi * c / 2**32)]
+    return np.array(values[:n])
+
+
+def fourier(x: Array, frequencies: Array) -> Array:
+    r"""For each row b of the frequencies: :math:`\sin(2 \pi b \cdot x)` and :math:`\cos(2 \pi b \cdot x)`."""
+    angle = 2 * np.pi * np.asarray(frequencies, np.float64) @ np.asarray(x, np.float64)
+    return _interleave(np.sin(angle)[:, None], np.cos(angle)[:, None])
+
+
+def composite(x: Array, parts: Sequence[tuple[int, int, Function]], reduction: str = "concatenation") -> Array:
+    """Functions of the rows begin to begin + n of x, for each (begin, n, function), joined, summed or multiplied."""
+    results = [np.asarray(f(np.asarray(x, np.float64)[begin : begin + n])) for begin, n, f in parts]
+    if reduction == "concatenation":
+        return np.concatenate(results)
+    return np.asarray((np.sum if reduction == "sum" else np.prod)(np.stack(results), axis=0))
 
 
 def _octaves(x: Array, octaves: int, shift: float) -> tuple[Array, Array]:
@@ -325,6 +444,8 @@ def hash_grid_levels(
     base_resolution: int = 16,
     per_level_scale: float = 2.0,
     level_scales: Sequence[float] | None = None,
+    storage: str = "hash",
+    multiple: int | None = None,
 ) -> list[GridLevel]:
     r"""Layout of a hash grid as in ``drjit.nn.HashGridEncoding``.
 
@@ -334,7 +455,11 @@ def hash_grid_levels(
     axis, and :math:`\min(N_l^{dimension}, hashmap\_size)` stored vertices (before the minimum, rounded up
     to a multiple of the features per level). Where :math:`s_l` is an integer in exact arithmetic, the last
     bit of a power decides :math:`N_l`; ``level_scales`` therefore takes the scales from elsewhere.
+    ``multiple`` is another number to round up to (tiny-cuda-nn: 8); ``"dense"`` storage has no minimum, that of
+    ``"tiled"`` storage is taken with :math:`base^{dimension}`.
     """
+    multiple = n_features_per_level if multiple is None else multiple
+    most = {"hash": hashmap_size, "tiled": base_resolution**dimension}.get(storage)
     levels, offset = [], 0
     for level in range(n_levels):
         s = base_resolution * per_level_scale**level - 1.0
@@ -342,46 +467,56 @@ def hash_grid_levels(
             s = float(level_scales[level])
         resolution = math.ceil(s) + 1
         dense = min(resolution**dimension, (2**32 - 1) // 2)
-        size = min(-(-dense // n_features_per_level) * n_features_per_level, hashmap_size)
+        size = -(-dense // multiple) * multiple
+        size = size if most is None else min(size, most)
         levels.append(GridLevel(s, resolution, offset, size))
         offset += size
     return levels
 
 
-def _vertex_slot(vertex: Array, level: GridLevel) -> Array:
+def _vertex_slot(vertex: Array, level: GridLevel, storage: str = "hash") -> Array:
     """Where a level stores the vertices with integer coordinates (dimension, samples).
 
     Row-major with the first axis fastest if every axis fits, else the hash XOR_d(v_d prime_d); in 32-bit
     arithmetic and modulo the size of the level. The test compares N^j with the size after each axis j and
     stops at the first that exceeds it. Because of the modulo, a dense level wraps around: coordinate N is 0
-    of the next row.
+    of the next row. Other storage than ``"hash"`` never hashes.
     """
     v = vertex.astype(np.uint64) & _LOW
     strides = [1]
-    while len(strides) <= len(v) and strides[-1] <= level.size:
+    while len(strides) <= len(v) and (strides[-1] <= level.size or storage != "hash"):
         strides.append(strides[-1] * level.resolution)
     slot = np.zeros(v.shape[1], np.uint64)
-    if strides[-1] > level.size:
+    if strides[-1] > level.size and storage == "hash":
         for coordinate, prime in zip(v, _PRIMES, strict=False):
             slot ^= (coordinate * np.uint64(prime)) & _LOW
     else:
         for coordinate, stride in zip(v, strides, strict=False):
-            slot += coordinate * np.uint64(stride)
+            slot += coordinate * np.uint64(stride & 0xFFFFFFFF)
     return np.asarray(np.uint64(level.offset) + (slot & _LOW) % np.uint64(level.size)).astype(np.int64)
 
 
-def _grid_corners(x: Array, levels: list[GridLevel], align_corners: bool) -> Iterable[tuple[int, Array, Array, Array]]:
+def _grid_corners(
+    x: Array, levels: list[GridLevel], align_corners: bool, storage: str = "hash", interpolation: str = "linear"
+) -> Iterable[tuple[int, Array, Array, Array]]:
     """For each level and corner of the cell: (level, storage slot, weight, gradient of the weight wrt x)."""
     for number, level in enumerate(levels):
         position = x * level.scale + (0.0 if align_corners else 0.5)
         cell = np.floor(position)
         fraction = position - cell
+        gain: Array = np.full_like(fraction, level.scale)
+        if interpolation == "nearest":
+            yield number, _vertex_slot(cell.astype(np.int64), level, storage), np.ones(x.shape[1]), np.zeros_like(x)
+            continue
+        if interpolation == "smoothstep":
+            gain = 6 * fraction * (1 - fraction) * level.scale
+            fraction = fraction**2 * (3 - 2 * fraction)
         for corner in itertools.product((0, 1), repeat=len(x)):
             upper = np.array(corner)[:, None]
             factor = np.where(upper == 1, fraction, 1 - fraction)
-            slope = np.where(upper == 1, level.scale, -level.scale)
+            slope = np.where(upper == 1, gain, -gain)
             others = [np.delete(factor, d, axis=0).prod(axis=0) for d in range(len(x))]
-            slot = _vertex_slot(cell.astype(np.int64) + upper, level)
+            slot = _vertex_slot(cell.astype(np.int64) + upper, level, storage)
             yield number, slot, factor.prod(axis=0), slope * np.stack(others)
 
 
@@ -395,21 +530,34 @@ def hash_grid(
     per_level_scale: float = 2.0,
     align_corners: bool = False,
     level_scales: Sequence[float] | None = None,
+    storage: str = "hash",
+    multiple: int | None = None,
+    interpolation: str = "linear",
 ) -> Array:
     r"""Multiresolution hash encoding (Müller et al. 2022), as ``drjit.nn.HashGridEncoding`` computes it.
 
     On each level, x in [0, 1]^d is placed at :math:`s_l x + 1/2` (at :math:`s_l x` with ``align_corners``)
     and the features of the 2^d vertices around it are interpolated multilinearly. Row ``l F + f`` of the
     output is feature f of level l; ``params`` is flat, the F features of a vertex side by side. Positions
-    below zero are undefined in Dr.Jit, which converts negative floats to ``UInt32``.
+    below zero are undefined in Dr.Jit, which converts negative floats to ``UInt32``. ``interpolation`` may be
+    ``"smoothstep"``, which puts :math:`t^2 (3 - 2 t)` for the fraction t of a cell, or ``"nearest"``, which takes the
+    lowest vertex of the cell; see :func:`hash_grid_levels` for ``storage`` and ``multiple``.
     """
     x, table = _grid_inputs(x, params, n_features_per_level)
     levels = hash_grid_levels(
-        len(x), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
+        len(x),
+        n_levels,
+        n_features_per_level,
+        hashmap_size,
+        base_resolution,
+        per_level_scale,
+        level_scales,
+        storage,
+        multiple,
     )
     _check_grid_size(levels, table)
     y = np.zeros((n_levels, n_features_per_level, x.shape[1]))
-    for number, slot, weight, _ in _grid_corners(x, levels, align_corners):
+    for number, slot, weight, _ in _grid_corners(x, levels, align_corners, storage, interpolation):
         y[number] += weight * table[slot].T
     return y.reshape(-1, x.shape[1])
 
@@ -425,16 +573,27 @@ def hash_grid_vjp(
     per_level_scale: float = 2.0,
     align_corners: bool = False,
     level_scales: Sequence[float] | None = None,
+    storage: str = "hash",
+    multiple: int | None = None,
+    interpolation: str = "linear",
 ) -> tuple[Array, Array]:
     """Gradients (dx, dparams) of :func:`hash_grid`; the cell of a sample counts as constant."""
     x, table = _grid_inputs(x, params, n_features_per_level)
     levels = hash_grid_levels(
-        len(x), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
+        len(x),
+        n_levels,
+        n_features_per_level,
+        hashmap_size,
+        base_resolution,
+        per_level_scale,
+        level_scales,
+        storage,
+        multiple,
     )
     _check_grid_size(levels, table)
     d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
     dx, dtable = np.zeros_like(x), np.zeros_like(table)
-    for number, slot, weight, dweight in _grid_corners(x, levels, align_corners):
+    for number, slot, weight, dweight in _grid_corners(x, levels, align_corners, storage, interpolation):
         dx += dweight * (d[number] * table[slot].T).sum(axis=0)
         np.add.at(dtable, slot, (weight * d[number]).T)
     return dx, dtable.ravel()
@@ -451,16 +610,102 @@ def hash_grid_jvp(
     per_level_scale: float = 2.0,
     align_corners: bool = False,
     level_scales: Sequence[float] | None = None,
+    storage: str = "hash",
+    multiple: int | None = None,
+    interpolation: str = "linear",
 ) -> Array:
     """Derivative of :func:`hash_grid` in direction dx; the cell of a sample counts as constant."""
     x, table = _grid_inputs(x, params, n_features_per_level)
     levels = hash_grid_levels(
-        len(x), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
+        len(x),
+        n_levels,
+        n_features_per_level,
+        hashmap_size,
+        base_resolution,
+        per_level_scale,
+        level_scales,
+        storage,
+        multiple,
     )
     dy = np.zeros((n_levels, n_features_per_level, x.shape[1]))
-    for number, slot, _, dweight in _grid_corners(x, levels, align_corners):
+    for number, slot, _, dweight in _grid_corners(x, levels, align_corners, storage, interpolation):
         dy[number] += (dweight * np.asarray(dx, np.float64)).sum(axis=0) * table[slot].T
     return dy.reshape(-1, x.shape[1])
+
+
+def permutohedral(
+    x: Array,
+    params: Array,
+    n_levels: int = 16,
+    n_features_per_level: int = 2,
+    hashmap_size: int = 2**19,
+    base_resolution: int = 16,
+    per_level_scale: float = 2.0,
+    level_scales: Sequence[float] | None = None,
+) -> Array:
+    r"""Permutohedral encoding as ``drjit.nn.PermutoEncoding`` computes it, laid out as :func:`hash_grid`.
+
+    The features at the d + 1 vertices of the simplex around :math:`s_l x + 1/2` are interpolated. Its vertices are the
+    cell's lowest one and those reached from it by going up along the axes in descending order of the fraction; their
+    weights are the differences of successive fractions.
+    """
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    y = np.zeros((n_levels, n_features_per_level, x.shape[1]))
+    for number, slot, weight in _simplex_vertices(
+        x, len(table), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
+    ):
+        y[number] += weight * table[slot].T
+    return y.reshape(-1, x.shape[1])
+
+
+def permutohedral_vjp(x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2,
+                      **options: Any) -> Array:  # fmt: skip
+    """Gradient of :func:`permutohedral` with respect to params."""
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
+    dtable = np.zeros_like(table)
+    for number, slot, weight in _simplex_vertices(x, len(table), n_levels, n_features_per_level, **options):
+        np.add.at(dtable, slot, (weight * d[number]).T)
+    return dtable.ravel()
+
+
+def _simplex_vertices(
+    x: Array,
+    vertices: int,
+    n_levels: int,
+    n_features_per_level: int,
+    hashmap_size: int = 2**19,
+    base_resolution: int = 16,
+    per_level_scale: float = 2.0,
+    level_scales: Sequence[float] | None = None,
+) -> Iterable[tuple[int, Array, Array]]:
+    """For each level and vertex of the simplex: (level, storage slot, weight)."""
+    levels = hash_grid_levels(
+        len(x), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
+    )
+    _check_grid_size(levels, np.zeros(vertices))
+    for number, level in enumerate(levels):
+        position = x * level.scale + 0.5
+        vertex = np.floor(position).astype(np.int64)
+        fraction = position - vertex
+        order = np.argsort(-fraction, axis=0, kind="stable")
+        bounds = np.concatenate(
+            [np.ones((1, x.shape[1])), np.take_along_axis(fraction, order, 0), np.zeros_like(x[:1])]
+        )
+        for step in range(len(x) + 1):
+            if step:
+                vertex = vertex + (np.arange(len(x))[:, None] == order[step - 1])
+            yield number, _permuto_slot(vertex, level), bounds[step] - bounds[step + 1]
+
+
+def _permuto_slot(vertex: Array, level: GridLevel) -> Array:
+    """:func:`_vertex_slot` with the rolling hash h -> (h + v_d) 2531011."""
+    if level.resolution ** len(vertex) <= level.size:
+        return _vertex_slot(vertex, level)
+    slot = np.zeros(vertex.shape[1], np.uint64)
+    for coordinate in vertex.astype(np.uint64) & _LOW:
+        slot = (slot + coordinate) * np.uint64(2531011) & _LOW
+    return np.asarray(np.uint64(level.offset) + slot % np.uint64(level.size)).astype(np.int64)
 
 
 def _grid_inputs(x: Array, params: Array, features: int) -> tuple[Array, Array]:
@@ -557,6 +802,21 @@ def mlp_jvp(
     return y, d
 
 
+def siren(weights: Sequence[Array], biases: Sequence[Array], x: Array, omega_0: float = 30, omega: float = 30) -> Array:
+    """Linear layers with sin(omega_0 h) after the first and sin(omega h) after the other hidden ones."""
+    h = np.asarray(x, np.float64)
+    for i, (a, b) in enumerate(zip(weights, biases, strict=True)):
+        h = linear(a, h, b)
+        if i < len(weights) - 1:
+            h = np.sin((omega if i else omega_0) * h)
+    return h
+
+
+def siren_bounds(widths: Sequence[int], omega: float = 30) -> list[float]:
+    """Bounds of the initial weights after each of the widths but the last (Sitzmann et al. 2020, section 3.2)."""
+    return [1 / n if i == 0 else math.sqrt(6 / n) / omega for i, n in enumerate(widths[:-1])]
+
+
 def _mlp_trace(
     weights: Sequence[Array],
     x: Array,
@@ -590,6 +850,26 @@ def sequential(*functions: Function) -> Function:
     return run
 
 
+def residual(f: Function) -> Function:
+    """x -> x + f(x) (He et al. 2016, eq. 1)."""
+    return lambda x: np.asarray(x + f(x))
+
+
+def skip(f: Function) -> Function:
+    """x -> (f(x), x), along the features."""
+    return lambda x: np.concatenate([f(x), x])
+
+
+def heads(trunk: Function, *functions: Function) -> Function:
+    """x -> (f_1(h), ..., f_k(h)) with h = trunk(x), along the features."""
+
+    def run(x: Array) -> Array:
+        h = trunk(x)
+        return np.concatenate([f(h) for f in functions])
+
+    return run
+
+
 def neural_field(encoding: Function, network: Function) -> Function:
     """x -> network(encoding(x))."""
     return sequential(encoding, network)
@@ -608,6 +888,68 @@ def numerical_gradient(field: Function, p: Array, eps: float) -> Array:
 def l2(a: Array, b: Array) -> float:
     """Mean squared difference."""
     return float(np.mean((np.asarray(a, np.float64) - np.asarray(b, np.float64)) ** 2))
+
+
+def _luminance(y: Array) -> Array:
+    """Luminance of a color (3 rows), or of the sum of two (6 rows)."""
+    colors = y.reshape(-1, 3, y.shape[-1]).sum(axis=0)
+    return np.asarray(np.array([[0.299, 0.587, 0.114]]) @ colors)
+
+
+def _huber(y: Array, t: Array, at: Array, p: Array) -> Array:
+    e = np.abs(y - t)
+    return np.where(e <= 1, e**2 / 2, e - 0.5)
+
+
+def _gaussian(y: Array, t: Array, at: Array, p: Array) -> Array:
+    m, s = np.split(y, 2)
+    return np.asarray((s + (t - m) ** 2 * np.exp(-s)) / 2)
+
+
+LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
+    "l2": lambda y, t, at, p: (y - t) ** 2,
+    "l1": lambda y, t, at, p: np.abs(y - t),
+    "huber": _huber,
+    "relative_l1": lambda y, t, at, p: np.abs(y - t) / (np.abs(at) + 0.01),
+    "relative_l2": lambda y, t, at, p: (y - t) ** 2 / (at**2 + 0.01),
+    "relative_l2_luminance": lambda y, t, at, p: (y - t) ** 2 / (_luminance(at) ** 2 + 0.01),
+    "mape": lambda y, t, at, p: np.abs(y - t) / (np.abs(t) + 0.01),
+    "smape": lambda y, t, at, p: np.abs(y - t) / (0.5 * (np.abs(t) + np.abs(at)) + 0.01),
+    "cross_entropy": lambda y, t, at, p: -t * np.log(y),
+    "variance": lambda y, t, at, p: t**2 / y - t**2 / p,
+    "gaussian_nll": _gaussian,
+}
+"""name -> loss of every component, shape (components, samples), of prediction y, target t, the prediction ``at`` that
+stands in denominators as a constant, and the density p of the samples."""
+
+
+def loss(name: str, y: Array, t: Array, pdf: Any = None, at: Array | None = None) -> Array:
+    """Loss of every sample: the mean over components of ``LOSSES[name]`` divided by the density."""
+    y, t = np.asarray(y, np.float64), np.asarray(t, np.float64)
+    p = np.broadcast_to(np.asarray(1.0 if pdf is None else pdf, np.float64), t.shape)
+    return np.asarray((LOSSES[name](y, t, y if at is None else np.asarray(at, np.float64), p) / p).mean(axis=0))
+
+
+def adam_step(
+    w: Array,
+    m: Array,
+    v: Array,
+    g: Array,
+    t: int,
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    l2_reg: float = 0.0,
+    relative_decay: float = 0.0,
+    absolute_decay: float = 0.0,
+) -> tuple[Array, Array, Array]:
+    """Step t = 1, 2, ... of Adam (Kingma and Ba 2015): (weights, first moment, second moment)."""
+    g = g + l2_reg * w
+    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+    rate = lr * math.sqrt(1 - beta2**t) / (1 - beta1**t)
+    kept = (1 - rate * relative_decay) * w - rate * absolute_decay * np.sign(w)
+    return kept - rate * m / (np.sqrt(v) + epsilon), m, v
 
 
 def psnr(a: Array, b: Array, peak: float = 1.0) -> float:
@@ -633,28 +975,51 @@ def welford(samples: Iterable[Any]) -> tuple[Array, Array]:
     return mean, np.sqrt(spread / count)
 
 
+def mc_dropout(field: Callable[[int], Array], samples: int, step: int = 0) -> tuple[Array, Array]:
+    """Mean and population standard deviation of ``field(step * samples + i)``, ``i < samples``, steps modulo 2^32.
+
+    ``field`` maps the step of a key to the outputs under its masks (Gal and Ghahramani 2016).
+    """
+    return welford(field((step * samples + i) % 2**32) for i in range(samples))
+
+
 OPS: dict[str, Callable[..., Any]] = {
     "philox4x32": philox4x32,
     "dropout": dropout,
     "dropout_mask": keep_mask,
+    "mc_dropout": mc_dropout,
     "seeded_dropout": seeded_dropout,
     "Dropout": dropout,
     "Linear": linear,
-    "Identity": ACTIVATIONS["identity"][0],
+    "Identity": identity,
     "ReLU": ACTIVATIONS["relu"][0],
     "LeakyReLU": leaky_relu,
     "Tanh": ACTIVATIONS["tanh"][0],
     "Sigmoid": ACTIVATIONS["sigmoid"][0],
-    "Softplus": ACTIVATIONS["softplus"][0],
+    "Softplus": softplus,
+    "Squareplus": squareplus,
+    "GELU": ACTIVATIONS["gelu"][0],
     "SiLU": ACTIVATIONS["silu"][0],
     "Sine": sine,
     "Exp": ACTIVATIONS["exp"][0],
     "Sinusoidal": sinusoidal,
     "Triangular": triangular,
+    "Frequency": frequency,
+    "TriangleWave": triangle_wave,
+    "OneBlob": one_blob,
+    "SphericalHarmonics": spherical_harmonics,
+    "Fourier": fourier,
+    "Composite": composite,
     "HashGrid": hash_grid,
     "numerical_gradient": numerical_gradient,
+    "Grid": hash_grid,
+    "Permutohedral": permutohedral,
+    "SIREN": siren,
     "MLP": mlp,
     "Sequential": sequential,
+    "Residual": residual,
+    "Skip": skip,
+    "Heads": heads,
     "NeuralField": neural_field,
 }
 """Public name of an operation -> the function here that it must agree with."""

@@ -22,7 +22,7 @@ Image = pytest.importorskip("PIL.Image")
 
 from coopnet import cli  # noqa: E402
 from coopnet import image as images  # noqa: E402
-from coopnet.image.evaluate import box, moments, pixels  # noqa: E402
+from coopnet.image.evaluate import box, pixels  # noqa: E402
 
 SMALL = ["--steps", "20", "--width", "16", "--depth", "1", "--batch", "256", "--encoding", "sinusoidal", "--quiet"]
 
@@ -146,24 +146,6 @@ def test_mc_equals_separate_evaluations(backend, ns, monkeypatch):
     np.testing.assert_allclose(mean, values.mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(deviation, values.std(axis=0), atol=1e-5)
     assert deviation.min() > 0
-
-
-def test_mc_is_one_kernel(backend, ns):
-    network = cn.MLP(out_features=1, width=16, depth=1, dropout=0.2)
-    field = cn.NeuralField(cn.Triangular(3, in_features=2), network).build(backend)
-    p = pixels(dr.arange(ns.UInt32, 100), 10, 10)
-    key = cn.Key(dr.opaque(ns.UInt64, 1), dr.arange(ns.UInt32, 100))
-    launched = []
-    for samples in (4, 50):
-        count = dr.opaque(ns.UInt32, samples)
-        dr.eval(p, key, count)
-        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-            dr.kernel_history_clear()
-            dr.eval(moments(field, p, key, count))
-            history = [k for k in dr.kernel_history() if k["type"] == dr.KernelType.JIT]
-        launched.append([k["hash"] for k in history])
-    assert len(launched[0]) == 1
-    assert launched[0] == launched[1]  # the number of masks is no part of the kernel
 
 
 def test_info(capsys):

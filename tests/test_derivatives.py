@@ -18,8 +18,8 @@ from coopnet.engine import FUNCTIONS, stages
 from coopnet.nn.module import children
 
 GRID = dict(n_levels=3, hashmap_size=2**8, base_resolution=4, per_level_scale=1.9)
-NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "silu", "sine", "exp", "identity"]
-SMOOTH = ["tanh", "sigmoid", "softplus", "silu", "sine", "exp"]
+NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "silu", "sine", "exp", "identity", "squareplus", "gelu"]
+SMOOTH = ["tanh", "sigmoid", "softplus", "silu", "sine", "exp", "squareplus", "gelu"]
 SAMPLES = 200
 
 
@@ -403,7 +403,7 @@ def test_second_derivatives(ns, backend, name):
     """The formulas of all activations, and what Dr.Jit makes of functions without one."""
     at = np.concatenate([np.linspace(-3, 3, 40) + 0.01])
     leaf = ns.Float16 if backend == "cuda" else ns.Float
-    params = {"leaky_relu": (0.01,), "sine": (1.0,)}.get(name, ())
+    params = {"leaky_relu": (0.01,), "sine": (1.0,), "softplus": (1.0,), "squareplus": (1.0,)}.get(name, ())
     derivative = ref.ACTIVATIONS[name][1]
     h = 1e-5
     expected = 0.7 * (derivative(at + h) - derivative(at - h)) / (2 * h)

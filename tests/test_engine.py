@@ -86,7 +86,7 @@ def test_paths_agree_with_the_reference(ns, backend, path, bias):
         agree(got[1], db, backend)
 
 
-NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "silu", "sine", "exp", "identity"]
+NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "squareplus", "gelu", "silu", "sine", "exp", "identity"]
 
 
 @pytest.mark.parametrize("path", ["spill", "banks"])

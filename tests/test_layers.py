@@ -199,7 +199,9 @@ def test_parameters_of_activations(ns):
         y = opened(kind, cn.LeakyReLU(0.2)(contain(ns, kind, parts)))
         close(values(y), np.where(x > 0, x, 0.2 * x), 1e-6)
         close(values(opened(kind, cn.Sine(3)(contain(ns, kind, parts)))), np.sin(3 * x.astype(np.float64)), 2e-6)
-    for layer, name in ((cn.LeakyReLU, "negative_slope"), (cn.Sine, "omega")):
+    for layer, name in (
+        (cn.LeakyReLU, "negative_slope"), (cn.Sine, "omega"), (cn.Softplus, "beta"), (cn.Squareplus, "beta")
+    ):  # fmt: skip
         for bad in (float("nan"), "1", None, True, float("inf")):
             with pytest.raises(ValueError, match=f"{layer.__name__}: {name} is {bad!r}; a finite number"):
                 layer(bad)
@@ -369,7 +371,7 @@ def check_network(ns, backend, kind, shape, samples, activation, output, bias, p
     width=st.integers(1, 20),
     depth=st.integers(0, 3),
     samples=st.sampled_from([1, 2, 17, 1000]),
-    activation=st.sampled_from(["leaky_relu", "tanh", "sigmoid", "softplus", "silu", "sine"]),
+    activation=st.sampled_from(["leaky_relu", "tanh", "sigmoid", "softplus", "squareplus", "gelu", "silu", "sine"]),
     bias=st.booleans(),
     p=st.sampled_from([0, 0.3]),
     seed=st.integers(0, 1000),
@@ -455,7 +457,7 @@ def test_errors_of_layers(ns, backend):
         (lambda: cn.Sequential(cn.Linear(2, 3), cn.Linear(4, 5)).alloc(Tensor), ValueError, "is 4, but .* 3 features"),
         (lambda: cn.Sequential(cn.Linear(2, 3), "relu"), TypeError, "Sequential: layer 1 is a str; a Module"),
         (lambda: cn.Sequential(cn.Dropout(0.5))(x, cn.Key(1)), ValueError, "Sequential: a Dropout has no stream"),
-        (lambda: cn.MLP(2, 3, activation="gelu"), ValueError, "MLP: activation is 'gelu'; accepted are .*relu"),
+        (lambda: cn.MLP(2, 3, activation="swish"), ValueError, "MLP: activation is 'swish'; accepted are .*relu"),
         (lambda: cn.MLP(2, 3, dropout=1), ValueError, r"MLP: p is 1; a drop probability in \[0, 1\)"),
         (lambda: cn.MLP(2, 3, dropout=float("nan")), ValueError, "MLP: p is nan"),
         (lambda: cn.MLP(2, 3, width=0), ValueError, "MLP: width is 0; an int of at least 1"),

@@ -172,6 +172,8 @@ def test_activation_values():
         "tanh": [-math.tanh(1), 0, math.tanh(2)],
         "sigmoid": [1 / (1 + math.e), 0.5, 1 / (1 + math.exp(-2))],
         "softplus": [math.log(1 + math.exp(-1)), math.log(2), math.log(1 + math.exp(2))],
+        "squareplus": [(math.sqrt(5) - 1) / 2, 1, 1 + math.sqrt(2)],
+        "gelu": [-0.15880800939172324, 0, 1.9545976940877752],
         "silu": [-1 / (1 + math.e), 0, 2 / (1 + math.exp(-2))],
         "sine": [math.sin(-1), 0, math.sin(2)],
         "exp": [math.exp(-1), 1, math.exp(2)],
@@ -383,8 +385,8 @@ def test_mlp_is_its_layers():
     assert not np.allclose(network(x), swapped)
     field = ref.neural_field(lambda x: 2 * x, network)
     np.testing.assert_array_equal(field(x), network(2 * x))
-    with pytest.raises(ValueError, match="unknown activation 'gelu'"):
-        ref.mlp(W, x, "gelu")
+    with pytest.raises(ValueError, match="unknown activation 'swish'"):
+        ref.mlp(W, x, "swish")
 
 
 def test_mlp_rounds_the_scale_to_a_type():

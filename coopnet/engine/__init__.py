@@ -5,13 +5,14 @@ from .dispatch import evaluate, evaluate_jet
 from .explain import Explanation, explain
 from .layout import Layout
 from .modes import deterministic, gradient_path
-from .stages import Activation, Affine, Mask
+from .stages import Activation, Affine, Fork, Mask
 
 __all__ = [
     "FUNCTIONS",
     "Activation",
     "Affine",
     "Explanation",
+    "Fork",
     "Layout",
     "Mask",
     "deterministic",

@@ -23,8 +23,8 @@ LN2 = math.log(2.0)
 class Function:
     """One activation: value on arrays, value on a ``CoopVec``, and adjoint ``vjp(dy, x, y, *params)``.
 
-    ``masked_vjp(dy, y, scale)`` is the adjoint of the activation followed by dropout, where the dropped-out output
-    ``y`` alone determines it: a dropped element is 0, and so must its derivative be.
+    ``masked_vjp(dy, y, scale, *params)`` is the adjoint of the activation followed by dropout, where the dropped-out
+    output ``y`` alone determines it: a dropped element is 0, and so must its derivative be.
 
     For second derivatives there is ``second(w, x, y, *params)``, ``w`` times f''; without it, Dr.Jit differentiates
     ``vjp``. A function that is ``flat`` has none: it is linear in pieces.
@@ -52,16 +52,90 @@ def _relu(x: Any) -> Any:
     return x - dr.minimum(x, 0) if dr.grad_enabled(x) else dr.maximum(x, 0)
 
 
-def _softplus_array(x: Any) -> Any:
+def _softplus_array(x: Any, beta: float) -> Any:
     # |x| and max(x, 0) by way of one minimum, so that their derivatives at 0 add up to 1/2, whatever Dr.Jit's is
-    return x - dr.minimum(x, 0) + dr.log(1 + dr.exp(2 * dr.minimum(x, 0) - x))
+    return x - dr.minimum(x, 0) + dr.log(1 + dr.exp((2 * dr.minimum(x, 0) - x) * beta)) * (1 / beta)
 
 
-def _softplus(x: Any) -> Any:
+def _softplus(x: Any, beta: float) -> Any:
     if dr.grad_enabled(x):  # Dr.Jit cannot differentiate log2 of a cooperative vector on the GPU
-        return drnn.CoopVec([_softplus_array(v) for v in x])
+        return drnn.CoopVec([_softplus_array(v, beta) for v in x])
     magnitude = x - dr.minimum(x, 0) * 2
-    return _relu(x) + dr.log2(dr.exp2(magnitude * -LOG2E) + 1) * LN2
+    return _relu(x) + dr.log2(dr.exp2(magnitude * (-LOG2E * beta)) + 1) * (LN2 / beta)
+
+
+def _each(f: Callable[[Any], Any], x: Any) -> Any:
+    """``f`` of every component of the ``CoopVec`` ``x``, for what cooperative vectors don't know."""
+    return drnn.CoopVec([f(v) for v in x])
+
+
+def _single(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``f`` computed in single precision where the argument is half."""
+
+    def run(x: Any) -> Any:
+        return type(x)(f(dr.float32_array_t(x)(x))) if dr.is_half_v(x) else f(x)
+
+    return run
+
+
+def _squareplus_array(x: Any, beta: float) -> Any:
+    # (X + sqrt(X^2 + 4)) / 2 cancels for negative X; max(X, 0) + 2 / (|X| + sqrt(X^2 + 4)) is the same and does not.
+    # Cooperative vectors have neither root nor quotient, and the square of a half-precision X soon overflows.
+    def one(x: Any) -> Any:
+        x = x * beta
+        low = dr.minimum(x, 0)
+        return (x - low + 2 * dr.rcp(x - 2 * low + dr.sqrt(x * x + 4))) * (1 / beta)
+
+    return _single(one)(x)
+
+
+def _squareplus_slope(y: Any, beta: float) -> Any:
+    # with q = beta y: X = q - 1/q and sqrt(X^2 + 4) = q + 1/q, so the derivative is q^2 / (q^2 + 1)
+    def one(y: Any) -> Any:
+        square = dr.square(y * beta)
+        return square * dr.rcp(square + 1)
+
+    return _each(_single(one), y)
+
+
+#: Beyond, a Gaussian's distribution function is 0 or 1 in single precision; powers of x stay finite in half.
+_GELU_LIMIT = 10.0
+_GELU_LINEAR = math.sqrt(2 / math.pi)
+_GELU_CUBIC = 0.044715 * _GELU_LINEAR
+
+
+def _gelu_step(x: Any) -> tuple[Any, Any]:
+    """The hyperbolic tangent inside, and the derivative of its argument."""
+    x = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)
+    square = x * x
+    t = dr.tanh(x * dr.fma(square, _GELU_CUBIC, _GELU_LINEAR))
+    return t, dr.fma(square, 3 * _GELU_CUBIC, _GELU_LINEAR)
+
+
+def _gelu(x: Any) -> Any:
+    return x * dr.fma(_gelu_step(x)[0], 0.5, 0.5)
+
+
+def _gelu_vjp(dy: Any, x: Any, y: Any) -> Any:
+    t, slope = _gelu_step(x)
+    inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)  # infinity times the 0 behind it would be NaN
+    return dy * (dr.fma(t, 0.5, 0.5) + (1 - t * t) * slope * inside * 0.5)
+
+
+def _squareplus_second(w: Any, x: Any, y: Any, beta: float) -> Any:
+    # 2 beta / (X^2 + 4)^(3/2)
+    def one(x: Any) -> Any:
+        root = dr.rsqrt(dr.fma(x * beta, x * beta, 4))
+        return root * root * root * (2 * beta)
+
+    return w * _each(_single(one), x)
+
+
+def _gelu_second(w: Any, x: Any, y: Any) -> Any:
+    # with t = tanh u(x): (1 - t^2) (u' + x (u'' / 2 - t u'^2))
+    t, slope = _gelu_step(x)
+    inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)
+    return w * ((1 - t * t) * (slope + inside * (inside * (3 * _GELU_CUBIC) - t * slope * slope)))
 
 
 def _sine(x: Any, omega: float) -> Any:
@@ -82,9 +156,13 @@ def _silu_second(w: Any, x: Any, y: Any) -> Any:
     return w * (s * (1 - s) * (x * (1 - s * 2) + 2))
 
 
-def _softplus_second(w: Any, x: Any, y: Any) -> Any:
-    s = _sigmoid(x)
-    return w * (s * (1 - s))
+def _softplus_second(w: Any, x: Any, y: Any, beta: float) -> Any:
+    s = _sigmoid(x * beta)
+    return w * (s * (1 - s) * beta)
+
+
+def _identity(x: Any, scale: float | None = None, offset: float = 0.0) -> Any:
+    return x if scale is None else x * scale + offset
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -117,9 +195,17 @@ FUNCTIONS: dict[str, Function] = {
     "softplus": Function(
         _softplus_array,
         _softplus,
-        lambda dy, x, y: dy * _sigmoid(x),
+        lambda dy, x, y, beta: dy * _sigmoid(x * beta),
         second=_softplus_second,
     ),
+    "squareplus": Function(
+        _squareplus_array,
+        lambda x, beta: _each(lambda v: _squareplus_array(v, beta), x),
+        lambda dy, x, y, beta: dy * _squareplus_slope(y, beta),
+        lambda dy, y, scale, beta: dy * (_squareplus_slope(y, beta / scale) * scale),
+        _squareplus_second,
+    ),
+    "gelu": Function(_gelu, _gelu, _gelu_vjp, second=_gelu_second),
     "silu": Function(
         lambda x: x * dr.rcp(1 + dr.exp(-x)),
         lambda x: x * _sigmoid(x),
@@ -136,5 +222,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda dy, y, scale: dy * y,
         lambda w, x, y: w * y,
     ),
-    "identity": Function(lambda x: x, lambda x: x, lambda dy, x, y: dy, flat=True),
+    "identity": Function(
+        _identity, _identity, lambda dy, x, y, scale=1.0, offset=0.0: dy if scale == 1 else dy * scale, flat=True
+    ),
 }

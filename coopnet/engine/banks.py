@@ -26,7 +26,7 @@ from .deferred import outside
 from .layout import BIAS_COLUMNS
 from .modes import warn_stall
 from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
-from .stages import Affine, Stage, frozen, rebase, symbolic
+from .stages import Affine, Stage, affine, frozen, rebase, symbolic
 
 #: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
 SAMPLES = 1024
@@ -90,7 +90,7 @@ class BankOp(NetworkOp):
     def _body(self, sets: list[_Banks], k: int) -> Any:
         own = rebase(self.stages, self.buffers, [s.banks[k] for s in sets])
         sides = {id(stage): view for s in sets for stage, view in s.sides(self.stages, k)}
-        target: dict[int, Any] = {id(stage): mine for stage, mine in zip(self.stages, own, strict=True)}
+        target: dict[int, Any] = {id(stage): mine for stage, mine in zip(affine(self.stages), affine(own), strict=True)}
 
         def visit(stage: Affine, delta: Any, x: Any, biased: bool = True) -> None:
             mine = target[id(stage)]
@@ -125,7 +125,7 @@ class ScopeBankOp(BankOp):
         deferred = [outside(b) for b in self.plan.buffers]
         if all(d.waits() for d in deferred):
             count = banks_in_scope(samples, self.plan.vectors)
-            biases = tuple(s.bias.offset for s in self.stages if isinstance(s, Affine) and s.bias is not None)
+            biases = tuple(s.bias.offset for s in affine(self.stages) if s.bias is not None)
             sets = []
             for d, buffer in zip(deferred, self.buffers, strict=True):
                 sets.append(d.once((count, biases), functools.partial(_Banks, buffer, self.stages, count)))
@@ -150,8 +150,8 @@ class _Banks:
         self.leaf = leaf = type(buffer)
         self.width = width = dr.width(buffer)
         self.biased: dict[int, tuple[Affine, int]] = {}
-        for stage in stages:
-            if not isinstance(stage, Affine) or stage.bias is None or stage.bias.buffer is not buffer:
+        for stage in affine(stages):
+            if stage.bias is None or stage.bias.buffer is not buffer:
                 continue
             known = stage.layout is not None and stage.layout.bias is not None
             if known and stage.bias.offset not in self.biased:
@@ -176,8 +176,8 @@ class _Banks:
 
     def sides(self, stages: Sequence[Stage], k: int) -> Iterator[tuple[Affine, Any]]:
         """Layers with a bias, and the views of bank ``k`` that accumulate its gradient."""
-        for stage in stages:
-            if isinstance(stage, Affine) and stage.bias is not None and stage.bias.offset in self.biased:
+        for stage in affine(stages):
+            if stage.bias is not None and stage.bias.offset in self.biased:
                 owner, offset = self.biased[stage.bias.offset]
                 # compared by variable: a scope traced again brings other objects
                 if owner.bias.buffer.index == stage.bias.buffer.index:

@@ -14,7 +14,7 @@ from .deferred import outside
 from .modes import forced_path, is_deterministic, warn_stall
 from .operation import Plan
 from .spill import SpillOp
-from .stages import Affine, Stage, buffers, forward, frozen, symbolic
+from .stages import Stage, affine, buffers, forward, frozen, symbolic
 
 
 def evaluate(stages: Sequence[Stage], x: drnn.CoopVec, key: Key | None) -> drnn.CoopVec:
@@ -111,7 +111,7 @@ def choose(
 
 def can_spill(stages: Sequence[Stage]) -> bool:
     """Are the packed layouts of all matrices known?"""
-    return all(s.layout is not None for s in stages if isinstance(s, Affine))
+    return all(s.layout is not None for s in affine(stages))
 
 
 def _require_layouts(stages: Sequence[Stage], where: str) -> None:

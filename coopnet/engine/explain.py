@@ -10,7 +10,7 @@ import drjit as dr
 from .banks import banks_for
 from .dispatch import choose
 from .spill import bytes_per_sample, chunk_size
-from .stages import Affine, Stage, buffers
+from .stages import Stage, affine, buffers
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,10 @@ class Explanation:
 
 def explain(stages: Sequence[Stage], backend: str, samples: int, frozen: bool, itemsize: int) -> Explanation:
     """Explain the gradient of ``stages`` over ``samples`` samples; ``itemsize`` is that of the spilled numbers."""
-    affine = [s for s in stages if isinstance(s, Affine)]
     which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
     path, reason = choose(stages, which, samples, frozen)
     memory, chunks, banks = 0, 1, 1
-    if path == "spill" and affine:
+    if path == "spill" and affine(stages):
         chunk = chunk_size(stages, samples, itemsize)
         chunks, memory = -(-samples // chunk), chunk * bytes_per_sample(stages, itemsize)
     elif path == "banks":

@@ -8,21 +8,25 @@ no sum can overflow, which leaves about :math:`62 - \log_2(\mathrm{samples} \cdo
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
+from drjit.hashgrid import HashEncoding
 
 from .modes import is_deterministic
 from .stages import symbolic
 
 
-class Grid(drnn.HashGridEncoding):
-    """``drjit.nn.HashGridEncoding`` whose inner loop can also run backward."""
+class Exact(HashEncoding):
+    """A ``drjit.nn`` hash encoding whose inner loop can also run backward."""
 
     # When set, _acc_features() hands (level, weight, index) to it instead of looking features up.
     _visitor: Any = None
+    #: How weights depend on the position in a cell.
+    interpolation = "linear"
     data: Any
 
     def _acc_features(self, level_i: int, weight: Any, index: Any, values: list, active: Any) -> None:
@@ -44,6 +48,89 @@ class Grid(drnn.HashGridEncoding):
         return dr.custom(_GridOp, _Reference(self), attached, [dr.detach(c) for c in coordinates], values)
 
 
+class Permutohedral(Exact, drnn.PermutoEncoding):
+    """``drjit.nn.PermutoEncoding`` with such gradients."""
+
+
+class Grid(Exact, drnn.HashGridEncoding):
+    """``drjit.nn.HashGridEncoding`` with such gradients, other kinds of storage and other interpolations.
+
+    Args:
+        storage: ``"hash"``, ``"dense"`` or ``"tiled"``: how many vertices a level holds and what finds them.
+        interpolation: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
+        multiple: to what the number of vertices of a level is rounded up; by default as Dr.Jit does it, hashed.
+
+    Raises:
+        ValueError: more parameters than an array can hold.
+    """
+
+    def __init__(
+        self,
+        dtype: type,
+        dimension: int,
+        *,
+        storage: str = "hash",
+        interpolation: str = "linear",
+        multiple: int | None = None,
+        rng: Any = None,
+        **options: Any,
+    ):
+        self._storage, self.interpolation = storage, interpolation
+        rng = dr.rng() if rng is None else rng
+        super().__init__(dtype, dimension, rng=rng, **options)
+        if multiple is None:
+            return
+        offsets = [0]
+        for level in range(self.n_levels):
+            size = -(-(self._resolution(self._level_scale(level)) ** dimension) // multiple) * multiple
+            if storage != "dense":
+                size = min(size, self.hashmap_size if storage == "hash" else self.base_resolution**dimension)
+            offsets.append(offsets[-1] + size)
+        self._level_offsets = offsets
+        self._n_params = offsets[-1] * self.n_features_per_level
+        if self._n_params >= 2**32:
+            raise ValueError(
+                f"Grid: {storage} storage of these {self.n_levels} levels takes {self._n_params} parameters, but an "
+                f"array holds fewer than 2^32; use fewer levels, a smaller per_level_scale, or storage='hash'."
+            )
+        bound = self.init_scale
+        self.data = dr.fma(rng.random(self.dtype, self._n_params), 2 * bound, -bound)
+        dr.schedule(self.data)
+
+    def indexing_function(self, key: Any, level_i: int) -> Any:
+        if self._storage != "tiled":
+            return super().indexing_function(key, level_i)
+        resolution = self._resolution(self._level_scale(level_i))
+        begin, end = self._level_offsets[level_i : level_i + 2]
+        index = self.UInt32(key[0])
+        for d in range(1, self.dimension):
+            index += key[d] * (resolution**d & 0xFFFFFFFF)
+        return begin + index % self.UInt32(end - begin)
+
+    def __call__(self, p: Any, active: Any = True) -> Any:
+        if self.interpolation == "linear":
+            return super().__call__(p, active)
+        _, positions = self._position_types(p)
+        p = positions(p)
+        values = [self.StorageFloat(0)] * self.n_output_features
+        for level in range(self.n_levels):
+            t = dr.fma(p, self._level_scale(level), 0.5)
+            cell = dr.floor(t)
+            vertex = self.ArrayXu(self.ArrayXi(cell))
+            if self.interpolation == "nearest":
+                self._acc_features(level, self.StorageFloat(1), self.indexing_function(vertex, level), values, active)
+                continue
+            t -= cell
+            upper = t * t * (3 - 2 * t)
+            lower = 1 - upper
+            for corner in range(2**self.dimension):
+                bits = [corner >> d & 1 for d in range(self.dimension)]
+                weight = math.prod((upper if bit else lower)[d] for d, bit in enumerate(bits))
+                index = self.indexing_function(vertex + self.ArrayXu(bits), level)
+                self._acc_features(level, weight, index, values, active)
+        return self.StorageFloatXf(*values) & active
+
+
 def is_reproducible(dtype: type) -> bool:
     """Are gradients of a grid of this type summed as integers here?"""
     return not symbolic() and (dr.backend_v(dtype) == dr.JitBackend.LLVM or is_deterministic())
@@ -52,7 +139,7 @@ def is_reproducible(dtype: type) -> bool:
 class _Reference:
     """Keeps Dr.Jit from taking the grid apart as an argument."""
 
-    def __init__(self, grid: Grid):
+    def __init__(self, grid: Exact):
         self.grid = grid
 
 

@@ -1,46 +1,95 @@
-r"""Hash grids together with their forward derivatives.
+r"""Encodings by trained features on grids together with their forward derivatives.
 
-A level interpolates multilinearly: with :math:`w_c(x)` the weight of corner :math:`c` of the cell, its features are
-:math:`\sum_c w_c(x) \theta_c`, and their derivative in direction :math:`\dot x` is
-:math:`\sum_c (\nabla w_c \cdot \dot x) \theta_c`, exact within the cell. It is constant along each axis and jumps
-between cells; second derivatives exist across axes only.
+A level interpolates between the vertices of a cell: with :math:`w_c(x)` the weight of vertex :math:`c`, its features
+are :math:`\sum_c w_c(x) \theta_c`, and their derivative in direction :math:`\dot x` is
+:math:`\sum_c (\nabla w_c \cdot \dot x) \theta_c`, exact within the cell. With multilinear interpolation it is constant
+along each axis, on simplices constant, and jumps at the faces of the cell; with smoothstep it is continuous.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import drjit as dr
 
-from .grid import Grid, is_reproducible
+from .grid import Exact, Permutohedral, is_reproducible
 
 
-def corners(grid: Grid, coordinates: list, tangents: list[list]) -> Iterator[tuple[int, Any, list, Any]]:
-    """For all levels and corners: ``(level, weight, tangents of the weight, index of the corner's features)``."""
-    single, uint32 = grid.StorageFloat, grid.UInt32
+def corners(grid: Exact, coordinates: list, tangents: list[list]) -> Iterator[tuple[int, Any, list, Any]]:
+    """For all levels and vertices: ``(level, weight, tangents of the weight, index of the vertex's features)``."""
+    inside = _simplex if isinstance(grid, Permutohedral) else _cell
     shift = 0.5 if not grid.align_corners or grid.torchngp_compat else 0.0
     for level in range(grid.n_levels):
         scale = grid._level_scale(level)
         position = [dr.fma(x, scale, shift) for x in coordinates]
-        cell = [uint32(dr.floor(dr.detach(v))) for v in position]
-        upper = [v - single(c) for v, c in zip(position, cell, strict=True)]
-        lower = [1 - v for v in upper]
-        for corner in itertools.product((0, 1), repeat=len(coordinates)):
-            factors = [u if bit else v for bit, u, v in zip(corner, upper, lower, strict=True)]
-            slopes = [
-                math.prod(factors[:d] + factors[d + 1 :], start=single(scale if bit else -scale))
-                for d, bit in enumerate(corner)
-            ]
-            moved = [sum((s * t for s, t in zip(slopes, tangent, strict=True)), single(0)) for tangent in tangents]
-            index = grid.indexing_function([c + bit for c, bit in zip(cell, corner, strict=True)], level)
-            yield level, math.prod(factors, start=single(1)), moved, index
+        whole = [dr.floor(dr.detach(v)) for v in position]
+        fraction = [v - c for v, c in zip(position, whole, strict=True)]
+        moved = [[t * scale for t in tangent] for tangent in tangents]
+        vertex = [grid.UInt32(grid.Int32(c)) for c in whole]
+        for weight, dweights, offset in inside(grid, fraction, moved):
+            index = grid.indexing_function([v + o for v, o in zip(vertex, offset, strict=True)], level)
+            yield level, weight, dweights, index
 
 
-def features(grid: Grid, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-    """The encoded ``coordinates`` and their derivatives, differentiably; parameter gradients as ``Grid.features``."""
+def count(grid: Exact) -> int:
+    """Vertices of a cell."""
+    return grid.dimension + 1 if isinstance(grid, Permutohedral) else 2**grid.dimension
+
+
+def steepest(grid: Exact, level: int) -> float:
+    """Largest derivative of a weight along an axis."""
+    return grid._level_scale(level) * (1.5 if grid.interpolation == "smoothstep" else 1.0)
+
+
+def _cell(grid: Exact, fraction: list, tangents: list[list]) -> Iterator[tuple[Any, list, Sequence[Any]]]:
+    """Weights, their tangents and offsets of the corners of a cell."""
+    single = grid.StorageFloat
+    if grid.interpolation == "nearest":
+        yield single(1), [single(0)] * len(tangents), [0] * len(fraction)
+        return
+    upper, slopes = fraction, [single(1)] * len(fraction)
+    if grid.interpolation == "smoothstep":
+        upper, slopes = [t * t * (3 - 2 * t) for t in fraction], [6 * t * (1 - t) for t in fraction]
+    lower = [1 - v for v in upper]
+    for corner in itertools.product((0, 1), repeat=len(fraction)):
+        factors = [u if bit else v for bit, u, v in zip(corner, upper, lower, strict=True)]
+        gradient = [
+            math.prod(factors[:d] + factors[d + 1 :], start=slopes[d] if bit else -slopes[d])
+            for d, bit in enumerate(corner)
+        ]
+        moved = [sum((s * t for s, t in zip(gradient, tangent, strict=True)), single(0)) for tangent in tangents]
+        yield math.prod(factors, start=single(1)), moved, corner
+
+
+def _simplex(grid: Exact, fraction: list, tangents: list[list]) -> Iterator[tuple[Any, list, Sequence[Any]]]:
+    """The same of the simplex around a point, from the cell's lowest vertex on along its axes in descending order of
+    the fraction; weights are the differences of successive fractions."""
+    uint32, n = grid.UInt32, len(fraction)
+    # sorted descending, fractions with their tangents and axes; equal ones may stand in any order: their vertex in
+    # between has no weight, but a derivative, for which either side's is as good
+    items = [[fraction[d], *(t[d] for t in tangents), uint32(d)] for d in range(n)]
+    for i in range(n):
+        for j in range(n - 1 - i):
+            a, b = items[j : j + 2]
+            swap = dr.detach(a[0]) < dr.detach(b[0])
+            items[j] = [dr.select(swap, v, u) for u, v in zip(a, b, strict=True)]
+            items[j + 1] = [dr.select(swap, u, v) for u, v in zip(a, b, strict=True)]
+    offset: list[Any] = [uint32(0)] * n
+    above = [grid.StorageFloat(1), *[grid.StorageFloat(0)] * len(tangents)]
+    for item in [*items, None]:
+        here = [grid.StorageFloat(0)] * len(above) if item is None else item[:-1]
+        weight, *moved = [u - v for u, v in zip(above, here, strict=True)]
+        yield weight, moved, offset
+        if item is not None:
+            offset = [o + dr.select(item[-1] == d, uint32(1), uint32(0)) for d, o in enumerate(offset)]
+            above = here
+
+
+def features(grid: Exact, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+    """The encoded ``coordinates`` and their derivatives, differentiably; parameter gradients as ``Exact.features``."""
     attached = grid.data
     exact = dr.grad_enabled(attached) and is_reproducible(grid.dtype)
     values = _look_up(grid, dr.detach(attached) if exact else attached, coordinates, tangents)
@@ -53,7 +102,7 @@ def features(grid: Grid, coordinates: list, tangents: list[list]) -> tuple[list,
     return values[0], values[1:]
 
 
-def _look_up(grid: Grid, data: Any, coordinates: list, tangents: list[list]) -> list[list]:
+def _look_up(grid: Exact, data: Any, coordinates: list, tangents: list[list]) -> list[list]:
     n = grid.n_features_per_level
     values = [[grid.StorageFloat(0)] * grid.n_output_features for _ in range(1 + len(tangents))]
     for level, weight, moved, index in corners(grid, coordinates, tangents):
@@ -67,7 +116,7 @@ def _look_up(grid: Grid, data: Any, coordinates: list, tangents: list[list]) -> 
 class _Reference:
     """Keeps Dr.Jit from taking the grid apart as an argument."""
 
-    def __init__(self, grid: Grid):
+    def __init__(self, grid: Exact):
         self.grid = grid
 
 
@@ -94,15 +143,15 @@ class _TangentsOp(dr.CustomOp):
         bars = [flat[i : i + width] for i in range(0, len(flat), width)]
         samples = max(dr.width(v) for v in [*flat, *self.coordinates])
         # As in the plain grid's gradient: integers, scaled so that no sum can overflow. Weights are at most 1, their
-        # derivatives at most the level's scale times the tangent; each level has a power of two of its own.
+        # derivatives at most the level's steepest slope times the tangent; each level has a power of two of its own.
         steepness = [sum((dr.abs(v) for v in tangent), single(0)) for tangent in self.tangents]
-        terms = single(dr.opaque_width(self.coordinates[0] + flat[0] + dr.zeros(single, samples))) * 2**grid.dimension
+        terms = single(dr.opaque_width(self.coordinates[0] + flat[0] + dr.zeros(single, samples))) * count(grid)
         scales, broken = [], single(0)
         for level in range(grid.n_levels):
             of_level = slice(level * n, (level + 1) * n)
-            bound = sum((dr.abs(v) for v in bars[0][of_level]), single(0))
+            bound, slope = sum((dr.abs(v) for v in bars[0][of_level]), single(0)), steepest(grid, level)
             for bar, steep in zip(bars[1:], steepness, strict=True):
-                bound += sum((dr.abs(v) for v in bar[of_level]), single(0)) * (steep * grid._level_scale(level))
+                bound += sum((dr.abs(v) for v in bar[of_level]), single(0)) * (steep * slope)
             broken = broken + dr.max(dr.select(dr.isfinite(bound), single(0), single(1)))  # a maximum alone skips NaN
             largest = dr.max(bound)
             exponent = dr.clip(dr.floor(61 - dr.log2(largest) - dr.log2(terms)), -120, 120)
@@ -119,7 +168,7 @@ class _TangentsOp(dr.CustomOp):
         entry = dr.arange(uint32, dr.width(grid.data)) // n
         scale = single(1)
         for level, s in enumerate(scales):
-            scale = dr.select(entry >= grid.level_offset(level), s, scale)
+            scale = dr.select(entry >= grid._level_offsets[level], s, scale)
         # an infinity or NaN anywhere must not vanish: the loss scaler looks for it
         self.set_grad_in("data", dr.select(broken == 0, single(sums) / scale, dr.nan))
 

@@ -23,17 +23,20 @@ import drjit.nn as drnn
 
 from ..key import Key
 from .operation import Plan
-from .stages import Activation, Affine, Stage
+from .stages import Activation, Affine, Fork, Mask, Stage, Trail, affine
 
 
 def forward(stages: Sequence[Stage], jet: list[Any], key: Key | None) -> list[Any]:
     """Evaluate ``stages`` on a jet of ``CoopVec``s with Dr.Jit's own differentiation."""
     for stage in stages:
-        jet = _step(stage, jet, key)
+        if isinstance(stage, Fork):
+            jet = _join(stage, [forward(body, jet, key) for body in stage.bodies])
+        else:
+            jet = _step(stage, jet, key)
     return jet
 
 
-def _step(stage: Stage, jet: list[Any], key: Key | None) -> list[Any]:
+def _step(stage: Affine | Activation | Mask, jet: list[Any], key: Key | None) -> list[Any]:
     x, *tangents = jet
     y = stage.forward(x, key)
     if isinstance(stage, Affine):
@@ -41,6 +44,90 @@ def _step(stage: Stage, jet: list[Any], key: Key | None) -> list[Any]:
         return [y, *(linear.forward(dx, None) for dx in tangents)]
     # the Jacobian is diagonal, so the adjoint is also the tangent
     return [y, *(stage.vjp(dx, x, y, key) for dx in tangents)]
+
+
+def _join(stage: Fork, jets: Sequence[list[Any]]) -> list[Any]:
+    """The outputs of a fork's bodies, merged vector by vector."""
+    return [stage.join(vectors) for vectors in zip(*jets, strict=True)]
+
+
+def trail(stages: Sequence[Stage], jet: list[Any], key: Key | None) -> Trail:
+    """As :func:`coopnet.engine.stages.trail`, of jets."""
+    values = Trail(jet)
+    for i, stage in enumerate(stages):
+        if isinstance(stage, Fork):
+            values.inner[i] = inner = [trail(body, values[i], key) for body in stage.bodies]
+            values.append(_join(stage, [t[-1] for t in inner]))
+        else:
+            values.append(_step(stage, values[i], key))
+    return values
+
+
+def backward(
+    stages: Sequence[Stage],
+    values: Trail,
+    bars: list[Any],
+    key: Key | None,
+    wants_x: bool,
+    visit: Callable[..., None],
+) -> list[Any] | None:
+    """The gradients of the jet that goes in, from those of the one that comes out; ``None`` unless ``wants_x``."""
+    first = next((i for i, s in enumerate(stages) if affine([s])), len(stages))
+    for i in reversed(range(len(stages))):
+        stage, jet = stages[i], values[i]
+        if isinstance(stage, Affine):
+            for k, (bar, x) in enumerate(zip(bars, jet, strict=True)):
+                visit(stage, bar, x, k == 0)
+            if i == first and not wants_x:
+                return None
+            bars = [stage.transposed(bar, len(jet[0])) for bar in bars]
+        elif isinstance(stage, Fork):
+            wanted = wants_x or i > first
+            sizes = [len(t[-1][0]) for t in values.inner[i]]
+            parts = zip(*(stage.split(bar, sizes) for bar in bars), strict=True)
+            below = [
+                backward(body, inner, list(part), key, wanted, visit)
+                for body, inner, part in zip(stage.bodies, values.inner[i], parts, strict=True)
+            ]
+            if not wanted:
+                return None
+            bars = [sum(vectors[1:], vectors[0]) for vectors in zip(*below, strict=True)]  # type: ignore[arg-type]
+        else:
+            x, y = jet[0], values[i + 1][0]
+            moved = [stage.vjp(bar, x, y, key) for bar in bars]
+            if isinstance(stage, Activation) and not stage.function.flat:
+                weight = jet[1] * bars[1]
+                for dx, bar in zip(jet[2:], bars[2:], strict=True):
+                    weight = weight + dx * bar
+                moved[0] = moved[0] + stage.second(weight, x, y)
+            bars = moved
+    return bars
+
+
+def tangent(
+    stages: Sequence[Stage], tangents: Sequence[Stage], values: Trail, moved: list[Any], key: Key | None
+) -> list[Any]:
+    """Forward derivative; ``tangents`` are the stages with the tangents of the weights for weights."""
+    for i, (stage, dstage) in enumerate(zip(stages, tangents, strict=True)):
+        jet = values[i]
+        if isinstance(stage, Affine):
+            assert isinstance(dstage, Affine)
+            matrix, dmatrix = stage.linear(), dstage.linear()
+            moved = [
+                matrix.forward(d, None) + (dmatrix if k else dstage).forward(x, None)
+                for k, (d, x) in enumerate(zip(moved, jet, strict=True))
+            ]
+        elif isinstance(stage, Fork):
+            assert isinstance(dstage, Fork)
+            pairs = zip(stage.bodies, dstage.bodies, values.inner[i], strict=True)
+            moved = _join(stage, [tangent(body, dbody, inner, moved, key) for body, dbody, inner in pairs])
+        else:
+            x, y, d0 = jet[0], values[i + 1][0], moved[0]
+            moved = [stage.vjp(d, x, y, key) for d in moved]
+            if isinstance(stage, Activation) and not stage.function.flat:
+                for k in range(1, len(jet)):
+                    moved[k] = moved[k] + stage.second(jet[k] * d0, x, y)
+    return moved
 
 
 class JetPlan(Plan):
@@ -55,59 +142,22 @@ class JetPlan(Plan):
         n = len(flat) // self.vectors
         return [drnn.CoopVec(list(flat[i * n : (i + 1) * n])) for i in range(self.vectors)]
 
-    def trail(self, stages: Sequence[Stage], xs: list, key: Key | None) -> list:
-        values = [self.split(xs)]
-        for stage in stages:
-            values.append(_step(stage, values[-1], key))
-        return values
+    def trail(self, stages: Sequence[Stage], xs: list, key: Key | None) -> Trail:
+        return trail(stages, self.split(xs), key)
 
-    def output(self, values: list) -> list:
+    def output(self, values: Trail) -> list:
         return flat(values[-1])
 
     def backward(
-        self, stages: Sequence[Stage], values: list, dys: list, key: Key | None, visit: Callable[..., None]
+        self, stages: Sequence[Stage], values: Trail, dys: list, key: Key | None, visit: Callable[..., None]
     ) -> list:
-        bars = self.split(dys)
-        first = next((i for i, s in enumerate(stages) if isinstance(s, Affine)), len(stages))
-        for i in reversed(range(len(stages))):
-            stage, jet = stages[i], values[i]
-            if isinstance(stage, Affine):
-                for k, (bar, x) in enumerate(zip(bars, jet, strict=True)):
-                    visit(stage, bar, x, k == 0)
-                if i == first and not self.wants_x:
-                    return []
-                bars = [stage.transposed(bar, len(jet[0])) for bar in bars]
-                continue
-            x, y = jet[0], values[i + 1][0]
-            below = [stage.vjp(bar, x, y, key) for bar in bars]
-            if isinstance(stage, Activation) and not stage.function.flat:
-                weight = jet[1] * bars[1]
-                for dx, bar in zip(jet[2:], bars[2:], strict=True):
-                    weight = weight + dx * bar
-                below[0] = below[0] + stage.second(weight, x, y)
-            bars = below
-        return flat(bars) if self.wants_x else []
+        bars = backward(stages, values, self.split(dys), key, self.wants_x, visit)
+        return flat(bars) if bars is not None and self.wants_x else []
 
     def tangent(
-        self, stages: Sequence[Stage], tangents: Sequence[Stage], values: list, dxs: list, key: Key | None
+        self, stages: Sequence[Stage], tangents: Sequence[Stage], values: Trail, dxs: list, key: Key | None
     ) -> list:
-        moved = self.split(dxs)
-        for i, (stage, dstage) in enumerate(zip(stages, tangents, strict=True)):
-            jet = values[i]
-            if isinstance(stage, Affine):
-                assert isinstance(dstage, Affine)
-                matrix, dmatrix = stage.linear(), dstage.linear()
-                moved = [
-                    matrix.forward(d, None) + (dmatrix if k else dstage).forward(x, None)
-                    for k, (d, x) in enumerate(zip(moved, jet, strict=True))
-                ]
-                continue
-            x, y, d0 = jet[0], values[i + 1][0], moved[0]
-            moved = [stage.vjp(d, x, y, key) for d in moved]
-            if isinstance(stage, Activation) and not stage.function.flat:
-                for k in range(1, self.vectors):
-                    moved[k] = moved[k] + stage.second(jet[k] * d0, x, y)
-        return flat(moved)
+        return flat(tangent(stages, tangents, values, self.split(dxs), key))
 
 
 def widened(jet: list[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..key import Key
-from .stages import Stage, backward, rebase, tangent, trail
+from .stages import Stage, Trail, backward, rebase, tangent, trail
 
 
 class Plan:
@@ -24,16 +24,16 @@ class Plan:
     def __init__(self, stages: Sequence[Stage], buffers: Sequence[Any], wants_x: bool):
         self.stages, self.buffers, self.wants_x = stages, buffers, wants_x
 
-    def trail(self, stages: Sequence[Stage], xs: list, key: Key | None) -> list:
+    def trail(self, stages: Sequence[Stage], xs: list, key: Key | None) -> Trail:
         """The input of every stage, and the output of the last."""
         return trail(stages, drnn.CoopVec(xs), key)
 
-    def output(self, values: list) -> list:
+    def output(self, values: Trail) -> list:
         """The outputs at the end of a trail."""
         return list(values[-1])
 
     def backward(
-        self, stages: Sequence[Stage], values: list, dys: list, key: Key | None, visit: Callable[..., None]
+        self, stages: Sequence[Stage], values: Trail, dys: list, key: Key | None, visit: Callable[..., None]
     ) -> list:
         """The inputs' gradients (empty unless wanted); ``visit(stage, delta, input, biased)`` sees all affine stages.
 
@@ -43,7 +43,7 @@ class Plan:
         return list(dx) if self.wants_x else []
 
     def tangent(
-        self, stages: Sequence[Stage], tangents: Sequence[Stage], values: list, dxs: list, key: Key | None
+        self, stages: Sequence[Stage], tangents: Sequence[Stage], values: Trail, dxs: list, key: Key | None
     ) -> list:
         """Forward derivative: ``tangents`` are the stages with the tangents of the weights for weights."""
         return list(tangent(stages, tangents, values, drnn.CoopVec(dxs), key))

@@ -20,7 +20,7 @@ import drjit as dr
 from ..key import Key
 from . import blas
 from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
-from .stages import Affine, Stage, frozen
+from .stages import Affine, Stage, Trail, affine, frozen
 
 #: Bytes that are spilled at a time.
 MEMORY = 1 << 30
@@ -30,9 +30,7 @@ PIECE = 1024
 
 def bytes_per_sample(stages: Sequence[Stage], itemsize: int) -> int:
     """Memory that one sample's activations and deltas take when spilled."""
-    return itemsize * sum(
-        s.weights.shape[0] + s.weights.shape[1] + (s.bias is not None) for s in stages if isinstance(s, Affine)
-    )
+    return itemsize * sum(s.weights.shape[0] + s.weights.shape[1] + (s.bias is not None) for s in affine(stages))
 
 
 def chunk_size(stages: Sequence[Stage], samples: int, itemsize: int, vectors: int = 1) -> int:
@@ -100,7 +98,7 @@ class SpillOp(NetworkOp):
 
 
 def _spill(
-    plan: Plan, stages: Sequence[Stage], values: list, dys: list, key: Key | None
+    plan: Plan, stages: Sequence[Stage], values: Trail, dys: list, key: Key | None
 ) -> tuple[list[_Product], list]:
     """Trace the backward pass with its spilling; returns operands of the products and the input's gradient."""
     products: list[_Product] = []

@@ -95,7 +95,59 @@ class Mask:
         return scale(threshold(self.p, self.bits), self.bits, numpy_dtype(leaf))
 
 
-Stage = Affine | Activation | Mask
+class Fork:
+    """Runs several lists of stages on one input, and adds their outputs up or puts them one after the other.
+
+    An empty list is the input itself: a residual connection is the sum of it and a body, a skip connection the
+    concatenation of a body and it.
+    """
+
+    def __init__(self, bodies: Sequence[Sequence[Stage]], merge: str):
+        self.bodies, self.merge = bodies, merge
+
+    def forward(self, x: Any, key: Key | None) -> Any:
+        return self.join([forward(body, x, key) for body in self.bodies])
+
+    def join(self, ys: Sequence[Any]) -> Any:
+        """Outputs of the bodies, merged."""
+        if self.merge == "sum":
+            return sum(ys[1:], ys[0])
+        return drnn.CoopVec([v for y in ys for v in y])
+
+    def split(self, dy: Any, sizes: Sequence[int]) -> list[Any]:
+        """The adjoint of :meth:`join`: the gradient of each body's output, those having ``sizes`` components."""
+        if self.merge == "sum":
+            return [dy] * len(sizes)
+        parts, start = list(dy), 0
+        result = []
+        for size in sizes:
+            result.append(drnn.CoopVec(parts[start : start + size]))
+            start += size
+        return result
+
+
+Stage = Affine | Activation | Mask | Fork
+
+
+class Trail(list):
+    """The input of every stage, and the output of the last; ``inner`` holds the same of the bodies of forks, by the
+    number of the stage."""
+
+    def __init__(self, first: Any):
+        super().__init__([first])
+        self.inner: dict[int, list[Trail]] = {}
+
+
+def affine(stages: Sequence[Stage]) -> list[Affine]:
+    """All affine stages, those inside forks included, in a fixed order."""
+    found: list[Affine] = []
+    for stage in stages:
+        if isinstance(stage, Affine):
+            found.append(stage)
+        elif isinstance(stage, Fork):
+            for body in stage.bodies:
+                found += affine(body)
+    return found
 
 
 def forward(stages: Sequence[Stage], x: Any, key: Key | None) -> Any:
@@ -105,30 +157,34 @@ def forward(stages: Sequence[Stage], x: Any, key: Key | None) -> Any:
     return x
 
 
-def trail(stages: Sequence[Stage], x: Any, key: Key | None) -> list[Any]:
+def trail(stages: Sequence[Stage], x: Any, key: Key | None) -> Trail:
     """The input of every stage, and the output of the last.
 
     References to unevaluated vectors cost no memory: a kernel that needs one computes it.
     """
-    values = [x]
-    for stage in stages:
-        values.append(stage.forward(values[-1], key))
+    values = Trail(x)
+    for i, stage in enumerate(stages):
+        if isinstance(stage, Fork):
+            values.inner[i] = inner = [trail(body, values[i], key) for body in stage.bodies]
+            values.append(stage.join([t[-1] for t in inner]))
+        else:
+            values.append(stage.forward(values[i], key))
     return values
 
 
 def backward(
     stages: Sequence[Stage],
-    values: list[Any],
+    values: Trail,
     dy: Any,
     key: Key | None,
     wants_x: bool,
-    visit: Callable[[Affine, Any, Any], None],
+    visit: Callable[..., None],
 ) -> Any:
     """Run the chain of deltas from the output back, and ``visit(stage, delta, input)`` every affine stage on the way.
 
     Returns the gradient of the input, or ``None`` unless ``wants_x``.
     """
-    first = next((i for i, s in enumerate(stages) if isinstance(s, Affine)), len(stages))
+    first = next((i for i, s in enumerate(stages) if affine([s])), len(stages))
     i = len(stages) - 1
     while i >= 0:
         stage, x, y = stages[i], values[i], values[i + 1]
@@ -138,10 +194,21 @@ def backward(
             if i == first and not wants_x:
                 return None
             dy = stage.transposed(dy, len(x))
+        elif isinstance(stage, Fork):
+            wanted = wants_x or i > first
+            dys = stage.split(dy, [len(t[-1]) for t in values.inner[i]])
+            dxs = [
+                backward(body, inner, part, key, wanted, visit)
+                for body, inner, part in zip(stage.bodies, values.inner[i], dys, strict=True)
+            ]
+            if i <= first and not wanted:
+                return None
+            dy = sum(dxs[1:], dxs[0])
         elif isinstance(stage, Mask) and key is not None and stage.p > 0 and _one_step(stages, i):
             # the output alone tells the derivative of both, so neither mask nor pre-activation is needed again
             i -= 1
-            dy = stages[i].function.masked_vjp(dy, y, stage.scale(y.type))  # type: ignore[union-attr, misc]
+            before: Any = stages[i]
+            dy = before.function.masked_vjp(dy, y, stage.scale(y.type), *before.params)
         else:
             dy = stage.vjp(dy, x, y, key)
         i -= 1
@@ -153,11 +220,15 @@ def _one_step(stages: Sequence[Stage], i: int) -> bool:
     return isinstance(before, Activation) and before.function.masked_vjp is not None
 
 
-def tangent(stages: Sequence[Stage], tangents: Sequence[Stage], values: list[Any], dx: Any, key: Key | None) -> Any:
+def tangent(stages: Sequence[Stage], tangents: Sequence[Stage], values: Trail, dx: Any, key: Key | None) -> Any:
     """Forward derivative: ``tangents`` are the same stages with the tangents of the weights for weights."""
     for i, (stage, dstage) in enumerate(zip(stages, tangents, strict=True)):
         if isinstance(stage, Affine):
             dx = stage.linear().forward(dx, None) + dstage.forward(values[i], None)
+        elif isinstance(stage, Fork):
+            moving: Any = dstage
+            pairs = zip(stage.bodies, moving.bodies, values.inner[i], strict=True)
+            dx = stage.join([tangent(body, dbody, inner, dx, key) for body, dbody, inner in pairs])
         else:
             # the Jacobian is diagonal, so the adjoint is also the tangent
             dx = stage.vjp(dx, values[i], values[i + 1], key)
@@ -167,11 +238,10 @@ def tangent(stages: Sequence[Stage], tangents: Sequence[Stage], values: list[Any
 def buffers(stages: Sequence[Stage]) -> list[Any]:
     """The distinct packed buffers that the stages read, in order of first use."""
     found: list[Any] = []
-    for stage in stages:
-        if isinstance(stage, Affine):
-            for view in stage.views():
-                if not any(view.buffer is b for b in found):
-                    found.append(view.buffer)
+    for stage in affine(stages):
+        for view in stage.views():
+            if not any(view.buffer is b for b in found):
+                found.append(view.buffer)
     return found
 
 
@@ -187,7 +257,14 @@ def rebase(stages: Sequence[Stage], old: Sequence[Any], new: Sequence[Any]) -> l
         moved.buffer = next(n for o, n in zip(old, new, strict=True) if o is view.buffer)
         return moved
 
-    return [Affine(move(s.weights), move(s.bias), s.layout) if isinstance(s, Affine) else s for s in stages]
+    def rebased(stage: Stage) -> Stage:
+        if isinstance(stage, Affine):
+            return Affine(move(stage.weights), move(stage.bias), stage.layout)
+        if isinstance(stage, Fork):
+            return Fork([rebase(body, old, new) for body in stage.bodies], stage.merge)
+        return stage
+
+    return [rebased(stage) for stage in stages]
 
 
 def symbolic() -> bool:

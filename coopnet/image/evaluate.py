@@ -15,6 +15,7 @@ import numpy as np
 from ..backend import namespace
 from ..field import NeuralField
 from ..key import Key
+from ..uncertainty import mc_dropout
 
 CHUNK = 1 << 18  #: pixels evaluated at once
 
@@ -64,52 +65,18 @@ def render_mc(
     seed: int = 0,
     region: tuple[float, float, float, float] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Monte Carlo dropout (Gal and Ghahramani 2016): mean and standard deviation over ``samples`` masks.
+    """Monte Carlo dropout: mean and standard deviation over ``samples`` masks, see :func:`coopnet.mc_dropout`.
 
-    Evaluation :math:`i` is ``field(p, Key(seed, index=pixel, step=i))``. All of them run in one kernel, a loop that
-    keeps running means and sums of squared deviations (Welford 1962). The deviation divides by ``samples``, as
-    ``np.std`` does. Both results have the shape ``(height, width, channels)``.
+    Evaluation :math:`i` is ``field(p, Key(seed, index=pixel, step=i))``. Both results have the shape ``(height, width,
+    channels)``.
     """
-    uint64 = dr.uint64_array_t(_uint32(field))
-    seed_word, count = dr.opaque(uint64, seed), dr.opaque(_uint32(field), samples)
+    seed_word = dr.opaque(dr.uint64_array_t(_uint32(field)), seed)
 
     def draw(index: Any) -> list:
-        p = pixels(index, width, height, region)
-        mean, m2 = moments(field, p, Key(seed_word, index), count)
-        return [mean, [dr.sqrt(v / type(v)(count)) for v in m2]]
+        return list(mc_dropout(field, pixels(index, width, height, region), Key(seed_word, index), samples))
 
     mean, deviation = _draw(field, width, height, draw)
     return mean, deviation
-
-
-def moments(field: NeuralField, p: list, key: Key, samples: Any) -> tuple[list, list]:
-    """Running mean and sum of squared deviations of ``field(p, key.fold_in(i))`` over ``i < samples``, in one loop."""
-    uint32 = dr.uint32_array_t(p[0])
-    f32 = dr.float32_array_t(p[0])
-    with dr.suspend_grad():
-        channels = len(field([f32(0.5), f32(0.5)]))  # traced, not run
-        zeros = [dr.zeros(f32, dr.width(p[0])) for _ in range(2 * channels)]
-
-        def step(i: Any, mean: list, m2: list) -> tuple:
-            y = field(p, key.fold_in(i))
-            n = f32(i + 1)
-            new_mean, new_m2 = [], []
-            for value, m, s in zip(y, mean, m2, strict=True):
-                delta = value - m
-                updated = m + delta / n
-                new_mean.append(updated)
-                new_m2.append(s + delta * (value - updated))
-            return i + 1, new_mean, new_m2
-
-        _, mean, m2 = dr.while_loop(
-            state=(uint32(0), zeros[:channels], zeros[channels:]),
-            cond=lambda i, mean, m2: i < samples,
-            body=step,
-            labels=("i", "mean", "m2"),
-            mode="symbolic",
-            label="mc_dropout",
-        )
-    return mean, m2
 
 
 def _draw(field: NeuralField, width: int, height: int, draw: Any) -> list[np.ndarray]:

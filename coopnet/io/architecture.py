@@ -14,20 +14,34 @@ import numpy as np
 from ..dropout import Dropout
 from ..field import NeuralField
 from ..nn import (
+    GELU,
     MLP,
+    SIREN,
+    Composite,
     Exp,
+    Fourier,
+    Frequency,
+    Grid,
     HashGrid,
+    Heads,
     Identity,
     LeakyReLU,
     Linear,
+    OneBlob,
+    Permutohedral,
     ReLU,
+    Residual,
     Sequential,
     Sigmoid,
     SiLU,
     Sine,
     Sinusoidal,
+    Skip,
     Softplus,
+    SphericalHarmonics,
+    Squareplus,
     Tanh,
+    TriangleWave,
     Triangular,
 )
 
@@ -35,8 +49,9 @@ FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
 
 _OWN = (
-    Dropout, Exp, HashGrid, Identity, LeakyReLU, Linear, ReLU, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Softplus,
-    Tanh, Triangular,
+    Composite, Dropout, Exp, Fourier, Frequency, GELU, Grid, HashGrid, Heads, Identity, LeakyReLU, Linear, OneBlob,
+    Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Skip, Softplus, SphericalHarmonics,
+    Squareplus, Tanh, TriangleWave, Triangular,
 )  # fmt: skip
 _DRJIT = (
     drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,
@@ -55,6 +70,14 @@ _CHECKED_BY: dict[type, Callable] = {
     drnn.TriEncode: Triangular,
 }
 
+#: Arguments that layers got later, with the values that stand for what older files mean.
+_ADDED: dict[type, dict[str, Any]] = {
+    HashGrid: {"interpolation": "linear"},
+    Identity: {"scale": 1.0, "offset": 0.0},
+    Linear: {"init": "xavier_uniform", "gain": 1.0},
+    Softplus: {"beta": 1.0},
+}
+
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -62,8 +85,8 @@ def register(cls: _Class) -> _Class:
     """Let descriptions and checkpoints hold layers of your class; usable as a decorator.
 
     Every argument of ``__init__`` must be an attribute of the same name that holds a bool, int, float, str, ``None``,
-    or another layer. A program that loads such a checkpoint must have registered the class, too: it is found by its
-    module and name, and never imported.
+    another layer, or a list or tuple of those. A program that loads such a checkpoint must have registered the class,
+    too: it is found by its module and name, and never imported.
 
     Raises:
         TypeError: ``cls`` is no ``drjit.nn.Module``, or its arguments cannot be named one by one.
@@ -108,7 +131,7 @@ def describe(field: NeuralField) -> dict[str, Any]:
 def construct(description: dict[str, Any]) -> NeuralField:
     """The field of a description, not built yet: the inverse of :func:`describe`.
 
-    Only registered classes are called, with bools, ints, floats, strings, ``None`` and other layers; nothing is
+    Only registered classes are called, with bools, ints, floats, strings, ``None``, other layers and lists; nothing is
     imported or executed, so a description from anywhere is safe to pass.
 
     Raises:
@@ -148,32 +171,42 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
 def _describe(layer: Any, where: str) -> Any:
     if layer is None:
         return None
-    cls = Sequential if type(layer) is MLP else type(layer)
+    cls = Sequential if type(layer) in (MLP, SIREN) else type(layer)
     name = next((name for name, known in _TYPES.items() if known is cls), None)
     if name is None:
         raise TypeError(
             f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {', '.join(_TYPES)}, and "
             f"classes passed to coopnet.io.register()."
         )
+    if isinstance(layer, Heads):
+        parts = {name: _describe(head, f"{where}.heads.{name}") for name, head in layer.heads.items()}
+        return {"type": name, "trunk": _describe(layer.trunk, f"{where}.trunk"), "heads": parts}
     if isinstance(layer, _CONTAINERS):
         layers = [_describe(v, f"{where}.layers.{i}") for i, v in enumerate(layer.layers)]
         return {"type": name, "layers": layers, "prefix": layer.prefix}
     if isinstance(layer, drnn.Linear):
         arguments = dict(zip(("in_features", "out_features", "bias"), layer.config, strict=True))
+        arguments |= {k: getattr(layer, k) for k in _parameters(cls) if k not in arguments}
     else:
         arguments = {k: getattr(layer, k) for k in _parameters(cls)}
     result = {"type": name}
-    for k, v in arguments.items():
-        if isinstance(v, np.generic):
-            v = v.item()
-        if isinstance(v, drnn.Module):
-            v = _describe(v, f"{where}.{k}")
-        elif not isinstance(v, (bool, int, float, str, type(None))):
-            raise ValueError(
-                f"describe: {where}.{k} is a {type(v).__name__}; a bool, int, float, str, None or layer is needed."
-            )
-        result[k] = v
-    return result
+    return result | {k: _value(v, f"{where}.{k}") for k, v in arguments.items()}
+
+
+def _value(v: Any, where: str) -> Any:
+    """An argument of a layer as JSON."""
+    if isinstance(v, np.generic):
+        v = v.item()
+    if isinstance(v, (list, tuple)):
+        return [_value(item, f"{where}.{i}") for i, item in enumerate(v)]
+    if isinstance(v, drnn.Module):
+        return _describe(v, where)
+    if not isinstance(v, (bool, int, float, str, type(None))):
+        raise ValueError(
+            f"describe: {where} is a {type(v).__name__}; a bool, int, float, str, None, layer, or a list of those, is "
+            f"needed."
+        )
+    return v
 
 
 def _construct(description: Any, where: str) -> Any:
@@ -185,6 +218,16 @@ def _construct(description: Any, where: str) -> Any:
     cls = _TYPES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"construct: {where} has the type {_short(name)}; accepted are {', '.join(_TYPES)}.")
+    if cls is Heads:
+        _check_names(description, {"type", "trunk", "heads"}, where)
+        heads = description["heads"]
+        if not isinstance(heads, dict):
+            raise ValueError(f"construct: {where}.heads is {_short(heads)}; a dictionary of layers is needed.")
+        trunk = _construct(description["trunk"], f"{where}.trunk")
+        try:
+            return Heads(trunk, {k: _layer(v, f"{where}.heads.{_short(k)}") for k, v in heads.items()})
+        except TypeError as error:
+            raise ValueError(f"construct: {where}: {error}") from None
     if issubclass(cls, _CONTAINERS):
         _check_names(description, {"type", "layers", "prefix"}, where)
         layers, prefix = description["layers"], description["prefix"]
@@ -192,6 +235,7 @@ def _construct(description: Any, where: str) -> Any:
             raise ValueError(f"construct: {where} needs a list 'layers' and a string 'prefix'.")
         return cls(*(_layer(v, f"{where}.layers.{i}") for i, v in enumerate(layers)), prefix=prefix)
     parameters = _parameters(cls)
+    description = _ADDED.get(cls, {}) | description
     _check_names(description, {"type", *parameters}, where)
     arguments = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
     try:
@@ -212,6 +256,8 @@ def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
     """``value``, if its type is among those that ``parameter`` is annotated with (or that of its default)."""
     if isinstance(value, dict):
         return _construct(value, where)
+    if isinstance(value, list):
+        return _list(value, parameter, where)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"construct: {where} is {value}; a finite number is needed.")
     if not isinstance(value, (bool, int, float, str, type(None))):
@@ -226,6 +272,15 @@ def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
     if accepted and not fits:
         raise ValueError(f"construct: {where} is {_short(value)}; accepted: {', '.join(sorted(accepted))}.")
     return value
+
+
+def _list(value: list, parameter: inspect.Parameter, where: str) -> list:
+    """``value``, if the annotation of ``parameter`` is a sequence, and its items fit what it is a sequence of."""
+    hint = parameter.annotation
+    words = set(re.findall(r"\w+", hint.__name__ if isinstance(hint, type) else str(hint)))
+    if not words & {"Sequence", "list", "tuple", "List", "Tuple"}:
+        raise ValueError(f"construct: {where} is a list; a single value is needed.")
+    return [_argument(item, parameter, f"{where}.{i}") for i, item in enumerate(value)]
 
 
 def _check_names(description: dict, needed: set[str], where: str) -> None:

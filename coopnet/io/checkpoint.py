@@ -12,16 +12,15 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import drjit as dr
-import drjit.nn as drnn
 import numpy as np
 
 from ..field import NeuralField, storage
-from ..opaque import Constant, Opaque
+from ..nn.parameters import NUMPY_TYPES, logical_shape, parameters, to_numpy
 from .architecture import check_format, construct, describe
 from .files import atomic_write
 
@@ -41,7 +40,6 @@ _DTYPES = {
     "F32": np.float32,
     "F64": np.float64,
 }
-_WEIGHTS = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, dr.VarType.Float64: np.float64}
 
 
 class Checkpoint(NamedTuple):
@@ -89,7 +87,7 @@ def save(
         "versions": json.dumps({"coopnet": __version__, "drjit": dr.__version__}),
         "user": _user_metadata(metadata or {}),
     }
-    contents = {name: _to_numpy(name, owner, attribute) for name, owner, attribute in _parameters(field)}
+    contents = {name: to_numpy(name, owner, attribute, "save") for name, owner, attribute in parameters(field)}
     for name, value in (tensors or {}).items():
         contents[f"{TRAIN}{name}"] = _training_array(name, value)
 
@@ -123,17 +121,17 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         field = construct(architecture).allocate(dtype, precision)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         raise _bad("load", path, str(error)) from None
-    slots = list(_parameters(field))
+    slots = list(parameters(field))
     _check_same(path, {name for name, _, _ in slots}, set(tensors))
     for name, owner, attribute in slots:
         current = getattr(owner, attribute)
         value = tensors.pop(name)  # let go of each array once it is on the device
-        shape = _shape(owner, attribute)
+        shape = logical_shape(owner, attribute)
         if value.shape not in (shape, (*shape, 1)):  # a packed vector is a column
             raise _bad("load", path, f"{name} has shape {value.shape}, but {shape} is needed.")
-        if value.dtype not in _WEIGHTS.values():
+        if value.dtype not in NUMPY_TYPES.values():
             raise _bad("load", path, f"{name} holds {value.dtype}; float16, float32 or float64 is needed.")
-        value = _converted(value.reshape(shape), _WEIGHTS[dr.type_v(current)], name, path)
+        value = _converted(value.reshape(shape), NUMPY_TYPES[dr.type_v(current)], name, path)
         if shape != dr.shape(current):
             value = np.pad(value, [(0, held - stored) for held, stored in zip(dr.shape(current), shape, strict=True)])
         setattr(owner, attribute, type(current)(value))
@@ -152,49 +150,6 @@ def _safetensors() -> Any:
     except ImportError:
         raise ImportError("Checkpoints need the package safetensors; run pip install coopnet[train].") from None
     return safetensors
-
-
-# ---- parameters by name -------------------------------------------------
-
-
-def _parameters(module: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
-    """``(name, owner, attribute)`` of every parameter: a tensor, a view of packed weights, or a flat array."""
-    for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
-        value = getattr(module, field, None)
-        name = f"{prefix}{field}"
-        if isinstance(value, Opaque):
-            if value.value is not None and not isinstance(value, Constant):
-                yield f"{prefix}data", value.value, "data"
-        elif isinstance(value, (dr.ArrayBase, drnn.MatrixView)):
-            yield name, module, field
-        elif isinstance(value, (tuple, list)):
-            for i, item in enumerate(value):
-                if isinstance(item, drnn.Module):
-                    yield from _parameters(item, f"{name}.{i}.")
-        elif isinstance(value, drnn.Module):
-            yield from _parameters(value, f"{name}.")
-
-
-def _shape(owner: Any, attribute: str) -> tuple[int, ...]:
-    """Shape of a parameter in a file: that of the arithmetic, without columns that a backend wants besides."""
-    shape = tuple(dr.shape(getattr(owner, attribute)))
-    return (shape[0], owner.config[0]) if isinstance(owner, drnn.Linear) and attribute == "weights" else shape
-
-
-def _to_numpy(name: str, owner: Any, attribute: str) -> np.ndarray:
-    value = getattr(owner, attribute)
-    if isinstance(value, drnn.MatrixView):
-        # vectors are row-major already, and unpack() on CUDA rejects them for their alignment
-        plain = value if value.layout == "row_major" else drnn.unpack(value)
-        value = dr.tensor_t(type(value.buffer))(plain)
-        if isinstance(owner, drnn.Linear) and attribute == "bias":
-            value = value.array  # views know columns, but no vectors
-    if dr.type_v(value) not in _WEIGHTS:
-        raise TypeError(f"save: {name} holds {dr.type_v(value).name}; parameters must be floating point.")
-    array = dr.detach(value).numpy()
-    if isinstance(owner, drnn.Linear) and attribute == "weights":
-        array = array[:, : owner.config[0]]  # see _shape()
-    return np.require(array, requirements="C")
 
 
 def _training_array(name: Any, value: Any) -> np.ndarray:

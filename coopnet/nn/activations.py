@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import drjit.nn as drnn
+
 from .. import kinds
 from ..engine import FUNCTIONS, evaluate_jet
 from ..engine import Activation as Stage
@@ -77,10 +79,44 @@ class Sigmoid(Activation):
     function = "sigmoid"
 
 
-class Softplus(Activation):
-    r""":math:`\log(1 + e^x)`, evaluated as :math:`\max(x, 0) + \log(1 + e^{-|x|})`, which cannot overflow."""
+class _Sharp(Activation):
+    DRJIT_STRUCT = {"beta": float}
+
+    def __init__(self, beta: float = 1.0):
+        name = type(self).__name__
+        self.beta = _number(name, "beta", beta)
+        if self.beta <= 0:
+            raise ValueError(f"{name}: beta is {beta!r}; a positive number is needed.")
+
+    def params(self) -> tuple[float, ...]:
+        return (self.beta,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(beta={self.beta})"
+
+
+class Softplus(_Sharp):
+    r""":math:`\log(1 + e^{\beta x}) / \beta`, evaluated as :math:`\max(x, 0) + \log(1 + e^{-\beta|x|}) / \beta`, which
+    cannot overflow. The larger ``beta``, the closer to ReLU; tiny-cuda-nn's ``"Softplus"`` has 10."""
 
     function = "softplus"
+
+
+class Squareplus(_Sharp):
+    r""":math:`\tfrac{1}{2\beta}(X + \sqrt{X^2 + 4})` with :math:`X = \beta x` (Barron 2021, *Squareplus*), a softplus
+    without exponentials. The larger ``beta``, the closer to ReLU; tiny-cuda-nn's ``"Squareplus"`` has 10.
+
+    Evaluated as :math:`(\max(X, 0) + 2 / (|X| + \sqrt{X^2 + 4})) / \beta`, without cancellation, in single precision.
+    """
+
+    function = "squareplus"
+
+
+class GELU(Activation):
+    r""":math:`\tfrac{x}{2}\bigl(1 + \tanh(\sqrt{2/\pi}\,(x + 0.044715\,x^3))\bigr)`, the hyperbolic tangent form of
+    Hendrycks and Gimpel 2016 (PyTorch's ``approximate="tanh"``), at most 5e-4 from :math:`x \Phi(x)`."""
+
+    function = "gelu"
 
 
 class SiLU(Activation):
@@ -112,21 +148,36 @@ class Exp(Activation):
 
 
 class Identity(Activation):
-    r""":math:`x` itself, as an activation or as an encoding."""
+    r""":math:`\mathrm{scale} \cdot x + \mathrm{offset}`, by default :math:`x` itself: an activation or an encoding.
 
+    >>> centered = cn.Identity(scale=2.0, offset=-1.0)  # [0, 1] to [-1, 1]
+    """
+
+    DRJIT_STRUCT = {"scale": float, "offset": float}
     function = "identity"
 
+    def __init__(self, scale: float = 1.0, offset: float = 0.0):
+        self.scale, self.offset = _number("Identity", "scale", scale), _number("Identity", "offset", offset)
+
+    def params(self) -> tuple[float, ...]:
+        return () if (self.scale, self.offset) == (1, 0) else (self.scale, self.offset)
+
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        return x, list(tangents)
+        if isinstance(x, drnn.CoopVec):
+            return super().jvp(x, tangents, key)
+        return self(x, key), [[v * self.scale for v in t] for t in tangents]
 
     def width(self, size: int) -> int:
         """Features out for ``size`` features in."""
         return size
 
+    def __repr__(self) -> str:
+        return f"Identity({f'scale={self.scale}, offset={self.offset}' if self.params() else ''})"
+
 
 #: Activations by the name that ``MLP`` and checkpoints use.
 ACTIVATIONS: dict[str, type[Activation]] = {
-    cls.function: cls for cls in (ReLU, LeakyReLU, Tanh, Sigmoid, Softplus, SiLU, Sine, Exp, Identity)
+    cls.function: cls for cls in (ReLU, LeakyReLU, Tanh, Sigmoid, Softplus, Squareplus, GELU, SiLU, Sine, Exp, Identity)
 }
 
 

@@ -12,17 +12,51 @@ import drjit.nn as drnn
 from .. import kinds
 from ..key import Key
 from .module import Module
-from .tangents import sines, triangles
+from .tangents import no_rule, rebuilt, sines, triangles
 
 
 class Encoding(Module):
-    """Maps coordinates to features. Takes a ``CoopVec``, a tensor, a nested array or a list of arrays."""
+    """Maps coordinates to features. Takes a ``CoopVec``, a tensor, a nested array or a list of arrays.
+
+    Lists and tuples come back as a list, arrays as a nested ``ArrayXf``, the others as what they were. To write one,
+    implement ``width(size)``, ``_features(coordinates)`` on a list of arrays, and ``_alloc`` (see :class:`Module`); for
+    derivatives also ``_moved(coordinates, tangents)``, which returns the features and a list of tangents of them.
+    """
 
     in_features: int
 
     def width(self, size: int) -> int:
         """Features out for ``size`` features in."""
         raise NotImplementedError
+
+    def _features(self, coordinates: list) -> list:
+        """The features of ``coordinates``, arrays in single precision, or in double if the input was double."""
+        raise NotImplementedError(f"{type(self).__name__}._features() is missing.")
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        kind = self._check(x)
+        parts = [v.array for v in x] if kind == kinds.TENSOR else kinds.components(x)
+        leaf = type(parts[0])
+        # high frequencies and fine levels need every bit of the coordinates, so half precision is widened
+        wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
+        features = [leaf(f) for f in self._features([wide(v) for v in parts])]
+        if kind == kinds.COOPVEC:
+            return drnn.CoopVec(features)
+        if kind == kinds.TENSOR:
+            return type(x)(nested(features))
+        return features if isinstance(x, (list, tuple)) else nested(features)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        self._check(x)
+        leaf = type(next(iter(x)))
+        wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
+        y, moved = self._moved([wide(v) for v in x], [[wide(v) for v in t] for t in tangents])
+        y, *moved = [rebuilt([leaf(v) for v in vector], x) for vector in (y, *moved)]
+        return y, moved
+
+    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+        """The features, and their derivatives in the directions ``tangents``, all in the precision of ``_features``."""
+        raise no_rule(self)
 
     def _check(self, x: Any) -> str:
         name = type(self).__name__
@@ -43,6 +77,14 @@ class Encoding(Module):
         if size < 1:
             raise ValueError(f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
         return size
+
+    def _same_backend(self, leaf: type, own: type) -> None:
+        """Raise ``TypeError`` unless an input of type ``leaf`` lives where the parameters of type ``own`` do."""
+        if dr.backend_v(leaf) != dr.backend_v(own):
+            raise TypeError(
+                f"{type(self).__name__}: the input lives on the {dr.backend_v(leaf).name} backend and the parameters "
+                f"on {dr.backend_v(own).name}; build the network for the backend of its input."
+            )
 
 
 class _Octaves(Encoding):
@@ -117,6 +159,21 @@ def nested(parts: list) -> Any:
     leaf = type(parts[0])
     suffix = {dr.VarType.Float16: "f16", dr.VarType.Float32: "f", dr.VarType.Float64: "f64"}[dr.type_v(leaf)]
     return getattr(sys.modules[leaf.__module__], "ArrayX" + suffix)(parts)
+
+
+def check_positive(layer: str, name: str, value: Any) -> int:
+    """``value``; raises ``ValueError`` unless it is a positive int."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{layer}: {name} is {value!r}; a positive int is needed.")
+    return value
+
+
+def check_number(layer: str, name: str, value: Any, least: float = -math.inf) -> float:
+    """``value`` as a float; raises ``ValueError`` unless it is a finite number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+        bound = "finite number" if least == -math.inf else f"number of at least {least:g}"
+        raise ValueError(f"{layer}: {name} is {value!r}; a {bound} is needed.")
+    return float(value)
 
 
 def check_in_features(name: str, value: Any) -> None:

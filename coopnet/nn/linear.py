@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
@@ -19,24 +20,48 @@ from .module import Module
 class Linear(drnn.Linear, Module):
     r"""Affine map :math:`y = A x + b` of each sample.
 
-    Weights start uniform in :math:`\pm\sqrt{6 / (n_\mathrm{in} + n_\mathrm{out})}` (Glorot and Bengio 2010, eq. 16),
-    biases at 0.
+    Biases start at 0, weights at ``gain`` times random numbers, with :math:`n, m` the widths of input and output:
+
+    ===================== ============================================ ==============================================
+    ``init``              law                                          source
+    ===================== ============================================ ==============================================
+    ``"xavier_uniform"``  uniform in :math:`\pm\sqrt{6 / (n + m)}`     Glorot and Bengio 2010, eq. 16
+    ``"xavier_normal"``   normal, variance :math:`2 / (n + m)`         Glorot and Bengio 2010, eq. 12
+    ``"kaiming_uniform"`` uniform in :math:`\pm\sqrt{6 / n}`           He et al. 2015, *Delving deep*, eq. 10
+    ``"kaiming_normal"``  normal, variance :math:`2 / n`               He et al. 2015, *Delving deep*, eq. 10
+    ``"siren"``           uniform in :math:`\pm\sqrt{6 / n}`           Sitzmann et al. 2020, behind ``Sine(1 / gain)``
+    ``"siren_first"``     uniform in :math:`\pm 1 / n`                 Sitzmann et al. 2020, section 3.2
+    ``"zero"``            0
+    ===================== ============================================ ==============================================
 
     Args:
         in_features: width of the input; -1 takes that of the layer before.
         out_features: width of the output; -1 keeps the width.
         bias: add ``b``?
+        init: a name above.
+        gain: factor of the initial weights.
 
     Inputs are a ``CoopVec`` (weights packed by ``drjit.nn.pack``) or a tensor ``(in_features, samples)`` (not packed).
     """
 
-    DRJIT_STRUCT = {**drnn.Linear.DRJIT_STRUCT, "layout": Constant}
+    DRJIT_STRUCT = {**drnn.Linear.DRJIT_STRUCT, "layout": Constant, "init": str, "gain": float}
 
-    def __init__(self, in_features: int = -1, out_features: int = -1, bias: bool = True):
+    def __init__(
+        self,
+        in_features: int = -1,
+        out_features: int = -1,
+        bias: bool = True,
+        init: str = "xavier_uniform",
+        gain: float = 1.0,
+    ):
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
                 raise ValueError(f"Linear: {name} is {value!r}; a positive int, or -1 to infer it, is needed.")
+        check_init("Linear", init)
+        if isinstance(gain, bool) or not isinstance(gain, (int, float)) or not math.isfinite(gain):
+            raise ValueError(f"Linear: gain is {gain!r}; a finite number is needed.")
         super().__init__(in_features, out_features, bool(bias))
+        self.init, self.gain = init, float(gain)
         self.layout = Constant()
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
@@ -79,10 +104,9 @@ class Linear(drnn.Linear, Module):
         if n_in < 1:
             raise ValueError("Linear: in_features is -1 and the size of the input is unknown; call alloc(dtype, size).")
         n_out = n_in if n_out < 0 else n_out
-        layer = Linear(n_in, n_out, bias)
-        bound = math.sqrt(6 / (n_in + n_out))
-        samples = rng.random(dr.float32_array_t(dr.array_t(dtype)), n_in * n_out)
-        weights = dtype(dr.array_t(dtype)(dr.fma(samples, 2 * bound, -bound)), (n_out, n_in))
+        layer = Linear(n_in, n_out, bias, self.init, self.gain)
+        numbers = _initial(self.init, self.gain, dr.float32_array_t(dr.array_t(dtype)), n_in, n_out, rng)
+        weights = dtype(dr.array_t(dtype)(numbers), (n_out, n_in))
         if n_in == 1 and dr.backend_v(dtype) == dr.JitBackend.CUDA:
             # pack() takes a matrix of one column for a vector, which OptiX cannot multiply with: add a column of zeros
             layer.weights = dr.zeros(dtype, (n_out, 2))
@@ -96,7 +120,37 @@ class Linear(drnn.Linear, Module):
         return layer, n_out
 
     def __repr__(self) -> str:
-        return drnn.Linear.__repr__(self)
+        extra = "" if self.init == "xavier_uniform" else f", init={self.init!r}"
+        extra += "" if self.gain == 1 else f", gain={self.gain}"
+        return drnn.Linear.__repr__(self)[:-1] + extra + ")"
+
+
+#: Initial weights by name: (law, its standard deviation or bound as a function of the widths of input and output).
+INITS: dict[str, tuple[str, Callable[[int, int], float]]] = {
+    "xavier_uniform": ("uniform", lambda n, m: math.sqrt(6 / (n + m))),
+    "xavier_normal": ("normal", lambda n, m: math.sqrt(2 / (n + m))),
+    "kaiming_uniform": ("uniform", lambda n, m: math.sqrt(6 / n)),
+    "kaiming_normal": ("normal", lambda n, m: math.sqrt(2 / n)),
+    "siren": ("uniform", lambda n, m: math.sqrt(6 / n)),
+    "siren_first": ("uniform", lambda n, m: 1 / n),
+    "zero": ("zero", lambda n, m: 0.0),
+}
+
+
+def check_init(where: str, value: Any) -> None:
+    """Raise ``ValueError`` unless ``value`` names an initialization."""
+    if not isinstance(value, str) or value not in INITS:
+        raise ValueError(f"{where}: init is {value!r}; accepted are {sorted(INITS)}.")
+
+
+def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any) -> Any:
+    law, width = INITS[init]
+    scale = gain * width(n_in, n_out)
+    if law == "zero":
+        return dr.zeros(leaf, n_in * n_out)
+    if law == "normal":
+        return rng.normal(leaf, n_in * n_out, scale=scale)
+    return dr.fma(rng.random(leaf, n_in * n_out), 2 * scale, -scale)
 
 
 def stage(layer: drnn.Linear) -> Affine:

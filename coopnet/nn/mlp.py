@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..dropout import Dropout, threshold
+from .activations import Sine
 from .activations import activation as as_activation
-from .linear import Linear
+from .linear import Linear, check_init
 from .sequential import Sequential
 
 
@@ -22,9 +23,13 @@ class MLP(Sequential):
         width: units of each hidden layer.
         depth: number of hidden layers; 0 is a single linear layer.
         activation, output_activation: a name (``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``,
-            ``"silu"``, ``"sine"``, ``"exp"``, ``"identity"``), an :class:`Activation` layer, or ``None``.
+            ``"squareplus"``, ``"gelu"``, ``"silu"``, ``"sine"``, ``"exp"``, ``"identity"``), an :class:`Activation`
+            layer, or ``None``.
         dropout: drop probability after each hidden activation; 0 for none.
         bias: add the vectors :math:`b`?
+        init: initial weights, see :class:`Linear`. ``"siren"`` gives the first layer ``"siren_first"`` and divides the
+            others by the frequency ``omega`` of the :class:`Sine` before them, as in Sitzmann et al. 2020.
+        zero_last: start the output layer at 0, so that a :class:`Residual` around the network starts as the identity.
 
     >>> net = cn.MLP(16, 3, width=64, depth=3, dropout=0.1)
     """
@@ -39,21 +44,28 @@ class MLP(Sequential):
         output_activation: Any = None,
         dropout: float = 0.0,
         bias: bool = False,
+        init: str = "xavier_uniform",
+        zero_last: bool = False,
     ):
         for name, value in (("width", width), ("depth", depth)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (name == "width"):
                 raise ValueError(f"MLP: {name} is {value!r}; an int of at least {int(name == 'width')} is needed.")
         threshold(dropout, where="MLP")
+        check_init("MLP", init)
+        hidden = as_activation(activation, "MLP")
+        gain = 1 / hidden.omega if init == "siren" and isinstance(hidden, Sine) and hidden.omega else 1.0
         layers: list[Any] = []
         n_in = in_features
-        for _ in range(depth):
-            layers.append(Linear(n_in, width, bias))
+        for i in range(depth):
+            first = init == "siren" and i == 0
+            layers.append(Linear(n_in, width, bias, "siren_first" if first else init, 1.0 if first else gain))
             if (layer := as_activation(activation, "MLP")) is not None:
                 layers.append(layer)
             if dropout > 0:
                 layers.append(Dropout(dropout))
             n_in = width
-        layers.append(Linear(n_in, out_features, bias))
+        last = "zero" if zero_last else "siren_first" if init == "siren" and depth == 0 else init
+        layers.append(Linear(n_in, out_features, bias, last, gain if depth and not zero_last else 1.0))
         if (layer := as_activation(output_activation, "MLP")) is not None:
             layers.append(layer)
         super().__init__(*layers)

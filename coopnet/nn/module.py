@@ -7,11 +7,14 @@ from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
+import numpy as np
 
 from ..backend import require
 from ..dropout import Dropout
 from ..key import Key
 from ..opaque import Constant, Opaque
+from .parameters import find, to_numpy, write
+from .report import Report, report
 
 
 class Module(drnn.Module):
@@ -80,6 +83,58 @@ class Module(drnn.Module):
         from .tangents import no_rule
 
         raise no_rule(self)
+
+    # ---- parameters as in formulas --------------------------------------
+
+    def matrix(self, name: str) -> np.ndarray:
+        """A copy of one parameter as in formulas, from a packed network as from any other.
+
+        Args:
+            name: the place in the tree, as in checkpoints: ``"layers.0.weights"`` (or ``"layers.0.weight"``),
+                ``"layers.0.bias"``, ``"encoding.data"``. Of a field, ``"layers.0.weights"`` is short for
+                ``"network.layers.0.weights"``.
+
+        Returns:
+            NumPy array of the type of the parameters: matrices ``(out_features, in_features)``, biases
+            ``(out_features,)``, tables as they are.
+
+        Raises:
+            TypeError, ValueError: no such parameter.
+
+        >>> field.matrix("layers.0.weight").shape
+        (64, 16)
+        """
+        where = f"{type(self).__name__}.matrix"
+        return to_numpy(*find(self, name, where), where).copy()
+
+    def set_matrix(self, name: str, value: Any) -> None:
+        """Replace one parameter, named as in :meth:`matrix`, by ``value``; others keep theirs to the bit.
+
+        An optimizer has parameters of its own: follow with ``opt.update(net)``.
+
+        Args:
+            name: as in :meth:`matrix`.
+            value: real numbers of the parameter's shape; NumPy array or nested lists.
+
+        Raises:
+            TypeError: no real numbers.
+            ValueError: no such parameter; another shape; numbers too large for half precision.
+            RuntimeError: a packed layout that is not known (layers wider than 2047 on CUDA).
+
+        >>> field.set_matrix("layers.0.weight", 0.5 * field.matrix("layers.0.weight"))
+        """
+        where = f"{type(self).__name__}.set_matrix"
+        write(*find(self, name, where), value, where)
+
+    def report(self) -> Report:
+        """Parameters and bytes of every layer; print it.
+
+        Raises:
+            ValueError: the network has no parameters yet.
+
+        >>> print(field.report())
+        """
+        return report(self)
 
     # ---- mapping of parameters ------------------------------------------
 

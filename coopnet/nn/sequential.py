@@ -1,4 +1,4 @@
-"""Layers one after the other."""
+"""Layers one after the other and side by side."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import drjit as dr
 import drjit.nn as drnn
 
+from .. import kinds
 from ..dropout import Dropout
-from ..engine import Mask, evaluate, evaluate_jet
+from ..engine import Fork, Mask, evaluate, evaluate_jet
 from ..key import Key
 from .activations import Activation
+from .encodings import nested
 from .linear import check_input, check_packed
 from .linear import stage as linear_stage
 from .module import Module
@@ -58,6 +61,70 @@ class Sequential(Module):
         return f"{type(self).__name__}(\n" + textwrap.indent(",\n".join(map(repr, self.layers)), "  ") + "\n)"
 
 
+class Parallel(Module):
+    """Several bodies on one input. On a ``CoopVec`` it is one network with the layers around it to the engine, unless a
+    body holds a layer that the engine does not know, such as an encoding."""
+
+    merge = "concatenate"
+
+    def bodies(self) -> list[list]:
+        """The layers of each body; no layers are the input itself."""
+        raise NotImplementedError
+
+    @property
+    def in_features(self) -> int:
+        """Width of the input as the first layer of a body states it; -1 if none does."""
+        return max((stated_width(body) for body in self.bodies()), default=-1)
+
+    def check(self, width: int, leaf: type, key: Key | None) -> int:
+        """Raise unless a vector of ``width`` values of type ``leaf`` fits; returns the width of the output."""
+        widths = [check_all(body, width, leaf, key) for body in self.bodies()]
+        return width if self.merge == "sum" else sum(widths)
+
+    def stage(self) -> Fork | None:
+        """This layer to the engine, or ``None`` if a body has a layer that the engine does not know."""
+        bodies = [stages_or_none(body) for body in self.bodies()]
+        if any(body is None for body in bodies):
+            return None
+        return Fork(bodies, self.merge)  # type: ignore[arg-type]
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        name = type(self).__name__
+        kind, leaf = kinds.kind(x, name)
+        kinds.require_float(leaf, name)
+        if kind == kinds.NUMPY:
+            raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+        if kind == kinds.COOPVEC and self.stage() is not None:
+            return apply([self], x, key)
+        return self.parallel(x, key)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        if self.stage() is not None:
+            return apply_jvp([self], x, tangents, key)
+        return self.parallel_jvp(x, tangents, key)
+
+    def parallel_jvp(self, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
+        """:meth:`parallel` on the ``CoopVec`` ``x``, with forward derivatives in the directions ``tangents``."""
+        pairs = [apply_jvp(body, x, tangents, key) for body in self.bodies()]
+        fork = Fork([], self.merge)
+        y, *moved = [fork.join(vectors) for vectors in zip(*([y, *moved] for y, moved in pairs), strict=True)]
+        return y, moved
+
+    def parallel(self, x: Any, key: Key | None) -> Any:
+        """Evaluate one body after the other, not as one network."""
+        kind, _ = kinds.kind(x, type(self).__name__)
+        ys = [apply(body, x, key) for body in self.bodies()]
+        if kind == kinds.TENSOR:
+            return sum(ys[1:], ys[0]) if self.merge == "sum" else dr.concat(ys, axis=0)
+        parts = [kinds.components(y) for y in ys]
+        if self.merge == "sum":
+            return kinds.rebuild([sum(v[1:], v[0]) for v in zip(*parts, strict=True)], x)
+        joined = [v for part in parts for v in part]
+        if kind == kinds.COOPVEC or isinstance(x, (list, tuple)):
+            return kinds.rebuild(joined, x)
+        return nested(joined)
+
+
 def flatten(layers: Any) -> Iterator[Any]:
     """The layers inside nested containers, in evaluation order."""
     for layer in layers:
@@ -67,26 +134,58 @@ def flatten(layers: Any) -> Iterator[Any]:
             yield layer
 
 
+def stated_width(layers: Any) -> int:
+    """Width of the input of ``layers`` as the first that states one says; -1 if what it becomes before is not known."""
+    # activations and dropouts keep the width; what other layers do to it is not known
+    first = next((m for m in flatten(layers) if not isinstance(m, (Activation, Dropout))), None)
+    return int(first.config[0] if isinstance(first, drnn.Linear) else getattr(first, "in_features", -1))
+
+
 def stages_of(layers: Any) -> list[Any]:
-    """What the engine gets to see of packed ``layers``: linear layers, activations and dropouts."""
-    stages: list[Any] = []
-    for layer in flatten(layers):
-        if isinstance(layer, drnn.Linear):
-            check_packed(layer)
-        stage = _stage(layer)
-        if stage is not None:
-            stages.append(stage)
-    return stages
+    """What the engine gets to see of packed ``layers``: linear layers, activations, dropouts and forks of those."""
+    return [stage for layer in flatten(layers) if (stage := _stage(layer)) is not None]
+
+
+def stages_or_none(layers: Any) -> list[Any] | None:
+    """:func:`stages_of` layers of which the engine knows all, else ``None``."""
+    stages = [_stage(layer) for layer in flatten(layers)]
+    return None if any(stage is None for stage in stages) else stages
 
 
 def _stage(layer: Any) -> Any:
     if isinstance(layer, drnn.Linear):
+        check_packed(layer)
         return linear_stage(layer)
-    if isinstance(layer, Activation):
-        return layer.stage()
     if isinstance(layer, Dropout):
         return Mask(layer.p, layer.bits, layer.stream or 0, layer.identity.value)
-    return None
+    return layer.stage() if isinstance(layer, (Activation, Parallel)) else None
+
+
+def check_all(layers: Any, width: int, leaf: type, key: Key | None) -> int:
+    """Raise unless a vector of ``width`` values of type ``leaf`` fits all of ``layers``, which the engine knows.
+
+    Returns the width of their output.
+    """
+    for layer in flatten(layers):
+        width = _check(layer, width, leaf, key)
+    return width
+
+
+def _check(layer: Any, width: int, leaf: type, key: Key | None) -> int:
+    if isinstance(layer, drnn.Linear):
+        check_packed(layer)
+        check_input(layer, width, leaf)
+        return int(layer.weights.shape[0])
+    _check_stream(layer, key)
+    return layer.check(width, leaf, key) if isinstance(layer, Parallel) else width
+
+
+def _check_stream(layer: Any, key: Key | None) -> None:
+    if key is not None and isinstance(layer, Dropout) and layer.stream is None:
+        raise ValueError(
+            "Sequential: a Dropout has no stream number yet, so that two of them would share a mask; call "
+            "net = net.alloc(dtype, size) first, or pass Dropout(stream=...)."
+        )
 
 
 def apply(layers: Any, x: Any, key: Key | None) -> Any:
@@ -99,26 +198,22 @@ def apply(layers: Any, x: Any, key: Key | None) -> Any:
         raise TypeError(f"Sequential: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
     coop = isinstance(x, drnn.CoopVec)
     for layer in flatten(layers):
-        if key is not None and isinstance(layer, Dropout) and layer.stream is None:
-            raise ValueError(
-                "Sequential: a Dropout has no stream number yet, so that two of them would share a mask; call "
-                "net = net.alloc(dtype, size) first, or pass Dropout(stream=...)."
-            )
+        _check_stream(layer, key)
         stage: Any = None
         if coop:
             if not run:
                 width, leaf = len(x), x.type
-            if isinstance(layer, drnn.Linear):
-                check_packed(layer)
-                check_input(layer, width, leaf)
-                width = layer.weights.shape[0]
             stage = _stage(layer)
         if stage is not None:
+            width = _check(layer, width, leaf, key)
             run.append(stage)
             continue
         if run:
             x, run = evaluate(run, x, key), []
-        x = layer(x, key) if isinstance(layer, (Module, Dropout)) else layer(x)
+        if isinstance(layer, Parallel):
+            x = layer.parallel(x, key)  # its __call__ may have come from here
+        else:
+            x = layer(x, key) if isinstance(layer, (Module, Dropout)) else layer(x)
         coop = isinstance(x, drnn.CoopVec)
     return evaluate(run, x, key) if run else x
 
@@ -126,24 +221,27 @@ def apply(layers: Any, x: Any, key: Key | None) -> Any:
 def apply_jvp(layers: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
     """:func:`apply` on the ``CoopVec`` ``x``, with forward derivatives in the directions ``tangents``."""
     run: list[Any] = []
+    width, leaf = 0, object
+    if key is not None and not isinstance(key, Key):
+        raise TypeError(f"Sequential: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
     jet = [x, *tangents]
-    width, leaf = len(x), x.type
     for layer in flatten(layers):
-        stage = None
+        _check_stream(layer, key)
+        stage: Any = None
         if isinstance(jet[0], drnn.CoopVec):
             if not run:
                 width, leaf = len(jet[0]), jet[0].type
-            if isinstance(layer, drnn.Linear):
-                check_packed(layer)
-                check_input(layer, width, leaf)
-                width = layer.weights.shape[0]
             stage = _stage(layer)
         if stage is not None:
+            width = _check(layer, width, leaf, key)
             run.append(stage)
             continue
         if run:
             jet, run = evaluate_jet(run, jet, key), []
-        y, moved = jvp(layer, jet[0], jet[1:], key)
+        if isinstance(layer, Parallel):
+            y, moved = layer.parallel_jvp(jet[0], jet[1:], key)  # its jvp may have come from here
+        else:
+            y, moved = jvp(layer, jet[0], jet[1:], key)
         jet = [y, *moved]
     if run:
         jet = evaluate_jet(run, jet, key)

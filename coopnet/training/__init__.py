@@ -1,8 +1,66 @@
 """Training."""
 
 from .fit import FitResult, fit
-from .losses import huber, l1, l2
+from .losses import (
+    LOSSES,
+    cross_entropy,
+    gaussian_nll,
+    huber,
+    l1,
+    l2,
+    mape,
+    relative_l1,
+    relative_l2,
+    relative_l2_luminance,
+    smape,
+    variance,
+)
+from .optimizers import SGD, Adam
 from .sampling import uniform
 from .schedules import cosine, exponential
+from .weights import (
+    EMA,
+    clip_gradient_norm,
+    clip_gradient_values,
+    clip_weights,
+    decay_masks,
+    decay_weights,
+    gradient_norm,
+    l1_penalty,
+    l2_penalty,
+    layer_multipliers,
+    spectral_norms,
+)
 
-__all__ = ["FitResult", "cosine", "exponential", "fit", "huber", "l1", "l2", "uniform"]
+__all__ = [
+    "EMA",
+    "FitResult",
+    "clip_gradient_norm",
+    "clip_gradient_values",
+    "clip_weights",
+    "cosine",
+    "decay_masks",
+    "decay_weights",
+    "exponential",
+    "fit",
+    "gradient_norm",
+    "huber",
+    "l1",
+    "l1_penalty",
+    "l2",
+    "l2_penalty",
+    "layer_multipliers",
+    "spectral_norms",
+    "uniform",
+    "LOSSES",
+    "SGD",
+    "Adam",
+    "cross_entropy",
+    "gaussian_nll",
+    "mape",
+    "relative_l1",
+    "relative_l2",
+    "relative_l2_luminance",
+    "smape",
+    "variance",
+]

@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import drjit as dr
-from drjit.opt import Adam, Optimizer
+from drjit.opt import Adam, AdamW, Optimizer
 
 from .. import kinds
 from ..field import NeuralField
 from ..key import Key
-from .losses import loss_function
+from .losses import check_densities, loss_function, outputs_for
 from .scaler import LossScaler
 from .state import restore, store
+from .weights import EMA, clip_gradient_norm, decay_masks, layer_multipliers
 
 
 @dataclass
@@ -46,13 +47,18 @@ class FitResult:
 
 def fit(
     field: NeuralField,
-    batch: Callable[[Key], tuple[Any, Any]],
+    batch: Callable[[Key], tuple],
     steps: int,
     *,
     optimizer: Optimizer | None = None,
     lr: float | Callable[[int], float] | None = None,
     loss: str | Callable[[Any, Any], Any] = "l2",
     seed: int = 0,
+    penalty: Callable[[NeuralField], Any] | None = None,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
+    multipliers: Mapping[str, float] | None = None,
+    ema: EMA | None = None,
     metric: Callable[[NeuralField], float] | None = None,
     metric_every: int = 100,
     higher_is_better: bool = True,
@@ -73,13 +79,26 @@ def fit(
     Args:
         field: a built :class:`NeuralField`; its parameters are updated.
         batch: traced code from a key to ``(coordinates, targets)``, arrays or nested arrays of one width. Draw random
-            numbers with :func:`coopnet.uniform`. Arrays it refers to (an image, a table) may be variables around it.
+            numbers with :func:`coopnet.uniform`. A third entry, if any, is the density that the samples were drawn
+            from, and the loss is called with ``pdf=`` it. Arrays that ``batch`` refers to (an image, a table) may be
+            variables around it.
         steps: the number of the step to stop before, counted from 0 also when resuming.
         optimizer: a ``drjit.opt`` optimizer without parameters; ``Adam`` if ``None``.
         lr: learning rate, or a function of the step number (see ``coopnet.training.cosine``); 1e-3, or the given
             optimizer's own, if ``None``.
-        loss: ``"l2"``, ``"l1"``, ``"huber"``, or traced code ``(y, targets) -> loss of each sample``.
+        loss: the name of a function in ``coopnet.training.losses``, such as ``"l2"``, ``"l1"``, ``"huber"``,
+            ``"relative_l2"`` or ``"cross_entropy"``, or traced code ``(y, targets) -> loss of each sample``.
         seed: int in [0, 2^64).
+        penalty: traced code ``field -> scalar`` that is added to the loss, such as ``lambda field: 1e-4 *
+            coopnet.training.l2_penalty(field)``. The losses of the result leave it out.
+        weight_decay: decoupled decay rate :math:`\lambda` (Loshchilov and Hutter 2019): a step also takes
+            :math:`\mathrm{lr} \cdot \lambda A` from every matrix. With an ``AdamW``, its own decay of all parameters,
+            if 0.
+        clip_norm: scale gradients down to this global norm (Pascanu et al. 2013); ``None`` for any.
+        multipliers: layer name -> factor of its learning rate, 0 to freeze it (see
+            ``coopnet.training.layer_multipliers``), such as ``{"layers.0": 0.1, "encoding": 0}``.
+        ema: an average of the weights to update after every step (see ``coopnet.training.EMA``). The field is trained
+            without it; checkpoints keep it beside the field.
         metric: called as ``metric(field)`` every ``metric_every`` steps and at the end; returns a float, such as the
             PSNR on held-out data.
         higher_is_better: direction of the metric.
@@ -110,16 +129,17 @@ def fit(
         raise ValueError("fit: optimizer must be a drjit.opt optimizer that holds no parameters yet.")
     loss_fn = loss_function(loss, "fit")
     rate = _rate(optimizer.lr if lr is None else lr)
-    _check_batch(field, batch, Key(seed))
+    extras = _extras(field, optimizer, penalty, weight_decay, clip_norm, multipliers, ema)
+    _check_batch(field, batch, Key(seed), loss_fn)
     optimizer.update(field)
     scaler = LossScaler(f32) if field.precision == "half" else None
     result = FitResult()
     best: dict[str, Any] | None = None
     if resume and checkpoint is not None and Path(checkpoint).exists():
-        best = restore(Path(checkpoint), field, optimizer, scaler, result, seed)
+        best = restore(Path(checkpoint), field, optimizer, scaler, result, seed, ema)
     # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
     dr.make_opaque(optimizer.state)
-    frozen = dr.freeze(_step, state_fn=lambda *args: _captured(batch, loss_fn))
+    frozen = dr.freeze(_step, state_fn=lambda *args: _captured(batch, loss_fn, penalty))
     code = _Code(batch, loss_fn)  # one object for all steps: another one would be another recording
     seed_word = dr.opaque(uint64, seed)
     pending: list[Any] = []
@@ -159,7 +179,7 @@ def fit(
         collect()
         _push(field, optimizer)
         assert checkpoint is not None
-        store(Path(checkpoint), field, optimizer, scaler, result, seed, best, metadata)
+        store(Path(checkpoint), field, optimizer, scaler, result, seed, best, metadata, ema)
         last_write = time.monotonic()
 
     try:
@@ -169,7 +189,7 @@ def fit(
                     raise KeyboardInterrupt
                 optimizer.lr = dr.opaque(f32, rate(result.steps))
                 step_word = dr.opaque(uint32, result.steps)
-                pending.append(frozen(field, optimizer, scaler, code, Key(seed_word, None, step_word)))
+                pending.append(frozen(field, optimizer, scaler, code, extras, Key(seed_word, None, step_word)))
                 result.steps += 1
                 if len(pending) >= 256:
                     collect()
@@ -244,32 +264,124 @@ class _Code:
         self.batch, self.loss = batch, loss
 
 
-def _step(field: NeuralField, optimizer: Optimizer, scaler: LossScaler | None, code: _Code, key: Key) -> Any:
+class _Extras:
+    """What a step does besides: penalty, clipping, decay, factors of learning rates, average."""
+
+    DRJIT_STRUCT = {"multipliers": dict, "decay": dict, "ema": EMA}
+
+    def __init__(self, penalty: Any = None, weight_decay: float = 0.0, clip_norm: float | None = None):
+        self.penalty, self.weight_decay, self.clip_norm = penalty, weight_decay, clip_norm
+        self.multipliers: dict[str, Any] = {}
+        self.decay: dict[str, Any] = {}  # of each entry: 1 if it decays
+        self.ema: EMA | None = None
+
+
+def _extras(
+    field: NeuralField,
+    optimizer: Optimizer,
+    penalty: Any,
+    weight_decay: Any,
+    clip_norm: Any,
+    multipliers: Any,
+    ema: Any,
+) -> _Extras:
+    for name, value, low in (("weight_decay", weight_decay, "of at least 0"), ("clip_norm", clip_norm, "above 0")):
+        if name == "clip_norm" and value is None:
+            continue
+        number = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+        if not number or value < 0 or (value == 0 and name == "clip_norm"):
+            raise ValueError(f"fit: {name} is {value!r}; a number {low} is needed.")
+    if penalty is not None and not callable(penalty):
+        raise TypeError(f"fit: penalty is a {type(penalty).__name__}; a function field -> scalar is needed.")
+    if penalty is not None and not isinstance(value := penalty(field), dr.ArrayBase):
+        raise TypeError(f"fit: penalty returned a {type(value).__name__}; a Dr.Jit array of width 1 is needed.")
+    if ema is not None and not isinstance(ema, EMA):
+        raise TypeError(f"fit: ema is a {type(ema).__name__}; a coopnet.training.EMA is needed.")
+    extras = _Extras(penalty, float(weight_decay), clip_norm)
+    if multipliers is not None:
+        extras.multipliers = layer_multipliers(field, multipliers)
+    if extras.weight_decay > 0:
+        extras.decay = decay_masks(field)
+    elif isinstance(optimizer, AdamW) and optimizer.weight_decay > 0:
+        extras.weight_decay = optimizer.weight_decay
+        f32 = dr.float32_array_t(_leaf(field))
+        extras.decay = {name: dr.opaque(f32, 1) for name in field}
+    extras.ema = ema
+    return extras
+
+
+def _step(
+    field: NeuralField, optimizer: Optimizer, scaler: LossScaler | None, code: _Code, extras: _Extras, key: Key
+) -> Any:
     field.update(optimizer)
-    coordinates, targets = code.batch(key)
+    coordinates, targets, *pdf = code.batch(key)
     y = field(coordinates, key)
-    each = code.loss(list(y), _components(targets))
+    each = code.loss(list(y), _components(targets), **({"pdf": pdf[0]} if pdf else {}))
     n = dr.width(each)
     value = dr.detach(each)
     dr.schedule(value)  # so that the kernel of the backward pass writes it along
     # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
-    scaled = each * (1 / n)
-    dr.backward(scaled if scaler is None else scaler.scale(scaled))
-    own_rates = _separate_rates(optimizer)
-    if scaler is None:
-        optimizer.step(eval=False)
-    else:
-        scaler.step(optimizer, eval=False)
+    roots = [each * (1 / n)]
+    if extras.penalty is not None:
+        roots.append(extras.penalty(field))
+    for root in roots:
+        scaled = root if scaler is None else scaler.scale(root)
+        dr.set_grad(scaled, 1)
+        dr.enqueue(dr.ADMode.Backward, scaled)
+    dr.traverse(dr.ADMode.Backward)  # of all at once: a second one would find the way to the parameters taken down
+    if extras.clip_norm is not None:
+        limit = dr.opaque(dr.float32_array_t(type(value)), extras.clip_norm)
+        clip_gradient_norm(optimizer, limit if scaler is None else limit * scaler.scale_factor)
+    own_rates = _separate_rates(optimizer, extras.multipliers)
+    before = {name: dr.detach(optimizer.state[name][0]) for name in extras.decay}
+    rates = {name: type(lr)(lr) for name, (_, _, lr, _) in optimizer.state.items()}
+    with _no_decay(optimizer):
+        if scaler is None:
+            optimizer.step(eval=False)
+        else:
+            scaler.step(optimizer, eval=False)
+    for name, old in before.items():
+        _decay(optimizer, name, old, rates[name] * extras.weight_decay * extras.decay[name], scaler)
     for name, lr in own_rates.items():
         value_, promoted, _, extra = optimizer.state[name]
         optimizer.state[name] = value_, promoted, lr, extra
+    if extras.ema is not None:
+        extras.ema.update(optimizer)
     mean = dr.mean(value)
-    dr.eval(mean, optimizer.state)
+    dr.eval(mean, optimizer.state, None if extras.ema is None else extras.ema.average)
     return mean
 
 
-def _separate_rates(optimizer: Optimizer) -> dict[str, Any]:
-    """Give every parameter a learning rate of its own; returns those that they had before.
+@contextmanager
+def _no_decay(optimizer: Optimizer) -> Iterator[None]:
+    """Keeps AdamW from decaying weights: in Dr.Jit 1.5.0, one with an array for a learning rate makes them grow.
+
+    (``_LRCache.product`` has by then multiplied the rate, in place, by the negative factor of the step.)
+    """
+    if not isinstance(optimizer, AdamW):
+        yield
+        return
+    rate, optimizer.weight_decay = optimizer.weight_decay, 0.0
+    try:
+        yield
+    finally:
+        optimizer.weight_decay = rate
+
+
+def _decay(optimizer: Optimizer, name: str, old: Any, amount: Any, scaler: LossScaler | None) -> None:
+    """Take ``amount * old`` from a parameter, unless the scaler skipped the step."""
+    value, promoted, lr, extra = optimizer.state[name]
+    flat = dr.detach(value).array
+    decayed = dr.fma(old.array, -type(flat)(amount), flat)
+    if scaler is not None:
+        decayed = dr.select(scaler.it == 0, flat, decayed)
+    new = type(value)(decayed, dr.shape(value)) if dr.is_tensor_v(value) else decayed
+    dr.enable_grad(new)
+    optimizer.state[name] = new, promoted, lr, extra
+
+
+def _separate_rates(optimizer: Optimizer, multipliers: dict[str, Any]) -> dict[str, Any]:
+    """Give every parameter a learning rate of its own, times its multipliers; returns those that they had before.
 
     Dr.Jit 1.5.0 multiplies a learning rate that is an array in place by a parameter's step size (``_LRCache.product``),
     so that a rate shared by two parameters reaches the second one with the wrong size and sign.
@@ -278,27 +390,36 @@ def _separate_rates(optimizer: Optimizer) -> dict[str, Any]:
     for name, (value, promoted, lr, extra) in optimizer.state.items():
         before[name] = lr
         lr = optimizer.lr if lr is None else lr
-        optimizer.state[name] = value, promoted, type(lr)(lr), extra
+        own = type(lr)(lr)
+        if name in multipliers:
+            own = own * multipliers[name]
+        optimizer.state[name] = value, promoted, own, extra
     return before
 
 
-def _check_batch(field: NeuralField, batch: Callable, key: Key) -> None:
+def _check_batch(field: NeuralField, batch: Callable, key: Key, loss: Callable) -> None:
     """Trace one batch without evaluating it, so that what is wrong with it is said before anything runs."""
     result = batch(key)
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise TypeError(f"fit: batch() returned a {type(result).__name__}; a pair (coordinates, targets) is needed.")
-    coordinates, targets = result
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        raise TypeError(
+            f"fit: batch() returned a {type(result).__name__}; a pair (coordinates, targets), or a triple with the "
+            f"density of the samples, is needed."
+        )
+    coordinates, targets, *pdf = result
     with dr.suspend_grad():
         outputs = len(_components(field(coordinates)))
     kind, leaf = kinds.kind(targets, "fit: targets of batch()")
     kinds.require_float(leaf, "fit: targets of batch()")
     if kind != kinds.ARRAYS:
         raise TypeError(f"fit: batch() returned targets as a {kind}; arrays, a nested array or a list are needed.")
-    if kinds.features(targets, kind) != outputs:
+    given = kinds.features(targets, kind)
+    if outputs_for(loss, given) != outputs:
         raise ValueError(
-            f"fit: batch() returned targets with {kinds.features(targets, kind)} components; the field has {outputs} "
-            f"outputs."
+            f"fit: batch() returned targets with {given} components; the field has {outputs} outputs"
+            + (f", and this loss needs {outputs_for(loss, given)}." if outputs_for(loss, given) != given else ".")
         )
+    if pdf:
+        check_densities(pdf[0], given, "fit: batch()")
 
 
 def _components(value: Any) -> list:

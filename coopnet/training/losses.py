@@ -1,41 +1,169 @@
-"""Loss functions: a value per sample, to be averaged over samples."""
+r"""Loss functions: a value per sample, to be averaged over samples.
+
+Each takes the prediction ``y`` and the ``target`` as sequences of components and returns the mean over components of
+
+.. math::
+    \ell(y_i, t_i) / p_i
+
+where :math:`p_i` is the density that the sample was drawn from, ``pdf``: one array for all components or one for each,
+or ``None`` for 1. Their mean over samples then estimates the integral of :math:`\ell` whatever the density (Müller et
+al. 2021, *Neural Radiance Caching*, and tiny-cuda-nn's ``data_pdf``).
+
+*Relative* losses divide by the size of the prediction. They are differentiated as if that denominator were a constant,
+as in Lehtinen et al. 2018 (*Noise2Noise*, section 3.3) and tiny-cuda-nn: its gradient would favor predictions that are
+too large, and a noisy target would no longer be fitted by its mean.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
 
-
-def l2(y: Any, target: Any) -> Any:
-    r"""Mean over components of :math:`(y - t)^2`."""
-    return _mean([dr.square(a - b) for a, b in zip(y, target, strict=True)])
-
-
-def l1(y: Any, target: Any) -> Any:
-    r"""Mean over components of :math:`|y - t|`."""
-    return _mean([dr.abs(a - b) for a, b in zip(y, target, strict=True)])
+#: Added to denominators, so that dark predictions don't count beyond measure; tiny-cuda-nn's value.
+EPSILON = 1e-2
+#: Weights of red, green and blue in the luminance (ITU-R BT.601), as in tiny-cuda-nn.
+LUMINANCE = (0.299, 0.587, 0.114)
 
 
-def huber(y: Any, target: Any, delta: float = 1.0) -> Any:
-    r"""Mean over components of :math:`\tfrac12 e^2` for :math:`|e| \le \delta`, else
-    :math:`\delta(|e| - \tfrac12\delta)` (Huber 1964)."""
+def l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r""":math:`(y - t)^2`.
 
-    def one(e: Any) -> Any:
+    >>> loss = cn.training.l2(list(field(p)), targets, pdf=density)
+    """
+    return _mean("l2", lambda a, b: dr.square(a - b), y, target, pdf)
+
+
+def l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r""":math:`|y - t|`."""
+    return _mean("l1", lambda a, b: dr.abs(a - b), y, target, pdf)
+
+
+def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
+    r""":math:`\tfrac12 e^2` for :math:`|e| \le \delta`, else :math:`\delta(|e| - \tfrac12\delta)`, with
+    :math:`e = y - t` (Huber 1964)."""
+
+    def one(a: Any, b: Any) -> Any:
+        e = a - b
         return dr.select(dr.abs(e) <= delta, 0.5 * dr.square(e), delta * (dr.abs(e) - 0.5 * delta))
 
-    return _mean([one(a - b) for a, b in zip(y, target, strict=True)])
+    return _mean("huber", one, y, target, pdf)
 
 
-def _mean(parts: list) -> Any:
+def relative_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r""":math:`|y - t| / (|y| + 0.01)`, the denominator taken as constant."""
+    return _mean("relative_l1", lambda a, b: dr.abs(a - b) / dr.detach(dr.abs(a) + EPSILON), y, target, pdf)
+
+
+def relative_l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r""":math:`(y - t)^2 / (y^2 + 0.01)`, the denominator taken as constant (Lehtinen et al. 2018, section 3.3)."""
+    return _mean("relative_l2", lambda a, b: dr.square(a - b) / dr.detach(dr.square(a) + EPSILON), y, target, pdf)
+
+
+def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r""":math:`(y - t)^2 / (L^2 + 0.01)` with the luminance :math:`L = 0.299 r + 0.587 g + 0.114 b` of the prediction,
+    the denominator taken as constant (Müller et al. 2021).
+
+    ``y`` has 3 components, or 6 for two colors that add up, whose sum's luminance is taken. Raises ``ValueError`` for
+    other numbers.
+    """
+    parts = list(y)
+    if len(parts) not in (3, 6):
+        raise ValueError(f"relative_l2_luminance: y has {len(parts)} components; RGB needs 3, or 6 for two colors.")
+    colors = parts if len(parts) == 3 else [a + b for a, b in zip(parts[:3], parts[3:], strict=True)]
+    luminance = sum(dr.detach(c) * w for c, w in zip(colors, LUMINANCE, strict=True))
+    scale = dr.rcp(dr.square(luminance) + EPSILON)
+    return _mean("relative_l2_luminance", lambda a, b: dr.square(a - b) * scale, parts, target, pdf)
+
+
+def mape(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r"""Mean absolute percentage error, as a fraction: :math:`|y - t| / (|t| + 0.01)`."""
+    return _mean("mape", lambda a, b: dr.abs(a - b) / dr.detach(dr.abs(b) + EPSILON), y, target, pdf)
+
+
+def smape(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r"""Symmetric mean absolute percentage error: :math:`|y - t| / (\tfrac12(|y| + |t|) + 0.01)`, the denominator taken
+    as constant."""
+
+    def one(a: Any, b: Any) -> Any:
+        return dr.abs(a - b) / dr.detach(0.5 * (dr.abs(a) + dr.abs(b)) + EPSILON)
+
+    return _mean("smape", one, y, target, pdf)
+
+
+def cross_entropy(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r""":math:`-t \log y`, for predictions :math:`y > 0` that are probability densities; with ``pdf``, an estimate of
+    the Kullback-Leibler divergence from the target up to a constant (Müller et al. 2019, *Neural Importance Sampling*,
+    section 5)."""
+    return _mean("cross_entropy", lambda a, b: -b * dr.log(a), y, target, pdf)
+
+
+def variance(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r""":math:`t^2 / y - t^2 / p`, which divided by the density :math:`p` as all losses are estimates the variance of
+    importance sampling the target with the density that is predicted, :math:`y > 0`, up to a constant: the chi-square
+    divergence of Müller et al. 2019, section 5. Its gradient is that of the first term."""
+    ts = list(target)
+    weights = [1.0] * len(ts) if pdf is None else _densities("variance", pdf, len(ts))
+    second = [dr.detach(dr.square(b)) / p for b, p in zip(ts, weights, strict=True)]
+    parts = iter(second)
+    return _mean("variance", lambda a, b: dr.square(b) / a - next(parts), y, ts, pdf)
+
+
+def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r"""Negative log-likelihood of a normal distribution whose mean and variance are predicted:
+    :math:`\tfrac12(s + (t - m)^2 e^{-s})`, without its constant (Nix and Weigend 1994; Kendall and Gal 2017, eq. 8).
+
+    ``y`` is twice as wide as ``target``: first the means :math:`m`, then the logarithms :math:`s` of the variances.
+    """
+    ys, ts = list(y), list(target)
+    if len(ys) != 2 * len(ts):
+        raise ValueError(
+            f"gaussian_nll: y has {len(ys)} components for {len(ts)} of the target; twice as many are needed, means "
+            f"and then logarithms of variances."
+        )
+    logs = iter(ys[len(ts) :])
+
+    def one(m: Any, t: Any) -> Any:
+        s = next(logs)
+        return 0.5 * (s + dr.square(t - m) * dr.exp(-s))
+
+    return _mean("gaussian_nll", one, ys[: len(ts)], ts, pdf)
+
+
+def _mean(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: Any) -> Any:
+    ys, ts = list(y), list(target)
+    if len(ys) != len(ts) or not ys:
+        raise ValueError(f"{where}: y has {len(ys)} components and target {len(ts)}; equally many are needed.")
+    parts = [one(a, b) for a, b in zip(ys, ts, strict=True)]
+    if pdf is not None:
+        parts = [v / p for v, p in zip(parts, _densities(where, pdf, len(parts)), strict=True)]
     return sum(parts[1:], parts[0]) * (1 / len(parts))
 
 
-LOSSES: dict[str, Callable[[Any, Any], Any]] = {"l2": l2, "l1": l1, "huber": huber}
+def _densities(where: str, pdf: Any, components: int) -> list:
+    """One density per component."""
+    if isinstance(pdf, (int, float)) or (isinstance(pdf, dr.ArrayBase) and dr.depth_v(pdf) == 1):
+        return [pdf] * components
+    found = list(pdf)
+    if len(found) == 1:
+        return found * components
+    if len(found) != components:
+        raise ValueError(f"{where}: pdf has {len(found)} components; 1 or {components} are needed.")
+    return found
 
 
-def loss_function(value: Any, where: str) -> Callable[[Any, Any], Any]:
+#: Losses by the name that ``fit`` takes.
+LOSSES: dict[str, Callable[..., Any]] = {
+    f.__name__: f
+    for f in (
+        l2, l1, huber, relative_l1, relative_l2, relative_l2_luminance, mape, smape, cross_entropy, variance,
+        gaussian_nll,
+    )
+}  # fmt: skip
+
+
+def loss_function(value: Any, where: str) -> Callable[..., Any]:
     """A loss from its name, or a function ``(y, target) -> value per sample`` itself."""
     if callable(value):
         return value
@@ -44,3 +172,15 @@ def loss_function(value: Any, where: str) -> Callable[[Any, Any], Any]:
     raise ValueError(
         f"{where}: loss is {value!r}; accepted are a function (y, target) -> array, or one of {sorted(LOSSES)}."
     )
+
+
+def outputs_for(loss: Callable[..., Any], components: int) -> int:
+    """Number of outputs a field needs for targets of ``components``."""
+    return 2 * components if loss is gaussian_nll else components
+
+
+def check_densities(value: Any, components: int, where: str) -> None:
+    """Raise unless ``value`` is a density per sample, or one per component."""
+    if not isinstance(value, (dr.ArrayBase, Sequence)):
+        raise TypeError(f"{where}: pdf is a {type(value).__name__}; an array or a sequence of arrays is needed.")
+    _densities(where, value, components)

@@ -22,13 +22,19 @@ def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callab
     return rate
 
 
-def exponential(lr: float, decay: float, every: int = 1, start: int = 0) -> Callable[[int], float]:
+def exponential(
+    lr: float, decay: float, every: int = 1, start: int = 0, end: int | None = None
+) -> Callable[[int], float]:
     r""":math:`\mathrm{lr} \cdot \mathrm{decay}^{\lfloor (\mathrm{step} - \mathrm{start}) / \mathrm{every} \rfloor}`
-    from step ``start`` on."""
+    from step ``start`` on; from step ``end`` on, if given, the rate stays what it is there.
+
+    The rate decays for the first time ``every`` steps behind ``start``. tiny-cuda-nn's ``"ExponentialDecay"`` does so
+    at ``decay_start`` itself: that is ``start = decay_start - decay_interval``, which may be negative.
+    """
     _check("exponential", lr=lr, decay=decay)
     if every < 1:
         raise ValueError(f"exponential: every is {every}; at least 1 is needed.")
-    return lambda step: lr * decay ** max(0, (step - start) // every)
+    return lambda step: lr * decay ** max(0, ((step if end is None else min(step, end)) - start) // every)
 
 
 def _check(where: str, **values: float) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..field import NeuralField
     from .fit import FitResult
     from .scaler import LossScaler
+    from .weights import EMA
 
 
 def _flat(value: Any, name: str, out: dict[str, Any]) -> None:
@@ -64,6 +65,7 @@ def store(
     seed: int,
     best: dict[str, Any] | None,
     metadata: dict[str, Any] | None = None,
+    ema: EMA | None = None,
 ) -> None:
     """Write the field and the state of its training to ``path``."""
     from ..io import save
@@ -73,6 +75,7 @@ def store(
     if scaler is not None:
         arrays |= {"scale_factor": scaler.scale_factor, "it": scaler.it, "skipped": scaler.skipped}
     _flat(best or {}, "best", arrays)
+    _flat(ema.average if ema is not None else {}, "ema", arrays)
     tensors = {k: np.atleast_1d(dr.detach(v).numpy()) for k, v in arrays.items()}
     tensors["losses"] = np.asarray(result.losses, np.float64)
     progress = {"steps": result.steps, "metrics": result.metrics, "best": result.best, "seconds": result.seconds}
@@ -87,6 +90,7 @@ def restore(
     scaler: LossScaler | None,
     result: FitResult,
     seed: int,
+    ema: EMA | None = None,
 ) -> dict[str, Any] | None:
     """Read ``path`` into optimizer, scaler and result; returns the best parameters so far, if kept.
 
@@ -110,6 +114,8 @@ def restore(
     optimizer.state = _rebuilt(optimizer.state, "optimizer", own_tensors)
     for value in optimizer.state.values():
         dr.enable_grad(value[0])
+    if ema is not None:
+        ema.average = _rebuilt(ema.average, "ema", own_tensors)
     if scaler is not None:
         for name in ("scale_factor", "it", "skipped"):
             setattr(scaler, name, type(getattr(scaler, name))(own_tensors[name]))

@@ -1,0 +1,208 @@
+"""Networks that are no single chain: residual and skip connections, and several heads on one trunk."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import drjit.nn as drnn
+
+from .. import kinds
+from .encodings import nested
+from .module import Module
+from .sequential import Parallel, Sequential
+
+
+class Residual(Parallel):
+    r"""Adds a network's output to its input, :math:`y = x + f(x)` (He et al. 2016, *Deep Residual Learning*, eq. 1).
+
+    The key, if any, goes to ``body``. With ``MLP(..., zero_last=True)`` as the body it starts as the identity.
+
+    Args:
+        body: what keeps the width: ``Linear(w, w)``, an ``MLP`` with equal ends, or a ``Sequential`` of layers.
+
+    Raises:
+        TypeError: ``body`` is no module.
+        ValueError: in ``alloc``, a body that changes the width.
+
+    >>> block = cn.Residual(cn.Sequential(cn.Linear(64, 64), cn.ReLU(), cn.Linear(-1, 64)))
+    """
+
+    DRJIT_STRUCT = {"body": Module}
+    merge = "sum"
+
+    def __init__(self, body: Module | None = None):
+        _check_module("Residual", "body", body)
+        self.body = body  # None only while nn.pack rebuilds the tree
+
+    def bodies(self) -> list[list]:
+        return [[], [self.body]]
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Residual, int]:  # type: ignore[override]
+        body, size, out = _alloc_body(self, self.body, dtype, size, rng)
+        if out != size:
+            raise ValueError(
+                f"Residual: body maps {size} features to {out}, but a residual connection needs {size}; give the last "
+                f"layer out_features={size}."
+            )
+        return Residual(body), size
+
+    def __repr__(self) -> str:
+        return _shown(self, {"body": self.body})
+
+
+class Skip(Parallel):
+    r"""Puts its input behind a network's output, :math:`y = (f(x), x)`, as NeRF does after its fifth layer (Mildenhall
+    et al. 2020, figure 7).
+
+    The key, if any, goes to ``body``. The output is as wide as both together.
+
+    Args:
+        body: a layer or network of any width.
+
+    >>> net = cn.Sequential(cn.Skip(cn.MLP(60, 256, 256, 4, output_activation="relu")), cn.MLP(out_features=4))
+    """
+
+    DRJIT_STRUCT = {"body": Module}
+
+    def __init__(self, body: Module | None = None):
+        _check_module("Skip", "body", body)
+        self.body = body
+
+    def bodies(self) -> list[list]:
+        return [[self.body], []]
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Skip, int]:  # type: ignore[override]
+        body, size, out = _alloc_body(self, self.body, dtype, size, rng)
+        return Skip(body), out + size
+
+    def __repr__(self) -> str:
+        return _shown(self, {"body": self.body})
+
+
+class Branches(Parallel):
+    """What stands behind the trunk of :class:`Heads`: named layers on one input, whose outputs are concatenated."""
+
+    DRJIT_STRUCT = {"heads": tuple, "names": tuple, "sizes": tuple}
+
+    def __init__(self, heads: Mapping[str, Module] | None = None):
+        self.heads, self.names = tuple((heads or {}).values()), tuple(heads or {})
+        self.sizes: tuple[int, ...] = ()  # known after alloc()
+
+    def bodies(self) -> list[list]:
+        return [[head] for head in self.heads]
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Branches, int]:  # type: ignore[override]
+        if not self.heads:
+            raise ValueError("Heads: there are no heads; call Heads(trunk, {name: head}).")
+        size = self.in_features if size < 0 else size
+        pairs = [head._alloc(dtype, size, rng) for head in self.heads]
+        result = Branches(dict(zip(self.names, (head for head, _ in pairs), strict=True)))
+        result.sizes = tuple(width for _, width in pairs)
+        return result, sum(result.sizes)
+
+    def __repr__(self) -> str:
+        return _shown(self, dict(zip(self.names, self.heads, strict=True)))
+
+
+class Heads(Sequential):
+    r"""Several networks on the output of one, :math:`y = (f_1(h), \dots, f_k(h))` with :math:`h = t(x)`.
+
+    The outputs come one after the other in the order of ``heads``, in one vector, so that the network can be packed,
+    trained and stored like any other; :meth:`split` takes that apart by name.
+
+    Args:
+        trunk: the shared layer or network, or ``None`` for none.
+        heads: a mapping from names to layers or networks; names are non-empty strings.
+
+    Raises:
+        TypeError, ValueError: ``trunk`` or a head is no module; ``heads`` is no mapping or a name no string.
+
+    >>> trunk = cn.MLP(out_features=64, output_activation="relu")
+    >>> net = cn.Heads(trunk, {"density": cn.Linear(-1, 1), "color": cn.Linear(-1, 3)})
+    >>> field = cn.NeuralField(cn.HashGrid(3), net).build()
+    >>> parts = field.network.split(field(p))  # {"density": ..., "color": ...}
+    """
+
+    def __init__(self, trunk: Module | None = None, heads: Mapping[str, Module] | None = None):
+        _check_module("Heads", "trunk", trunk)
+        if heads is not None and not isinstance(heads, Mapping):
+            raise TypeError(f"Heads: heads is a {type(heads).__name__}; a mapping from names to modules is needed.")
+        for name, head in (heads or {}).items():
+            if not isinstance(name, str) or not name:
+                raise ValueError(f"Heads: a head has the name {name!r}; a non-empty string is needed.")
+            if head is None:
+                raise TypeError(f"Heads: heads[{name!r}] is None; a Module instance is needed.")
+            _check_module("Heads", f"heads[{name!r}]", head)
+        super().__init__(*([] if trunk is None else [trunk]), Branches(heads))
+
+    @property
+    def trunk(self) -> Any:
+        """The layer or network that the heads share, or ``None``."""
+        return self.layers[0] if len(self.layers) > 1 else None
+
+    @property
+    def heads(self) -> dict[str, Any]:
+        """The networks by name."""
+        branches = self.layers[-1]
+        return dict(zip(branches.names, branches.heads, strict=True))
+
+    def split(self, y: Any) -> dict[str, Any]:
+        """The outputs by name, in containers of the kind of ``y``: what the network, or a field of it, returned.
+
+        Raises ``ValueError`` if the network has no weights yet or ``y`` is not as wide as its output.
+        """
+        names, sizes = self.layers[-1].names, self.layers[-1].sizes
+        if not sizes:
+            raise ValueError(
+                "Heads.split: the network is not allocated; call alloc() or NeuralField(...).build() first."
+            )
+        kind, _ = kinds.kind(y, "Heads.split")
+        given = kinds.features(y, kind)
+        if given != sum(sizes):
+            raise ValueError(f"Heads.split: y has {given} features, but the heads have {sum(sizes)}.")
+        result, start = {}, 0
+        for name, size in zip(names, sizes, strict=True):
+            if kind in (kinds.TENSOR, kinds.NUMPY):
+                result[name] = y[start : start + size]
+            else:
+                parts = kinds.components(y)[start : start + size]
+                simple = kind == kinds.COOPVEC or isinstance(y, (list, tuple))
+                result[name] = kinds.rebuild(parts, y) if simple else nested(parts)
+            start += size
+        return result
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Heads, int]:  # type: ignore[override]
+        layers = []
+        for layer in self.layers:
+            layer, size = layer._alloc(dtype, size, rng)
+            layers.append(layer)
+        result = Heads()
+        result.layers = tuple(layers)
+        return result, size
+
+    def __repr__(self) -> str:
+        return _shown(self, {"trunk": self.trunk, **self.heads})
+
+
+def _check_module(where: str, name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, drnn.Module):
+        raise TypeError(f"{where}: {name} is a {type(value).__name__}; a Module instance is needed.")
+
+
+def _alloc_body(layer: Parallel, body: Any, dtype: type, size: int, rng: Any) -> tuple[Any, int, int]:
+    """An allocated body, and its widths: what goes in and what comes out."""
+    name = type(layer).__name__
+    if body is None:
+        raise ValueError(f"{name}: there is no body; call {name}(body).")
+    size = layer.in_features if size < 0 else size
+    if size < 1:
+        raise ValueError(f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
+    body, out = body._alloc(dtype, size, rng)
+    return body, size, out if out > 0 else size
+
+
+def _shown(layer: Any, parts: dict[str, Any]) -> str:
+    lines = ",\n".join(f"{name}={part!r}" for name, part in parts.items())
+    return f"{type(layer).__name__}(\n" + textwrap.indent(lines, "  ") + "\n)"

@@ -1,0 +1,119 @@
+"""Random Fourier features."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ..engine.projection import project
+from ..opaque import Constant, Opaque
+from ..philox import philox4x32
+from .encodings import Encoding, check_in_features, check_number, check_positive
+
+
+class Fourier(Encoding):
+    r"""Random Fourier features (Rahimi and Recht 2007; Tancik et al. 2020, eq. 5).
+
+    Coordinates :math:`x` become :math:`\sin(2\pi b_j \cdot x),\ \cos(2\pi b_j \cdot x)` for
+    :math:`j = 1, \dots, n`, one pair after the other. The frequencies :math:`b_j \in \mathbb{R}^d`, in periods per
+    unit of the coordinates, are drawn once from the normal distribution :math:`N(0, \mathrm{scale}^2)`: larger scales
+    fit finer detail and generalize worse. Phases are computed in single precision on every backend and reduced to one
+    period.
+
+    The draw is determined by ``seed`` alone, not by that of ``build()``, and is the same on every machine: Philox4x32
+    words and the transform of Box and Muller (1958). Fixed frequencies therefore are no parameters and not saved.
+    Trained ones are the entry ``"data"`` of the layer's mapping, single precision, the :math:`d` components of a
+    frequency side by side.
+
+    Args:
+        n_frequencies: number of frequencies :math:`n`.
+        scale: their standard deviation per component.
+        trained: are the frequencies parameters?
+        seed: of the draw, an int in [0, 2^64).
+        in_features: number of coordinates :math:`d`; -1 takes it from ``alloc`` or the network.
+
+    Returns:
+        ``2 * n_frequencies`` features.
+
+    Raises:
+        ValueError: arguments out of range, or the layer is called before it is allocated.
+
+    >>> field = cn.NeuralField(cn.Fourier(64, scale=10.0, in_features=2), cn.MLP(out_features=3)).build()
+    """
+
+    DRJIT_STRUCT = {
+        "n_frequencies": int,
+        "scale": float,
+        "trained": bool,
+        "seed": int,
+        "in_features": int,
+        "frequencies": Opaque,
+    }
+
+    def __init__(
+        self,
+        n_frequencies: int = 64,
+        scale: float = 10.0,
+        trained: bool = False,
+        seed: int = 0,
+        in_features: int = -1,
+    ):
+        self.n_frequencies = check_positive("Fourier", "n_frequencies", n_frequencies)
+        self.scale = check_number("Fourier", "scale", scale, 0)
+        if not isinstance(trained, bool):
+            raise ValueError(f"Fourier: trained is {trained!r}; True or False is needed.")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+            raise ValueError(f"Fourier: seed is {seed!r}; an int in [0, 2^64) is needed.")
+        check_in_features("Fourier", in_features)
+        self.trained, self.seed, self.in_features = trained, seed, in_features
+        self.frequencies: Opaque = Constant()
+
+    def width(self, size: int) -> int:
+        return 2 * self.n_frequencies
+
+    def _features(self, coordinates: list) -> list:
+        held = self.frequencies.value
+        if held is None:
+            raise ValueError("Fourier: the layer has no frequencies yet; call net = net.alloc(dtype, size) first.")
+        self._same_backend(type(coordinates[0]), type(held.data))
+        features = []
+        for periods in project(held.data, [type(held.data)(x) for x in coordinates]):
+            features += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
+        return features
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Fourier, int]:  # type: ignore[override]
+        size = self._size(size)
+        layer = Fourier(self.n_frequencies, self.scale, self.trained, self.seed, size)
+        values = self.scale * normals(self.n_frequencies * size, self.seed)
+        data = dr.float32_array_t(dr.array_t(dtype))(values.astype(np.float32))
+        layer.frequencies = (Opaque if self.trained else Constant)(Frequencies(data))
+        return layer, self.width(size)
+
+    def __repr__(self) -> str:
+        names = ("n_frequencies", "scale", "trained", "seed", "in_features")
+        return f"Fourier({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+
+class Frequencies:
+    """Holds an array as ``data``, the name that parameters outside the packed buffer have."""
+
+    DRJIT_STRUCT = {"data": object}
+
+    def __init__(self, data: Any = None):
+        self.data = data
+
+
+def normals(n: int, seed: int) -> np.ndarray:
+    """``n`` samples of the standard normal distribution in double precision, from Philox4x32."""
+    pairs = np.arange((n + 1) // 2, dtype=np.uint32)
+    zero = np.zeros_like(pairs)
+    words = philox4x32((pairs, zero, zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
+    # each pair takes two numbers of 53 bits, the first of them never zero
+    high, low = (np.asarray(w, np.uint64) for w in (words[0], words[1]))
+    u = (((high << np.uint64(32)) + low >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53
+    angle = 2 * np.pi * np.asarray(words[2], np.float64) * 2.0**-32
+    radius = np.sqrt(-2 * np.log(u))
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)[:n]

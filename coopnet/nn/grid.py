@@ -1,0 +1,108 @@
+"""Multiresolution grids as tiny-cuda-nn lays them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine.grid import Grid as Engine
+from ..opaque import Opaque
+from .lattice import INTERPOLATIONS, Lattice, check_choice, check_dimension
+
+
+class Grid(Lattice):
+    r"""Multiresolution grid, hashed, dense or tiled (Müller et al. 2022; tiny-cuda-nn's ``Grid``).
+
+    Level :math:`l = 0, \dots, L-1` has :math:`s_l = N_\mathrm{min} b^l - 1` cells per unit length and
+    :math:`N_l = \lceil s_l \rceil + 1` vertices a side, each with ``n_features_per_level`` trained features. A point
+    :math:`x \in [0, 1]^d` lies at :math:`t = s_l x + \tfrac12`; with :math:`c = \lfloor t \rfloor` and
+    :math:`f = t - c`, the level gives
+
+    .. math:: \sum_{k \in \{0, 1\}^d} \theta_l(c + k) \prod_i k_i w(f_i) + (1 - k_i)(1 - w(f_i))
+
+    with :math:`w(f) = f` (``"linear"``) or :math:`w(f) = f^2 (3 - 2f)` (``"smoothstep"``, whose first derivative is
+    continuous), or :math:`\theta_l(c)` (``"nearest"``, whose derivative with respect to :math:`x` is zero). Vertex
+    :math:`v` of a level with :math:`T_l` entries is number :math:`\sum_i v_i N_l^i \bmod T_l`, or, in a hashed level
+    of more than :math:`T_l` vertices, :math:`\bigoplus_i v_i \pi_i \bmod T_l`. Before the minimum, :math:`N_l^d` is
+    rounded up to a multiple of 8:
+
+    ========= ==============================================
+    storage   entries :math:`T_l` of a level
+    ========= ==============================================
+    "hash"    :math:`\min(N_l^d, \mathrm{hashmap\_size})`
+    "dense"   :math:`N_l^d`
+    "tiled"   :math:`\min(N_l^d, N_\mathrm{min}^d)`
+    ========= ==============================================
+
+    Where :math:`N_l^d` exceeds 32 bits, a tiled level wraps around at :math:`2^{32}`, while tiny-cuda-nn uses one
+    entry for the whole level. Parameters are single precision on every backend, start uniform in :math:`\pm`
+    ``init_scale``, and are not packed with the weights of a network: they are the entry ``"data"`` of the layer's
+    mapping, the features of a vertex side by side. Their gradients are reproducible on LLVM, and on CUDA inside
+    ``with cn.deterministic():``.
+
+    Args:
+        in_features: number of coordinates :math:`d`, at most 7; -1 takes it from ``alloc``.
+        storage: ``"hash"``, ``"dense"`` or ``"tiled"`` (tiny-cuda-nn's ``type``).
+        n_levels, n_features_per_level, base_resolution: :math:`L`, features per vertex, :math:`N_\mathrm{min}`.
+        hashmap_size: most entries of one level if hashed; a multiple of ``n_features_per_level``.
+        per_level_scale: growth :math:`b` of at least 1. ``None`` is 2, or for dense storage the one that makes the
+            finest level 256 cells wide.
+        init_scale: bound of the initial values.
+        interpolation: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
+
+    Returns:
+        ``n_levels * n_features_per_level`` features, coarsest level first.
+
+    Raises:
+        ValueError: arguments out of range; more than 7 coordinates; more parameters than an array can hold.
+
+    >>> grid = cn.Grid(3, "dense", n_levels=4, interpolation="smoothstep")
+    >>> field = cn.NeuralField(grid, cn.MLP(out_features=1)).build()
+    """
+
+    _FIELDS = (
+        "in_features",
+        "storage",
+        "n_levels",
+        "n_features_per_level",
+        "hashmap_size",
+        "base_resolution",
+        "per_level_scale",
+        "init_scale",
+        "interpolation",
+    )
+    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Opaque}
+
+    def __init__(
+        self,
+        in_features: int = -1,
+        storage: str = "hash",
+        n_levels: int = 16,
+        n_features_per_level: int = 2,
+        hashmap_size: int = 2**19,
+        base_resolution: int = 16,
+        per_level_scale: float | None = None,
+        init_scale: float = 1e-4,
+        interpolation: str = "linear",
+    ):
+        self.storage = check_choice("Grid", "storage", storage, ("hash", "dense", "tiled"))
+        self.interpolation = check_choice("Grid", "interpolation", interpolation, INTERPOLATIONS)
+        self._set(
+            in_features,
+            per_level_scale,
+            init_scale,
+            n_levels=n_levels,
+            n_features_per_level=n_features_per_level,
+            hashmap_size=hashmap_size,
+            base_resolution=base_resolution,
+        )
+
+    def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
+        check_dimension("Grid", size)
+        if options["per_level_scale"] is None:
+            growth = 2.0
+            if self.storage == "dense" and self.n_levels > 1:
+                growth = max(1.0, (256 / self.base_resolution) ** (1 / (self.n_levels - 1)))
+            options["per_level_scale"] = growth
+        return Engine(
+            leaf, size, storage=self.storage, interpolation=self.interpolation, multiple=8, rng=rng, **options
+        )

@@ -1,0 +1,59 @@
+"""Permutohedral lattice encoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine.grid import Permutohedral as Engine
+from .lattice import Lattice
+
+
+class Permutohedral(Lattice):
+    r"""Multiresolution lattice of simplices (Rosu and Behnke 2023, *PermutoSDF*; ``drjit.nn.PermutoEncoding``).
+
+    As :class:`HashGrid`, but a cell is cut into the :math:`d!` simplices of Kuhn's subdivision and only the
+    :math:`d + 1` corners of one are looked up, instead of :math:`2^d`: the encoding for many coordinates. With
+    :math:`t = s_l x + \tfrac12`, cell :math:`c = \lfloor t \rfloor`, :math:`f = t - c` sorted so that
+    :math:`f_{\pi(1)} \le \dots \le f_{\pi(d)}`, and :math:`f_{\pi(0)} = 0`, :math:`f_{\pi(d+1)} = 1`, a level gives
+
+    .. math:: \sum_{r=0}^{d} (f_{\pi(r+1)} - f_{\pi(r)})\; \theta_l\Bigl(c + \sum_{j > r} e_{\pi(j)}\Bigr).
+
+    Coordinates belong in [0, 1]; the encoding is piecewise linear in them. Parameters and their gradients are as in
+    :class:`HashGrid`.
+
+    Args:
+        in_features: number of coordinates :math:`d`; -1 takes it from ``alloc``.
+        n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, init_scale: see
+            :class:`HashGrid`.
+
+    Returns:
+        ``n_levels * n_features_per_level`` features, coarsest level first.
+
+    Raises:
+        ValueError: arguments out of range.
+
+    >>> field = cn.NeuralField(cn.Permutohedral(4, n_levels=8), cn.MLP(out_features=3)).build()
+    """
+
+    def __init__(
+        self,
+        in_features: int = -1,
+        n_levels: int = 16,
+        n_features_per_level: int = 2,
+        hashmap_size: int = 2**19,
+        base_resolution: int = 16,
+        per_level_scale: float = 2.0,
+        init_scale: float = 1e-4,
+    ):
+        self._set(
+            in_features,
+            per_level_scale,
+            init_scale,
+            n_levels=n_levels,
+            n_features_per_level=n_features_per_level,
+            hashmap_size=hashmap_size,
+            base_resolution=base_resolution,
+        )
+
+    def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
+        return Engine(leaf, size, rng=rng, **options)

@@ -1,0 +1,81 @@
+"""Sinusoidal representation networks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import drjit as dr
+
+from .activations import Sine
+from .encodings import check_in_features, check_number, check_positive
+from .linear import Linear
+from .sequential import Sequential
+
+
+class SIREN(Sequential):
+    r"""Multilayer perceptron of sines with the initial weights of Sitzmann et al. (2020), section 3.2.
+
+    .. math:: h_1 = \sin(\omega_0 (A_0 x + b_0)), \quad h_{l+1} = \sin(\omega (A_l h_l + b_l)), \quad
+        y = A_L h_L + b_L
+
+    The weights of the first layer start uniform in :math:`\pm 1/n`, those of the others in
+    :math:`\pm \sqrt{6/n} / \omega`, where :math:`n` is the width of the layer's input; biases start uniform in
+    :math:`\pm 1/\sqrt n`, as in the authors' code. For inputs in [-1, 1] the arguments of all sines then have the same
+    distribution whatever the depth. It takes coordinates as they are: leave the encoding of a field ``None``.
+
+    Allocated, and in checkpoints, it is a plain :class:`Sequential` of :class:`Linear` and :class:`Sine` layers.
+
+    Args:
+        in_features: width of the input; -1 takes it from ``alloc``.
+        out_features: width of the output.
+        width: units of each hidden layer.
+        depth: number of hidden layers, at least 1.
+        omega_0: frequency :math:`\omega_0` of the first layer.
+        omega: frequency :math:`\omega` of the other hidden layers.
+
+    Raises:
+        ValueError: arguments out of range.
+
+    >>> field = cn.NeuralField(None, cn.SIREN(2, 3, width=64, depth=3)).build()
+    """
+
+    def __init__(
+        self,
+        in_features: int = -1,
+        out_features: int = 1,
+        width: int = 64,
+        depth: int = 3,
+        omega_0: float = 30.0,
+        omega: float = 30.0,
+    ):
+        check_in_features("SIREN", in_features)
+        for name, value in (("out_features", out_features), ("width", width), ("depth", depth)):
+            check_positive("SIREN", name, value)
+        for name, frequency in (("omega_0", omega_0), ("omega", omega)):
+            if check_number("SIREN", name, frequency, 0) == 0:
+                raise ValueError(f"SIREN: {name} is {frequency!r}; a positive number is needed.")
+        self.omega = float(omega)
+        layers: list[Any] = [Linear(in_features, width), Sine(omega_0)]
+        for _ in range(depth - 1):
+            layers += [Linear(width, width), Sine(omega)]
+        super().__init__(*layers, Linear(width, out_features))
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
+        net, size = super()._alloc(dtype, size, rng)
+        for i, layer in enumerate(net.layers[::2]):
+            n = layer.config[0]
+            bound = 1 / n if i == 0 else math.sqrt(6 / n) / self.omega
+            columns = layer.weights.shape[1]
+            weights = _uniform(dtype, (layer.config[1], n), bound, rng)
+            if columns == n:
+                layer.weights = weights
+            else:  # one of zeros pads a single one on CUDA
+                layer.weights[:, :n] = weights.array
+            layer.bias = _uniform(dtype, (layer.config[1],), 1 / math.sqrt(n), rng)
+        return net, size
+
+
+def _uniform(dtype: type, shape: tuple[int, ...], bound: float, rng: Any) -> Any:
+    samples = rng.random(dr.float32_array_t(dr.array_t(dtype)), math.prod(shape))
+    return dtype(dr.array_t(dtype)(dr.fma(samples, 2 * bound, -bound)), shape)

@@ -1,0 +1,407 @@
+"""Weights as the objects of training: penalties, clipping, rates per layer, norms and averages.
+
+A packed network is one array, and on the GPU a permutation of its matrices with gaps. Everything here is about the
+matrices themselves: nothing depends on where the backend keeps their entries, and gaps count for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import drjit as dr
+import numpy as np
+from drjit.opt import Optimizer
+
+from ..nn import Module
+from ..nn.parameters import is_matrix, listed, parameters, places, storage_of, to_numpy
+
+# ---- penalties ----------------------------------------------------------
+
+
+def l2_penalty(net: Module, biases: bool = False) -> Any:
+    r"""Sum of squares of all matrix entries, :math:`\sum_l \lVert A_l \rVert_F^2`, in single precision.
+
+    Add it to a loss as ``lam * l2_penalty(net)``; its gradient is ``2 * lam * A``, what PyTorch's SGD does with
+    ``weight_decay=2 * lam``. With an adaptive optimizer, decoupled decay is usually better: ``fit(...,
+    weight_decay=...)``.
+
+    Args:
+        net: an allocated :class:`Module`.
+        biases: include bias vectors? Tables of encodings are never included.
+
+    Returns:
+        A differentiable single-precision array of width 1.
+
+    Raises:
+        TypeError, ValueError: ``net`` is no :class:`Module` or has no matrices.
+
+    >>> cn.fit(field, batch, 1000, penalty=lambda field: 1e-4 * cn.training.l2_penalty(field))
+    """
+    return _penalty("l2_penalty", net, biases, dr.square)
+
+
+def l1_penalty(net: Module, biases: bool = False) -> Any:
+    r"""Sum of absolute values of all matrix entries, :math:`\sum_l \sum_{ij} |A_{l,ij}|`, in single precision.
+
+    Its gradient is the sign of each entry. Arguments, result and errors as in :func:`l2_penalty`.
+
+    >>> loss = dr.mean(error, axis=None) + 1e-5 * cn.training.l1_penalty(net)
+    """
+    return _penalty("l1_penalty", net, biases, dr.abs)
+
+
+def _penalty(where: str, net: Any, biases: bool, of: Callable[[Any], Any]) -> Any:
+    total = None
+    for _, owner, attribute in _chosen(where, net, biases):
+        values = _values(owner, attribute)
+        part = dr.sum(of(dr.float32_array_t(type(values))(values)))
+        total = part if total is None else total + part
+    return total
+
+
+def _values(owner: Any, attribute: str) -> Any:
+    """Entries of a parameter, row by row; the gradient goes back to where they came from."""
+    flat = storage_of(owner, attribute).array
+    return dr.gather(type(flat), flat, places(owner, attribute), mode=dr.ReduceMode.Permute)
+
+
+# ---- clipping -----------------------------------------------------------
+
+
+def clip_weights(net: Module, limit: float, biases: bool = False) -> None:
+    """Clip all matrix entries to ``[-limit, limit]``, in place.
+
+    An optimizer keeps parameters of its own; pull with ``opt.update(net)`` afterwards.
+
+    Args:
+        net: an allocated :class:`Module`.
+        limit: a positive number.
+        biases: clip bias vectors, too?
+
+    Raises:
+        TypeError, ValueError: ``net`` is no :class:`Module` or has no matrices; ``limit`` is not positive.
+
+    >>> cn.training.clip_weights(net, 0.01)
+    """
+    limit = _positive("clip_weights", "limit", limit)
+    masks = _spread("clip_weights", net, {n: 1.0 for n, _, _ in _chosen("clip_weights", net, biases)}, 0.0)
+    for name, mask in masks.items():
+        value = dr.detach(net[name]).array
+        _write(net, name, dr.select(mask > 0, dr.clip(value, -limit, limit), value))
+
+
+def gradient_norm(params: Any) -> Any:
+    r"""Euclidean norm of the gradients of all parameters together, :math:`\sqrt{\sum_k \lVert g_k \rVert^2}`.
+
+    Args:
+        params: a :class:`Module` or a ``drjit.opt`` optimizer: whoever holds the parameters that ``dr.backward``
+            reached (the optimizer, where a network was updated from one).
+
+    Returns:
+        Single-precision array of width 1; the squares are summed in single precision, whatever the parameters are.
+
+    >>> dr.backward(loss)
+    >>> norm = cn.training.gradient_norm(opt)
+    """
+    total: Any = None
+    for value in _leaves("gradient_norm", params).values():
+        grad = _grad(value)
+        part = dr.sum(dr.square(dr.float32_array_t(type(grad))(grad)))
+        total = part if total is None else total + part
+    return dr.sqrt(total)
+
+
+def clip_gradient_norm(params: Any, limit: Any) -> Any:
+    r"""Scale all gradients by :math:`\min(1, \mathrm{limit} / \lVert g \rVert)` (Pascanu et al. 2013), in place.
+
+    Call it between ``dr.backward`` and ``opt.step``. Infinite and NaN gradients are left for a loss scaler to find.
+    With one, gradients are scaled: pass ``limit * scaler.scale_factor``. ``fit(..., clip_norm=...)`` does all that.
+
+    Args:
+        params: as in :func:`gradient_norm`.
+        limit: a positive number, or a single-precision Dr.Jit array of width 1.
+
+    Returns:
+        The norm before clipping, as :func:`gradient_norm`.
+
+    Raises:
+        TypeError, ValueError: ``params`` is something else or empty; ``limit`` is not positive.
+
+    >>> dr.backward(loss)
+    >>> norm = cn.training.clip_gradient_norm(opt, 1.0)
+    >>> opt.step()
+    """
+    if not isinstance(limit, dr.ArrayBase):
+        limit = _positive("clip_gradient_norm", "limit", limit)
+    norm = gradient_norm(params)
+    factor = dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
+    for value in _leaves("clip_gradient_norm", params).values():
+        grad = _grad(value)
+        _set_grad(value, dr.float32_array_t(type(grad))(grad) * factor)
+    return norm
+
+
+def clip_gradient_values(params: Any, limit: float) -> None:
+    """Clip every entry of all gradients to ``[-limit, limit]``, in place; infinite and NaN ones are left alone.
+
+    Args and errors as in :func:`clip_gradient_norm`, with a number for ``limit``.
+
+    >>> cn.training.clip_gradient_values(opt, 0.5)
+    """
+    limit = _positive("clip_gradient_values", "limit", limit)
+    for value in _leaves("clip_gradient_values", params).values():
+        grad = _grad(value)
+        _set_grad(value, dr.select(dr.isfinite(grad), dr.clip(grad, -limit, limit), grad))
+
+
+def _leaves(where: str, params: Any) -> dict[str, Any]:
+    if isinstance(params, Optimizer):
+        # the values themselves: indexing an optimizer casts half-precision ones
+        found = {name: state[0] for name, state in params.state.items()}
+    elif isinstance(params, Module):
+        found = dict(params)
+    else:
+        raise TypeError(
+            f"{where}: params is a {type(params).__name__}; a coopnet Module or a drjit.opt optimizer is needed."
+        )
+    if not found:
+        raise ValueError(f"{where}: params holds no parameters.")
+    return found
+
+
+def _grad(value: Any) -> Any:
+    return dr.grad(value).array
+
+
+def _set_grad(value: Any, grad: Any) -> None:
+    flat = type(value.array)(grad)
+    dr.set_grad(value, type(value)(flat, dr.shape(value)) if dr.is_tensor_v(value) else flat)
+
+
+# ---- rates and decay per layer ------------------------------------------
+
+
+def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]:
+    """Factors of the learning rate, entry by entry, from factors of layers.
+
+    For ``fit(..., multipliers=...)``, or to multiply learning rates or steps by hand: those of an adaptive optimizer,
+    whose steps don't depend on the scale of gradients.
+
+    Args:
+        net: an allocated :class:`Module`.
+        rates: layer or parameter name (see :meth:`Module.matrix`) -> factor of at least 0. ``"layers.0"`` means its
+            matrix and bias, ``"encoding"`` all in it; the longest name wins. What is not named gets 1; 0 freezes.
+
+    Returns:
+        For every entry of the mapping ``net`` a flat single-precision array of its size; 0 in gaps.
+
+    Raises:
+        TypeError, ValueError: ``net`` is no :class:`Module`; a name that fits no parameter; a factor that is negative
+            or no number.
+
+    >>> cn.fit(field, batch, 1000, multipliers={"layers.0": 0.1, "encoding": 0})
+    """
+    return _spread("layer_multipliers", net, _factors("layer_multipliers", net, rates), 0.0)
+
+
+def _factors(where: str, net: Any, rates: Any) -> dict[str, float]:
+    """Factor of each parameter by its full name."""
+    if not isinstance(net, Module):
+        raise TypeError(f"{where}: net is a {type(net).__name__}; a coopnet Module is needed.")
+    if not isinstance(rates, Mapping):
+        raise TypeError(f"{where}: the rates are a {type(rates).__name__}; a mapping from layer to factor is needed.")
+    names = [name for name, _, _ in parameters(net)]
+    result = dict.fromkeys(names, 1.0)
+    for key in sorted(rates, key=lambda k: len(str(k))):
+        factor = rates[key]
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < math.inf:
+            raise ValueError(f"{where}: the factor of {key!r} is {factor!r}; a number of at least 0 is needed.")
+        plural = f"{key}s" if str(key).split(".")[-1] == "weight" else str(key)
+        for start in (plural, f"network.{plural}"):
+            meant = [n for n in names if n == start or n.startswith(f"{start}.")]
+            if meant:
+                break
+        else:
+            raise ValueError(f"{where}: there is no layer or parameter {key!r}; the network has {listed(names)}.")
+        result |= dict.fromkeys(meant, float(factor))
+    return result
+
+
+def _spread(where: str, net: Any, factors: Mapping[str, float], rest: float) -> dict[str, Any]:
+    """For every entry of the mapping ``net`` an array with the factor of the parameter that each number is part of."""
+    slots = {id(net[name]): name for name in net}
+    result: dict[str, Any] = {}
+    for name, owner, attribute in parameters(net):
+        storage = storage_of(owner, attribute)
+        slot = slots.get(id(storage))
+        if slot is None:
+            raise ValueError(f"{where}: {name} is no parameter of the network's mapping; pack the whole network.")
+        f32 = dr.float32_array_t(dr.leaf_t(type(storage)))
+        if slot not in result:
+            result[slot] = dr.zeros(f32, math.prod(dr.shape(storage)))
+        index = places(owner, attribute)
+        value = f32(factors.get(name, rest))
+        dr.scatter(result[slot], value, index, mode=dr.ReduceMode.Permute)
+    dr.eval(result)
+    return result
+
+
+def decay_masks(net: Module, biases: bool = False) -> dict[str, Any]:
+    """1 for what :func:`decay_weights` shrinks and 0 for the rest, for every entry of the mapping ``net``."""
+    return _spread("decay_masks", net, {name: 1.0 for name, _, _ in _chosen("decay_masks", net, biases)}, 0.0)
+
+
+def decay_weights(net: Module, amount: float, biases: bool = False) -> None:
+    r"""Decoupled weight decay (Loshchilov and Hutter 2019): :math:`A \leftarrow (1 - \mathrm{amount}) A`, in place.
+
+    ``amount`` is learning rate times decay rate. Only matrices shrink; an optimizer keeps parameters of its own, so
+    pull with ``opt.update(net)`` afterwards, or use ``fit(..., weight_decay=...)``.
+
+    Args:
+        net: an allocated :class:`Module`.
+        amount: a number in [0, 1].
+        biases: shrink bias vectors, too?
+
+    Raises:
+        TypeError, ValueError: ``net`` is no :class:`Module` or has no matrices; ``amount`` out of range.
+
+    >>> cn.training.decay_weights(net, 1e-3 * 0.01)
+    """
+    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount <= 1:
+        raise ValueError(f"decay_weights: amount is {amount!r}; a number in [0, 1] is needed.")
+    for name, mask in decay_masks(net, biases).items():
+        value = dr.detach(net[name]).array
+        _write(net, name, type(mask)(value) * (1 - amount * mask))
+
+
+# ---- norms --------------------------------------------------------------
+
+
+def spectral_norms(net: Module) -> dict[str, float]:
+    r"""Largest singular value :math:`\lVert A_l \rVert_2` of every layer's matrix, by its name.
+
+    Their product bounds the Lipschitz constant of a network of 1-Lipschitz activations (Miyato et al. 2018). Computed
+    on the host from a singular value decomposition in double precision.
+
+    Raises:
+        TypeError, ValueError: ``net`` is no :class:`Module` or has no matrices.
+
+    >>> cn.training.spectral_norms(net)["layers.0.weights"]
+    """
+    where = "spectral_norms"
+    return {
+        name: float(np.linalg.norm(to_numpy(name, owner, attribute, where).astype(np.float64), 2))
+        for name, owner, attribute in _chosen(where, net, False)
+    }
+
+
+# ---- averages -----------------------------------------------------------
+
+
+class EMA:
+    r"""Exponential moving average of all parameters of a network, :math:`a \leftarrow a + (1 - d)(w - a)`.
+
+    Averaged weights often do better than the last ones (Polyak and Juditsky 1992). The average is single precision,
+    also of half-precision weights, whose steps of :math:`(1 - d)(w - a)` would round away; it starts as the weights
+    themselves. An EMA is a PyTree, so that ``update`` may run in a ``dr.freeze``d function.
+
+    Args:
+        net: an allocated :class:`Module`.
+        decay: :math:`d`, in [0, 1); it averages over about :math:`1 / (1 - d)` updates.
+
+    Raises:
+        TypeError, ValueError: ``net`` is no :class:`Module` or has no parameters; ``decay`` out of range.
+
+    >>> ema = cn.training.EMA(field, decay=0.999)
+    >>> cn.fit(field, batch, 1000, ema=ema)
+    >>> with ema.applied(field):
+    ...     cn.save("averaged.safetensors", field)
+    """
+
+    DRJIT_STRUCT = {"average": dict, "decay": float}
+
+    def __init__(self, net: Module | None = None, decay: float = 0.999):
+        if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not 0 <= decay < 1:
+            raise ValueError(f"EMA: decay is {decay!r}; a number in [0, 1) is needed.")
+        self.decay = float(decay)
+        self.average: dict[str, Any] = {}
+        if net is None:  # only while Dr.Jit rebuilds the tree
+            return
+        if not isinstance(net, Module):
+            raise TypeError(f"EMA: net is a {type(net).__name__}; a coopnet Module is needed.")
+        for name, value in _leaves("EMA", net).items():
+            flat = dr.detach(value).array
+            # the sum makes an array of its own, which updates cannot share with the network
+            self.average[name] = dr.float32_array_t(type(flat))(flat) + 0
+        dr.eval(self.average)
+
+    def update(self, params: Any) -> None:
+        """Take the present values of ``params`` in: the network, or an optimizer that trains it (exact where it keeps
+        half-precision weights in single precision).
+
+        Raises ``ValueError`` if names or sizes are others than at the start.
+        """
+        values = _leaves("EMA.update", params)
+        for name, average in self.average.items():
+            if name not in values or math.prod(dr.shape(values[name])) != dr.width(average):
+                raise ValueError(f"EMA.update: the parameters have no {name!r} of {dr.width(average)} entries.")
+            value = type(average)(dr.detach(values[name]).array)
+            self.average[name] = average + (value - average) * (1 - self.decay)
+        dr.schedule(self.average)
+
+    def apply(self, net: Module) -> None:
+        """Write the average into ``net``, rounded to the type of its parameters."""
+        _check_averaged("EMA.apply", net, self.average)
+        for name, average in self.average.items():
+            _write(net, name, average)
+
+    @contextmanager
+    def applied(self, net: Module) -> Iterator[Module]:
+        """A ``with`` block in which ``net`` has the average for weights; it gets its own back at the end."""
+        _check_averaged("EMA.applied", net, self.average)
+        before = {name: dr.copy(dr.detach(value).array) for name, value in net.items()}
+        self.apply(net)
+        try:
+            yield net
+        finally:
+            for name, value in before.items():
+                _write(net, name, value)
+
+
+def _write(net: Any, name: str, flat: Any) -> None:
+    current = net[name]
+    flat = type(current.array)(flat)
+    new = type(current)(flat, dr.shape(current)) if dr.is_tensor_v(current) else flat
+    if dr.grad_enabled(current):
+        dr.enable_grad(new)
+    net[name] = new
+
+
+def _check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
+    if not isinstance(net, Module):
+        raise TypeError(f"{where}: net is a {type(net).__name__}; a coopnet Module is needed.")
+    own = {name: math.prod(dr.shape(value)) for name, value in net.items()}
+    if own != {name: dr.width(value) for name, value in average.items()}:
+        raise ValueError(f"{where}: the network has other parameters than the one that was averaged.")
+
+
+# ---- arguments ----------------------------------------------------------
+
+
+def _chosen(where: str, net: Any, biases: bool) -> list[tuple[str, Any, str]]:
+    """The matrices of ``net``, and its biases if wanted."""
+    if not isinstance(net, Module):
+        raise TypeError(f"{where}: net is a {type(net).__name__}; a coopnet Module is needed.")
+    found = [p for p in parameters(net) if is_matrix(p[1], p[2]) or (biases and p[2] == "bias")]
+    if not found:
+        raise ValueError(f"{where}: the network has no matrices; call alloc() or build() first.")
+    return found
+
+
+def _positive(where: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ValueError(f"{where}: {name} is {value!r}; a positive number is needed.")
+    return float(value)

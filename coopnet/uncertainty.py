@@ -1,0 +1,212 @@
+"""Uncertainty of a field from its dropout masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from . import kinds
+from .dropout import Dropout
+from .engine.modes import is_deterministic
+from .field import NeuralField
+from .key import Key
+from .nn.module import children
+
+_WHERE = "mc_dropout"
+
+
+def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
+    r"""Monte Carlo dropout (Gal and Ghahramani 2016): mean and standard deviation of ``field(x, key)`` over masks.
+
+    .. math::
+        \mu = \frac1n \sum_{i<n} y_i, \qquad \sigma = \sqrt{\frac1n \sum_{i<n} (y_i - \mu)^2}, \qquad
+        y_i = \mathrm{field}(x, \mathrm{key.fold\_in}(\mathrm{key.step} \cdot n + i))
+
+    The step of a pass is taken modulo :math:`2^{32}`. Calls of equal ``samples`` at different steps of the key share no
+    mask, and a key of step 0 uses the steps 0, 1, ..., n-1.
+
+    All passes run in one kernel, a symbolic loop with the running moments of Welford (1962) in single precision,
+    whatever the precision of the network:
+
+    .. math::
+        d = y_i - \mu, \quad \mu \leftarrow \mu + d / (i + 1), \quad S \leftarrow \mathrm{fma}(d, y_i - \mu, S), \quad
+        \sigma = \sqrt{S / n}
+
+    The number of passes is a parameter of the kernel, not part of it: another one compiles nothing. Only a network that
+    is not packed and takes tensors is evaluated pass by pass, since its matrix products are kernels of their own.
+
+    :math:`\sigma` divides by :math:`n`, as in the paper and ``np.std``; multiply by :math:`\sqrt{n / (n - 1)}` for the
+    root of the unbiased variance. It is what the *model* doesn't know. The predictive deviation of a measurement with
+    noise of variance :math:`1 / \tau` is :math:`\sqrt{\sigma^2 + 1 / \tau}` (section 4 there);
+    ``examples/uncertainty.py`` fits :math:`\tau` on held-out data.
+
+    Both results are differentiable in reverse mode with respect to ``x`` and the parameters of ``field``: another loop
+    evaluates the passes again, so memory does not grow with ``samples``. As in all symbolic loops, gradients of weights
+    are sums in no fixed order. Under ``dr.suspend_grad()`` that loop is not even traced.
+
+    Args:
+        field: a :class:`NeuralField` or another :class:`Module` with at least one :class:`Dropout`.
+        x: what ``field`` accepts.
+        key: :class:`Key`; in a loop or virtual call, one with an index.
+        samples: number of passes, an int in [2, 2^24].
+
+    Returns:
+        The pair (mean, standard deviation), each of the same kind and type as ``field(x, key)``.
+
+    Raises:
+        ValueError: ``field`` has no dropout; ``samples`` out of range; ``x`` empty or of another shape.
+        TypeError: ``field`` is no :class:`Module`; ``key`` is no :class:`Key`; ``samples`` is no int; ``x`` of another
+            kind.
+        RuntimeError: ``field`` tracks gradients inside :func:`coopnet.deterministic`.
+
+    >>> mean, deviation = cn.mc_dropout(field, [x], cn.Key(seed=0), samples=64)
+    """
+    _check(field, key, samples)
+    samples = int(samples)
+    kind, leaf = kinds.kind(x, _WHERE)
+    kinds.require_float(leaf, _WHERE)
+    if kind == kinds.NUMPY:
+        raise TypeError(f"{_WHERE}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+    uint32 = dr.uint32_array_t(leaf)
+    key = key.traced(uint32)
+    count = dr.opaque(uint32, samples)
+    first = key.step * count
+    if kind == kinds.TENSOR:
+        if not isinstance(field, NeuralField):
+            return _passes(lambda i: field(x, key.fold_in(first + dr.opaque(uint32, i))), samples, leaf)
+        # rows: a loop cannot make a tensor of arrays, which would take memory
+        mean, deviation = mc_dropout(field, [row.array for row in x], key, samples)
+        tensor = dr.tensor_t(type(mean[0]))
+        return tensor(mean), tensor(deviation)
+
+    parts = kinds.components(x)
+
+    def evaluate(i: Any) -> Any:
+        # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
+        return field(kinds.rebuild([v * 1 for v in parts], x), key.fold_in(first + i))
+
+    return _loop(evaluate, count, leaf, _differentiable(field, parts))
+
+
+def _loop(evaluate: Any, count: Any, leaf: type, differentiable: bool) -> tuple[Any, Any]:
+    uint32, f32 = type(count), dr.float32_array_t(leaf)
+    with dr.suspend_grad():
+        like = evaluate(uint32(0))  # traced, not run: says what the results look like
+        outputs = kinds.components(like)
+        width = max(dr.width(v) for v in outputs)
+        zeros = [dr.zeros(f32, width) for _ in outputs]
+
+        def update(i: Any, mean: list, spread: list) -> tuple:
+            values = [f32(v) for v in kinds.components(evaluate(i))]
+            return (i + 1, *_welford(values, f32(i + 1), mean, spread))
+
+        _, mean, spread = dr.while_loop(
+            state=(uint32(0), zeros, list(zeros)),
+            cond=lambda i, mean, spread: i < count,
+            body=update,
+            labels=("i", "mean", "spread"),
+            mode="symbolic",
+            label=_WHERE,
+        )
+        deviation = [dr.sqrt(s / f32(count)) for s in spread]
+    if differentiable:
+        mean, deviation = _with_gradient(evaluate, count, mean, deviation)
+    leaf_out = type(outputs[0])
+    return tuple(kinds.rebuild([leaf_out(v) for v in m], like) for m in (mean, deviation))  # type: ignore[return-value]
+
+
+def _with_gradient(evaluate: Any, count: Any, mean: list, deviation: list) -> tuple[list, list]:
+    r"""The same values with their derivatives, :math:`d\mu = \frac1n \sum dy_i` and
+    :math:`d\sigma = \sum \frac{y_i - \mu}{n \sigma} dy_i`.
+
+    Those are sums over the passes, the one kind of loop that Dr.Jit differentiates without keeping its iterations.
+    """
+    f32 = type(mean[0])
+    n = f32(count)
+    weights = [dr.select(s > 0, 1 / (n * s), 0) for s in deviation]
+    zeros = [dr.zeros(f32, dr.width(mean[0])) for _ in mean]
+
+    def add(i: Any, sums: list, weighted: list) -> tuple:
+        values = [f32(v) for v in kinds.components(evaluate(i))]
+        sums = [s + v / n for s, v in zip(sums, values, strict=True)]
+        terms = zip(weighted, values, mean, weights, strict=True)
+        return i + 1, sums, [s + dr.detach((v - m) * w) * v for s, v, m, w in terms]
+
+    _, sums, weighted = dr.while_loop(
+        state=(type(count)(0), zeros, list(zeros)),
+        cond=lambda i, sums, weighted: i < count,
+        body=add,
+        labels=("i", "sums", "weighted"),
+        mode="symbolic",
+        max_iterations=-1,
+        label=f"{_WHERE}_gradient",
+    )
+    return (
+        [dr.replace_grad(a, b) for a, b in zip(mean, sums, strict=True)],
+        [dr.replace_grad(a, b) for a, b in zip(deviation, weighted, strict=True)],
+    )
+
+
+def _passes(evaluate: Any, samples: int, leaf: type) -> tuple[Any, Any]:
+    """Moments of a function that cannot run in a loop, one evaluated pass after the other."""
+    f32 = dr.float32_array_t(leaf)
+    mean: list = []
+    spread: list = []
+    for i in range(samples):
+        y = evaluate(i)
+        values = [f32(y.array)]
+        if i == 0:
+            mean, spread = [f32(0)], [f32(0)]
+        mean, spread = _welford(values, dr.opaque(f32, i + 1), mean, spread)
+        if not dr.grad_enabled(mean):
+            dr.eval(mean, spread)
+    deviation = dr.sqrt(spread[0] / dr.opaque(f32, samples))
+    array = type(y.array)
+    return type(y)(array(mean[0]), y.shape), type(y)(array(deviation), y.shape)
+
+
+def _welford(values: list, n: Any, mean: list, spread: list) -> tuple[list, list]:
+    new_mean, new_spread = [], []
+    for value, m, s in zip(values, mean, spread, strict=True):
+        delta = value - m
+        updated = m + delta / n
+        new_mean.append(updated)
+        # fused by us, so that no compiler decides
+        new_spread.append(dr.fma(delta, value - updated, s))
+    return new_mean, new_spread
+
+
+def _differentiable(field: Any, parts: list) -> bool:
+    weights = any(dr.grad_enabled(v) for v in field.values())
+    if weights and is_deterministic():
+        raise RuntimeError(
+            f"{_WHERE}: inside deterministic() the gradient of its loop is not possible, which accumulates with "
+            f"atomics, in no fixed order; call it under dr.suspend_grad(), or evaluate the passes one by one."
+        )
+    return weights or dr.grad_enabled(parts)
+
+
+def _check(field: Any, key: Any, samples: Any) -> None:
+    if not isinstance(field, drnn.Module):
+        raise TypeError(f"{_WHERE}: field is a {type(field).__name__}; a NeuralField or another Module is needed.")
+    if not isinstance(key, Key):
+        raise TypeError(
+            f"{_WHERE}: key is a {type(key).__name__}; a coopnet.Key is needed, such as Key(seed=0): without one there "
+            f"is no dropout."
+        )
+    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)):
+        raise TypeError(f"{_WHERE}: samples is {samples!r} of type {type(samples).__name__}; an int is needed.")
+    if not 2 <= int(samples) <= 2**24:
+        raise ValueError(
+            f"{_WHERE}: samples is {samples}; an int in [2, 2^24] is needed (the deviation of one pass is unknown)."
+        )
+    layers = list(children(field))
+    known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in layers)  # others may draw masks, too
+    if known and not any(isinstance(m, Dropout) and m.p > 0 for m in layers):
+        raise ValueError(
+            f"{_WHERE}: field has no Dropout with p > 0, so that all passes are equal; train it with some, such as "
+            f"MLP(..., dropout=0.1)."
+        )

@@ -1,0 +1,371 @@
+"""Fields, losses and optimizers from JSON configurations of tiny-cuda-nn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import drjit as dr
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet import config as rooms
+from coopnet import reference as ref
+from coopnet.nn.module import children
+
+ROOT = Path(cn.__file__).parent.parent
+
+HASH = {
+    "loss": {"otype": "RelativeL2"},
+    "optimizer": {
+        "otype": "EMA",
+        "decay": 0.95,
+        "nested": {
+            "otype": "ExponentialDecay",
+            "decay_start": 20,
+            "decay_interval": 10,
+            "decay_base": 0.5,
+            "decay_end": 45,
+            "nested": {"otype": "Adam", "learning_rate": 1e-2, "beta2": 0.99, "epsilon": 1e-15, "l2_reg": 1e-6},
+        },
+    },
+    "encoding": {
+        "otype": "HashGrid",
+        "n_levels": 4,
+        "n_features_per_level": 2,
+        "log2_hashmap_size": 8,
+        "base_resolution": 4,
+        "per_level_scale": 1.5,
+    },
+    "network": {"otype": "FullyFusedMLP", "activation": "ReLU", "n_neurons": 16, "n_hidden_layers": 2},
+}
+IDENTITY = {"encoding": {"otype": "Identity"}}
+
+
+def needs(layer):
+    return pytest.mark.skipif(not hasattr(cn.nn, layer), reason=f"no coopnet.nn.{layer} in this version")
+
+
+def test_a_whole_configuration():
+    config = cn.from_config(2, 3, HASH)
+    field, encoding = config.field, config.field.encoding
+    assert isinstance(field, cn.NeuralField) and field.precision is None and field.in_features == 2
+    for name, value in dict(
+        in_features=2, n_levels=4, n_features_per_level=2, hashmap_size=256, base_resolution=4, per_level_scale=1.5
+    ).items():
+        assert getattr(encoding, name) == value, name
+    assert repr(field.network) == repr(cn.MLP(-1, 3, 16, 2))
+    assert config.loss == "relative_l2" and config.ema == 0.95
+    optimizer = config.optimizer()
+    assert isinstance(optimizer, cn.training.Adam) and optimizer is not config.optimizer()
+    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon, optimizer.l2_reg) == (0.9, 0.99, 1e-15, 1e-6)
+    # the rate decays at step 20 itself, and at 30 and 40, but not behind 45
+    expected = {0: 1, 19: 1, 20: 1 / 2, 29: 1 / 2, 30: 1 / 4, 40: 1 / 8, 45: 1 / 8, 50: 1 / 8, 10**6: 1 / 8}
+    assert {s: config.lr(s) / 1e-2 for s in expected} == pytest.approx(expected)
+    assert set(config.fit_arguments()) == {"loss", "optimizer", "lr"}
+
+
+def test_decay_counts_as_tiny_cuda_nn_does():
+    """The factor is multiplied in the steps that start, start + interval, ... until end, itself included."""
+    settings = {"decay_base": 0.5, "decay_start": 3, "decay_interval": 4, "decay_end": 11}
+    optimizer = {"otype": "ExponentialDecay", **settings, "nested": {"otype": "SGD", "learning_rate": 1}}
+    rate = cn.from_config(1, 1, IDENTITY | {"optimizer": optimizer}).lr
+    factor = 1.0
+    for step in range(30):
+        if step >= 3 and (step - 3) % 4 == 0 and step <= 11:
+            factor *= 0.5
+        assert rate(step) == factor
+
+
+def test_it_trains(ns, backend):
+    config = cn.from_config(2, 3, HASH)
+    field = config.field.build(backend)
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 256)
+        return [x, y], [x, y, x * y]
+
+    result = cn.fit(field, batch, 60, progress=False, **config.fit_arguments())
+    assert result.recordings <= 2
+    assert np.mean(result.losses[-5:]) < 0.3 * np.mean(result.losses[:5])
+
+
+def test_the_moving_average(ns, backend):
+    config = cn.from_config(1, 1, IDENTITY | {"optimizer": {"otype": "EMA", "decay": 0.75}})
+    field = cn.NeuralField(None, cn.MLP(1, 1, 8, 1)).build(backend)
+    if not hasattr(cn.training, "EMA"):
+        with pytest.raises(ValueError, match="this version of coopnet has no moving average"):
+            config.fit_arguments(field)
+        return
+    average = config.fit_arguments(field)["ema"]
+    assert isinstance(average, cn.training.EMA) and average.decay == 0.75
+    assert "ema" not in config.fit_arguments()
+    assert "ema" not in cn.from_config(1, 1, IDENTITY).fit_arguments(field)
+
+
+def test_dictionary_text_and_file_are_the_same(tmp_path):
+    path = tmp_path / "config.json"
+    text = json.dumps(HASH)
+    path.write_text(text)
+    commented = text.replace("{", '{ // "a" comment: {\n /* and\n "another" */', 1).replace('"loss"', '"loss"/**/')
+    for given in (HASH, text, "  \n" + text, path, str(path), commented, "// first\n" + text):
+        config = cn.from_config(2, 3, given)
+        assert repr(config.field) == repr(cn.from_config(2, 3, HASH).field) and config.ema == 0.95
+    # what looks like a comment in a string is none
+    with pytest.raises(ValueError, match=r"otype is 'Hash//Grid'"):
+        cn.from_config(2, 3, '{"encoding": {"otype": "Hash//Grid"}}')
+
+
+def test_defaults_are_those_of_tiny_cuda_nn():
+    config = cn.from_config(2, 3, IDENTITY)
+    assert repr(config.field.network) == repr(cn.MLP(-1, 3, 128, 5)) and isinstance(config.field.encoding, cn.Identity)
+    assert config.loss == "relative_l2" and config.ema is None and config.lr == 1e-3
+    optimizer = config.optimizer()
+    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon, optimizer.l2_reg) == (0.9, 0.999, 1e-8, 1e-8)
+    assert optimizer.relative_decay == optimizer.absolute_decay == 0
+    sgd = cn.from_config(2, 3, IDENTITY | {"optimizer": {"otype": "sgd"}}).optimizer()
+    assert isinstance(sgd, cn.training.SGD) and (sgd.lr, sgd.l2_reg) == (1e-3, 1e-8)
+    ema = cn.from_config(2, 3, IDENTITY | {"optimizer": {"otype": "EMA"}})
+    assert ema.ema == 0.99 and isinstance(ema.optimizer(), cn.training.Adam)
+    decay = cn.from_config(2, 3, IDENTITY | {"optimizer": {"otype": "ExponentialDecay"}})
+    assert [decay.lr(s) for s in (9999, 10000, 20000)] == pytest.approx([1e-3, 1e-4, 1e-5])
+    both = {"otype": "ExponentialDecay", "nested": {"otype": "EMA", "decay": 0.5, "nested": {"otype": "SGD"}}}
+    assert cn.from_config(2, 3, IDENTITY | {"optimizer": both}).ema == 0.5
+
+
+@pytest.mark.parametrize("name", rooms.ACTIVATIONS)
+def test_activations(ns, backend, name):
+    """By their formulas in tiny-cuda-nn's documentation."""
+    functions = {
+        "None": lambda x: x, "ReLU": lambda x: np.maximum(x, 0), "LeakyReLU": lambda x: np.where(x > 0, x, 0.01 * x),
+        "SiLU": lambda x: x / (1 + np.exp(-x)), "Exponential": np.exp, "Sine": np.sin, "Tanh": np.tanh,
+        "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Softplus": lambda x: np.log(np.exp(10 * x) + 1) / 10,
+        "Squareplus": lambda x: 0.5 * (10 * x + np.sqrt(100 * x * x + 4)) / 10,
+    }  # fmt: skip
+    given = {"otype": "CutlassMLP", "n_neurons": 8, "n_hidden_layers": 1, "output_activation": name.upper()}
+    if backend == "cuda" and name != "Squareplus":
+        pytest.skip("a slow kernel each")
+    field = cn.from_config(1, 1, IDENTITY | {"network": given}).field.allocate(ns.TensorXf, "single")
+    w = [layer.weights.numpy() for layer in children(field.network) if isinstance(layer, cn.Linear)]
+    x = np.linspace(-1, 1, 20, dtype=np.float32)[None]
+    y = field.network(ns.TensorXf(x)).numpy()
+    np.testing.assert_allclose(y, functions[name](ref.mlp(w, x, "relu")), rtol=1e-3, atol=1e-4)
+
+
+def test_sine_networks_start_as_siren(ns):
+    given = {"otype": "CutlassMLP", "activation": "Sine", "n_neurons": 90, "n_hidden_layers": 2}
+    net = cn.from_config(40, 30, IDENTITY | {"network": given}).field.allocate(ns.TensorXf, "single").network
+    first, second, last = (m.weights.numpy() for m in children(net) if isinstance(m, cn.Linear))
+    for w, bound in ((first, 30 / 40), (second, np.sqrt(6 / 90)), (last, np.sqrt(6 / 90))):
+        assert 0.97 * bound < np.abs(w).max() <= bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", rooms.LOSSES)
+def test_losses(name):
+    config = cn.from_config(2, 3, IDENTITY | {"loss": {"otype": name.swapcase()}})
+    assert config.loss == rooms.LOSSES[name] and config.loss in cn.training.LOSSES
+    assert config.loss.replace("_", "") == name.lower()
+
+
+def encoding(given, n_in=3):
+    return cn.from_config(n_in, 1, {"encoding": given}).field.encoding
+
+
+def arguments(layer, **expected):
+    return {k: getattr(layer, k) for k in expected} == expected
+
+
+@needs("Frequency")
+def test_frequency():
+    assert type(encoding({"otype": "Frequency"})).__name__ == "Frequency"
+    assert arguments(encoding({"otype": "Frequency"}), n_frequencies=12)
+    assert arguments(encoding({"otype": "TriangleWave", "n_frequencies": 4}), n_frequencies=4)
+
+
+@needs("OneBlob")
+def test_one_blob():
+    assert arguments(encoding({"otype": "OneBlob", "n_bins": 32}), n_bins=32)
+    assert arguments(encoding({}), n_bins=16)  # the default
+
+
+@needs("SphericalHarmonics")
+def test_spherical_harmonics():
+    assert arguments(encoding({"otype": "SphericalHarmonics", "degree": 3}), degree=3)
+    with pytest.raises(ValueError, match="directions, which have 3 coordinates, but there are 2"):
+        encoding({"otype": "SphericalHarmonics"}, 2)
+
+
+@pytest.mark.skipif(not cn.Identity.DRJIT_STRUCT, reason="Identity has no scale in this version")
+def test_scaled_identity():
+    assert arguments(encoding({"otype": "Identity", "scale": 2, "offset": -1}), scale=2.0, offset=-1.0)
+
+
+@needs("Grid")
+def test_grids():
+    for name in ("Grid", "HashGrid", "TiledGrid", "DenseGrid"):
+        grid = encoding({"otype": name, "n_levels": 4, "interpolation": "Smoothstep"})
+        storage = {"Grid": "hash", "HashGrid": "hash", "TiledGrid": "tiled", "DenseGrid": "dense"}[name]
+        scale = (256 / 16) ** (1 / 3) if storage == "dense" else 2.0
+        assert arguments(grid, storage=storage, interpolation="smoothstep", hashmap_size=2**19)
+        assert grid.per_level_scale == pytest.approx(scale)
+    assert arguments(encoding({"otype": "Grid", "type": "Dense", "per_level_scale": 1.5}), storage="dense")
+    assert encoding({"otype": "Grid", "type": "Dense", "per_level_scale": 1.5}).per_level_scale == 1.5
+
+
+@needs("Composite")
+@needs("OneBlob")
+def test_composite(ns):
+    nested = [
+        {"otype": "TriangleWave", "n_dims_to_encode": 3, "n_frequencies": 12},
+        {"otype": "OneBlob", "n_dims_to_encode": 5, "n_bins": 4},
+        {"otype": "Identity"},
+    ]
+    whole = encoding({"otype": "Composite", "nested": nested}, 10)
+    assert [type(e).__name__ for e in whole.nested] == ["TriangleWave", "OneBlob", "Identity"]
+    assert tuple(whole.n_dims_to_encode) == (3, 5, 2)
+    assert repr(encoding({"otype": "NRC"}, 10)) == repr(whole)
+    assert whole.width(10) == 3 * 12 + 5 * 4 + 2
+    assert len(encoding({"otype": "NRC"}, 8).nested) == 2  # nothing is left for the identity
+    placed = [
+        {"otype": "OneBlob", "n_dims_to_encode": 2, "dims_to_encode_begin": 1, "n_bins": 4},
+        {"otype": "OneBlob", "n_dims_to_encode": 2, "dims_to_encode_begin": 0, "n_bins": 4},
+    ]
+    both = encoding({"otype": "Composite", "nested": placed, "reduction": "Sum"}, 3)
+    assert tuple(both.dims_to_encode_begin) == (1, 0) and both.reduction == "sum" and both.width(3) == 8
+
+
+def test_a_composite_of_one_is_that_one():
+    assert isinstance(encoding({"otype": "Composite", "nested": [{"otype": "Identity"}]}), cn.Identity)
+
+
+# ---- What is refused ----------------------------------------------------------------------------------------
+
+ADAM = {"otype": "Adam"}
+REFUSED = [
+    ({"netwrok": {}}, r"the configuration has the unknown key 'netwrok'; did you mean 'network'\?"),
+    ({"envmap": {}}, r"unknown key 'envmap'; known are encoding, network, loss, optimizer\."),
+    ({"network": []}, r"network is \[\]; an object is needed"),
+    ({"network": {"otype": "FullyFusedMlpp"}}, r"'FullyFusedMlpp', which is unknown; did you mean 'FullyFusedMLP'\?"),
+    ({"network": {"otype": 3}}, r"network\.otype is 3; a string"),
+    ({"network": {"n_neuron": 3}}, r"network has the unknown key 'n_neuron'; did you mean 'n_neurons'\?"),
+    ({"network": {"n_neurons": "64"}}, r"network\.n_neurons is '64'; an integer"),
+    ({"network": {"n_neurons": 64.5}}, r"network\.n_neurons is 64\.5; an integer"),
+    ({"network": {"n_neurons": True}}, r"network\.n_neurons is True; an integer"),
+    ({"network": {"n_neurons": 0}}, r"network\.n_neurons is 0; at least 1"),
+    ({"network": {"activation": 1}}, r"network\.activation is 1; a string"),
+    ({"network": {"activation": "ReLu6"}}, r"network\.activation is 'ReLu6', which is unknown; did you mean 'ReLU'\?"),
+    ({"network": {"otype": "FullyFusedMLP", "n_neurons": 48}}, r"n_neurons 48 .*16, 32, 64 or 128 neurons"),
+    ({"network": {"otype": "FullyFusedMLP", "n_hidden_layers": 0}}, "a hidden layer. Use CutlassMLP"),
+    ({"loss": {"otype": "RelativeL3"}}, r"loss\.otype is 'RelativeL3', which is unknown; did you mean 'RelativeL"),
+    ({"loss": {"otype": "L2", "scale": 1}}, r"loss has the unknown key 'scale'"),
+    ({"loss": {"otype": "RelativeL2Luminance"}}, r"'RelativeL2Luminance', which needs 3 or 6 outputs, not 1"),
+    ({"encoding": {"otype": "Hashgrid2"}}, r"encoding\.otype is 'Hashgrid2', .* did you mean 'HashGrid'\?"),
+    ({"encoding": {"otype": "Empty"}}, r"'Empty', which has no counterpart here: an encoding without features"),
+    ({"encoding": {"otype": "HashGrid", "log2_hashmap": 3}}, r"'log2_hashmap'; did you mean 'log2_hashmap_size'\?"),
+    (
+        {"encoding": {"otype": "HashGrid", "fixed_point_pos": True}},
+        r"fixed_point_pos is True, .*floating point numbers",
+    ),
+    ({"encoding": {"otype": "HashGrid", "hash": "Rng"}}, r"encoding\.hash is 'Rng', which has no counterpart here"),
+    ({"encoding": {"otype": "Grid", "type": "Sparse"}}, r"encoding\.type is 'Sparse', which is unknown"),
+    ({"encoding": {"otype": "Grid", "interpolation": "Cubic"}}, r"encoding\.interpolation is 'Cubic'"),
+    ({"encoding": {"otype": "Grid", "per_level_scale": 0.5}}, r"per_level_scale is 0\.5; at least 1"),
+    ({"encoding": {"otype": "Composite"}}, r"encoding\.nested is \[\]; a list"),
+    ({"encoding": {"otype": "Composite", "nested": [1]}}, r"encoding\.nested\[0\] is 1; an object"),
+    (
+        {"encoding": {"otype": "Composite", "nested": [{"otype": "Identity"}, {"otype": "Identity"}]}},
+        r"nested\[0, 1\] have no n_dims_to_encode",
+    ),
+    (
+        {"encoding": {"otype": "Composite", "nested": [{"otype": "Identity", "n_dims_to_encode": 5}]}},
+        r"nested encode 5 coordinates, but there are 2",
+    ),
+    (
+        {"encoding": {"otype": "Composite", "nested": [{"otype": "identty", "n_dims_to_encode": 2}]}},
+        r"encoding\.nested\[0\]\.otype is 'identty', which is unknown; did you mean 'Identity'\?",
+    ),
+    ({"optimizer": {"otype": "Adamm"}}, r"optimizer\.otype is 'Adamm', which is unknown; did you mean 'Adam'\?"),
+    ({"optimizer": ADAM | {"beta_1": 0.9}}, r"optimizer has the unknown key 'beta_1'; did you mean 'beta1'\?"),
+    ({"optimizer": ADAM | {"beta1": 1.0}}, r"optimizer\.beta1 is 1\.0; at least 0 and less than 1"),
+    (
+        {"optimizer": ADAM | {"adabound": True}},
+        r"optimizer\.adabound is True, which has no counterpart here: Adam's step",
+    ),
+    ({"optimizer": ADAM | {"adabound": 0}}, r"optimizer\.adabound is 0; true or false"),
+    ({"optimizer": ADAM | {"epsilon": 0}}, r"optimizer\.epsilon is 0\.0; at least 1e-18"),
+    ({"optimizer": ADAM | {"learning_rate": -1}}, r"learning_rate is -1\.0; at least 0"),
+    ({"optimizer": ADAM | {"learning_rate": float("nan")}}, r"learning_rate is nan; a number"),
+    ({"optimizer": {"otype": "Shampoo"}}, r"'Shampoo', which has no counterpart here: .*Muon"),
+    (
+        {"optimizer": {"otype": "EMA", "nested": {"otype": "Lookahead"}}},
+        r"optimizer\.nested\.otype is 'Lookahead', which has no counterpart",
+    ),
+    (
+        {"optimizer": {"otype": "EMA", "nested": {"otype": "EMA"}}},
+        r"optimizer\.nested is a second EMA around one optimizer",
+    ),
+    ({"optimizer": {"otype": "EMA", "nested": "Adam"}}, r"optimizer\.nested is 'Adam'; an object"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_refused(given, message):
+    with pytest.raises(ValueError, match="from_config: .*" + message):
+        cn.from_config(2, 1, IDENTITY | given)
+
+
+@pytest.mark.parametrize("name", ["Average", "Batched", "Composite", "Lookahead", "Novograd", "Shampoo"])
+def test_optimizers_without_a_counterpart_say_why(name):
+    with pytest.raises(ValueError, match=f"'{name}', which has no counterpart here: "):
+        cn.from_config(2, 1, IDENTITY | {"optimizer": {"otype": name}})
+
+
+def test_errors_of_arguments(tmp_path):
+    for bad in (0, True, 2.0, "2"):
+        with pytest.raises(ValueError, match="from_config: n_in is"):
+            cn.from_config(bad, 1, IDENTITY)
+        with pytest.raises(ValueError, match="from_config: n_out is"):
+            cn.from_config(1, bad, IDENTITY)
+    with pytest.raises(TypeError, match="config is a list"):
+        cn.from_config(1, 1, [])
+    with pytest.raises(ValueError, match="config is no JSON"):
+        cn.from_config(1, 1, '{"encoding": }')
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"list\.json holds a list; an object"):
+        cn.from_config(1, 1, tmp_path / "list.json")
+    with pytest.raises(FileNotFoundError):
+        cn.from_config(1, 1, tmp_path / "none.json")
+
+
+def test_layers_that_this_version_lacks(monkeypatch):
+    """Nothing is mapped to something else in silence."""
+    monkeypatch.delattr(cn.nn, "OneBlob", raising=False)
+    with pytest.raises(
+        ValueError, match="encoding needs the layer OneBlob, which this version of coopnet does not have"
+    ):
+        cn.from_config(2, 1, {})
+    monkeypatch.delattr(cn.nn, "Grid", raising=False)
+    assert isinstance(encoding({"otype": "Grid", "n_levels": 2}), cn.HashGrid)
+    with pytest.raises(ValueError, match="a dense grid with linear interpolation, but this version"):
+        encoding({"otype": "DenseGrid"})
+
+
+def test_all_is_documented():
+    text = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    names = {*rooms.ENCODINGS, *rooms._NO_ENCODINGS, *rooms.NETWORKS, *rooms.ACTIVATIONS, *rooms.LOSSES}
+    names |= {*rooms.OPTIMIZERS, *rooms._NO_OPTIMIZERS, *rooms._MLP, *rooms._DIMS}
+    for keys in [keys for _, keys in rooms.ENCODINGS.values()] + list(rooms.OPTIMIZERS.values()):
+        names |= set(keys)
+    assert not [name for name in sorted(names) if f"`{name}`" not in text]
+    assert not [name for name in rooms.LOSSES.values() if f'`"{name}"`' not in text]
+
+
+def test_it_is_alive_on_the_device(ns, backend):
+    """A configuration's field can be called."""
+    field = cn.from_config(3, 2, IDENTITY | {"network": {"otype": "FullyFusedMLP", "n_neurons": 16}}).field.build(
+        backend
+    )
+    y = field([ns.Float(0.5)] * 3)
+    dr.eval(y)
+    assert len(y) == 2

@@ -1,0 +1,236 @@
+"""Losses, their gradients and regularized optimizers against the NumPy reference."""
+
+from __future__ import annotations
+
+import drjit as dr
+import drjit.opt as dropt
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import coopnet as cn
+from coopnet import reference as ref
+from coopnet.training.losses import LOSSES, loss_function
+
+POSITIVE = ("cross_entropy", "variance")
+
+
+def draw(name, components, samples, seed):
+    """Prediction, target and density, away from kinks and poles."""
+    rng = np.random.default_rng(seed)
+    outputs = 2 * components if name == "gaussian_nll" else components
+    y, t = rng.normal(size=(outputs, samples)), rng.normal(size=(components, samples))
+    if name in POSITIVE:
+        y = np.abs(y) + 0.2
+    if name != "gaussian_nll":
+        t = np.where(np.abs(y - t) < 0.05, t + 0.2, t)
+    return (v.astype(np.float32).astype(np.float64) for v in (y, t, rng.uniform(0.3, 3, t.shape)))
+
+
+def arrays(ns, x):
+    found = [ns.Float(v.astype(np.float32)) for v in x]
+    dr.make_opaque(found)
+    return found
+
+
+def numbers(x):
+    return np.stack([np.array(v, np.float64) for v in x])
+
+
+def components_of(name, n):
+    return (6 if n > 3 else 3) if name == "relative_l2_luminance" else n
+
+
+def test_every_loss_has_a_twin():
+    assert set(LOSSES) == set(ref.LOSSES)
+    assert all(getattr(cn.training, name) is f for name, f in LOSSES.items())
+    assert all(loss_function(name, "here") is f for name, f in LOSSES.items())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(n=st.integers(1, 5), samples=st.integers(1, 20), density=st.integers(0, 2), seed=st.integers(0, 99))
+def test_values_and_gradients(ns, name, n, samples, density, seed):
+    """Against the reference, its gradient by differences with the denominators held."""
+    n = components_of(name, n)
+    y, t, p = draw(name, n, samples, seed)
+    pdf = [None, p[:1], p][density]
+    ys, ts = arrays(ns, y), arrays(ns, t)
+    dr.enable_grad(ys)
+    given_ = [None, ns.Float(p[0].astype(np.float32)), arrays(ns, p)][density]
+    each = LOSSES[name](ys, ts, pdf=given_)
+    expected = ref.loss(name, y, t, pdf)
+    np.testing.assert_allclose(np.array(each), expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
+    dr.backward(each)
+    h = 1e-6
+    slope = np.zeros_like(y)
+    for i in range(len(y)):
+        step = np.zeros_like(y)
+        step[i] = h
+        slope[i] = (ref.loss(name, y + step, t, pdf, y) - ref.loss(name, y - step, t, pdf, y)) / (2 * h)
+    np.testing.assert_allclose(numbers(dr.grad(ys)), slope, rtol=1e-4, atol=1e-4 * np.abs(slope).max())
+
+
+@pytest.mark.parametrize("name", ["relative_l1", "relative_l2", "relative_l2_luminance", "smape"])
+def test_denominators_are_constant(ns, name):
+    """The gradient is not that of the value: it leaves the prediction in the denominator out."""
+    y, t, _ = draw(name, 3, 20, 0)
+    ys = arrays(ns, y)
+    dr.enable_grad(ys)
+    dr.backward(LOSSES[name](ys, arrays(ns, t)))
+    h, step = 1e-6, np.zeros_like(y)
+    step[1] = h
+    whole = (ref.loss(name, y + step, t) - ref.loss(name, y - step, t)) / (2 * h)
+    assert np.abs(numbers(dr.grad(ys))[1] - whole).max() > 0.1 * np.abs(whole).max()
+
+
+def test_a_noisy_target_is_fitted_by_its_mean(ns):
+    """Why the denominator is held: the relative squared error is stationary at the mean of the targets."""
+    t = np.random.default_rng(0).exponential(size=4000)
+    y = ns.Float(float(np.mean(t.astype(np.float32))))
+    dr.enable_grad(y)
+    dr.backward(dr.mean(cn.training.relative_l2([y], arrays(ns, t[None]))))
+    assert abs(float(dr.grad(y).numpy()[0])) < 1e-5
+
+
+def test_formulas_by_hand(ns):
+    y, t = [ns.Float(2), ns.Float(0.5)], [ns.Float(1), ns.Float(-0.5)]
+    expected = {
+        "l1": 1, "l2": 1, "huber": 0.5, "relative_l1": (1 / 2.01 + 1 / 0.51) / 2,
+        "relative_l2": (1 / 4.01 + 1 / 0.26) / 2,
+        "mape": (1 / 1.01 + 1 / 0.51) / 2, "smape": (1 / 1.51 + 1 / 0.51) / 2,
+        "cross_entropy": -(np.log(2) - 0.5 * np.log(0.5)) / 2, "variance": (0.5 - 1 + 0.5 - 0.25) / 2,
+    }  # fmt: skip
+    for name, value in expected.items():
+        np.testing.assert_allclose(LOSSES[name](y, t).numpy(), value, rtol=1e-4, err_msg=name)
+    rgb = [ns.Float(v) for v in (1, 2, 3)]
+    luminance = 0.299 + 2 * 0.587 + 3 * 0.114
+    value = cn.training.relative_l2_luminance(rgb, [ns.Float(0)] * 3)
+    np.testing.assert_allclose(value.numpy(), 14 / 3 / (luminance**2 + 0.01), rtol=1e-5)
+    value = cn.training.gaussian_nll([ns.Float(1), ns.Float(0.5)], [ns.Float(3)])
+    np.testing.assert_allclose(value.numpy(), (0.5 + 4 * np.exp(-0.5)) / 2, rtol=1e-5)
+
+
+def test_density_makes_the_mean_an_integral(ns):
+    """Samples drawn with density 2x, weighted by it, give the mean under uniform samples."""
+    u = (np.arange(20_000) + 0.5) / 20_000
+    x = np.sqrt(u)
+    value = cn.training.l2(arrays(ns, np.sin(3 * x)[None]), [ns.Float(0)], pdf=ns.Float((2 * x).astype(np.float32)))
+    assert np.mean(value.numpy()) == pytest.approx(np.mean(np.sin(3 * u) ** 2), rel=1e-2)
+
+
+def test_errors(ns):
+    one = [ns.Float(1)]
+    for name, f in LOSSES.items():
+        with pytest.raises(ValueError, match=f"{name}: y has "):
+            f(one * 5, one * 3)
+    with pytest.raises(ValueError, match="l1: pdf has 3 components; 1 or 2"):
+        cn.training.l1(one * 2, one * 2, pdf=one * 3)
+    with pytest.raises(ValueError, match=r"here: loss is 'mse'.*relative_l2_luminance"):
+        loss_function("mse", "here")
+
+
+# ---- In fit ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_fit_by_name(ns, backend, name):
+    if backend == "cuda" and name not in ("relative_l2", "gaussian_nll"):
+        pytest.skip("a slow kernel each")
+    outputs = {"gaussian_nll": 2, "relative_l2_luminance": 3}.get(name, 1)
+    targets = 3 if outputs == 3 else 1
+    net = cn.MLP(out_features=outputs, width=8, depth=1, output_activation="softplus", bias=True)
+    field = cn.NeuralField(cn.Sinusoidal(1, in_features=1), net).build(backend)
+
+    def batch(key):
+        (x,) = cn.uniform(1, key, ns.Float, 128)
+        return [x], [2 + dr.sin(6 * x)] * targets, 0.5 + x
+
+    result = cn.fit(field, batch, 2, loss=name, optimizer=dropt.SGD(0.0), progress=False)
+    (x,), t, p = batch(cn.Key(0, step=1))
+    expected = ref.loss(name, field([x]).numpy(), numbers(t), p.numpy()[None])
+    assert result.losses[1] == pytest.approx(expected.mean(), rel=1e-3)
+
+
+def test_fit_refuses_densities_that_do_not_fit(ns, backend):
+    field = cn.NeuralField(None, cn.MLP(1, 2, 8, 1)).build(backend)
+    x = ns.Float([0.1, 0.2])
+    with pytest.raises(ValueError, match=r"fit: batch\(\): pdf has 3 components; 1 or 2"):
+        cn.fit(field, lambda key: ([x], [x, x], [x, x, x]), 1, progress=False)
+    with pytest.raises(TypeError, match=r"fit: batch\(\): pdf is a float"):
+        cn.fit(field, lambda key: ([x], [x, x], 1.0), 1, progress=False)
+    with pytest.raises(TypeError, match=r"a pair .* or a triple"):
+        cn.fit(field, lambda key: ([x], [x, x], x, x), 1, progress=False)
+    with pytest.raises(ValueError, match="2 components; the field has 2 outputs, and this loss needs 4"):
+        cn.fit(field, lambda key: ([x], [x, x]), 1, loss="gaussian_nll", progress=False)
+
+
+# ---- Regularization and schedules --------------------------------------------------------------------------
+
+STRENGTHS = dict(l2_reg=0.3, relative_decay=0.2, absolute_decay=0.1)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_adam(ns, scaled):
+    """Several steps with all kinds of regularization; the features of a grid get no term of the gradient."""
+    rng = np.random.default_rng(0)
+    start, gradients = rng.normal(size=(2, 5)), rng.normal(size=(4, 2, 5))
+    names = "net.weights", "encoding.data"
+    optimizer = cn.training.Adam(ns.Float(0.1), beta_2=0.99, **STRENGTHS)
+    for name, w in zip(names, start, strict=True):
+        optimizer[name] = ns.Float(w.astype(np.float32))
+    expected = [(w, np.zeros(5), np.zeros(5)) for w in start]
+    for t, g in enumerate(gradients, 1):
+        for name, d in zip(names, g * (64 if scaled else 1), strict=True):
+            value = optimizer[name]
+            dr.set_grad(value, ns.Float(d.astype(np.float32)))
+        for name in names:  # a rate that is an array needs a copy for every parameter, see fit._separate_rates
+            optimizer.set_learning_rate({name: ns.Float(0.1)})
+        optimizer.step(grad_scale=ns.Float(1 / 64) if scaled else None)
+        for i, d in enumerate(g):
+            strengths = STRENGTHS if i == 0 else STRENGTHS | {"l2_reg": 0}
+            expected[i] = ref.adam_step(*expected[i], d, t, 0.1, beta2=0.99, **strengths)
+    for name, (w, _, _) in zip(names, expected, strict=True):
+        np.testing.assert_allclose(optimizer[name].numpy(), w, rtol=1e-4, atol=1e-5)
+
+
+def test_sgd(ns):
+    optimizer = cn.training.SGD(0.5, l2_reg=0.2, params={"weights": ns.Float(3, 1), "data": ns.Float(3, 1)})
+    for name in ("weights", "data"):
+        dr.set_grad(optimizer[name], ns.Float(1, 0))
+    optimizer.step()
+    np.testing.assert_allclose(optimizer["weights"].numpy(), [3 - 0.5 * (1 + 0.6), 1 - 0.5 * 0.2])
+    np.testing.assert_allclose(optimizer["data"].numpy(), optimizer["weights"].numpy())
+
+
+def test_regularization_in_fit(ns, backend):
+    """Strong decay keeps trained weights small, also in half precision and in a frozen function."""
+    size = {}
+    for decay in (0.0, 20.0):
+        net = cn.MLP(out_features=1, width=8, depth=1)
+        field = cn.NeuralField(cn.Sinusoidal(1, in_features=1), net).build(backend, "half", seed=1)
+        optimizer = cn.training.Adam(1e-2, l2_reg=1e-6, relative_decay=decay)
+
+        def batch(key):
+            (x,) = cn.uniform(1, key, ns.Float, 64)
+            return [x], [dr.sin(6 * x)]
+
+        result = cn.fit(field, batch, 60, optimizer=optimizer, progress=False)
+        assert result.recordings <= 2
+        size[decay] = float(np.abs(field["network.weights"].numpy().astype(np.float64)).sum())
+    assert size[20.0] < 0.5 * size[0.0]
+
+
+def test_errors_of_optimizers():
+    for make, name in (
+        (cn.training.Adam, "l2_reg"), (cn.training.Adam, "relative_decay"), (cn.training.Adam, "absolute_decay"),
+        (cn.training.SGD, "l2_reg"),
+    ):  # fmt: skip
+        for bad in (-1, float("nan"), "1", True):
+            with pytest.raises(ValueError, match=f"{make.__name__}: {name} is {bad!r}; a finite number of at least 0"):
+                make(1e-3, **{name: bad})
+
+
+def test_exponential_ends():
+    rate = cn.training.exponential(1.0, 0.5, every=10, start=5, end=30)
+    assert [rate(s) for s in (0, 5, 14, 15, 25, 30, 35, 1000)] == [1, 1, 1, 0.5, 0.25, 0.25, 0.25, 0.25]
