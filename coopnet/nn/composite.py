@@ -127,15 +127,38 @@ class Composite(Encoding):
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
 
     def _features(self, coordinates: list) -> list:
-        parts = []
-        self._check_ranges(len(coordinates))
-        for encoding, (begin, n) in zip(self.nested, self._ranges(len(coordinates)), strict=True):
-            if n > 0:
-                parts.append(list(encoding(coordinates[begin : begin + n])))
+        parts = [list(e(coordinates[begin : begin + n])) for e, begin, n in self._parts(len(coordinates))]
         if self.reduction == "concatenation":
             return [f for part in parts for f in part]
         combine: Any = sum if self.reduction == "sum" else math.prod
         return [combine(fs[1:], start=fs[0]) for fs in zip(*parts, strict=True)]
+
+    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+        jets = []
+        for e, begin, n in self._parts(len(coordinates)):
+            y, moved = e.jvp(coordinates[begin : begin + n], [t[begin : begin + n] for t in tangents])
+            jets.append([list(y), *map(list, moved)])
+        ys, *dys = zip(*jets, strict=True)
+        if self.reduction == "concatenation":
+            y, *moved = [[v for part in parts for v in part] for parts in (ys, *dys)]
+            return y, moved
+        if self.reduction == "sum":
+            y, *moved = [[sum(vs[1:], start=vs[0]) for vs in zip(*parts, strict=True)] for parts in (ys, *dys)]
+            return y, moved
+        others = [
+            [math.prod(ys[j][k] for j in range(len(ys)) if j != i) for k in range(len(ys[0]))] for i in range(len(ys))
+        ]
+        moved = [
+            [sum(part[k] * other[k] for part, other in zip(parts, others, strict=True)) for k in range(len(ys[0]))]
+            for parts in dys
+        ]
+        return [math.prod(vs) for vs in zip(*ys, strict=True)], moved
+
+    def _parts(self, size: int) -> list[tuple[Any, int, int]]:
+        """(encoding, first coordinate, number of coordinates) of all that have any."""
+        self._check_ranges(size)
+        ranges = self._ranges(size)
+        return [(e, begin, n) for e, (begin, n) in zip(self.nested, ranges, strict=True) if n > 0]
 
     def _check_ranges(self, size: int) -> None:
         ranges = self._ranges(size)

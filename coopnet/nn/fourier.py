@@ -75,14 +75,32 @@ class Fourier(Encoding):
         return 2 * self.n_frequencies
 
     def _features(self, coordinates: list) -> list:
+        matrix = self._matrix(coordinates)
+        features = []
+        for periods in project(matrix, [type(matrix)(x) for x in coordinates]):
+            features += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
+        return features
+
+    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+        matrix, y = self._matrix(coordinates), self._features(coordinates)
+        # with a lane for every sample, or each entry's gradient would be summed by itself
+        lanes = dr.zeros(type(matrix), max(dr.width(v) for v in coordinates))
+        moved = []
+        for tangent in tangents:
+            parts: list[Any] = []
+            for i, periods in enumerate(project(matrix, [type(matrix)(t) + lanes for t in tangent])):
+                s, c = y[2 * i : 2 * i + 2]
+                slope = periods * (2 * math.pi)
+                parts += [slope * c, -slope * s]
+            moved.append(parts)
+        return y, moved
+
+    def _matrix(self, coordinates: list) -> Any:
         held = self.frequencies.value
         if held is None:
             raise ValueError("Fourier: the layer has no frequencies yet; call net = net.alloc(dtype, size) first.")
         self._same_backend(type(coordinates[0]), type(held.data))
-        features = []
-        for periods in project(held.data, [type(held.data)(x) for x in coordinates]):
-            features += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
-        return features
+        return held.data
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Fourier, int]:  # type: ignore[override]
         size = self._size(size)

@@ -8,6 +8,7 @@ from typing import Any
 import drjit as dr
 
 from .encodings import Encoding, check_in_features, check_positive
+from .tangents import sines
 
 #: Frequencies per evaluation of a sine. Doubling an angle costs less, but doubles its error.
 RUN = 4
@@ -66,6 +67,10 @@ class Frequency(_Frequencies):
                 features += [s, c]
         return features
 
+    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+        y = self._features(coordinates)
+        return y, sines(y, tangents, self.n_frequencies, math.pi)
+
 
 class TriangleWave(_Frequencies):
     r"""Triangle waves of doubling frequency (Müller et al. 2021; tiny-cuda-nn's ``TriangleWave``).
@@ -92,8 +97,25 @@ class TriangleWave(_Frequencies):
         features = []
         for x in coordinates:
             for i in range(self.n_frequencies):
-                t = x * 2.0 ** (i - 1)
-                # whole periods go first, so that the shift costs no bits of a large phase
-                t = t - dr.floor(t) + i % 4 / 4
-                features.append(dr.abs(t - dr.floor(t) - 0.5) * 4 - 1)
+                features.append(dr.abs(self._phase(x, i)) * 4 - 1)
         return features
+
+    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+        """The slope is 0 at the tips of the waves."""
+        n = self.n_frequencies
+        slopes = [_slope(dr.detach(self._phase(x, i))) * 2.0 ** (i + 1) for x in coordinates for i in range(n)]
+        moved = [[dx * slopes[k * n + i] for k, dx in enumerate(t) for i in range(n)] for t in tangents]
+        return self._features(coordinates), moved
+
+    @staticmethod
+    def _phase(x: Any, i: int) -> Any:
+        """Place of ``x`` in its period of frequency ``i``, from -1/2 to 1/2."""
+        t = x * 2.0 ** (i - 1)
+        # whole periods go first, so that the shift costs no bits of a large phase
+        t = t - dr.floor(t) + i % 4 / 4
+        return t - dr.floor(t) - 0.5
+
+
+def _slope(t: Any) -> Any:
+    """Slope of the absolute value on [-1/2, 1/2), 0 where it is least and largest."""
+    return dr.select((t == 0) | (t == -0.5), type(t)(0), dr.select(t > 0, type(t)(1), -1))

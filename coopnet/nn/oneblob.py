@@ -53,6 +53,19 @@ class OneBlob(Encoding):
             features += [b - a for a, b in itertools.pairwise(integrals)]
         return features
 
+    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+        n, rows = self.n_bins, []
+        for x in coordinates:
+            heights = [self._kernel(k / n - x) for k in range(n)]
+            rows.append([a - b for a, b in itertools.pairwise([*heights, heights[0]])])
+        moved = [[dx * v for dx, row in zip(t, rows, strict=True) for v in row] for t in tangents]
+        return self._features(coordinates), moved
+
+    def _kernel(self, t: Any) -> Any:
+        """The periodic kernel, the derivative of its integral."""
+        u = dr.clip((t - dr.round(t)) * self.n_bins, -1, 1)
+        return dr.square(1 - u * u) * (15 / 16 * self.n_bins)
+
     def _integral(self, t: Any) -> Any:
         """The periodic kernel's integral up to ``t``: one per whole interval, and a part of the nearest blob."""
         whole = dr.round(t)

@@ -55,9 +55,48 @@ class SphericalHarmonics(Encoding):
         # the first is a constant, which tensors need in full width
         return [dr.full(leaf, 0.5 / math.sqrt(math.pi), dr.width(v)), *rest]
 
+    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+        x, y, z = (dr.fma(c, 2, -1) for c in coordinates)
+        leaf, n = type(x), self.degree
+        legendre = _legendre(z, n)
+        # real and imaginary part of (x + i y)^m, whose derivative is m (x + i y)^(m - 1)
+        around = [(leaf(1), leaf(0))]
+        for _ in range(1, n):
+            a, b = around[-1]
+            around.append((a * x - b * y, a * y + b * x))
+        moved = []
+        for tangent in tangents:
+            dx, dy, dz = (2 * t for t in tangent)
+            result: list[Any] = [None] * n**2
+            for m in range(n):
+                a, b = around[m]
+                c, d = around[m - 1] if m else (leaf(0), leaf(0))
+                da, db = (c * dx - d * dy) * m, (c * dy + d * dx) * m
+                for band in range(m, n):
+                    k = math.sqrt((2 * band + 1) / (4 * math.pi) * math.factorial(band - m) / math.factorial(band + m))
+                    k *= math.sqrt(2) if m else 1
+                    p, dp = legendre[band][m], -legendre[band][m + 1] * dz
+                    result[band * (band + 1) + m] = (dp * a + p * da) * k
+                    if m:
+                        result[band * (band + 1) - m] = (dp * b + p * db) * k
+            moved.append(result)
+        return self._features(coordinates), moved
+
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[SphericalHarmonics, int]:  # type: ignore[override]
         self._size(size)
         return SphericalHarmonics(self.degree), self.degree**2
 
     def __repr__(self) -> str:
         return f"SphericalHarmonics(degree={self.degree})"
+
+
+def _legendre(z: Any, n: int) -> list[list]:
+    r""":math:`(-1)^m\, d^m P_l / dz^m` as ``[l][m]`` for :math:`l < n` and :math:`m \le l + 1`: the derivative of an
+    entry is minus the one after it."""
+    table = [[type(z)(0)] * (n + 1) for _ in range(n)]
+    for m in range(n):
+        table[m][m] = type(z)((-1.0) ** m * math.prod(range(1, 2 * m, 2)))
+        for band in range(m + 1, n):
+            before = table[band - 2][m] if band - 2 >= m else type(z)(0)
+            table[band][m] = ((2 * band - 1) * z * table[band - 1][m] - (band + m - 1) * before) * (1 / (band - m))
+    return table

@@ -47,15 +47,18 @@ def rebuilt(parts: list, like: Any) -> Any:
     return drnn.CoopVec(parts) if isinstance(like, drnn.CoopVec) else parts
 
 
-def sines(y: Any, tangents: list, octaves: int) -> list:
-    r"""Tangents of :math:`\sin 2\pi(2^i x + i s)` and cosine from the encoded ``y``, channel by channel."""
+def sines(y: Any, tangents: list, octaves: int, frequency: float = 2 * math.pi) -> list:
+    r"""Tangents of :math:`\sin(2^i \omega x + i s)` and cosine from the encoded ``y``, channel by channel.
+
+    ``frequency`` is the lowest one, :math:`\omega`.
+    """
     values, result = list(y), []
     for tangent in tangents:
         parts: list[Any] = []
         for channel, dx in enumerate(tangent):
             for i in range(octaves):
                 s, c = values[2 * (channel * octaves + i) :][:2]
-                slope = dx * (2 * math.pi * 2**i)
+                slope = dx * (frequency * 2**i)
                 parts += [slope * c, -slope * s]
         result.append(rebuilt(parts, y))
     return result
