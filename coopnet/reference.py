@@ -654,6 +654,33 @@ def _check_grid_size(levels: list[GridLevel], table: Array) -> None:
         raise ValueError(f"hash_grid: these levels store {vertices} vertices, but params hold {len(table)}")
 
 
+# ---- Random projection -------------------------------------------------------------------------------------
+
+
+def sparse_projection_matrix(n_in: int, n_out: int, density: float, seed: int = 0) -> Array:
+    r"""Matrix (n_out, n_in) of entries +a, -a and 0 with a^2 = 1 / (density n_out), in double precision.
+
+    Entry (i, j) has the word number i mod 4 of Philox counter (floor(i / 4), j, 0, 2^32 - 1) under the key
+    ``seed``. With t = max(round(density 2^31), 1), it is 0 unless floor(word / 2) < t; its sign is negative
+    for odd words. The density in a is the quantized one, t / 2^31.
+    """
+    t = max(round(density * 2**31), 1)
+    i, j = np.arange(n_out)[:, None], np.arange(n_in)[None, :]
+    words = philox4x32((i // 4, j, 0, 2**32 - 1), (seed % 2**32, seed // 2**32))
+    word = np.choose(np.broadcast_to(i % 4, (n_out, n_in)), words).astype(np.int64)
+    a = 1 / math.sqrt(t / 2**31 * n_out)
+    return np.where(word // 2 < t, np.where(word % 2 == 1, -a, a), 0.0)
+
+
+def sparse_projection(
+    x: Array, out_features: int = 64, density: float = 1 / 3, seed: int = 0, in_features: int | None = None
+) -> Array:
+    """R x for x of shape (in, samples); with ``in_features``, the transpose R^T x of (out, samples)."""
+    if in_features is None:
+        return linear(sparse_projection_matrix(len(x), out_features, density, seed), x)
+    return linear(sparse_projection_matrix(in_features, out_features, density, seed).T, x)
+
+
 # ---- Networks ----------------------------------------------------------------------------------------------
 
 
@@ -922,6 +949,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "Fourier": fourier,
     "Composite": composite,
     "HashGrid": hash_grid,
+    "SparseProjection": sparse_projection,
     "Grid": hash_grid,
     "Permutohedral": permutohedral,
     "SIREN": siren,
