@@ -116,8 +116,8 @@ def uint_to_uniform_float(word: Any) -> Array:
     return np.asarray(folded.astype(np.float32) * np.float32(4.6566127342e-10))
 
 
-def seeded_dropout(x: Array, p: float, seed: int, offset: Any = None, convention: str = "triton") -> Array:
-    """Dropout of a flat array in another system's convention; ``offset`` defaults to the position in ``x``.
+def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention: str = "triton") -> Array:
+    """Dropout of an array in another system's convention; ``offset`` defaults to the position in ``x``.
 
     ``"triton"``: ``tl.rand(seed, offset) > p`` keeps, in float32 as in Triton's tutorial
     04-low-memory-dropout, where the Python float p enters the kernel as float32. tl.rand converts word 0 of
@@ -125,14 +125,19 @@ def seeded_dropout(x: Array, p: float, seed: int, offset: Any = None, convention
 
     ``"ztensor"``: kept iff word 0 of the counter ``(offset_lo, offset_hi, 0, 0)`` is at least ceil(p 2^32).
 
-    The key is ``(seed_lo, seed_hi)``; survivors are multiplied by 1 / (1 - p), rounded once to x's type.
+    The key is ``(seed_lo, seed_hi)``; survivors are multiplied by 1 / (1 - p), rounded once to x's type. A
+    vector of seeds belongs to the rows of a matrix; ``offset`` then defaults to the column. ``offset``
+    broadcasts to the shape of ``x``.
     """
     if not 0 <= p < 1:
         raise ValueError(f"seeded_dropout: p must be in [0, 1), got {p!r}")
-    where = np.arange(x.size).reshape(x.shape) if offset is None else np.asarray(offset)
-    where = where.astype(np.uint64)
+    by_row = np.ndim(seed) == 1
+    if offset is None:
+        offset = np.arange(x.shape[-1]) if by_row else np.arange(x.size).reshape(x.shape)
+    where = np.broadcast_to(np.asarray(offset).astype(np.uint64), x.shape)
+    seeds = np.asarray(seed, np.uint64)[:, None] if by_row else np.uint64(seed)
     low, high = where & _LOW, where >> _HALF
-    key = (seed % 2**32, seed // 2**32)
+    key = (seeds & _LOW, seeds >> _HALF)
     if convention == "triton":
         if np.any(high):
             raise ValueError("seeded_dropout: the triton convention has 32-bit offsets")
@@ -649,6 +654,33 @@ def _check_grid_size(levels: list[GridLevel], table: Array) -> None:
         raise ValueError(f"hash_grid: these levels store {vertices} vertices, but params hold {len(table)}")
 
 
+# ---- Random projection -------------------------------------------------------------------------------------
+
+
+def sparse_projection_matrix(n_in: int, n_out: int, density: float, seed: int = 0) -> Array:
+    r"""Matrix (n_out, n_in) of entries +a, -a and 0 with a^2 = 1 / (density n_out), in double precision.
+
+    Entry (i, j) has the word number i mod 4 of Philox counter (floor(i / 4), j, 0, 2^32 - 1) under the key
+    ``seed``. With t = max(round(density 2^31), 1), it is 0 unless floor(word / 2) < t; its sign is negative
+    for odd words. The density in a is the quantized one, t / 2^31.
+    """
+    t = max(round(density * 2**31), 1)
+    i, j = np.arange(n_out)[:, None], np.arange(n_in)[None, :]
+    words = philox4x32((i // 4, j, 0, 2**32 - 1), (seed % 2**32, seed // 2**32))
+    word = np.choose(np.broadcast_to(i % 4, (n_out, n_in)), words).astype(np.int64)
+    a = 1 / math.sqrt(t / 2**31 * n_out)
+    return np.where(word // 2 < t, np.where(word % 2 == 1, -a, a), 0.0)
+
+
+def sparse_projection(
+    x: Array, out_features: int = 64, density: float = 1 / 3, seed: int = 0, in_features: int | None = None
+) -> Array:
+    """R x for x of shape (in, samples); with ``in_features``, the transpose R^T x of (out, samples)."""
+    if in_features is None:
+        return linear(sparse_projection_matrix(len(x), out_features, density, seed), x)
+    return linear(sparse_projection_matrix(in_features, out_features, density, seed).T, x)
+
+
 # ---- Networks ----------------------------------------------------------------------------------------------
 
 
@@ -917,6 +949,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "Fourier": fourier,
     "Composite": composite,
     "HashGrid": hash_grid,
+    "SparseProjection": sparse_projection,
     "Grid": hash_grid,
     "Permutohedral": permutohedral,
     "SIREN": siren,

@@ -38,6 +38,7 @@ from ..nn import (
     Sinusoidal,
     Skip,
     Softplus,
+    SparseProjection,
     SphericalHarmonics,
     Squareplus,
     Tanh,
@@ -50,8 +51,8 @@ VERSION = 1  #: of the format; raised when older versions of coopnet could no lo
 
 _OWN = (
     Composite, Dropout, Exp, Fourier, Frequency, GELU, Grid, HashGrid, Heads, Identity, LeakyReLU, Linear, OneBlob,
-    Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Skip, Softplus, SphericalHarmonics,
-    Squareplus, Tanh, TriangleWave, Triangular,
+    Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Skip, Softplus, SparseProjection,
+    SphericalHarmonics, Squareplus, Tanh, TriangleWave, Triangular,
 )  # fmt: skip
 _DRJIT = (
     drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,

@@ -27,6 +27,7 @@ from .mlp import MLP
 from .module import Module
 from .oneblob import OneBlob
 from .permutohedral import Permutohedral
+from .projection import SparseProjection
 from .sequential import Sequential
 from .siren import SIREN
 from .sphericalharmonics import SphericalHarmonics
@@ -62,6 +63,7 @@ __all__ = [
     "Sinusoidal",
     "Skip",
     "Softplus",
+    "SparseProjection",
     "Squareplus",
     "Tanh",
     "Triangular",
