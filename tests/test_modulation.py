@@ -30,7 +30,7 @@ def blocks(monkeypatch):
 def tensor(ns, x, half=False):
     """``x`` in memory of Dr.Jit's own, which dr.freeze needs."""
     leaf = ns.Float16 if half else ns.Float
-    result = dr.tensor_t(leaf)(leaf(np.ascontiguousarray(x).ravel()) + 0, x.shape)
+    result = dr.tensor_t(leaf)(leaf(np.ascontiguousarray(x).ravel()) * dr.opaque(leaf, 1), x.shape)
     dr.make_opaque(result)
     return result
 

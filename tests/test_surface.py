@@ -156,7 +156,7 @@ ALLOWED = {
     "nn": GROUND | {"key", "dropout", "variants", "engine"},
     "field": GROUND | {"key", "dropout", "engine", "nn"},
     "uncertainty": GROUND | {"key", "dropout", "engine", "nn", "field"},
-    "io": GROUND | {"key", "dropout", "engine", "nn", "field"},
+    "io": GROUND | {"key", "dropout", "variants", "engine", "nn", "field"},
     "training": GROUND | {"key", "dropout", "engine", "nn", "field", "io"},
     "config": GROUND | {"key", "dropout", "engine", "nn", "field", "io", "training"},
 }

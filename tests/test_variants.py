@@ -165,7 +165,7 @@ def train(net, x, key):
 
 def engine_input(ns, backend, samples=64):
     leaf = ns.Float16 if backend == "cuda" else ns.Float
-    x = [leaf(v) + 0 for v in numbers(8, samples)]
+    x = [leaf(v) * dr.opaque(leaf, 1) for v in numbers(8, samples)]  # of Dr.Jit's own, which dr.freeze needs
     dr.make_opaque(x)
     return x
 
