@@ -372,11 +372,11 @@ def test_layers_in_the_engine(backend, ns, path):
     """Inside a chain, the gradient of each path is that of Dr.Jit's own differentiation."""
     half = backend == "cuda"
     net = cn.Sequential(
-        cn.Linear(8, 16), cn.ReLU(), cn.DropPath(0.3), cn.Linear(16, 16), cn.Tanh(), cn.GaussianDropout(0.2),
-        cn.Dropout(0.1), cn.Linear(16, 3),
+        cn.Linear(8, 16), cn.Residual(cn.Sequential(cn.Linear(16, 16), cn.ReLU(), cn.DropPath(0.3))),
+        cn.Tanh(), cn.GaussianDropout(0.2), cn.Dropout(0.1), cn.Linear(16, 3),
     )  # fmt: skip
     net = drnn.pack(net.alloc(ns.TensorXf16 if half else ns.TensorXf, rng=dr.rng(seed=1)), layout="training")
-    assert [layer.stream for layer in net.layers if isinstance(layer, cn.Dropout)] == [0, 1, 2]
+    assert [layer.stream for layer in children(net) if isinstance(layer, cn.Dropout)] == [0, 1, 2]
     x = engine_input(ns, backend, 1100)
     with cn.gradient_path(path):
         y, g = train(net, x, cn.Key(4, step=1))
