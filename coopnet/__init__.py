@@ -50,6 +50,7 @@ from .philox import philox4x32  # noqa: E402
 from .seeded import seeded_dropout  # noqa: E402
 from .training import FitResult, fit, uniform  # noqa: E402
 from .uncertainty import mc_dropout  # noqa: E402
+from .variants import DropPath, GaussianDropout  # noqa: E402
 
 __version__ = "0.1.0"
 
@@ -66,10 +67,12 @@ __all__ = [
     "GELU",
     "MLP",
     "BackendError",
+    "DropPath",
     "Dropout",
     "Encoding",
     "Exp",
     "FitResult",
+    "GaussianDropout",
     "HashGrid",
     "Heads",
     "Identity",

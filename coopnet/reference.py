@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -106,6 +107,36 @@ def dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, str
     index = np.arange(x.shape[1]) if index is None else index
     mask = keep_mask(x.shape[0], p, seed, index, step, stream, bits)
     y: Array = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
+    return y
+
+
+def drop_path(
+    x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16
+) -> Array:
+    """:func:`dropout` of whole samples: the decision about element 0 holds for all features of a sample."""
+    if p == 0:
+        return x
+    index = np.arange(x.shape[1]) if index is None else index
+    mask = keep_mask(1, p, seed, index, step, stream, bits)
+    y: Array = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
+    return y
+
+
+def gaussian_dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0) -> Array:
+    r"""x times noise of mean 1 and variance :math:`p / (1 - p)`, in double precision.
+
+    Element i uses lane :math:`i \bmod 4` of :math:`\mathrm{philox}(\lfloor i / 4 \rfloor, index, step, stream)`, of
+    which the upper 24 bits n make the normally distributed number :math:`\Phi^{-1}((n + 1/2) / 2^{24})`.
+    """
+    index = np.arange(x.shape[1]) if index is None else index
+    sample, time = np.atleast_1d(np.asarray(index)).astype(np.uint32), np.asarray(step).astype(np.uint32)
+    inverse = statistics.NormalDist().inv_cdf
+    y = np.empty(x.shape)
+    for i in range(len(x)):
+        words = philox4x32((np.uint32(i // 4), sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32))
+        n = np.broadcast_to(words[i % 4] >> np.uint32(8), x.shape[1:])
+        z = np.array([inverse((int(v) + 0.5) / 2**24) for v in n])
+        y[i] = x[i] * (1 + math.sqrt(p / (1 - p)) * z)
     return y
 
 
@@ -928,6 +959,8 @@ OPS: dict[str, Callable[..., Any]] = {
     "mc_dropout": mc_dropout,
     "seeded_dropout": seeded_dropout,
     "Dropout": dropout,
+    "DropPath": drop_path,
+    "GaussianDropout": gaussian_dropout,
     "Linear": linear,
     "Identity": identity,
     "ReLU": ACTIVATIONS["relu"][0],
