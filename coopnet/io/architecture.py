@@ -18,6 +18,7 @@ from ..nn import (
     MLP,
     SIREN,
     Composite,
+    Embedding,
     Exp,
     Fourier,
     Frequency,
@@ -49,7 +50,7 @@ FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
 
 _OWN = (
-    Composite, Dropout, Exp, Fourier, Frequency, GELU, Grid, HashGrid, Heads, Identity, LeakyReLU, Linear, OneBlob,
+    Composite, Dropout, Embedding, Exp, Fourier, Frequency, GELU, Grid, HashGrid, Heads, Identity, LeakyReLU, Linear, OneBlob,
     Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Skip, Softplus, SphericalHarmonics,
     Squareplus, Tanh, TriangleWave, Triangular,
 )  # fmt: skip
