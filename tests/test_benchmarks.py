@@ -50,3 +50,16 @@ def test_budget(backend, tmp_path):
     run("networks.py", "--backend", backend, *sizes, "--budget", 0, "--out", tmp_path)
     results = json.loads((tmp_path / "networks-llvm.json").read_text())["results"]
     assert results["entries"] == [] and results["skipped"][0]["why"] == "the budget was spent"
+
+
+def test_embedding(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    sizes = ["--log2-batches", 10, "--widths", 4, "--counts", "1,100"]
+    run("embedding.py", "--backend", backend, *sizes, "--out", tmp_path)
+    results = json.loads((tmp_path / "embedding-llvm.json").read_text())["results"]
+    assert [r["count"] for r in results] == [1, 100]
+    for row in results:
+        assert row["lookup_ms"] > 0 and row["sort_ms"] > 0
+        for way in ("sorted", "fixed point", "atomics"):
+            assert row[way]["ms"] > 0 and row[way]["error"] < 1e-3

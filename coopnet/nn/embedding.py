@@ -149,15 +149,15 @@ class Embedding(Module):
         if self.check and not symbolic() and not frozen():
             dr.schedule(given)
             if not dr.all(active & whole):
-                self._complain(given, bool(dr.all(active)))
+                self._complain(given, bool(dr.all(whole)))
             return uint32(ids), dr.mask_t(uint32)(True)
         index = uint32(dr.select(active, ids, 0))
         if self.out_of_range == "clamp":
             return dr.select(active | negative, index, self.count - 1), dr.mask_t(uint32)(True)
         return index, dr.mask_t(uint32)(active)
 
-    def _complain(self, ids: Any, in_range: bool) -> None:
-        if in_range:
+    def _complain(self, ids: Any, whole: bool) -> None:
+        if not whole:
             raise ValueError("Embedding: ids of a floating point type must be whole numbers, but some are not.")
         name = type(ids).__name__
         if dr.itemsize_v(ids) < 4:
