@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import common
@@ -57,12 +60,22 @@ def main() -> None:
     ns = cn.backend.namespace(args.backend)
     results = []
 
-    def measure(run: object) -> float:
+    def measure(run: Callable[[], object]) -> dict[str, float]:
+        """Medians of wall time, and of processor time, which other programs on the machine disturb less."""
+
         def wait() -> None:
-            dr.eval(run())  # type: ignore[operator]
+            dr.eval(run())
             dr.sync_thread()
 
-        return 1e3 * common.median_seconds(wait, 7)
+        spent = []
+
+        def timed() -> None:
+            start = time.process_time()
+            wait()
+            spent.append(time.process_time() - start)
+
+        wall = common.median_seconds(timed, 9)
+        return {"ms": 1e3 * wall, "cpu_ms": 1e3 * statistics.median(spent[2:])}
 
     for log2_batch in args.log2_batches:
         n = 1 << log2_batch
@@ -76,18 +89,21 @@ def main() -> None:
                 dr.eval(ids, rows, layer["data"])
                 exact = np.zeros((count, width))
                 np.add.at(exact, known, dy.T)
-                row = {"log2_batch": log2_batch, "width": width, "count": count}
-                row["lookup_ms"] = measure(functools.partial(layer, ids))
-                row["sort_ms"] = measure(functools.partial(sort, ids, count))
+                row: dict = {"log2_batch": log2_batch, "width": width, "count": count}
+                row["look up"] = measure(functools.partial(layer, ids))
+                row["sort"] = measure(functools.partial(sort, ids, count))
                 for name, way in WAYS.items():
                     run = functools.partial(way, rows, ids, count)
                     error = abs(run().numpy().reshape(count, width) - exact).max() / abs(exact).max()
-                    row[name] = {"ms": measure(run), "error": float(error)}
+                    row[name] = measure(run) | {"error": float(error)}
                 results.append(row)
-    print(f"{'batch':>6} {'width':>5} {'rows':>8} {'look up':>8}" + "".join(f"{name:>22}" for name in WAYS))
+    print(f"{'batch':>6} {'width':>5} {'rows':>8}   ms, (processor ms), relative error")
     for r in results:
-        cells = "".join(f"{r[name]['ms']:12.2f} ({r[name]['error']:.0e})" for name in WAYS)
-        print(f"  2^{r['log2_batch']:2} {r['width']:5} {r['count']:8} {r['lookup_ms']:8.2f}{cells}")
+        cells = "".join(
+            f"  {name} {r[name]['ms']:.2f} ({r[name]['cpu_ms']:.2f})" for name in ("look up", "sort", *WAYS)
+        )
+        errors = " ".join(f"{r[name]['error']:.0e}" for name in WAYS)
+        print(f"  2^{r['log2_batch']:2} {r['width']:5} {r['count']:8} {cells}  {errors}")
     print("written to", common.write("embedding", args.backend, results, args.out))
 
 

@@ -60,6 +60,6 @@ def test_embedding(backend, tmp_path):
     results = json.loads((tmp_path / "embedding-llvm.json").read_text())["results"]
     assert [r["count"] for r in results] == [1, 100]
     for row in results:
-        assert row["lookup_ms"] > 0 and row["sort_ms"] > 0
-        for way in ("sorted", "fixed point", "atomics"):
-            assert row[way]["ms"] > 0 and row[way]["error"] < 1e-3
+        for what in ("look up", "sort", "sorted", "fixed point", "atomics"):
+            assert row[what]["ms"] > 0
+        assert max(row[way]["error"] for way in ("sorted", "fixed point", "atomics")) < 1e-3

