@@ -282,14 +282,16 @@ def in_loop(ns, layer, ids, mode="symbolic"):
 
     start = dr.zeros(ns.ArrayXf, (layer.width, dr.width(ids)))
     dr.make_opaque(start)
-    _, y = dr.while_loop((ns.UInt32(0), start), lambda i, y: i < 3, body, mode=mode, max_iterations=-1)
+    limit = -1 if mode == "symbolic" else None
+    _, y = dr.while_loop((ns.UInt32(0), start), lambda i, y: i < 3, body, mode=mode, max_iterations=limit)
     return y
 
 
-def test_gradient_in_a_symbolic_loop(ns):
+@pytest.mark.parametrize("mode", ["symbolic", "evaluated"])
+def test_gradient_in_a_loop(ns, mode):
     layer, values = table(ns, 22, 4)
     ids, known = random_ids(ns, 20, 500)
-    y = in_loop(ns, layer, ids)
+    y = in_loop(ns, layer, ids, mode)
     expected = sum((i + 1) * ref.embedding(known + i, values) for i in range(3))
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
     dy = np.random.default_rng(5).normal(size=y.shape).astype(np.float32)
