@@ -411,6 +411,20 @@ def test_as_the_encoding_of_a_field(ns, backend, tmp_path):
     np.testing.assert_array_equal(again([ids]).numpy(), y)
 
 
+def test_in_a_composite(ns, backend):
+    composite = cn.Composite([cn.Embedding(7, 3, init_scale=1.0), cn.Frequency(2)], [1, 2])
+    layer = composite.alloc(ns.TensorXf, rng=dr.rng(1))
+    ids, p = np.array([3, 0, 6, 3]), np.random.default_rng(0).random((2, 4)).astype(np.float32)
+    y = layer([ns.Float(ids), *map(ns.Float, p)])
+    assert len(y) == 3 + 8
+    expected = np.concatenate([layer["nested.0.data"].numpy()[ids].T, np.array([v.numpy() for v in y[3:]])])
+    np.testing.assert_array_equal([v.numpy() for v in y], expected)
+    field = cn.NeuralField(composite, cn.MLP(out_features=2, width=8, depth=1)).build(backend)
+    assert field.in_features == 3 and set(field) == {"encoding.nested.0.data", "network.weights"}
+    assert cn.io.describe(cn.io.construct(cn.io.describe(field))) == cn.io.describe(field)
+    assert field([ns.Float(ids), *map(ns.Float, p)]).shape == (2, 4)
+
+
 def test_packing_leaves_the_table_alone(ns, backend):
     dtype = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
     net = cn.Sequential(cn.Embedding(10, 4, precision="single"), cn.Linear(-1, 2)).alloc(dtype)

@@ -50,9 +50,9 @@ FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
 
 _OWN = (
-    Composite, Dropout, Embedding, Exp, Fourier, Frequency, GELU, Grid, HashGrid, Heads, Identity, LeakyReLU, Linear, OneBlob,
-    Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Skip, Softplus, SphericalHarmonics,
-    Squareplus, Tanh, TriangleWave, Triangular,
+    Composite, Dropout, Embedding, Exp, Fourier, Frequency, GELU, Grid, HashGrid, Heads, Identity, LeakyReLU, Linear,
+    OneBlob, Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Skip, Softplus,
+    SphericalHarmonics, Squareplus, Tanh, TriangleWave, Triangular,
 )  # fmt: skip
 _DRJIT = (
     drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,

@@ -49,13 +49,19 @@ class Embedding(Module):
     Calling it takes ids, one per sample: a Dr.Jit array of any integer type, a tensor ``(samples,)`` or
     ``(1, samples)``, a list of one array, a NumPy array, or an int. It returns ``width`` features as a nested array, or
     as a tensor or list for those. A :class:`NeuralField` hands its coordinates on in single precision, so whole numbers
-    of a floating point type are ids, too (exact up to :math:`2^{24}`).
+    of a floating point type are ids, too (exact up to :math:`2^{24}`), and the layer can be its encoding or part of a
+    :class:`Composite`.
 
     Raises:
         ValueError: ids out of range or not whole (see ``check``), more than one per sample, a layer without table.
         TypeError: ids of another type or backend.
         RuntimeError: in symbolic loops, conditionals and calls: gradients within :func:`coopnet.deterministic`, and
             in the backward pass those of half-precision tables, which would be summed in half precision.
+
+    A field of an object's id and two coordinates; and one whose caller looks codes up by integers of any size:
+
+    >>> encoding = cn.Composite([cn.Embedding(1000, 8), cn.HashGrid(2)])
+    >>> rgb = cn.NeuralField(encoding, cn.MLP(out_features=3)).build()([Float(ids), *uv])
 
     >>> codes = cn.Embedding(1000, 8).alloc(TensorXf)
     >>> field = cn.NeuralField(None, cn.MLP(8 + 2, 3)).build("llvm")
