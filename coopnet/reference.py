@@ -712,6 +712,38 @@ def sparse_projection(
     return linear(sparse_projection_matrix(in_features, out_features, density, seed).T, x)
 
 
+# ---- Embedding ---------------------------------------------------------------------------------------------
+
+
+def embedding(ids: Array, table: Array, out_of_range: str = "error") -> Array:
+    """Rows ``ids`` of the table (count, width) as columns (width, samples).
+
+    Ids outside [0, count) are an ``IndexError``, or with ``out_of_range`` ``"zero"`` give zeros, with ``"clamp"`` the
+    nearest row.
+    """
+    table, ids, inside = _rows(ids, table, out_of_range)
+    return np.asarray(np.where(inside, table[ids].T, 0.0))
+
+
+def embedding_vjp(ids: Array, table: Array, dy: Array, out_of_range: str = "error") -> Array:
+    """Gradient of :func:`embedding` with respect to the table: each row's sum over the samples that read it."""
+    table, ids, inside = _rows(ids, table, out_of_range)
+    dtable = np.zeros_like(table)
+    np.add.at(dtable, ids, np.where(inside, np.asarray(dy, np.float64), 0.0).T)
+    return dtable
+
+
+def _rows(ids: Array, table: Array, out_of_range: str) -> tuple[Array, Array, Array]:
+    if out_of_range not in ("error", "zero", "clamp"):
+        raise ValueError(f"embedding: out_of_range is {out_of_range!r}; accepted are 'error', 'zero' and 'clamp'")
+    table, ids = np.asarray(table, np.float64), np.asarray(ids)
+    inside = (ids >= 0) & (ids < len(table))
+    if out_of_range == "error" and not inside.all():
+        raise IndexError(f"embedding: ids reach from {ids.min()} to {ids.max()}, but there are {len(table)} rows")
+    nearest = np.where(inside, ids, np.where(ids < 0, 0, len(table) - 1)).astype(np.int64)
+    return table, nearest, inside | (out_of_range == "clamp")
+
+
 # ---- Networks ----------------------------------------------------------------------------------------------
 
 
@@ -986,6 +1018,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "Grid": hash_grid,
     "Permutohedral": permutohedral,
     "SIREN": siren,
+    "Embedding": embedding,
     "MLP": mlp,
     "Sequential": sequential,
     "Residual": residual,

@@ -70,3 +70,16 @@ def test_memory(backend, tmp_path):
     run("memory.py", "--backend", backend, "--log2-sizes", 17, "--peers", "copy", "--budget", 0, "--out", tmp_path)
     results = json.loads((tmp_path / "memory-llvm.json").read_text())["results"]
     assert results["entries"] == [] and results["skipped"][0]["why"] == "the budget was spent"
+
+
+def test_embedding(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    sizes = ["--log2-batches", 10, "--widths", 4, "--counts", "1,100"]
+    run("embedding.py", "--backend", backend, *sizes, "--out", tmp_path)
+    results = json.loads((tmp_path / "embedding-llvm.json").read_text())["results"]
+    assert [r["count"] for r in results] == [1, 100]
+    for row in results:
+        for what in ("look up", "sort", "sorted", "fixed point", "atomics"):
+            assert row[what]["ms"] > 0
+        assert max(row[way]["error"] for way in ("sorted", "fixed point", "atomics")) < 1e-3

@@ -18,6 +18,7 @@ from ..nn import (
     MLP,
     SIREN,
     Composite,
+    Embedding,
     Exp,
     Fourier,
     Frequency,
@@ -51,9 +52,9 @@ FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
 
 _OWN = (
-    Composite, Dropout, DropPath, Exp, Fourier, Frequency, GaussianDropout, GELU, Grid, HashGrid, Heads, Identity,
-    LeakyReLU, Linear, OneBlob, Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Skip,
-    Softplus, SparseProjection, SphericalHarmonics, Squareplus, Tanh, TriangleWave, Triangular,
+    Composite, Dropout, DropPath, Embedding, Exp, Fourier, Frequency, GaussianDropout, GELU, Grid, HashGrid, Heads,
+    Identity, LeakyReLU, Linear, OneBlob, Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal,
+    Skip, Softplus, SparseProjection, SphericalHarmonics, Squareplus, Tanh, TriangleWave, Triangular,
 )  # fmt: skip
 _DRJIT = (
     drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,

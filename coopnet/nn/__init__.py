@@ -17,6 +17,7 @@ from .activations import (
 )
 from .composite import Composite
 from .containers import Heads, Residual, Skip
+from .embedding import Embedding
 from .encodings import Encoding, Sinusoidal, Triangular
 from .fourier import Fourier
 from .frequency import Frequency, TriangleWave
@@ -46,6 +47,7 @@ __all__ = [
     "GELU",
     "MLP",
     "Activation",
+    "Embedding",
     "Encoding",
     "Exp",
     "HashGrid",
