@@ -32,11 +32,13 @@ class Example(NamedTuple):
 EXAMPLES = {
     "Composite": Example(lambda: cn.Composite([cn.OneBlob(4), cn.Frequency(2), cn.Identity()], [2, 1, 1])),
     "Dropout": Example(lambda: cn.Dropout(0.3), identity=True),
+    "DropPath": Example(lambda: cn.DropPath(0.3), identity=True),
     "Embedding": Example(lambda: cn.Embedding(50, 6), size=1, ids=50),
     "Exp": Example(cn.Exp),
     "Fourier": Example(lambda: cn.Fourier(8, 2.0, trained=True), 2),
     "Frequency": Example(lambda: cn.Frequency(4), 2),
     "GELU": Example(cn.GELU),
+    "GaussianDropout": Example(lambda: cn.GaussianDropout(0.3), identity=True),
     "Grid": Example(lambda: cn.Grid(n_levels=3, base_resolution=4, hashmap_size=2**8, init_scale=1.0), 2),
     "HashGrid": Example(lambda: cn.HashGrid(n_levels=3, base_resolution=4, hashmap_size=2**8, init_scale=1.0), 2),
     "Heads": Example(
@@ -64,6 +66,7 @@ EXAMPLES = {
     "Skip": Example(lambda: cn.Skip(cn.MLP(-1, 3, width=8, depth=1, dropout=0.2))),
     "Softplus": Example(cn.Softplus),
     "Squareplus": Example(cn.Squareplus),
+    "SparseProjection": Example(lambda: cn.SparseProjection(-1, 6, 0.5, seed=3)),
     "SphericalHarmonics": Example(lambda: cn.SphericalHarmonics(3), 3),
     "Tanh": Example(cn.Tanh),
     "TriangleWave": Example(lambda: cn.TriangleWave(4), 2),
