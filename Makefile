@@ -52,11 +52,13 @@ gpu-test:
 
 bench: setup .venv/.torch
 	$(BIN)/python benchmarks/networks.py --backend llvm --budget $(BUDGET)
+	$(BIN)/python benchmarks/memory.py --backend llvm --budget $(BUDGET)
 	$(BIN)/python benchmarks/plots.py
 	$(BIN)/python benchmarks/table.py --update
 
 gpu-bench:
 	PYTHONPATH=. "$(PYTHON)" benchmarks/networks.py --backend cuda --budget $(BUDGET)
+	PYTHONPATH=. "$(PYTHON)" benchmarks/memory.py --backend cuda --budget $(BUDGET)
 	"$(PYTHON)" benchmarks/plots.py
 	"$(PYTHON)" benchmarks/table.py --update
 

@@ -18,6 +18,7 @@ from .nn import (  # noqa: E402
     MLP,
     SIREN,
     Composite,
+    Embedding,
     Encoding,
     Exp,
     Fourier,
@@ -40,6 +41,7 @@ from .nn import (  # noqa: E402
     Sinusoidal,
     Skip,
     Softplus,
+    SparseProjection,
     SphericalHarmonics,
     Squareplus,
     Tanh,
@@ -50,6 +52,7 @@ from .philox import philox4x32  # noqa: E402
 from .seeded import seeded_dropout  # noqa: E402
 from .training import FitResult, fit, uniform  # noqa: E402
 from .uncertainty import mc_dropout  # noqa: E402
+from .variants import DropPath, GaussianDropout  # noqa: E402
 
 __version__ = "0.1.0"
 
@@ -66,10 +69,13 @@ __all__ = [
     "GELU",
     "MLP",
     "BackendError",
+    "DropPath",
     "Dropout",
+    "Embedding",
     "Encoding",
     "Exp",
     "FitResult",
+    "GaussianDropout",
     "HashGrid",
     "Heads",
     "Identity",
@@ -87,6 +93,7 @@ __all__ = [
     "Sinusoidal",
     "Skip",
     "Softplus",
+    "SparseProjection",
     "Squareplus",
     "Tanh",
     "Triangular",

@@ -328,7 +328,7 @@ def _has_dropout(field: Any) -> bool:
     from .dropout import Dropout
     from .nn.module import children
 
-    return any(isinstance(layer, Dropout) and layer.p > 0 for layer in children(field))
+    return any(isinstance(layer, Dropout) and layer.active() for layer in children(field))
 
 
 if __name__ == "__main__":

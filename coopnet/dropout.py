@@ -15,8 +15,8 @@ import numpy as np
 from . import kinds
 from .backend import require
 from .key import Key
+from .modulation import Law, modulate, numpy_decisions, samples
 from .opaque import Constant
-from .philox import philox4x32
 
 BITS = (8, 16, 32)
 #: Widest vector whose mask goes through an identity matrix; wider ones measured slower with it than without.
@@ -29,6 +29,29 @@ def check_probability(p: Any, where: str) -> None:
         raise TypeError(f"{where}: p is {p!r} of type {type(p).__name__}; a number in [0, 1) is needed.")
     if not 0 <= float(p) < 1:  # also catches NaN
         raise ValueError(f"{where}: p is {p!r}; a drop probability in [0, 1) is needed.")
+
+
+def is_schedule(p: Any) -> bool:
+    """Is ``p`` a Dr.Jit value, which kernels read, rather than a number that they contain?"""
+    return isinstance(p, dr.ArrayBase)
+
+
+def check_schedule(p: Any, where: str) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless ``p`` is a floating point Dr.Jit array of width 1."""
+    d = kinds.describe(type(p))
+    if not (d.is_jit and d.is_float) or d.is_tensor or d.depth != 1:
+        raise TypeError(f"{where}: p is a Dr.Jit {type(p).__name__}; a number in [0, 1) or a Float32 is needed.")
+    if dr.width(p) != 1:
+        raise ValueError(f"{where}: p has {dr.width(p)} entries; one drop probability for all samples is needed.")
+
+
+def check_rate(p: Any, bits: int, where: str) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless ``p``, a number or a Dr.Jit value, and ``bits`` are acceptable."""
+    if is_schedule(p):
+        check_schedule(p, where)
+        threshold(0, bits, where)
+    else:
+        threshold(p, bits, where)
 
 
 def threshold(p: float, bits: int = 16, where: str = "dropout") -> int:
@@ -85,68 +108,62 @@ def _check_key(key: Any, where: str) -> None:
         raise TypeError(f"{where}: key is a {type(key).__name__}; a coopnet.Key{none} is needed.")
 
 
-def keep_masks(n: int, t: int, key: Key, stream: int, bits: int, leaf: type, width: int) -> list:
-    """The ``n`` keep masks of one dropout as Dr.Jit ``Bool`` arrays over ``width`` samples.
+def traced_threshold(p: Any, bits: int, leaf: type) -> Any:
+    """:func:`threshold` of a Dr.Jit value, as a double: at most ``2^bits - 1``, and of ``p`` clipped to [0, 1].
 
-    All Philox blocks run as one nested array, so tracing costs the same few operations for 8 elements as for 128.
+    Doubles hold ``p * 2^bits`` and ``2^bits`` exactly, so that the result is that of the law.
     """
-    uint32 = dr.uint32_array_t(leaf)
-    index, step, seed = key.words(uint32, width)
-    fields = 32 // bits
-    blocks = -(-n // (4 * fields))
-    block = dr.leaf_t(uint32)
-    counter = _nested(uint32)([block(b) for b in range(blocks)])
-    words = philox4x32((counter, index, step, stream), seed)
-    masks: list[Any] = [None] * (blocks * 4 * fields)
-    for j, word in enumerate(words):
-        for f in range(fields):
-            u = word >> (bits * f) if f else word
-            if f + 1 < fields:  # the topmost field has nothing above it to mask off
-                u = u & ((1 << bits) - 1)  # not &=: u may be the word itself
-            keep = u >= block(t)
-            for b in range(blocks):
-                masks[b * 4 * fields + j * fields + f] = keep[b]
-    return masks[:n]
+    double = dr.float64_array_t(leaf)
+    return dr.minimum(dr.round(dr.clip(double(dr.detach(p)), 0, 1) * 2**bits), 2**bits - 1)
 
 
-def keep_tensor(rows: int, columns: int, t: int, key: Key, stream: int, bits: int, leaf: type) -> Any:
-    """The keep mask of a ``(rows, columns)`` tensor, flattened.
-
-    Every element evaluates the block it lies in: more arithmetic than :func:`keep_masks`, but it fuses with
-    whatever reads or writes the tensor, and nothing is stored.
-    """
-    uint32 = dr.uint32_array_t(leaf)
-    index, step, seed = key.words(uint32, columns)
-    if dr.width(index) not in (1, columns):
-        raise ValueError(f"Key: index has {dr.width(index)} entries, but the input has {columns} samples.")
-    i = dr.arange(uint32, rows * columns)
-    row, column = (i // columns, i % columns) if rows > 1 else (uint32(0), i)
-    sample = column if key.index is None else dr.gather(uint32, index, column) if dr.width(index) > 1 else index
-    step = dr.gather(uint32, step, column) if dr.width(step) > 1 else step
-    fields = 32 // bits
-    word_number = row // fields
-    words = philox4x32((word_number // 4, sample, step, stream), seed)
-    lane = word_number & 3
-    word = dr.select(lane < 2, dr.select(lane == 0, words[0], words[1]), dr.select(lane == 2, words[2], words[3]))
-    u = word >> ((row % fields) * bits)
-    return (u & uint32((1 << bits) - 1)) >= uint32(t)
+def traced_scale(t: Any, bits: int, leaf: type) -> Any:
+    """:func:`scale` of :func:`traced_threshold`."""
+    value = 2**bits / (2**bits - t)
+    if dr.is_half_v(leaf):
+        # Compilers go from double to half by way of single, rounding twice: round to half's 10 bits first. There are no
+        # ties, as the quotient is a power of two or has infinitely many digits.
+        pattern = dr.reinterpret_array(dr.uint64_array_t(leaf), value)
+        uint64 = type(pattern)
+        value = dr.reinterpret_array(type(value), (pattern + uint64(1 << 41)) & uint64(-1 << 42 & (1 << 64) - 1))
+        return leaf(dr.float32_array_t(leaf)(value))
+    return leaf(value)
 
 
-def keep_numpy(rows: int, columns: int, t: int, key: Key, stream: int, bits: int) -> np.ndarray:
-    """The keep mask of a ``(rows, columns)`` NumPy array."""
-    index, step, seed = key.words_numpy(columns)
-    fields = 32 // bits
-    blocks = -(-rows // (4 * fields))
-    counter = np.arange(blocks, dtype=np.uint32)[:, None]
-    words = np.stack(philox4x32((counter, index[None, :], step, stream), seed), axis=1)  # block, lane, sample
-    shifts = np.arange(fields, dtype=np.uint32) * np.uint32(bits)
-    u = (words[:, :, None, :] >> shifts[None, None, :, None]) & np.uint32((1 << bits) - 1)
-    keep = u.reshape(-1, words.shape[-1])[:rows] >= np.uint32(t)
-    return np.broadcast_to(keep, (rows, columns))
+class Drop(Law):
+    """The mask law: drop an element whose digit is below the threshold, and scale the others."""
 
+    def __init__(self, p: Any, bits: int, stream: int, leaf: type, shared: bool = False, where: str = "dropout"):
+        super().__init__(bits, stream, shared)
+        self.leaf = leaf
+        if not is_schedule(p):
+            t = threshold(p, bits, where)
+            self.bound, self.scale = np.uint32(t << (32 - bits)), leaf(scale(t, bits, numpy_dtype(leaf), where))
+        elif issubclass(leaf, np.generic):
+            t = min(round(min(max(float(p[0]), 0), 1) * 2**bits), 2**bits - 1)
+            self.bound, self.scale = np.uint32(t << (32 - bits)), leaf(2**bits / (2**bits - t))
+        else:
+            if dr.backend_v(p) != dr.backend_v(leaf):
+                raise TypeError(
+                    f"{where}: p is a {type(p).__module__}.{type(p).__name__}, but the input lives on the "
+                    f"{dr.backend_v(leaf).name} backend."
+                )
+            value = traced_threshold(p, bits, leaf)
+            self.bound = dr.uint32_array_t(leaf)(value) << (32 - bits)
+            self.scale = traced_scale(value, bits, leaf)
+        if not issubclass(leaf, np.generic):
+            uint32 = dr.uint32_array_t(leaf)
+            self.bound = self.bound if type(self.bound) is uint32 else uint32(int(self.bound))
 
-def _nested(leaf: type) -> type:
-    return sys.modules[leaf.__module__].ArrayXu
+    def decide(self, word: Any) -> Any:
+        return word >= self.bound
+
+    def apply(self, x: Any, decision: Any) -> Any:
+        select = np.where if isinstance(x, np.ndarray) else dr.select
+        return select(decision, x * self.scale, self.leaf(0))
+
+    def factor(self, decision: Any) -> Any:
+        return dr.select(decision, self.scale, self.leaf(0))
 
 
 def identity_matrix(leaf: type, n: int) -> Any:
@@ -163,7 +180,7 @@ def identity_matrix(leaf: type, n: int) -> Any:
     return drnn.view(dr.tensor_t(leaf)(entries, (n, stride)))[:, :n]
 
 
-def dropout(x: Any, p: float, key: Key | None, *, stream: int = 0, bits: int = 16, identity: Any = None) -> Any:
+def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16, identity: Any = None) -> Any:
     r"""Drop elements of ``x`` with probability ``p`` and rescale the others, by the mask law.
 
     .. math::
@@ -176,52 +193,58 @@ def dropout(x: Any, p: float, key: Key | None, *, stream: int = 0, bits: int = 1
     probability, so the mean is preserved exactly. The gradient is dropout of the gradient with the same mask, which
     is drawn again rather than stored.
 
+    A tensor of at least 2^16 elements that lies in memory is dropped out by a kernel of its own, close to the speed of
+    copying it (fastest where the number of samples is a multiple of 8), and so is its gradient; where it is an
+    expression that has not been evaluated, and inside symbolic loops, conditionals and calls, dropout becomes part of
+    the kernel that uses its result, as it does for every other kind of input.
+
+    Samples with equal indices share their mask: with ``Key(seed, index=lane // 8)``, groups of eight lanes do, such as
+    the corners of a cell or the samples of a pixel.
+
+    **Schedules.** ``p`` may be a Dr.Jit value of width 1. Kernels read it, so that a new value compiles none, and
+    functions of ``dr.freeze`` take it as an argument: ``dr.opaque(Float32, 0.1)``. Threshold and scale are then
+    computed in double precision within the kernel and are those of the law for this very single-precision number.
+    Nothing can be refused there: ``p`` is clipped to [0, 1] and the threshold to :math:`2^k - 1`. ``p = 0`` keeps
+    everything with scale 1; there is no gradient with respect to ``p``.
+
     Args:
         x: a ``CoopVec``, a 2D tensor or NumPy array of shape ``(features, samples)``, a Dr.Jit array, a nested array,
             or a list or tuple of arrays; float16, float32 or float64. All give the same mask. On CUDA a ``CoopVec``
             is multiplied by 0 where it is dropped, so an infinite or NaN component stays NaN there.
-        p: drop probability in [0, 1).
+        p: drop probability in [0, 1), a number or a floating point Dr.Jit array of width 1.
         key: :class:`Key`, or ``None`` for no dropout.
         stream: tells the dropouts of one network apart.
         bits: random bits spent on an element: 8, 16 or 32. ``p`` is rounded to a multiple of ``2^-bits``.
         identity: an :func:`identity_matrix` that layers pass to make masks cheaper on CUDA.
 
     Returns:
-        The same kind and type as ``x``; ``x`` itself if ``p == 0`` or ``key is None``.
+        The same kind and type as ``x``; ``x`` itself if ``p`` is the number 0 or ``key is None``.
 
     Raises:
-        ValueError: ``p`` outside [0, 1), NaN, or rounding to 1; other ``bits``; empty or wrongly shaped ``x``.
-        TypeError: ``x`` of another kind or not floating point; ``key`` no :class:`Key`.
+        ValueError: a number ``p`` outside [0, 1), NaN, or rounding to 1, or an array ``p`` of several entries; other
+            ``bits``; empty or wrongly shaped ``x``.
+        TypeError: ``x`` of another kind or not floating point; ``key`` no :class:`Key`; ``p`` neither a number nor a
+            Dr.Jit floating point array, or one of another backend.
 
     >>> y = cn.dropout(x, 0.1, cn.Key(seed=7, step=3))
     """
-    t = threshold(p, bits)
+    return drop(x, p, key, stream=stream, bits=bits, identity=identity)
+
+
+def drop(x: Any, p: Any, key: Any, *, stream: int, bits: int, identity: Any = None, shared: bool = False) -> Any:
+    """:func:`dropout`, or with ``shared`` that of whole samples."""
+    check_rate(p, bits, "dropout")
     stream = check_stream(stream, "dropout")
     kind, leaf = kinds.kind(x, "dropout")
     kinds.require_float(leaf, "dropout")
     if key is not None:
         _check_key(key, "dropout")
-    if key is None or p == 0:
+    if key is None or (not is_schedule(p) and p == 0):
         return x
-    factor = scale(t, bits, numpy_dtype(leaf))
-    if kind == kinds.NUMPY:
-        keep = keep_numpy(x.shape[0], x.shape[1], t, key, stream, bits)
-        return np.where(keep, x * leaf(factor), leaf(0))
-    require(leaf)
-    if kind == kinds.TENSOR:
-        keep = keep_tensor(x.shape[0], x.shape[1], t, key, stream, bits, leaf)
-        return type(x)(dr.select(keep, x.array * leaf(factor), leaf(0)), x.shape)
-    n, width = kinds.features(x, kind), kinds.samples(x, kind)
-    masks = keep_masks(n, t, key, stream, bits, leaf, width)
-    if kind == kinds.COOPVEC and dr.backend_v(leaf) == dr.JitBackend.CUDA:
-        # A product keeps x in the tensor cores' layout; taking it apart to select would cost more.
-        mask = drnn.CoopVec([dr.select(k, leaf(factor), leaf(0)) for k in masks])
-        return x * (mask if identity is None else drnn.matvec(identity, mask))
-    parts = [dr.select(k, v * leaf(factor), leaf(0)) for k, v in zip(masks, kinds.components(x), strict=True)]
-    return kinds.rebuild(parts, x)
+    return modulate(x, Drop(p, bits, stream, leaf, shared), key, kind, leaf, identity)
 
 
-def dropout_mask(n: int, p: float, key: Key, *, stream: int = 0, bits: int = 16) -> Any:
+def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16) -> Any:
     """The ``n`` keep masks that :func:`dropout` would use for samples ``key.index``.
 
     Args:
@@ -241,7 +264,7 @@ def dropout_mask(n: int, p: float, key: Key, *, stream: int = 0, bits: int = 16)
     if isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1:
         raise ValueError(f"{where}: n is {n!r}; an int of at least 1 is needed.")
     n = int(n)
-    t = threshold(p, bits, where)
+    check_rate(p, bits, where)
     stream = check_stream(stream, where)
     _check_key(key, where)
     if key.index is None:
@@ -250,9 +273,11 @@ def dropout_mask(n: int, p: float, key: Key, *, stream: int = 0, bits: int = 16)
             f"Key(seed, index=dr.arange(UInt32, samples))."
         )
     if not isinstance(key.index, dr.ArrayBase):
-        return keep_numpy(n, np.atleast_1d(key.index).size, t, key, stream, bits)
+        law = Drop(p, bits, stream, np.float64)
+        return numpy_decisions(n, np.atleast_1d(key.index).size, law, key)
     require(type(key.index))
-    keep = keep_masks(n, t, key, stream, bits, type(key.index), dr.width(key.index))
+    leaf = dr.float64_array_t(type(key.index))
+    keep = samples(n, Drop(p, bits, stream, leaf), key, type(key.index), dr.width(key.index))
     return sys.modules[type(key.index).__module__].ArrayXb(keep)
 
 
@@ -262,7 +287,9 @@ class Dropout(drnn.Module):
     Without a key it passes its input on; with one, it draws the mask of ``(key, stream)``.
 
     Args:
-        p: drop probability in [0, 1).
+        p: drop probability in [0, 1), a number or, for schedules, a Dr.Jit ``Float32`` of width 1; see :func:`dropout`.
+            It may be assigned at any time, also in a packed network: ``layer.p = dr.opaque(Float32, 0.2)``. A
+            checkpoint keeps its value at that moment, as a number.
         bits: random bits per element, 8, 16 or 32.
         stream: the stream number ``s`` of the mask law. ``None`` lets the network number its dropouts 0, 1, 2, ... in
             evaluation order when it is allocated (numbers given by hand are left out); a layer called on its own
@@ -271,24 +298,47 @@ class Dropout(drnn.Module):
     >>> net = cn.Sequential(cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
     """
 
-    DRJIT_STRUCT = {"p": float, "bits": int, "stream": int, "identity": Constant}
+    # rate: what p is, wrapped where drjit.nn.pack would take it for a weight
+    DRJIT_STRUCT = {"rate": object, "bits": int, "stream": int, "identity": Constant}
 
     def __init__(self, p: float = 0.5, bits: int = 16, stream: int | None = None):
-        threshold(p, bits, "Dropout")
-        self.p, self.bits = p, bits
-        self.stream = None if stream is None else check_stream(stream, "Dropout")
+        name = type(self).__name__
+        threshold(0, bits, name)
+        self.bits = bits
+        self.p = p
+        self.stream = None if stream is None else check_stream(stream, name)
         self.identity = Constant()
+
+    @property
+    def p(self) -> Any:
+        """Drop probability, a number or a Dr.Jit ``Float32``."""
+        return self.rate.value if isinstance(self.rate, Constant) else self.rate
+
+    @p.setter
+    def p(self, value: Any) -> None:
+        self._check(value)
+        self.rate: Any = Constant(value) if is_schedule(value) else value
+
+    def _check(self, p: Any) -> None:
+        check_rate(p, self.bits, type(self).__name__)
+
+    def _copy(self) -> Dropout:
+        return type(self)(self.p, self.bits, self.stream)
+
+    def active(self) -> bool:
+        """Does the layer change its input, given a key?"""
+        return is_schedule(self.p) or self.p > 0
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         identity = self.identity.value if isinstance(x, drnn.CoopVec) else None
         return dropout(x, self.p, key, stream=self.stream or 0, bits=self.bits, identity=identity)
 
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Dropout, int]:  # type: ignore[override]
-        layer = Dropout(self.p, self.bits, self.stream)
-        if dr.backend_v(dtype) == dr.JitBackend.CUDA and 0 < size <= IDENTITY_WIDTH and self.p > 0:
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
+        layer = self._copy()
+        if dr.backend_v(dtype) == dr.JitBackend.CUDA and 0 < size <= IDENTITY_WIDTH and self.active():
             layer.identity = Constant(identity_matrix(dr.array_t(dtype), size))
         return layer, size
 
     def __repr__(self) -> str:
         stream = "" if self.stream is None else f", stream={self.stream}"
-        return f"Dropout(p={self.p}, bits={self.bits}{stream})"
+        return f"{type(self).__name__}(p={self.p}, bits={self.bits}{stream})"

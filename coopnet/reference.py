@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -109,6 +110,36 @@ def dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, str
     return y
 
 
+def drop_path(
+    x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16
+) -> Array:
+    """:func:`dropout` of whole samples: the decision about element 0 holds for all features of a sample."""
+    if p == 0:
+        return x
+    index = np.arange(x.shape[1]) if index is None else index
+    mask = keep_mask(1, p, seed, index, step, stream, bits)
+    y: Array = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
+    return y
+
+
+def gaussian_dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0) -> Array:
+    r"""x times noise of mean 1 and variance :math:`p / (1 - p)`, in double precision.
+
+    Element i uses lane :math:`i \bmod 4` of :math:`\mathrm{philox}(\lfloor i / 4 \rfloor, index, step, stream)`, of
+    which the upper 24 bits n make the normally distributed number :math:`\Phi^{-1}((n + 1/2) / 2^{24})`.
+    """
+    index = np.arange(x.shape[1]) if index is None else index
+    sample, time = np.atleast_1d(np.asarray(index)).astype(np.uint32), np.asarray(step).astype(np.uint32)
+    inverse = statistics.NormalDist().inv_cdf
+    y = np.empty(x.shape)
+    for i in range(len(x)):
+        words = philox4x32((np.uint32(i // 4), sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32))
+        n = np.broadcast_to(words[i % 4] >> np.uint32(8), x.shape[1:])
+        z = np.array([inverse((int(v) + 0.5) / 2**24) for v in n])
+        y[i] = x[i] * (1 + math.sqrt(p / (1 - p)) * z)
+    return y
+
+
 def uint_to_uniform_float(word: Any) -> Array:
     """Triton's map of a word to float32 in [0, 1): the word as int32, negatives folded up, times ~2^-31."""
     signed = np.asarray(word, np.uint32).view(np.int32)
@@ -116,8 +147,8 @@ def uint_to_uniform_float(word: Any) -> Array:
     return np.asarray(folded.astype(np.float32) * np.float32(4.6566127342e-10))
 
 
-def seeded_dropout(x: Array, p: float, seed: int, offset: Any = None, convention: str = "triton") -> Array:
-    """Dropout of a flat array in another system's convention; ``offset`` defaults to the position in ``x``.
+def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention: str = "triton") -> Array:
+    """Dropout of an array in another system's convention; ``offset`` defaults to the position in ``x``.
 
     ``"triton"``: ``tl.rand(seed, offset) > p`` keeps, in float32 as in Triton's tutorial
     04-low-memory-dropout, where the Python float p enters the kernel as float32. tl.rand converts word 0 of
@@ -125,14 +156,19 @@ def seeded_dropout(x: Array, p: float, seed: int, offset: Any = None, convention
 
     ``"ztensor"``: kept iff word 0 of the counter ``(offset_lo, offset_hi, 0, 0)`` is at least ceil(p 2^32).
 
-    The key is ``(seed_lo, seed_hi)``; survivors are multiplied by 1 / (1 - p), rounded once to x's type.
+    The key is ``(seed_lo, seed_hi)``; survivors are multiplied by 1 / (1 - p), rounded once to x's type. A
+    vector of seeds belongs to the rows of a matrix; ``offset`` then defaults to the column. ``offset``
+    broadcasts to the shape of ``x``.
     """
     if not 0 <= p < 1:
         raise ValueError(f"seeded_dropout: p must be in [0, 1), got {p!r}")
-    where = np.arange(x.size).reshape(x.shape) if offset is None else np.asarray(offset)
-    where = where.astype(np.uint64)
+    by_row = np.ndim(seed) == 1
+    if offset is None:
+        offset = np.arange(x.shape[-1]) if by_row else np.arange(x.size).reshape(x.shape)
+    where = np.broadcast_to(np.asarray(offset).astype(np.uint64), x.shape)
+    seeds = np.asarray(seed, np.uint64)[:, None] if by_row else np.uint64(seed)
     low, high = where & _LOW, where >> _HALF
-    key = (seed % 2**32, seed // 2**32)
+    key = (seeds & _LOW, seeds >> _HALF)
     if convention == "triton":
         if np.any(high):
             raise ValueError("seeded_dropout: the triton convention has 32-bit offsets")
@@ -718,6 +754,65 @@ def _check_grid_size(levels: list[GridLevel], table: Array) -> None:
         raise ValueError(f"hash_grid: these levels store {vertices} vertices, but params hold {len(table)}")
 
 
+# ---- Random projection -------------------------------------------------------------------------------------
+
+
+def sparse_projection_matrix(n_in: int, n_out: int, density: float, seed: int = 0) -> Array:
+    r"""Matrix (n_out, n_in) of entries +a, -a and 0 with a^2 = 1 / (density n_out), in double precision.
+
+    Entry (i, j) has the word number i mod 4 of Philox counter (floor(i / 4), j, 0, 2^32 - 1) under the key
+    ``seed``. With t = max(round(density 2^31), 1), it is 0 unless floor(word / 2) < t; its sign is negative
+    for odd words. The density in a is the quantized one, t / 2^31.
+    """
+    t = max(round(density * 2**31), 1)
+    i, j = np.arange(n_out)[:, None], np.arange(n_in)[None, :]
+    words = philox4x32((i // 4, j, 0, 2**32 - 1), (seed % 2**32, seed // 2**32))
+    word = np.choose(np.broadcast_to(i % 4, (n_out, n_in)), words).astype(np.int64)
+    a = 1 / math.sqrt(t / 2**31 * n_out)
+    return np.where(word // 2 < t, np.where(word % 2 == 1, -a, a), 0.0)
+
+
+def sparse_projection(
+    x: Array, out_features: int = 64, density: float = 1 / 3, seed: int = 0, in_features: int | None = None
+) -> Array:
+    """R x for x of shape (in, samples); with ``in_features``, the transpose R^T x of (out, samples)."""
+    if in_features is None:
+        return linear(sparse_projection_matrix(len(x), out_features, density, seed), x)
+    return linear(sparse_projection_matrix(in_features, out_features, density, seed).T, x)
+
+
+# ---- Embedding ---------------------------------------------------------------------------------------------
+
+
+def embedding(ids: Array, table: Array, out_of_range: str = "error") -> Array:
+    """Rows ``ids`` of the table (count, width) as columns (width, samples).
+
+    Ids outside [0, count) are an ``IndexError``, or with ``out_of_range`` ``"zero"`` give zeros, with ``"clamp"`` the
+    nearest row.
+    """
+    table, ids, inside = _rows(ids, table, out_of_range)
+    return np.asarray(np.where(inside, table[ids].T, 0.0))
+
+
+def embedding_vjp(ids: Array, table: Array, dy: Array, out_of_range: str = "error") -> Array:
+    """Gradient of :func:`embedding` with respect to the table: each row's sum over the samples that read it."""
+    table, ids, inside = _rows(ids, table, out_of_range)
+    dtable = np.zeros_like(table)
+    np.add.at(dtable, ids, np.where(inside, np.asarray(dy, np.float64), 0.0).T)
+    return dtable
+
+
+def _rows(ids: Array, table: Array, out_of_range: str) -> tuple[Array, Array, Array]:
+    if out_of_range not in ("error", "zero", "clamp"):
+        raise ValueError(f"embedding: out_of_range is {out_of_range!r}; accepted are 'error', 'zero' and 'clamp'")
+    table, ids = np.asarray(table, np.float64), np.asarray(ids)
+    inside = (ids >= 0) & (ids < len(table))
+    if out_of_range == "error" and not inside.all():
+        raise IndexError(f"embedding: ids reach from {ids.min()} to {ids.max()}, but there are {len(table)} rows")
+    nearest = np.where(inside, ids, np.where(ids < 0, 0, len(table) - 1)).astype(np.int64)
+    return table, nearest, inside | (out_of_range == "clamp")
+
+
 # ---- Networks ----------------------------------------------------------------------------------------------
 
 
@@ -990,6 +1085,8 @@ OPS: dict[str, Callable[..., Any]] = {
     "mc_dropout": mc_dropout,
     "seeded_dropout": seeded_dropout,
     "Dropout": dropout,
+    "DropPath": drop_path,
+    "GaussianDropout": gaussian_dropout,
     "Linear": linear,
     "Identity": identity,
     "ReLU": ACTIVATIONS["relu"][0],
@@ -1012,9 +1109,11 @@ OPS: dict[str, Callable[..., Any]] = {
     "Composite": composite,
     "HashGrid": hash_grid,
     "numerical_gradient": numerical_gradient,
+    "SparseProjection": sparse_projection,
     "Grid": hash_grid,
     "Permutohedral": permutohedral,
     "SIREN": siren,
+    "Embedding": embedding,
     "MLP": mlp,
     "Sequential": sequential,
     "Residual": residual,

@@ -205,7 +205,7 @@ def _check(field: Any, key: Any, samples: Any) -> None:
         )
     layers = list(children(field))
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in layers)  # others may draw masks, too
-    if known and not any(isinstance(m, Dropout) and m.p > 0 for m in layers):
+    if known and not any(isinstance(m, Dropout) and m.active() for m in layers):
         raise ValueError(
             f"{_WHERE}: field has no Dropout with p > 0, so that all passes are equal; train it with some, such as "
             f"MLP(..., dropout=0.1)."

@@ -50,3 +50,36 @@ def test_budget(backend, tmp_path):
     run("networks.py", "--backend", backend, *sizes, "--budget", 0, "--out", tmp_path)
     results = json.loads((tmp_path / "networks-llvm.json").read_text())["results"]
     assert results["entries"] == [] and results["skipped"][0]["why"] == "the budget was spent"
+
+
+def test_memory(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    peers = ["copy", "coopnet", "coopnet-list", "coopnet-fused"]
+    run("memory.py", "--backend", backend, "--log2-sizes", 17, "--peers", ",".join(peers), "--out", tmp_path)
+    results = json.loads((tmp_path / "memory-llvm.json").read_text())["results"]
+    assert results["skipped"] == []
+    entries = results["entries"]
+    assert len(entries) == 4 * 4 and {e["peer"] for e in entries} == set(peers)
+    for entry in entries:
+        assert min(entry["wall_ms"], entry["kernel_ms"], entry["wall_gb_per_s"]) > 0
+        assert abs(entry["kept"] - (1 if entry["peer"] == "copy" else 0.9)) < 0.01
+        output = 2**17 * (2 if entry["dtype"] == "float16" else 4)
+        if entry["peer"] in ("copy", "coopnet"):
+            assert entry["extra_bytes"] <= 1.1 * output
+    run("memory.py", "--backend", backend, "--log2-sizes", 17, "--peers", "copy", "--budget", 0, "--out", tmp_path)
+    results = json.loads((tmp_path / "memory-llvm.json").read_text())["results"]
+    assert results["entries"] == [] and results["skipped"][0]["why"] == "the budget was spent"
+
+
+def test_embedding(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    sizes = ["--log2-batches", 10, "--widths", 4, "--counts", "1,100"]
+    run("embedding.py", "--backend", backend, *sizes, "--out", tmp_path)
+    results = json.loads((tmp_path / "embedding-llvm.json").read_text())["results"]
+    assert [r["count"] for r in results] == [1, 100]
+    for row in results:
+        for what in ("look up", "sort", "sorted", "fixed point", "atomics"):
+            assert row[what]["ms"] > 0
+        assert max(row[way]["error"] for way in ("sorted", "fixed point", "atomics")) < 1e-3

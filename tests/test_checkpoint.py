@@ -272,6 +272,7 @@ _layer = hs.one_of(
     hs.builds(drnn.SinEncode, hs.integers(1, 20), _number),
     hs.builds(drnn.TriEncode, hs.integers(1, 20), _number),
     hs.builds(cn.HashGrid, _width, hs.integers(1, 8), hs.sampled_from([1, 2, 4]), hs.sampled_from([64, 2**19])),
+    hs.builds(cn.Embedding, hs.integers(1, 99), hs.integers(1, 99), check=hs.booleans(), prefix=hs.text(max_size=3)),
     hs.builds(cn.MLP, _width, _width, hs.integers(1, 64), hs.integers(0, 3), dropout=hs.sampled_from([0.0, 0.5])),
 )
 _stack = hs.recursive(

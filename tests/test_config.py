@@ -146,9 +146,9 @@ def test_activations(ns, backend, name):
     given = {"otype": "CutlassMLP", "n_neurons": 8, "n_hidden_layers": 1, "output_activation": name.upper()}
     if backend == "cuda" and name != "Squareplus":
         pytest.skip("a slow kernel each")
-    field = cn.from_config(1, 1, IDENTITY | {"network": given}).field.allocate(ns.TensorXf, "single")
+    field = cn.from_config(2, 1, IDENTITY | {"network": given}).field.allocate(ns.TensorXf, "single")
     w = [layer.weights.numpy() for layer in children(field.network) if isinstance(layer, cn.Linear)]
-    x = np.linspace(-1, 1, 20, dtype=np.float32)[None]
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 20)).astype(np.float32)
     y = field.network(ns.TensorXf(x)).numpy()
     np.testing.assert_allclose(y, functions[name](ref.mlp(w, x, "relu")), rtol=1e-3, atol=1e-4)
 

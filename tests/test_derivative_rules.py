@@ -28,6 +28,7 @@ def layers():
 #: What to test of layers that do nothing by default, or too much.
 EXAMPLES = {
     "Composite": lambda: cn.Composite([cn.Frequency(2), cn.Identity()], [1, 2]),
+    "Embedding": lambda: cn.Embedding(5, 4),
     "Fourier": lambda: cn.Fourier(4, 0.5),
     "Frequency": lambda: cn.Frequency(3),
     "Grid": lambda: cn.Grid(**LEVELS),
@@ -118,22 +119,27 @@ def allocated(ns, backend, encoding, network, size):
 def test_every_layer_has_a_rule(ns, backend, name):
     """Its values are those of a call, and its slopes those of differences."""
     layer = EXAMPLES.get(name, layers()[name])()
-    field = allocated(ns, backend, None, cn.Sequential(layer), 3)
-    field = field.pack()
-    x = 0.05 + 0.9 * np.random.default_rng(0).random((3, 60))
+    size = 1 if name == "Embedding" else 3
+    field = allocated(ns, backend, None, cn.Sequential(layer), size).pack()
+    x = 0.05 + 0.9 * np.random.default_rng(0).random((size, 60))
+    if name == "Embedding":
+        x = np.floor(x * 5)
     p, key = opaque(ns, x), cn.Key(3)
     try:
         rows = field.jacobian(p, key)
     except TypeError as error:
         pytest.fail(f"coopnet.{name} has no rule for derivatives with respect to its input: {error}")
-    direction = opaque(ns, np.random.default_rng(1).normal(size=(3, 60)))
-    value, slope = field.jvp(p, direction, key)
-    close(value.numpy(), field(p, key).numpy(), 2e-3 if backend == "cuda" else 1e-6)
+    direction = np.random.default_rng(1).normal(size=x.shape)
+    value, slope = field.jvp(p, opaque(ns, direction), key)
     half = backend == "cuda"
+    close(value.numpy(), field(p, key).numpy(), 2e-3 if half else 1e-6)
+    got = np.stack([[np.broadcast_to(v.numpy(), 60) for v in row] for row in rows])  # constants have one entry
+    if name == "Embedding":
+        assert got.shape == (4, 1, 60) and not got.any() and not slope.numpy().any()
+        return
     expected = jacobian(lambda q: field(opaque(ns, q), key).numpy().astype(np.float64), x, 0.02 if half else 1e-3)
-    close(np.stack([row.numpy() for row in rows]), expected, 0.2 if half else 2e-2, 0.1)
-    moved = np.einsum("ijn,jn->in", np.stack([row.numpy() for row in rows]), direction.numpy())
-    close(slope.numpy(), moved, 1e-2 if half else 1e-5)
+    close(got, expected, 0.2 if half else 2e-2, 0.1)
+    close(slope.numpy(), np.einsum("ijn,jn->in", got, direction), 1e-2 if half else 1e-5)
 
 
 # ---- Encodings ---------------------------------------------------------------------------------------------
@@ -176,6 +182,9 @@ CASES = {
     "permutohedral 2": (lambda: cn.Permutohedral(**LEVELS), 2, grid, False),
     "permutohedral 4": (lambda: cn.Permutohedral(**LEVELS), 4, grid, False),
     "identity": (lambda: cn.Identity(-3.0, 0.25), 2, lambda e, x, t: ref.identity(x, -3, 0.25), True),
+    "projection": (
+        lambda: cn.SparseProjection(out_features=5, density=0.6, seed=2), 3,
+        lambda e, x, t: ref.sparse_projection(x, 5, 0.6, 2), True),
     "composite": (
         lambda: cn.Composite([cn.TriangleWave(2), cn.OneBlob(4), cn.Identity(2.0, -1.0)], [1, 1, 2], [2, 0, 1]), 3,
         lambda e, x, t: ref.composite(x, [
@@ -404,7 +413,25 @@ def unfused(dtype):
     )
 
 
-NETS = {f.__name__: f for f in (residual, first, skip, heads, unfused)}
+def noisy(dtype):
+    """Samples dropped whole, and noise: tangents see the factors of the values."""
+    body = cn.Sequential(
+        cn.Linear(4, 4), cn.Softplus(), cn.GaussianDropout(0.2, 3), cn.Linear(4, 4), cn.DropPath(0.3, 16, 7)
+    )
+    net = cn.Sequential(cn.Linear(2, 4), cn.Residual(body), cn.Tanh(), cn.Linear(4, 1))
+
+    def twin(w, b):
+        def path(x):
+            return x * ref.drop_path(np.ones_like(x), 0.3, 5, None, 2, 7)
+
+        body = ref.sequential(linear(w[1], b[1]), softplus, lambda x: ref.gaussian_dropout(x, 0.2, 5, None, 2, 3),
+                              linear(w[2], b[2]), path)  # fmt: skip
+        return ref.sequential(linear(w[0], b[0]), ref.residual(body), np.tanh, linear(w[3], b[3]))
+
+    return net, twin
+
+
+NETS = {f.__name__: f for f in (residual, first, skip, heads, unfused, noisy)}
 
 
 def container(ns, backend, name):

@@ -704,7 +704,11 @@ BAD = [
     (lambda: cn.Permutohedral(2, hashmap_size=9), ValueError, "Permutohedral: hashmap_size is 9; a multiple"),
     (lambda: cn.Permutohedral(2, per_level_scale=0.5), ValueError, "Permutohedral: per_level_scale is 0.5"),
     (lambda: cn.Composite(cn.Identity()), TypeError, "Composite: nested is a Identity; a list or tuple"),
-    (lambda: cn.Composite([cn.ReLU()]), TypeError, r"Composite: nested\[0\] is a ReLU; an Encoding or Identity"),
+    (
+        lambda: cn.Composite([cn.ReLU()]),
+        TypeError,
+        r"Composite: nested\[0\] is a ReLU; an Encoding, Identity or Embedding",
+    ),
     (lambda: cn.Composite([cn.Identity()] * 2), ValueError, r"the encodings \[0, 1\] state no number of coordinates"),
     (lambda: cn.Composite([cn.Identity()], [1, 2]), ValueError, r"n_dims_to_encode is \[1, 2\]; a list of 1 ints"),
     (lambda: cn.Composite([cn.Identity()], [1.5]), ValueError, "ints of at least 0, or -1"),

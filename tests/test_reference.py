@@ -322,6 +322,30 @@ def test_hash_grid_matches_drjit(ns, dimension, args):
     np.testing.assert_allclose(position.grad.numpy()[:, inside], dx[:, inside], rtol=1e-3, atol=5e-3)
 
 
+# ---- Embedding ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("out_of_range", ["error", "zero", "clamp"])
+def test_embedding(out_of_range):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(5, 3))
+    ids = np.array([4, 0, 4, 2]) if out_of_range == "error" else np.array([4, -1, 4, 7])
+    y = ref.embedding(ids, table, out_of_range)
+    columns = {"error": [4, 0, 4, 2], "zero": [4, None, 4, None], "clamp": [4, 0, 4, 4]}[out_of_range]
+    for column, row in zip(y.T, columns, strict=True):
+        np.testing.assert_array_equal(column, np.zeros(3) if row is None else table[row])
+    dy: Any = rng.normal(size=y.shape)
+    expected = difference(lambda t: ref.embedding(ids, t, out_of_range), table, dy)
+    np.testing.assert_allclose(ref.embedding_vjp(ids, table, dy, out_of_range), expected, atol=1e-8)
+
+
+def test_embedding_errors():
+    with pytest.raises(IndexError, match="reach from -1 to 2, but there are 3 rows"):
+        ref.embedding(np.array([-1, 2]), np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="out_of_range is 'wrap'"):
+        ref.embedding(np.array([0]), np.zeros((3, 2)), "wrap")
+
+
 # ---- Networks and measures ---------------------------------------------------------------------------------
 
 

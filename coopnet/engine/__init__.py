@@ -5,7 +5,7 @@ from .dispatch import evaluate, evaluate_jet
 from .explain import Explanation, explain
 from .layout import Layout
 from .modes import deterministic, gradient_path
-from .stages import Activation, Affine, Fork, Mask
+from .stages import Activation, Affine, Fork, Mask, Noise
 
 __all__ = [
     "FUNCTIONS",
@@ -15,6 +15,7 @@ __all__ = [
     "Fork",
     "Layout",
     "Mask",
+    "Noise",
     "deterministic",
     "evaluate",
     "evaluate_jet",

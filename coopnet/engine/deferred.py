@@ -22,7 +22,8 @@ class Deferred:
     """
 
     def __init__(self, origin: Any):
-        self.origin = origin  # holds the variable that the cache knows this by
+        # A copy: it holds the variable that the cache knows this by even after ``dr.disable_grad(origin)``.
+        self.origin = type(origin)(origin)
         self.finish: dict[Any, Any] = {}
         self.buffer = dr.custom(_Buffer, _Hidden(self), origin)
         leaf = type(origin)

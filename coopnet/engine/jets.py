@@ -23,7 +23,7 @@ import drjit.nn as drnn
 
 from ..key import Key
 from .operation import Plan
-from .stages import Activation, Affine, Fork, Mask, Stage, Trail, affine
+from .stages import Activation, Affine, Fork, Mask, Noise, Stage, Trail, affine
 
 
 def forward(stages: Sequence[Stage], jet: list[Any], key: Key | None) -> list[Any]:
@@ -36,7 +36,7 @@ def forward(stages: Sequence[Stage], jet: list[Any], key: Key | None) -> list[An
     return jet
 
 
-def _step(stage: Affine | Activation | Mask, jet: list[Any], key: Key | None) -> list[Any]:
+def _step(stage: Affine | Activation | Mask | Noise, jet: list[Any], key: Key | None) -> list[Any]:
     x, *tangents = jet
     y = stage.forward(x, key)
     if isinstance(stage, Affine):

@@ -8,8 +8,9 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..dropout import dropout, numpy_dtype, scale, threshold
+from ..dropout import drop, is_schedule, numpy_dtype, scale, threshold, traced_scale, traced_threshold
 from ..key import Key
+from ..variants import gaussian_dropout
 from .activations import FUNCTIONS, Function
 
 
@@ -79,20 +80,42 @@ class Activation:
 
 
 class Mask:
-    """Dropout; linear in ``x``, so its adjoint is itself."""
+    """Dropout, or with ``shared`` that of whole samples; linear in ``x``, so its adjoint is itself.
 
-    def __init__(self, p: float, bits: int, stream: int, identity: Any = None):
-        self.p, self.bits, self.stream, self.identity = p, bits, stream, identity
+    ``p`` is a number or a Dr.Jit array of width 1.
+    """
+
+    def __init__(self, p: Any, bits: int, stream: int, identity: Any = None, shared: bool = False):
+        self.p, self.bits, self.stream, self.identity, self.shared = p, bits, stream, identity, shared
 
     def forward(self, x: Any, key: Key | None) -> Any:
-        return dropout(x, self.p, key, stream=self.stream, bits=self.bits, identity=self.identity)
+        return drop(x, self.p, key, stream=self.stream, bits=self.bits, identity=self.identity, shared=self.shared)
 
     def vjp(self, dy: Any, x: Any, y: Any, key: Key | None) -> Any:
         return self.forward(dy, key)
 
-    def scale(self, leaf: type) -> float:
-        """What kept elements are multiplied by."""
+    def active(self, key: Key | None) -> bool:
+        """Does the stage change its input?"""
+        return key is not None and (is_schedule(self.p) or self.p > 0)
+
+    def scale(self, leaf: type) -> Any:
+        """What kept elements are multiplied by, a number or an array of type ``leaf``."""
+        if is_schedule(self.p):
+            return traced_scale(traced_threshold(self.p, self.bits, leaf), self.bits, leaf)
         return scale(threshold(self.p, self.bits), self.bits, numpy_dtype(leaf))
+
+
+class Noise:
+    """Gaussian dropout; linear in ``x``, too."""
+
+    def __init__(self, p: Any, stream: int, identity: Any = None):
+        self.p, self.stream, self.identity = p, stream, identity
+
+    def forward(self, x: Any, key: Key | None) -> Any:
+        return gaussian_dropout(x, self.p, key, self.stream, self.identity)
+
+    def vjp(self, dy: Any, x: Any, y: Any, key: Key | None) -> Any:
+        return self.forward(dy, key)
 
 
 class Fork:
@@ -126,7 +149,7 @@ class Fork:
         return result
 
 
-Stage = Affine | Activation | Mask | Fork
+Stage = Affine | Activation | Mask | Noise | Fork
 
 
 class Trail(list):
@@ -204,7 +227,7 @@ def backward(
             if i <= first and not wanted:
                 return None
             dy = sum(dxs[1:], dxs[0])
-        elif isinstance(stage, Mask) and key is not None and stage.p > 0 and _one_step(stages, i):
+        elif isinstance(stage, Mask) and stage.active(key) and _one_step(stages, i):
             # the output alone tells the derivative of both, so neither mask nor pre-activation is needed again
             i -= 1
             before: Any = stages[i]

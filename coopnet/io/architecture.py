@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import drjit.nn as drnn
 import numpy as np
 
-from ..dropout import Dropout
+from ..dropout import Dropout, is_schedule
 from ..field import NeuralField
 from ..nn import (
     GELU,
     MLP,
     SIREN,
     Composite,
+    Embedding,
     Exp,
     Fourier,
     Frequency,
@@ -38,20 +39,22 @@ from ..nn import (
     Sinusoidal,
     Skip,
     Softplus,
+    SparseProjection,
     SphericalHarmonics,
     Squareplus,
     Tanh,
     TriangleWave,
     Triangular,
 )
+from ..variants import DropPath, GaussianDropout
 
 FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
 
 _OWN = (
-    Composite, Dropout, Exp, Fourier, Frequency, GELU, Grid, HashGrid, Heads, Identity, LeakyReLU, Linear, OneBlob,
-    Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal, Skip, Softplus, SphericalHarmonics,
-    Squareplus, Tanh, TriangleWave, Triangular,
+    Composite, Dropout, DropPath, Embedding, Exp, Fourier, Frequency, GaussianDropout, GELU, Grid, HashGrid, Heads,
+    Identity, LeakyReLU, Linear, OneBlob, Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal,
+    Skip, Softplus, SparseProjection, SphericalHarmonics, Squareplus, Tanh, TriangleWave, Triangular,
 )  # fmt: skip
 _DRJIT = (
     drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,
@@ -190,6 +193,8 @@ def _describe(layer: Any, where: str) -> Any:
     else:
         arguments = {k: getattr(layer, k) for k in _parameters(cls)}
     result = {"type": name}
+    if isinstance(layer, Dropout) and is_schedule(arguments["p"]):
+        arguments["p"] = float(arguments["p"][0])  # the value that it has now
     return result | {k: _value(v, f"{where}.{k}") for k, v in arguments.items()}
 
 

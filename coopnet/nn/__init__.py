@@ -17,6 +17,7 @@ from .activations import (
 )
 from .composite import Composite
 from .containers import Heads, Residual, Skip
+from .embedding import Embedding
 from .encodings import Encoding, Sinusoidal, Triangular
 from .fourier import Fourier
 from .frequency import Frequency, TriangleWave
@@ -27,6 +28,7 @@ from .mlp import MLP
 from .module import Module
 from .oneblob import OneBlob
 from .permutohedral import Permutohedral
+from .projection import SparseProjection
 from .sequential import Sequential
 from .siren import SIREN
 from .sphericalharmonics import SphericalHarmonics
@@ -45,6 +47,7 @@ __all__ = [
     "GELU",
     "MLP",
     "Activation",
+    "Embedding",
     "Encoding",
     "Exp",
     "HashGrid",
@@ -62,6 +65,7 @@ __all__ = [
     "Sinusoidal",
     "Skip",
     "Softplus",
+    "SparseProjection",
     "Squareplus",
     "Tanh",
     "Triangular",

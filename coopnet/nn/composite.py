@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .activations import Identity
+from .embedding import Embedding
 from .encodings import Encoding, check_in_features
 from .lattice import check_choice
 
@@ -20,7 +21,7 @@ class Composite(Encoding):
     and takes what the others leave. Encodings with no coordinates are skipped.
 
     Args:
-        nested: :class:`Encoding` or :class:`Identity` layers, also other composites.
+        nested: :class:`Encoding`, :class:`Identity` or :class:`Embedding` layers, also other composites.
         n_dims_to_encode: coordinates of each; ``None``, or -1 for an entry, takes the encoding's own ``in_features``
             or, once, the rest.
         dims_to_encode_begin: first coordinate of each; ``None``, or -1 for an entry, continues after the one before.
@@ -63,9 +64,10 @@ class Composite(Encoding):
         if not isinstance(nested, (list, tuple)):
             raise TypeError(f"Composite: nested is a {type(nested).__name__}; a list or tuple of encodings is needed.")
         for i, encoding in enumerate(nested):
-            if not isinstance(encoding, (Encoding, Identity)):
+            if not isinstance(encoding, (Encoding, Identity, Embedding)):
                 raise TypeError(
-                    f"Composite: nested[{i}] is a {type(encoding).__name__}; an Encoding or Identity is needed."
+                    f"Composite: nested[{i}] is a {type(encoding).__name__}; an Encoding, Identity or Embedding is "
+                    f"needed."
                 )
         self.nested = tuple(nested)
         self.n_dims_to_encode = self._per_encoding("n_dims_to_encode", n_dims_to_encode, 0)
@@ -123,7 +125,7 @@ class Composite(Encoding):
         return ranges
 
     def width(self, size: int) -> int:
-        widths = [e.width(n) for e, (_, n) in zip(self.nested, self._ranges(size), strict=True) if n > 0]
+        widths = [_width(e, n) for e, (_, n) in zip(self.nested, self._ranges(size), strict=True) if n > 0]
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
 
     def _features(self, coordinates: list) -> list:
@@ -170,7 +172,7 @@ class Composite(Encoding):
                 )
         if not any(n > 0 for _, n in ranges):
             raise ValueError("Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
-        widths = [e.width(n) for e, (_, n) in zip(self.nested, ranges, strict=True) if n > 0]
+        widths = [_width(e, n) for e, (_, n) in zip(self.nested, ranges, strict=True) if n > 0]
         if self.reduction != "concatenation" and len(set(widths)) > 1:
             raise ValueError(f"Composite: a {self.reduction} needs encodings of equal widths, but they give {widths}.")
 
@@ -190,3 +192,9 @@ class Composite(Encoding):
             f"{name}={getattr(self, name)!r}" for name in ("n_dims_to_encode", "dims_to_encode_begin", "reduction")
         )
         return f"Composite([\n{inner}], {arguments}, in_features={self.in_features})"
+
+
+def _width(encoding: Any, n: int) -> int:
+    """Features that ``encoding`` makes of ``n`` coordinates."""
+    width: int = encoding.width if isinstance(encoding, Embedding) else encoding.width(n)
+    return width

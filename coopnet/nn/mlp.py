@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dropout import Dropout, threshold
+from ..dropout import Dropout, check_rate, is_schedule
 from .activations import Sine
 from .activations import activation as as_activation
 from .linear import Linear, check_init
@@ -25,7 +25,7 @@ class MLP(Sequential):
         activation, output_activation: a name (``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``,
             ``"squareplus"``, ``"gelu"``, ``"silu"``, ``"sine"``, ``"exp"``, ``"identity"``), an :class:`Activation`
             layer, or ``None``.
-        dropout: drop probability after each hidden activation; 0 for none.
+        dropout: drop probability after each hidden activation; 0 for no :class:`Dropout` there.
         bias: add the vectors :math:`b`?
         init: initial weights, see :class:`Linear`. ``"siren"`` gives the first layer ``"siren_first"`` and divides the
             others by the frequency ``omega`` of the :class:`Sine` before them, as in Sitzmann et al. 2020.
@@ -50,7 +50,7 @@ class MLP(Sequential):
         for name, value in (("width", width), ("depth", depth)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (name == "width"):
                 raise ValueError(f"MLP: {name} is {value!r}; an int of at least {int(name == 'width')} is needed.")
-        threshold(dropout, where="MLP")
+        check_rate(dropout, 16, "MLP")
         check_init("MLP", init)
         hidden = as_activation(activation, "MLP")
         gain = 1 / hidden.omega if init == "siren" and isinstance(hidden, Sine) and hidden.omega else 1.0
@@ -61,7 +61,7 @@ class MLP(Sequential):
             layers.append(Linear(n_in, width, bias, "siren_first" if first else init, 1.0 if first else gain))
             if (layer := as_activation(activation, "MLP")) is not None:
                 layers.append(layer)
-            if dropout > 0:
+            if is_schedule(dropout) or dropout > 0:
                 layers.append(Dropout(dropout))
             n_in = width
         last = "zero" if zero_last else "siren_first" if init == "siren" and depth == 0 else init

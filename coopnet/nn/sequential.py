@@ -11,8 +11,9 @@ import drjit.nn as drnn
 
 from .. import kinds
 from ..dropout import Dropout
-from ..engine import Fork, Mask, evaluate, evaluate_jet
+from ..engine import Fork, Mask, Noise, evaluate, evaluate_jet
 from ..key import Key
+from ..variants import DropPath, GaussianDropout
 from .activations import Activation
 from .encodings import nested
 from .linear import check_input, check_packed
@@ -156,8 +157,11 @@ def _stage(layer: Any) -> Any:
     if isinstance(layer, drnn.Linear):
         check_packed(layer)
         return linear_stage(layer)
+    if isinstance(layer, GaussianDropout):
+        return Noise(layer.p, layer.stream or 0, layer.identity.value)
     if isinstance(layer, Dropout):
-        return Mask(layer.p, layer.bits, layer.stream or 0, layer.identity.value)
+        shared = isinstance(layer, DropPath)
+        return Mask(layer.p, layer.bits, layer.stream or 0, layer.identity.value, shared)
     return layer.stage() if isinstance(layer, (Activation, Parallel)) else None
 
 
@@ -183,8 +187,8 @@ def _check(layer: Any, width: int, leaf: type, key: Key | None) -> int:
 def _check_stream(layer: Any, key: Key | None) -> None:
     if key is not None and isinstance(layer, Dropout) and layer.stream is None:
         raise ValueError(
-            "Sequential: a Dropout has no stream number yet, so that two of them would share a mask; call "
-            "net = net.alloc(dtype, size) first, or pass Dropout(stream=...)."
+            f"Sequential: a {type(layer).__name__} has no stream number yet, so that two of them would share a mask; "
+            f"call net = net.alloc(dtype, size) first, or pass {type(layer).__name__}(stream=...)."
         )
 
 

@@ -1,0 +1,230 @@
+"""Tables of latent codes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from .. import kinds
+from ..engine.rows import Table, lookup
+from ..engine.stages import frozen, symbolic
+from ..key import Key
+from ..opaque import Opaque
+from .encodings import nested
+from .module import Module
+from .tangents import rebuilt
+
+_OUTPUTS = {"float16": dr.float16_array_t, "float32": dr.float32_array_t, "float64": dr.float64_array_t}
+
+
+class Embedding(Module):
+    r"""Table of trained codes, one row per object, texel or word, looked up by id: :math:`y = T_{\mathrm{id}}`.
+
+    Rows are read with packet gathers in the table's precision, and only the rows read are converted to ``output``. The
+    gradient of a row is the sum over all samples that looked it up, taken in single precision and rounded once to the
+    table's; rows that none looked up get exactly zero. Outside symbolic loops, conditionals and calls the ids are
+    sorted and the sums taken in the order of the samples, so they are bitwise reproducible whatever collides.
+
+    The table is not packed with the weights of a network: it is the entry ``"data"`` of the layer's mapping, a tensor
+    ``(count, width)``, which starts uniform in :math:`\pm` ``init_scale``.
+
+    Args:
+        count: number of rows.
+        width: features in a row.
+        init_scale: bound of the initial values.
+        precision: of the table: ``"half"``, ``"single"``, or ``"auto"`` for that of the network it is allocated with.
+        output: type of the features: ``"float32"``, ``"float16"``, ``"float64"``, or ``"table"`` for the table's own.
+        out_of_range: what an id outside [0, count) that is not an error gives: ``"zero"`` for zeros without a
+            gradient, or ``"clamp"`` for the nearest row.
+        check: raise ``ValueError`` for ids out of range where ids can be looked at, which evaluates them and waits for
+            the result. In symbolic loops, conditionals and calls, in ``dr.freeze``d functions and with ``check=False``,
+            ``out_of_range`` says what becomes of them.
+        deterministic: if ``False``, gradients are summed with atomics, faster for small tables and not reproducible,
+            except within :func:`coopnet.deterministic`.
+        prefix: prepended to the name ``"data"``, to tell tables apart that share an optimizer.
+
+    Calling it takes ids, one per sample: a Dr.Jit array of any integer type, a tensor ``(samples,)`` or
+    ``(1, samples)``, a list of one array, a NumPy array, or an int. It returns ``width`` features as a nested array, or
+    as a tensor or list for those. A :class:`NeuralField` hands its coordinates on in single precision, so whole numbers
+    of a floating point type are ids, too (exact up to :math:`2^{24}`), and the layer can be its encoding or part of a
+    :class:`Composite`.
+
+    Raises:
+        ValueError: ids out of range or not whole (see ``check``), more than one per sample, a layer without table.
+        TypeError: ids of another type or backend.
+        RuntimeError: in symbolic loops, conditionals and calls: gradients within :func:`coopnet.deterministic`, and
+            in the backward pass those of half-precision tables, which would be summed in half precision.
+
+    A field of an object's id and two coordinates; and one whose caller looks codes up by integers of any size:
+
+    >>> encoding = cn.Composite([cn.Embedding(1000, 8), cn.HashGrid(2)])
+    >>> rgb = cn.NeuralField(encoding, cn.MLP(out_features=3)).build()([Float(ids), *uv])
+
+    >>> codes = cn.Embedding(1000, 8).alloc(TensorXf)
+    >>> field = cn.NeuralField(None, cn.MLP(8 + 2, 3)).build("llvm")
+    >>> rgb = field([*codes(ids), *uv])
+    >>> optimizer = drjit.opt.Adam(lr=1e-2, params=field)
+    >>> optimizer.update(codes)
+    """
+
+    _FIELDS = (
+        "count",
+        "width",
+        "init_scale",
+        "precision",
+        "output",
+        "out_of_range",
+        "check",
+        "deterministic",
+        "prefix",
+    )
+    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "table": Opaque}
+
+    in_features = 1  #: the id
+
+    def __init__(
+        self,
+        count: int = 1,
+        width: int = 1,
+        init_scale: float = 1e-2,
+        precision: str = "auto",
+        output: str = "float32",
+        out_of_range: str = "zero",
+        check: bool = True,
+        deterministic: bool = True,
+        prefix: str = "",
+    ):
+        for name, size in (("count", count), ("width", width)):
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"Embedding: {name} is {size!r}; a positive int is needed.")
+        if count * width >= 2**32:
+            raise ValueError(
+                f"Embedding: count is {count} and width {width}, {count * width} entries; fewer than 2^32 are possible."
+            )
+        number = isinstance(init_scale, (int, float)) and not isinstance(init_scale, bool)
+        if not number or not math.isfinite(init_scale) or init_scale < 0:
+            raise ValueError(f"Embedding: init_scale is {init_scale!r}; a number of at least 0 is needed.")
+        for name, value, accepted in (
+            ("precision", precision, ("auto", "half", "single")),
+            ("output", output, (*_OUTPUTS, "table")),
+            ("out_of_range", out_of_range, ("zero", "clamp")),
+            ("check", check, (True, False)),
+            ("deterministic", deterministic, (True, False)),
+        ):
+            if not isinstance(value, type(accepted[0])) or value not in accepted:
+                raise ValueError(f"Embedding: {name} is {value!r}; accepted are {', '.join(map(repr, accepted))}.")
+        if not isinstance(prefix, str):
+            raise ValueError(f"Embedding: prefix is {prefix!r}; a string is needed.")
+        self.count, self.width, self.init_scale = count, width, float(init_scale)
+        self.precision, self.output, self.out_of_range = precision, output, out_of_range
+        self.check, self.deterministic, self.prefix = check, deterministic, prefix
+        self.table = Opaque()
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        if self.table.value is None:
+            raise ValueError("Embedding: the layer has no table yet; call net = net.alloc(dtype) first.")
+        data = self.table.value.data
+        own = dr.array_t(data)
+        index, active = self._rows(_ids(x, own), dr.uint32_array_t(own))
+        leaf = own if self.output == "table" else _OUTPUTS[self.output](own)
+        features = lookup(data, index, active, leaf, self.deterministic)
+        if isinstance(x, drnn.CoopVec):
+            return drnn.CoopVec(features)
+        if isinstance(x, (list, tuple)):
+            return features
+        return dr.tensor_t(leaf)(nested(features)) if _is_tensor(x) else nested(features)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        """Rows jump from one id to the next: the derivative with respect to the id is zero."""
+        y = self(x, key)
+        zeros = [dr.zeros(type(v), dr.width(v)) for v in y]
+        return y, [rebuilt(list(zeros), x) for _ in tangents]
+
+    def _rows(self, ids: Any, uint32: type) -> tuple[Any, Any]:
+        """``(index, active)``: rows as ``UInt32``, and which of them to read."""
+        given, whole = ids, True
+        if dr.is_float_v(ids):
+            rounded = dr.round(dr.float32_array_t(uint32)(ids) if dr.is_half_v(ids) else ids)
+            whole = rounded == ids
+            # infinities and NaN don't convert
+            nearest = dr.select(rounded > 0, dr.minimum(rounded, 2**33), -1)
+            ids = dr.int64_array_t(uint32)(dr.select(rounded == 0, 0, nearest))
+        elif dr.itemsize_v(ids) < 4:
+            ids = dr.int32_array_t(uint32)(ids)  # too few bits for count
+        negative = ids < 0 if dr.is_signed_v(ids) else dr.mask_t(ids)(False)
+        if dr.is_signed_v(ids):
+            ids = (dr.uint64_array_t if dr.itemsize_v(ids) == 8 else dr.uint32_array_t)(uint32)(ids)
+        active = (ids < self.count) & ~negative
+        if self.check and not symbolic() and not frozen():
+            dr.schedule(given)
+            if not dr.all(active & whole):
+                self._complain(given, bool(dr.all(whole)))
+            return uint32(ids), dr.mask_t(uint32)(True)
+        index = uint32(dr.select(active, ids, 0))
+        if self.out_of_range == "clamp":
+            return dr.select(active | negative, index, self.count - 1), dr.mask_t(uint32)(True)
+        return index, dr.mask_t(uint32)(active)
+
+    def _complain(self, ids: Any, whole: bool) -> None:
+        if not whole:
+            raise ValueError("Embedding: ids of a floating point type must be whole numbers, but some are not.")
+        name = type(ids).__name__
+        if dr.itemsize_v(ids) < 4:
+            ids = dr.int32_array_t(type(ids))(ids)
+        low, high = dr.min(ids)[0], dr.max(ids)[0]
+        raise ValueError(
+            f"Embedding: ids ({name}) reach from {low} to {high}; they must lie in [0, {self.count}). To accept "
+            f"others, give check=False with out_of_range='clamp' or 'zero'."
+        )
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Embedding, int]:  # type: ignore[override]
+        if size not in (-1, 1):
+            raise ValueError(f"Embedding: the input has {size} features, but the layer takes 1, the id.")
+        layer = Embedding(**{name: getattr(self, name) for name in self._FIELDS})
+        leaf = dr.array_t(dtype)
+        if self.precision != "auto":
+            leaf = dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
+        samples = rng.random(dr.float32_array_t(leaf), self.count * self.width)
+        values = leaf(dr.fma(samples, 2 * self.init_scale, -self.init_scale))
+        layer.table = Opaque(Table(dr.tensor_t(leaf)(values, (self.count, self.width))))
+        return layer, self.width
+
+    def __repr__(self) -> str:
+        return f"Embedding({', '.join(f'{name}={getattr(self, name)!r}' for name in self._FIELDS)})"
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, dr.ArrayBase) and dr.is_tensor_v(x)
+
+
+def _ids(x: Any, own: type) -> Any:
+    """The ids in ``x`` as one 1D array on the backend of ``own``, in their own type."""
+    if isinstance(x, (int, np.integer, np.ndarray)) and not isinstance(x, bool):
+        return _from_numpy(np.asarray(x), own)
+    if _is_tensor(x) and x.ndim == 1:
+        x = x.array
+    kind, leaf = kinds.kind(x, "Embedding")
+    features = kinds.features(x, kind)
+    if features != 1:
+        raise ValueError(f"Embedding: the input has {features} features; one id per sample is needed.")
+    if not (dr.is_integral_v(leaf) or dr.is_float_v(leaf)) or dr.is_mask_v(leaf):
+        raise TypeError(f"Embedding: ids are {leaf.__module__}.{leaf.__name__}; integers are needed.")
+    if dr.backend_v(leaf) != dr.backend_v(own):
+        raise TypeError(
+            f"Embedding: the ids live on the {dr.backend_v(leaf).name} backend and the table on "
+            f"{dr.backend_v(own).name}; allocate the layer for the backend of its ids."
+        )
+    return dr.detach(x.array if kind == kinds.TENSOR else kinds.components(x)[0])
+
+
+def _from_numpy(x: np.ndarray, own: type) -> Any:
+    if x.dtype.kind not in "iu" or x.ndim > 1 or x.size == 0:
+        raise TypeError(
+            f"Embedding: got a NumPy array of {x.dtype} and shape {x.shape}; a 1D array of integers is needed."
+        )
+    wide, dtype = (dr.uint64_array_t, np.uint64) if x.dtype.kind == "u" else (dr.int64_array_t, np.int64)
+    return wide(own)(np.atleast_1d(x).astype(dtype))
