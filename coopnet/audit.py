@@ -13,10 +13,24 @@ import numpy as np
 
 from . import reference
 from .dropout import Dropout
+from .engine import Fork
 from .key import Key
-from .nn import Encoding, HashGrid, Identity, Module
+from .nn import (
+    Composite,
+    Embedding,
+    Encoding,
+    Fourier,
+    Grid,
+    Identity,
+    Module,
+    Permutohedral,
+    SparseProjection,
+)
+from .nn.containers import Branches
+from .nn.lattice import Lattice
 from .nn.linear import to_numpy
-from .nn.sequential import apply, flatten
+from .nn.sequential import Parallel, apply, flatten
+from .variants import GaussianDropout
 
 # Layers of drjit.nn whose twins have other names.
 _ALIASES = {"SinEncode": "Sinusoidal", "TriEncode": "Triangular", "Cast": "Identity"}
@@ -93,12 +107,10 @@ def audit(encoding: Any, network: Any, parts: list, work: type, precision: str, 
     if isinstance(encoding, (Encoding, Identity)):
         run.layer("encoding", encoding, lambda x: encoding(x, key))
     elif encoding is not None:
-        for i, layer in enumerate(flatten([encoding])):
-            run.layer(f"encoding.{i}", layer, lambda x, layer=layer: list(apply([layer], drnn.CoopVec(x), key)))
+        run.layers("encoding", [encoding])
     if work is not single:
         run.row("cast", "float16", [work(v) for v in run.values], run.exact, run.exact_here)
-    for i, layer in enumerate(flatten([network])):
-        run.layer(f"network.{i}", layer, lambda x, layer=layer: list(apply([layer], drnn.CoopVec(x), key)))
+    run.layers("network", [network])
     return Audit(dr.backend_v(single).name.lower(), precision, samples, tuple(run.rows))
 
 
@@ -110,6 +122,27 @@ class _Run:
         self.values = parts
         self.exact = self.exact_here = self._numpy(parts)
         self.rows: list[LayerAudit] = []
+
+    def layers(self, name: str, layers: list) -> None:
+        """Evaluate layers one after the other, those inside containers, too."""
+        for i, layer in enumerate(flatten(layers)):
+            if isinstance(layer, Parallel):
+                self.fork(f"{name}.{i}", layer)
+            else:
+                self.layer(f"{name}.{i}", layer, lambda x, layer=layer: apply([layer], drnn.CoopVec(x), self.key))
+
+    def fork(self, name: str, layer: Parallel) -> None:
+        """Evaluate the bodies of a container, and merge them."""
+        start, ends = (self.values, self.exact, self.exact_here), []
+        for label, body in zip(getattr(layer, "names", ("body", "body")), layer.bodies(), strict=True):
+            self.values, self.exact, self.exact_here = start
+            self.layers(f"{name}.{label}", body)
+            ends.append((drnn.CoopVec(self.values), self.exact, self.exact_here))
+        values, exact, here = zip(*ends, strict=True)
+        merged = list(Fork([], layer.merge).join(values))
+        dr.eval(merged)
+        join: Any = sum if layer.merge == "sum" else np.concatenate
+        self.row(name, _short(layer), merged, join(exact), join(here))
 
     def layer(self, name: str, layer: Any, evaluate: Any) -> None:
         """Evaluate a layer and its twin, which also starts from what the layer got."""
@@ -150,22 +183,56 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
             weights, bias = to_numpy(layer)
             return reference.linear(weights, x, bias)
         if isinstance(layer, Dropout):
-            if key is None or layer.p == 0:
-                return x
-            index, step, seed = key.words_numpy(samples)
-            number = int(seed[0][0]) + (int(seed[1][0]) << 32)
-            return reference.dropout(x, layer.p, number, index, step, layer.stream or 0, layer.bits)
-        if isinstance(layer, HashGrid):
-            grid = layer.grid.value
-            names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution", "per_level_scale")
-            options = {name: getattr(layer, name) for name in names}
-            scales = [grid._level_scale(level) for level in range(layer.n_levels)]
-            return reference.hash_grid(x, dr.detach(grid.data).numpy(), **options, level_scales=scales)
+            return _dropout(layer, x, key, samples)
+        if isinstance(layer, Composite):
+            return _composite(layer, x, key, samples)
+        if isinstance(layer, Lattice):
+            return _lattice(layer, x)
+        if isinstance(layer, Fourier):
+            data = dr.detach(layer.frequencies.value.data).numpy()
+            return reference.fourier(x, data.reshape(layer.n_frequencies, -1))
+        if isinstance(layer, Embedding):
+            table = dr.detach(layer.table.value.data).numpy()
+            return reference.embedding(np.rint(x[0]).astype(np.int64), table, layer.out_of_range)
+        if isinstance(layer, SparseProjection):
+            return reference.sparse_projection(x, layer.out_features, layer.density, layer.seed)
         twin = reference.OPS.get(_ALIASES.get(cls.__name__, cls.__name__))
         if twin is None:
             return None
         arguments = _arguments(layer, twin)
         return None if arguments is None else np.asarray(twin(x, **arguments), np.float64)
+
+
+def _dropout(layer: Dropout, x: np.ndarray, key: Key | None, samples: int) -> np.ndarray:
+    p = float(dr.detach(layer.p)[0]) if isinstance(layer.p, dr.ArrayBase) else layer.p
+    if key is None or p == 0:
+        return x
+    index, step, seed = key.words_numpy(samples)
+    number = int(seed[0][0]) + (int(seed[1][0]) << 32)
+    twin = reference.OPS[type(layer).__name__]
+    bits = () if isinstance(layer, GaussianDropout) else (layer.bits,)
+    return np.asarray(twin(x, p, number, index, step, layer.stream or 0, *bits))
+
+
+def _composite(layer: Composite, x: np.ndarray, key: Key | None, samples: int) -> np.ndarray | None:
+    twins = [(begin, n, _twin(e, x[begin : begin + n], key, samples)) for e, begin, n in layer.parts(len(x))]
+    if any(y is None for *_, y in twins):
+        return None
+    values: Any = [(begin, n, (lambda y: lambda _: y)(y)) for begin, n, y in twins]
+    return reference.composite(x, values, layer.reduction)
+
+
+def _lattice(layer: Lattice, x: np.ndarray) -> np.ndarray:
+    grid = layer.grid.value
+    names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution")
+    options = {name: getattr(layer, name) for name in names} | {"per_level_scale": grid.per_level_scale}
+    options["level_scales"] = [grid._level_scale(level) for level in range(layer.n_levels)]
+    table = dr.detach(grid.data).numpy()
+    if isinstance(layer, Permutohedral):
+        return reference.permutohedral(x, table, **options)
+    if isinstance(layer, Grid):
+        options |= {"storage": layer.storage, "multiple": 8}
+    return reference.hash_grid(x, table, **options, interpolation=grid.interpolation)
 
 
 def _arguments(layer: Any, twin: Any) -> dict[str, Any] | None:
@@ -204,7 +271,7 @@ def _is_relu(layer: Any) -> bool:
 def _short(layer: Any) -> str:
     if isinstance(layer, drnn.Linear):
         return f"Linear({layer.config[0]}, {layer.config[1]})"
-    return type(layer).__name__
+    return "Heads" if isinstance(layer, Branches) else type(layer).__name__
 
 
 def _number(value: float | None) -> str:

@@ -164,3 +164,81 @@ def test_single_precision_weights_on_cuda():
     check_precision(OnCPU, "Linear")
     with pytest.raises(TypeError, match=r"Linear: the packed weights are Float32, but CUDA's .* half precision only"):
         check_precision(Float, "Linear")
+
+
+GRID = dict(n_levels=3, hashmap_size=2**7, base_resolution=4, init_scale=0.5)
+#: Layers that do nothing by default, or too much.
+EXAMPLES = {
+    "Composite": lambda: cn.Composite([cn.Frequency(2), cn.Grid(1, "dense", **GRID), cn.Identity(2.0)], [1, 1, 1]),
+    "Embedding": lambda: cn.Embedding(5, 4),
+    "Grid": lambda: cn.Grid(storage="tiled", interpolation="smoothstep", **GRID),
+    "HashGrid": lambda: cn.HashGrid(**GRID),
+    "Heads": lambda: cn.Heads(cn.Linear(3, 4), {"a": cn.Tanh(), "b": cn.Residual(cn.Linear(-1, 4))}),
+    "Identity": lambda: cn.Identity(-2.0, 0.5),
+    "Linear": lambda: cn.Linear(3, 4),
+    "MLP": lambda: cn.MLP(3, 2, 4, 1),
+    "Permutohedral": lambda: cn.Permutohedral(**GRID),
+    "Residual": lambda: cn.Residual(cn.Sequential(cn.Linear(3, 3), cn.GELU(), cn.DropPath(0.3))),
+    "Sequential": lambda: cn.Sequential(cn.Linear(3, 4), cn.Tanh()),
+    "SIREN": lambda: cn.SIREN(3, width=8, depth=1, omega_0=3.0),
+    "Skip": lambda: cn.Skip(cn.Sequential(cn.Linear(3, 2), cn.Sine())),
+    "Softplus": lambda: cn.Softplus(10.0),
+    "SparseProjection": lambda: cn.SparseProjection(out_features=4, density=0.6),
+    "Squareplus": lambda: cn.Squareplus(10.0),
+    "Triangular": lambda: cn.Triangular(3),
+}
+
+
+def layers():
+    found = {name: getattr(space, name) for space in (cn.nn, cn) for name in space.__all__}
+    base = (cn.Module, cn.nn.Activation, cn.nn.Encoding, cn.NeuralField)
+    return {n: c for n, c in found.items() if isinstance(c, type) and issubclass(c, drnn.Module) and c not in base}
+
+
+@pytest.mark.parametrize("name", layers())
+def test_every_layer_has_a_twin(ns, backend, name):
+    """Found with its parameters, in the network and, where it can be one, as the encoding."""
+    size = 1 if name == "Embedding" else 3
+    x = np.random.default_rng(0).random((size, 200)).astype(np.float32)
+    p = getattr(ns, f"Array{size}f")(np.floor(5 * x) if name == "Embedding" else x)
+    make = EXAMPLES.get(name, layers()[name])
+    for inside in (True, False):
+        layer = make()
+        encodes = isinstance(layer, (cn.nn.Encoding, cn.Identity, cn.Embedding))
+        if inside:
+            field = cn.NeuralField(None, cn.Sequential(layer), in_features=size)
+        elif encodes:
+            field = cn.NeuralField(layer, cn.Linear(-1, 2), in_features=size)
+        else:
+            continue
+        report = field.build(backend).audit(p, cn.Key(2**40 + 3, step=2))
+        assert not report.unknown, f"coopnet.{name} has no twin that audits find"
+        assert report.finite
+        half = backend == "cuda"
+        # half-precision coordinates miss their cells and periods
+        limit = (0.3 if inside and encodes else 3e-2) if half else 2e-5
+        for row in report.layers:
+            assert row.rms_error < limit, row
+
+
+def test_rows_of_containers(ns, backend):
+    """Containers are taken apart, and what they merge is compared, too."""
+    net = cn.Sequential(
+        cn.Linear(2, 4),
+        cn.Residual(cn.Sequential(cn.Linear(4, 4), cn.ReLU())),
+        cn.Heads(None, {"a": cn.Linear(4, 1), "b": cn.Skip(cn.Linear(4, 2))}),
+    )
+    field = cn.NeuralField(None, net).build(backend)
+    rows = [r for r in field.audit(coordinates(ns)).layers if r.name != "cast"]
+    assert [(r.name, r.layer) for r in rows] == [
+        ("network.0", "Linear(2, 4)"),
+        ("network.1.body.0", "Linear(4, 4)"),
+        ("network.1.body.1", "ReLU"),
+        ("network.1", "Residual"),
+        ("network.2.a.0", "Linear(4, 1)"),
+        ("network.2.b.0.body.0", "Linear(4, 2)"),
+        ("network.2.b.0", "Skip"),
+        ("network.2", "Heads"),
+    ]
+    assert [r.features for r in rows] == [4, 4, 4, 4, 1, 2, 6, 7]
+    assert all(r.rms_error < (2e-2 if backend == "cuda" else 1e-5) for r in rows)

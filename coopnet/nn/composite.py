@@ -129,7 +129,7 @@ class Composite(Encoding):
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
 
     def _features(self, coordinates: list) -> list:
-        parts = [list(e(coordinates[begin : begin + n])) for e, begin, n in self._parts(len(coordinates))]
+        parts = [list(e(coordinates[begin : begin + n])) for e, begin, n in self.parts(len(coordinates))]
         if self.reduction == "concatenation":
             return [f for part in parts for f in part]
         combine: Any = sum if self.reduction == "sum" else math.prod
@@ -137,7 +137,7 @@ class Composite(Encoding):
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         jets = []
-        for e, begin, n in self._parts(len(coordinates)):
+        for e, begin, n in self.parts(len(coordinates)):
             y, moved = e.jvp(coordinates[begin : begin + n], [t[begin : begin + n] for t in tangents])
             jets.append([list(y), *map(list, moved)])
         ys, *dys = zip(*jets, strict=True)
@@ -156,7 +156,7 @@ class Composite(Encoding):
         ]
         return [math.prod(vs) for vs in zip(*ys, strict=True)], moved
 
-    def _parts(self, size: int) -> list[tuple[Any, int, int]]:
+    def parts(self, size: int) -> list[tuple[Any, int, int]]:
         """(encoding, first coordinate, number of coordinates) of all that have any."""
         self._check_ranges(size)
         ranges = self._ranges(size)
