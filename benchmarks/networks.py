@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import gc
 import itertools
 import json
 import os
@@ -158,6 +159,8 @@ class DrJitPeer(Peer):
     def peak_bytes(self, call: Callable[[int], Any]) -> int:
         dr = self.dr
         backend = dr.backend_v(self.leaf)
+        gc.collect()
+        dr.flush_malloc_cache()  # blocks that are cached for reuse count, too
         dr.detail.malloc_clear_statistics()
         call(1)
         return dr.detail.malloc_watermark(backend)

@@ -218,8 +218,10 @@ def _composite(layer: Composite, x: np.ndarray, key: Key | None, samples: int) -
     twins = [(begin, n, _twin(e, x[begin : begin + n], key, samples)) for e, begin, n in layer.parts(len(x))]
     if any(y is None for *_, y in twins):
         return None
-    values: Any = [(begin, n, (lambda y: lambda _: y)(y)) for begin, n, y in twins]
-    return reference.composite(x, values, layer.reduction)
+    values = np.concatenate([y for *_, y in twins])
+    ends = np.cumsum([len(y) for *_, y in twins])
+    parts = [(end - len(y), len(y), np.asarray) for end, (*_, y) in zip(ends, twins, strict=True)]
+    return reference.composite(values, parts, layer.reduction)
 
 
 def _lattice(layer: Lattice, x: np.ndarray) -> np.ndarray:

@@ -241,4 +241,8 @@ def test_an_embedding_is_numpy_indexing(ns, dtype, name):
             with np.errstate(over="ignore"):
                 expected = expected.astype(output)
         y = layer(getattr(ns, name)(ids)).numpy()
+        if output != "table":
+            # a conversion may choose which of the NaN it makes
+            assert np.array_equal(np.isnan(y), np.isnan(expected))
+            y, expected = np.nan_to_num(y, nan=1.0), np.nan_to_num(expected, nan=1.0)
         assert y.dtype == expected.dtype and y.tobytes() == np.ascontiguousarray(expected).tobytes()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.engine.segments import sort, sum_rows
+from coopnet.engine.segments import sort, sum_rows, sum_rows_fixed
 
 DTYPES = {"half": np.float16, "single": np.float32, "double": np.float64}
 EPSILON = {"half": 2**-11, "single": 1e-6, "double": 1e-6}  # of features and gradients, which single precision limits
@@ -53,15 +53,23 @@ def random_ids(ns, count, n, seed=2):
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 4096, 4097, 20_000])
 @pytest.mark.parametrize("count, width", [(1, 1), (7, 3), (5000, 16)])
-def test_sum_rows(ns, n, count, width):
+@pytest.mark.parametrize("sums", [sum_rows, sum_rows_fixed])
+def test_sum_rows(ns, n, count, width, sums):
     """Blocks that are full or not, segments that cross none, one or many, and one pass or several."""
     rng = np.random.default_rng(n)
     rows = rng.integers(-8, 9, (width, n)).astype(np.float32)  # sums are exact
     index = np.minimum(rng.integers(0, count + 1, n) * rng.integers(0, 2, n), count).astype(np.uint32)
     expected = np.zeros((count + 1, width))
     np.add.at(expected, index, rows.T)
-    y = sum_rows([ns.Float(v) for v in rows], ns.UInt32(index), count)
+    y = sums([ns.Float(v) for v in rows], ns.UInt32(index), count)
     np.testing.assert_array_equal(y.numpy().reshape(count, width), expected[:count])
+
+
+def test_fixed_sums_keep_small_rows_and_what_is_not_finite(ns):
+    rows = np.array([[1e4, 1e-4, np.inf, 2e-4, 1.0, np.nan]], np.float32)
+    y = sum_rows_fixed([ns.Float(v) for v in rows], ns.UInt32([0, 1, 2, 1, 0, 4]), 5).numpy()
+    np.testing.assert_allclose(y[[0, 1, 3]], [10001, 3e-4, 0], rtol=1e-6)
+    assert np.isnan(y[[2, 4]]).all()
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2047, 2048, 2**22 + 5, 2**32 - 1])
@@ -331,8 +339,8 @@ def test_in_virtual_calls(ns):
 
 
 @pytest.mark.parametrize("precision", ["half", "single"])
-def test_training_in_a_frozen_function(ns, precision):
-    """Codes go to the targets of their ids; recorded once, with the same bits as without recording."""
+def test_training_in_a_frozen_function(ns, backend, precision):
+    """Codes go to the targets of their ids; recorded once, on LLVM with the same bits as without recording."""
     target = np.random.default_rng(0).normal(size=(30, 3))
     results = []
     for wrap in (dr.freeze, lambda f: f):
@@ -357,7 +365,8 @@ def test_training_in_a_frozen_function(ns, precision):
         results.append(layer["data"].numpy().copy())
         if wrap is dr.freeze:
             assert step.n_recordings <= 3  # the first steps meet a new table and optimizer
-    assert results[0].tobytes() == results[1].tobytes()
+    if backend == "llvm":
+        assert results[0].tobytes() == results[1].tobytes()
     np.testing.assert_allclose(results[0][:29], target[:29], atol=0.02)
     _, start = table(ns, 30, 3, precision)
     np.testing.assert_array_equal(results[0][29], start[29])  # never used

@@ -7,8 +7,8 @@ from typing import Any
 import drjit as dr
 
 from .modes import is_deterministic
-from .segments import nested_type, sum_rows
-from .stages import symbolic
+from .segments import nested_type, sum_rows, sum_rows_fixed
+from .stages import frozen, symbolic
 
 
 class Table:
@@ -83,7 +83,9 @@ class _RowsOp(dr.CustomOp):
         wide = dr.float64_array_t(self.table) if double else dr.float32_array_t(self.table)
         dy = [wide(v) for v in self.grad_out()]
         if self.settings.exact:
-            sums = sum_rows(dy, dr.select(self.active, self.index, count), count)
+            # The permutation of a sort on the GPU does not survive being replayed: Dr.Jit 1.5 crashes.
+            replayed = frozen() and dr.backend_v(wide) == dr.JitBackend.CUDA
+            sums = (sum_rows_fixed if replayed else sum_rows)(dy, dr.select(self.active, self.index, count), count)
         else:
             sums = dr.zeros(wide, count * width)
             dr.scatter_reduce(dr.ReduceOp.Add, sums, nested_type(wide)(dy), self.index, self.active)

@@ -119,3 +119,31 @@ def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: in
         dr.scatter(ids, value, 2 * b + k, g == 0, mode=dr.ReduceMode.Permute)
     dr.eval(open_ends, ids, sums)
     return open_ends, ids
+
+
+def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
+    r"""The same as :func:`sum_rows`, in fixed point: as 64-bit integers, which add up to the same in any order.
+
+    Rounds to a common unit, chosen from the largest entry so that no sum can overflow: about :math:`62 -
+    \log_2(\mathrm{rows})` bits below it are kept, however small a row is against the others. Needs twice the memory and
+    atomics, and evaluates nothing in between that ``dr.freeze`` could not replay.
+    """
+    leaf, width = type(rows[0]), len(rows)
+    int64, uint32 = dr.int64_array_t(leaf), type(index)
+    packed = nested_type(leaf)(rows)
+    finite = dr.isfinite(packed)
+    largest = dr.max(dr.max(dr.select(finite, dr.abs(packed), 0), axis=0))
+    # floor() makes the scale a power of two, by which dividing is exact; the bounds keep it finite
+    exponent = dr.clip(dr.floor(61 - dr.log2(largest) - dr.log2(leaf(dr.opaque_width(index)))), -120, 120)
+    scale = dr.select(largest > 0, dr.exp2(exponent), 1)
+    dr.eval(scale)
+    sums, broken = dr.zeros(int64, count * width), dr.zeros(uint32, count * width)
+    inside = index < count
+    for k in range(width):
+        place = index * width + k
+        value = dr.select(finite[k], packed[k] * scale, 0)
+        dr.scatter_reduce(dr.ReduceOp.Add, sums, int64(dr.round(value)), place, inside)
+        dr.scatter_reduce(dr.ReduceOp.Max, broken, uint32(1), place, inside & ~finite[k])
+    dr.eval(sums, broken)
+    # an infinity or NaN must not vanish: the loss scaler looks for it
+    return dr.select(broken == 0, leaf(sums) / scale, dr.nan)
