@@ -215,13 +215,15 @@ def _dropout(layer: Dropout, x: np.ndarray, key: Key | None, samples: int) -> np
 
 
 def _composite(layer: Composite, x: np.ndarray, key: Key | None, samples: int) -> np.ndarray | None:
-    twins = [(begin, n, _twin(e, x[begin : begin + n], key, samples)) for e, begin, n in layer.parts(len(x))]
-    if any(y is None for *_, y in twins):
-        return None
-    values = np.concatenate([y for *_, y in twins])
-    ends = np.cumsum([len(y) for *_, y in twins])
-    parts = [(end - len(y), len(y), np.asarray) for end, (*_, y) in zip(ends, twins, strict=True)]
-    return reference.composite(values, parts, layer.reduction)
+    values: list[np.ndarray] = []
+    for encoding, begin, n in layer.parts(len(x)):
+        y = _twin(encoding, x[begin : begin + n], key, samples)
+        if y is None:
+            return None
+        values.append(y)
+    ends = np.cumsum([len(y) for y in values])
+    parts = [(end - len(y), len(y), np.asarray) for end, y in zip(ends, values, strict=True)]
+    return reference.composite(np.concatenate(values), parts, layer.reduction)
 
 
 def _lattice(layer: Lattice, x: np.ndarray) -> np.ndarray:
