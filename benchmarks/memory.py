@@ -49,7 +49,9 @@ class DrJit:
         dr, ns = self.dr, self.ns
         leaf = ns.Float16 if dtype == "float16" else ns.Float
         count = size if self.name != "coopnet-list" else size // rows
-        parts = [leaf(ns.Float(dr.arange(ns.UInt32, count) % 1024) * 2**-10 + 1) for _ in range(size // count)]
+        # rows that differ: of equal expressions Dr.Jit evaluates one
+        lane = dr.arange(ns.UInt32, count)
+        parts = [leaf(ns.Float((lane + row) % 1024) * 2**-10 + 1) for row in range(size // count)]
         dr.eval(parts)
         dr.sync_thread()
         self.x = parts if self.name == "coopnet-list" else dr.tensor_t(leaf)(parts[0], (rows, size // rows))
