@@ -103,6 +103,9 @@ def gradient_norm(params: Any) -> Any:
     Returns:
         Single-precision array of width 1; the squares are summed in single precision, whatever the parameters are.
 
+    Raises:
+        TypeError, ValueError: ``params`` is something else, or empty.
+
     >>> dr.backward(loss)
     >>> norm = cn.training.gradient_norm(opt)
     """
@@ -250,7 +253,12 @@ def _spread(where: str, net: Any, factors: Mapping[str, float], rest: float) -> 
 
 
 def decay_masks(net: Module, biases: bool = False) -> dict[str, Any]:
-    """1 for what :func:`decay_weights` shrinks and 0 for the rest, for every entry of the mapping ``net``."""
+    """1 for what :func:`decay_weights` shrinks and 0 for the rest, for every entry of the mapping ``net``.
+
+    Arguments and errors as there; returns flat single-precision arrays, as :func:`layer_multipliers`.
+
+    >>> masks = cn.training.decay_masks(net)
+    """
     return _spread("decay_masks", net, {name: 1.0 for name, _, _ in _chosen("decay_masks", net, biases)}, 0.0)
 
 
@@ -343,6 +351,8 @@ class EMA:
         half-precision weights in single precision).
 
         Raises ``ValueError`` if names or sizes are others than at the start.
+
+        >>> ema.update(opt)
         """
         values = _leaves("EMA.update", params)
         for name, average in self.average.items():
@@ -353,14 +363,25 @@ class EMA:
         dr.schedule(self.average)
 
     def apply(self, net: Module) -> None:
-        """Write the average into ``net``, rounded to the type of its parameters."""
+        """Write the average into ``net``, rounded to the type of its parameters.
+
+        Raises ``TypeError`` or ``ValueError`` for a network that is not the one that was averaged.
+
+        >>> ema.apply(net)
+        """
         _check_averaged("EMA.apply", net, self.average)
         for name, average in self.average.items():
             _write(net, name, average)
 
     @contextmanager
     def applied(self, net: Module) -> Iterator[Module]:
-        """A ``with`` block in which ``net`` has the average for weights; it gets its own back at the end."""
+        """A ``with`` block in which ``net`` has the average for weights; it gets its own back at the end.
+
+        Raises as :meth:`apply`.
+
+        >>> with ema.applied(net):
+        ...     averaged = net.matrix("layers.0.weights")
+        """
         _check_averaged("EMA.applied", net, self.average)
         before = {name: dr.copy(dr.detach(value).array) for name, value in net.items()}
         self.apply(net)
