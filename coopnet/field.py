@@ -149,7 +149,8 @@ class NeuralField(Module):
         Costs about as much as ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again:
         ``dr.backward`` of a loss on it gives second derivatives with respect to parameters and coordinates. ReLU has
         none, triangle waves and hash grids only mixed ones within a cell: use :class:`Softplus`, :class:`Sine` or
-        :class:`Tanh` for losses on curvature, and :func:`numerical_gradient` for smoother ones on grids.
+        :class:`Tanh` for losses on curvature (``docs/derivatives.md`` has the Laplacian), and
+        :func:`numerical_gradient` for smoother ones on grids.
 
         Args:
             p, key: as in a call; value and gradient see the same dropout masks.

@@ -67,7 +67,7 @@ def surroundings(ns, backend, name):
     field.update(scope["opt"])
     scope["loss"] = dr.mean(field(scope["p"])[0])
     matrix = rng.random((4096, 8)).astype(np.float32)
-    grid = cn.HashGrid(2, n_levels=2, hashmap_size=2**6)
+    gridded = cn.NeuralField(cn.HashGrid(2, n_levels=2, hashmap_size=2**6), cn.MLP(out_features=3)).build(backend)
     return scope | {
         "SphericalHarmonics": {"direction": ns.Array3f(u, v, w)},
         "Heads": {"p": ns.Array3f(u, v, w)},
@@ -75,7 +75,7 @@ def surroundings(ns, backend, name):
         "SparseProjection": {"x": matrix, "TensorXf": ns.TensorXf},
         "mc_dropout": {"x": u, "field": cn.NeuralField(None, cn.MLP(1, 1, 8, 1, dropout=0.1)).build(backend)},
         "seeded_dropout": {"x": u, "TensorXf": ns.TensorXf},
-        "layer_multipliers": {"field": cn.NeuralField(grid, cn.MLP(out_features=3)).build(backend)},
+        "layer_multipliers": {"field": gridded, "opt": dr.opt.Adam(lr=1e-3, params=gridded)},
         "EMA.apply": {"net": field},
         "EMA.applied": {"net": field},
         "io.atomic_write": {"atomic_write": cn.io.atomic_write, "figure": Figure()},

@@ -190,8 +190,9 @@ def _set_grad(value: Any, grad: Any) -> None:
 def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]:
     """Factors of the learning rate, entry by entry, from factors of layers.
 
-    For ``fit(..., multipliers=...)``, or to multiply learning rates or steps by hand: those of an adaptive optimizer,
-    whose steps don't depend on the scale of gradients.
+    For ``fit(..., multipliers=...)``, which takes ``rates``, or for a training loop of one's own (second example; an
+    adaptive optimizer's steps don't depend on the scale of gradients, but on its rate). There, set the rates anew
+    before every step: Dr.Jit 1.5.0 multiplies those that are arrays, in place, by the size of the step.
 
     Args:
         net: an allocated :class:`Module`.
@@ -206,6 +207,9 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
             or no number.
 
     >>> cn.fit(field, batch, 1000, multipliers={"layers.0": 0.1, "encoding": 0})
+    >>> factors = cn.training.layer_multipliers(field, {"layers.0": 0.1, "encoding": 0})
+    >>> opt.set_learning_rate({name: 1e-2 * factor for name, factor in factors.items()})
+    >>> opt.step()
     """
     return _spread("layer_multipliers", net, _factors("layer_multipliers", net, rates), 0.0)
 
