@@ -48,7 +48,13 @@ _CURE_OPTIX = (
 
 
 class BackendError(RuntimeError):
-    """A backend is missing or unusable. The message says what was looked for and what mends it."""
+    """A backend is missing or unusable. The message says what was looked for and what mends it.
+
+    >>> try:
+    ...     field = field.build("cuda")
+    ... except cn.BackendError as error:
+    ...     print(error)
+    """
 
 
 # --------------------------------------------------------------------------------------------------

@@ -295,6 +295,9 @@ class Dropout(drnn.Module):
             evaluation order when it is allocated (numbers given by hand are left out); a layer called on its own
             before that uses 0.
 
+    Raises:
+        TypeError, ValueError: ``p``, ``bits`` or ``stream`` out of range or of another type, as for :func:`dropout`.
+
     >>> net = cn.Sequential(cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
     """
 

@@ -39,6 +39,10 @@ class NeuralField(Module):
         in_features: number of coordinates; -1 takes it from the encoding or the network, which is possible unless the
             encoding is one of ``drjit.nn``'s.
 
+    Raises:
+        TypeError: ``encoding`` or ``network`` is no module.
+        ValueError: ``output`` or ``in_features`` is another value.
+
     >>> field = cn.NeuralField(cn.Sinusoidal(8, in_features=2), cn.MLP(out_features=3, dropout=0.1)).build()
     >>> rgb = field(p, cn.Key(seed=0))
     """
@@ -69,6 +73,8 @@ class NeuralField(Module):
             BackendError: no such backend here.
             ValueError: unknown names; widths that don't fit; an input width that nothing states; single precision on
                 CUDA, whose cooperative vectors are half precision only.
+
+        >>> field = cn.NeuralField(cn.HashGrid(3), cn.MLP(out_features=1)).build("llvm", "half", seed=7)
         """
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
             raise ValueError(f"NeuralField.build: seed is {seed!r}; an int in [0, 2^64) is needed.")
@@ -143,7 +149,8 @@ class NeuralField(Module):
         Costs about as much as ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again:
         ``dr.backward`` of a loss on it gives second derivatives with respect to parameters and coordinates. ReLU has
         none, triangle waves and hash grids only mixed ones within a cell: use :class:`Softplus`, :class:`Sine` or
-        :class:`Tanh` for losses on curvature, and :func:`numerical_gradient` for smoother ones on grids.
+        :class:`Tanh` for losses on curvature (``docs/derivatives.md`` has the Laplacian), and
+        :func:`numerical_gradient` for smoother ones on grids.
 
         Args:
             p, key: as in a call; value and gradient see the same dropout masks.
@@ -175,6 +182,9 @@ class NeuralField(Module):
         Returns:
             A list with the gradient of every output, each in the container of ``p``: ``jacobian(p)[i][j]``. It can be
             differentiated again, and costs what :meth:`value_and_grad` does, whose remarks hold here, too.
+
+        Raises:
+            ValueError, TypeError: as a call; also for a layer without a rule for derivatives.
 
         >>> du, dv = field.jacobian(Array2f(u, v))[0]
         """
@@ -263,6 +273,9 @@ class NeuralField(Module):
         Args:
             batch: number of samples.
             frozen: inside a ``dr.freeze``d function, as in :func:`coopnet.fit`?
+
+        Raises:
+            ValueError: ``batch`` is no positive int; the field is not built.
 
         >>> print(field.explain(2**20))
         """

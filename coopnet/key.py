@@ -34,6 +34,9 @@ class Key:
     Raises:
         TypeError: a value that is no integer of these kinds.
         ValueError: an int out of range, or ``index=None`` inside a virtual call.
+
+    >>> key = cn.Key(seed=7, step=3)
+    >>> pixels = cn.Key(7, index=UInt32([12, 13, 40]))
     """
 
     seed: Any
@@ -50,7 +53,9 @@ class Key:
         """The key of another time: same seed and samples, ``step`` replaced (int or ``UInt32``).
 
         Dr.Jit wants the variables of a loop to keep their types: where the key itself is one, start from a ``UInt32``
-        step.
+        step. Raises as :class:`Key`.
+
+        >>> later = key.fold_in(4)
         """
         return Key(self.seed, self.index, step)
 

@@ -472,6 +472,64 @@ class SquareWithRule(Square):
         return x * x, [2 * x * t for t in tangents]
 
 
+def laplacian(field, p, eps):
+    """As docs/derivatives.md has it."""
+    return sum(cn.numerical_gradient(lambda q, i=i: field.value_and_grad(q)[1][i], p, eps)[i] for i in range(2))
+
+
+def test_curvature(ns, backend):
+    """Differences of exact gradients are second derivatives, and so are the weight gradients of losses on them."""
+    if backend == "cuda":
+        pytest.skip("made of what the other tests compare, and differences of half precision")
+    x, p = coordinates(ns)
+    twin, eps = Twin(ns, backend, None, "softplus"), 0.05
+    steps = eps * np.eye(2)[:, :, None]
+
+    def expected(weights=None):
+        rows = [[twin.jacobian(x + s * steps[i], weights)[1][0, i] for s in (1, -1)] for i in range(2)]
+        return sum((a - b) / (2 * eps) for a, b in rows)
+
+    dr.enable_grad(twin.field["network.weights"])
+    curvature = laplacian(twin.field, p, eps)
+    close(curvature.numpy(), expected(), 1e-4)
+    dr.backward(dr.mean(dr.square(curvature)))
+    for number, got in enumerate(weight_gradients(twin.field)):
+        places = range(0, got.size, 5)
+
+        def loss(matrix, number=number):
+            return np.mean(expected([matrix if i == number else w for i, w in enumerate(twin.weights)]) ** 2)
+
+        close(got.flat[list(places)], differences(loss, twin.weights[number], places), 1e-3)
+
+
+def test_virtual_calls(ns, backend):
+    """All three in the callables of a switch, and weight gradients through one."""
+    if backend == "cuda":
+        pytest.skip("slow to compile")
+    _, p = coordinates(ns)
+    twin = Twin(ns, backend, "sinusoidal", "softplus")
+    field, index = twin.field, dr.arange(ns.UInt32, SAMPLES) % 3
+    calls = [
+        lambda q: dr.squared_norm(field.value_and_grad(q)[1]),
+        lambda q: field.jacobian(q)[0][1],
+        lambda q: field.jvp(q, ns.Array2f(2, 0))[1][0],
+    ]
+    results = []
+    for switch in (True, False):
+        dr.disable_grad(field["network.weights"])
+        dr.enable_grad(field["network.weights"])
+        if switch:
+            y = dr.switch(index, calls, p)
+        else:
+            ys = [f(p) for f in calls]
+            y = dr.select(index == 0, ys[0], dr.select(index == 1, ys[1], ys[2]))
+        dr.backward(dr.mean(dr.square(y)))
+        results.append((dr.detach(y).numpy(), field["network.weights"].grad.numpy().copy()))
+    assert np.any(results[0][1])
+    for a, b in zip(*results, strict=True):
+        close(a, b, 1e-5)
+
+
 def test_layers_of_users(ns, backend):
     x, p = coordinates(ns, 30)
     plain, ruled = (

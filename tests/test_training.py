@@ -259,6 +259,65 @@ def test_bad_arguments(ns, backend, change, error, words):
     assert words in str(info.value)
 
 
+def test_objective_that_is_the_loss(ns, backend):
+    """Written as an objective, the mean square error takes the same steps."""
+
+    def objective(field, drawn, key):
+        p, targets = drawn
+        y = field(p, key)
+        return (dr.square(y[0] - targets[0]) + dr.square(y[1] - targets[1])) * 0.5
+
+    results = []
+    for options in ({}, {"objective": objective}):
+        field = make_field(backend)
+        result = cn.fit(field, make_batch(ns), 10, lr=1e-2, seed=3, progress=False, **options)
+        results.append((result.losses, np.concatenate([w.astype(np.float64) for w in weights(field).values()])))
+    tolerance = 5e-2 if backend == "cuda" else 1e-4
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_objective_of_gradients(ns, backend):
+    """The distance to a circle from its boundary and an eikonal loss, the batch being a PyTree of its own."""
+    net = cn.MLP(2, 1, width=16, depth=2, activation="softplus", bias=True)
+    field = cn.NeuralField(None, net).build(backend, seed=1)
+
+    def batch(key):
+        u, x, y = cn.uniform(3, key, ns.Float, 256)
+        s, c = dr.sincos(2 * math.pi * u)
+        return {"normal": ns.Array2f(c, s), "free": ns.Array2f(2 * x - 1, 2 * y - 1)}
+
+    def objective(field, drawn, key):
+        value, gradient = field.value_and_grad(0.5 * drawn["normal"], key)
+        on = 10 * dr.square(value[0]) + dr.squared_norm(gradient - drawn["normal"])
+        _, gradient = field.value_and_grad(drawn["free"], key)
+        return on + dr.square(dr.norm(gradient) - 1)
+
+    first = float(dr.mean(objective(field, batch(cn.Key(0)), cn.Key(0)))[0])
+    result = cn.fit(field, batch, 150, lr=2e-2, objective=objective, progress=False)
+    assert result.losses[0] == pytest.approx(first, rel=2e-2 if backend == "cuda" else 1e-4)
+    assert result.recordings <= 2 and np.mean(result.losses[-10:]) < 0.1 * first
+    p = batch(cn.Key(9))["free"]
+    value, gradient = field.value_and_grad(p)
+    assert np.mean(np.abs(dr.norm(gradient).numpy() - 1)) < 0.2
+    assert np.mean(np.abs(value[0].numpy() - (dr.norm(p).numpy() - 0.5))) < 0.1
+
+
+@pytest.mark.parametrize(
+    "options, error, words",
+    [
+        (dict(objective=3), TypeError, "objective is a int"),
+        (dict(objective=lambda f, d, k: 1.0, loss="l1"), ValueError, "both objective and loss ('l1')"),
+        (dict(objective=lambda f, d, k: 1.0), TypeError, "objective returned a float"),
+        (dict(objective=lambda f, d, k: f(d[0], k)), TypeError, "objective returned a ArrayXf"),
+    ],
+)
+def test_bad_objectives(ns, backend, options, error, words):
+    with pytest.raises(error, match="fit: ") as info:
+        cn.fit(make_field(backend), make_batch(ns), 1, progress=False, **options)
+    assert words in str(info.value)
+
+
 def test_targets_of_another_width(ns, backend):
     def batch(key):
         return cn.uniform(2, key, ns.Float, 8), [ns.Float(0)]

@@ -322,6 +322,38 @@ def test_frozen_layers_stay_to_the_bit(backend, ns):
         assert abs(before[name] - after[name]).max() > 1e-2, name
 
 
+def test_multipliers_by_hand(backend, ns):
+    """The docstring's way in a loop of one's own: steps times the factors."""
+    factors = {"layers.0": 0.5, "encoding": 0}
+    p, t = make_batch(ns)(cn.Key(1))
+    results = []
+    for given in (True, False):
+        field = make_field(backend)
+        before = values(field)
+        opt = Adam(lr=1e-2, params=field)
+        for _ in range(3):
+            if given:
+                spread = tr.layer_multipliers(field, factors)
+                opt.set_learning_rate({name: 1e-2 * factor for name, factor in spread.items()})
+            field.update(opt)
+            y = field(p)
+            old = values(field)
+            dr.backward(dr.mean(sum(dr.square(y[i] - t[i]) for i in range(3)) * 64))
+            opt.step()
+            field.update(opt)
+            if not given:
+                for name in NAMES:
+                    factor = 0 if "encoding" in name else 0.5 if "layers.0" in name else 1
+                    field.set_matrix(name, old[name] + factor * (field.matrix(name).astype(float) - old[name]))
+                opt.update(field)
+        results.append(values(field))
+        assert np.array_equal(results[-1]["encoding.data"], before["encoding.data"])
+        assert not np.allclose(results[-1][MATRICES[1]], before[MATRICES[1]], atol=1e-3)
+    for name in NAMES:
+        tolerance = 1e-5 if backend == "llvm" else 5e-3
+        np.testing.assert_allclose(results[0][name], results[1][name], atol=tolerance, err_msg=name)
+
+
 # ---- decay, norms, penalties and averages in fit -----------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ def deterministic(enabled: bool = True) -> Iterator[None]:
     loops or calls. On LLVM gradients outside loops are reproducible anyway.
 
     >>> with cn.deterministic():
-    ...     dr.backward(loss)
+    ...     dr.backward(dr.mean(field(p)[0]))
     """
     token = _deterministic.set(enabled)
     try:
@@ -37,7 +37,13 @@ def gradient_path(name: str) -> Iterator[None]:
     """For experiments: evaluate networks so that their weight gradients take the path ``name``.
 
     Args:
-        name: ``"auto"``, ``"spill"``, ``"banks"`` or ``"builtin"``.
+        name: ``"auto"``, ``"spill"``, ``"banks"`` or ``"builtin"`` (see ``docs/gradients.md``).
+
+    Raises:
+        ValueError: another name.
+
+    >>> with cn.gradient_path("builtin"):
+    ...     dr.backward(dr.mean(field(p)[0]))
     """
     if name not in PATHS:
         raise ValueError(f"gradient_path: name is {name!r}; accepted are {', '.join(map(repr, PATHS))}.")

@@ -72,6 +72,8 @@ def save(
         OSError: the file cannot be written; a previous one is left as it was.
         RuntimeError: called while Dr.Jit records a frozen function or a loop.
         ImportError: the package safetensors is missing.
+
+    >>> cn.save("field.safetensors", field, metadata={"scene": "kitchen"})
     """
     library = _safetensors()
     if not isinstance(field, NeuralField):
@@ -113,6 +115,8 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         OSError: the file cannot be read.
         BackendError: no such backend here.
         ImportError: the package safetensors is missing.
+
+    >>> field = cn.load("field.safetensors", backend="llvm", precision="half")
     """
     dtype, precision = storage(backend, precision, "load")
     architecture, _, tensors = _read(path, "load", training=False)
@@ -139,7 +143,10 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
-    """The architecture, metadata and all tensors of a file, as dictionaries; raises as :func:`load`."""
+    """The architecture, metadata and all tensors of a file, as dictionaries; raises as :func:`load`.
+
+    >>> weights = cn.io.read("field.safetensors").tensors["network.layers.0.weights"]
+    """
     return _read(path, "read", training=True)
 
 

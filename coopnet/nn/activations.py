@@ -15,7 +15,17 @@ from .module import Module
 
 
 class Activation(Module):
-    """Applies a function to every component of a ``CoopVec``, tensor, array, nested array or list of arrays."""
+    """Applies a function to every component of a ``CoopVec``, tensor, array, nested array or list of arrays.
+
+    Output and input agree in kind, shape and type (any floating point type; cooperative vectors are half precision on
+    CUDA). There is a float64 twin of each in ``coopnet.reference``. ``MLP`` takes activations by name, too.
+
+    Raises:
+        TypeError: the input is a NumPy array, no floating point array, or of no known kind.
+        ValueError: the input is empty.
+
+    >>> y = cn.ReLU()(x)
+    """
 
     function: str
 
@@ -46,13 +56,20 @@ class Activation(Module):
 
 
 class ReLU(Activation):
-    r""":math:`\max(x, 0)`; the derivative at 0 is 0."""
+    r""":math:`\max(x, 0)`; the derivative at 0 is 0. Input and output as for :class:`coopnet.nn.Activation`.
+
+    >>> net = cn.Sequential(cn.Linear(2, 64), cn.ReLU(), cn.Linear(64, 1))
+    """
 
     function = "relu"
 
 
 class LeakyReLU(Activation):
-    r""":math:`\max(x, 0) + a \min(x, 0)` with ``negative_slope`` :math:`a`; the derivative at 0 is :math:`a`."""
+    r""":math:`\max(x, 0) + a \min(x, 0)` with ``negative_slope`` :math:`a`; the derivative at 0 is :math:`a`.
+    ``ValueError`` unless it is a finite number. Input and output as for :class:`coopnet.nn.Activation`.
+
+    >>> y = cn.LeakyReLU(negative_slope=0.1)(x)
+    """
 
     DRJIT_STRUCT = {"negative_slope": float}
     function = "leaky_relu"
@@ -68,13 +85,20 @@ class LeakyReLU(Activation):
 
 
 class Tanh(Activation):
-    r""":math:`\tanh x`."""
+    r""":math:`\tanh x`. Input and output as for :class:`coopnet.nn.Activation`.
+
+    >>> y = cn.Tanh()(x)
+    """
 
     function = "tanh"
 
 
 class Sigmoid(Activation):
-    r""":math:`1 / (1 + e^{-x})`; on cooperative vectors :math:`\tfrac12 \tanh(\tfrac12 x) + \tfrac12`."""
+    r""":math:`1 / (1 + e^{-x})`; on cooperative vectors :math:`\tfrac12 \tanh(\tfrac12 x) + \tfrac12`. Input and
+    output as for :class:`coopnet.nn.Activation`.
+
+    >>> net = cn.MLP(2, 3, output_activation=cn.Sigmoid())
+    """
 
     function = "sigmoid"
 
@@ -97,7 +121,11 @@ class _Sharp(Activation):
 
 class Softplus(_Sharp):
     r""":math:`\log(1 + e^{\beta x}) / \beta`, evaluated as :math:`\max(x, 0) + \log(1 + e^{-\beta|x|}) / \beta`, which
-    cannot overflow. The larger ``beta``, the closer to ReLU; tiny-cuda-nn's ``"Softplus"`` has 10."""
+    cannot overflow. The larger ``beta``, the closer to ReLU; tiny-cuda-nn's ``"Softplus"`` has 10. ``ValueError``
+    unless it is a positive number. Input and output as for :class:`coopnet.nn.Activation`.
+
+    >>> net = cn.MLP(3, 1, activation=cn.Softplus(beta=100.0))  # of a smooth signed distance
+    """
 
     function = "softplus"
 
@@ -107,6 +135,9 @@ class Squareplus(_Sharp):
     without exponentials. The larger ``beta``, the closer to ReLU; tiny-cuda-nn's ``"Squareplus"`` has 10.
 
     Evaluated as :math:`(\max(X, 0) + 2 / (|X| + \sqrt{X^2 + 4})) / \beta`, without cancellation, in single precision.
+    ``ValueError`` unless ``beta`` is a positive number. Input and output as for :class:`coopnet.nn.Activation`.
+
+    >>> y = cn.Squareplus(beta=10.0)(x)
     """
 
     function = "squareplus"
@@ -114,19 +145,31 @@ class Squareplus(_Sharp):
 
 class GELU(Activation):
     r""":math:`\tfrac{x}{2}\bigl(1 + \tanh(\sqrt{2/\pi}\,(x + 0.044715\,x^3))\bigr)`, the hyperbolic tangent form of
-    Hendrycks and Gimpel 2016 (PyTorch's ``approximate="tanh"``), at most 5e-4 from :math:`x \Phi(x)`."""
+    Hendrycks and Gimpel 2016 (PyTorch's ``approximate="tanh"``), at most 5e-4 from :math:`x \Phi(x)`.
+    Input and output as for :class:`coopnet.nn.Activation`.
+
+    >>> y = cn.GELU()(x)
+    """
 
     function = "gelu"
 
 
 class SiLU(Activation):
-    r""":math:`x / (1 + e^{-x})` (Elfwing et al. 2018; also called Swish)."""
+    r""":math:`x / (1 + e^{-x})` (Elfwing et al. 2018; also called Swish). Input and output as for
+    :class:`coopnet.nn.Activation`.
+
+    >>> y = cn.SiLU()(x)
+    """
 
     function = "silu"
 
 
 class Sine(Activation):
-    r""":math:`\sin(\omega x)` with frequency ``omega`` (Sitzmann et al. 2020 use 30 in the first layer)."""
+    r""":math:`\sin(\omega x)` with frequency ``omega`` (Sitzmann et al. 2020 use 30 in the first layer).
+    ``ValueError`` unless it is a finite number. Input and output as for :class:`coopnet.nn.Activation`.
+
+    >>> net = cn.MLP(2, 1, activation=cn.Sine(30.0), init="siren")
+    """
 
     DRJIT_STRUCT = {"omega": float}
     function = "sine"
@@ -142,13 +185,18 @@ class Sine(Activation):
 
 
 class Exp(Activation):
-    r""":math:`e^x`."""
+    r""":math:`e^x`, which overflows half precision from :math:`x = 11.1` on. Input and output as for
+    :class:`coopnet.nn.Activation`.
+
+    >>> net = cn.MLP(3, 1, output_activation=cn.Exp())  # of a density
+    """
 
     function = "exp"
 
 
 class Identity(Activation):
     r""":math:`\mathrm{scale} \cdot x + \mathrm{offset}`, by default :math:`x` itself: an activation or an encoding.
+    ``ValueError`` unless both are finite numbers. Input and output as for :class:`coopnet.nn.Activation`.
 
     >>> centered = cn.Identity(scale=2.0, offset=-1.0)  # [0, 1] to [-1, 1]
     """

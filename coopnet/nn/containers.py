@@ -61,6 +61,9 @@ class Skip(Parallel):
     Args:
         body: a layer or network of any width.
 
+    Raises:
+        TypeError: ``body`` is no module.
+
     >>> net = cn.Sequential(cn.Skip(cn.MLP(60, 256, 256, 4, output_activation="relu")), cn.MLP(out_features=4))
     """
 
@@ -152,6 +155,10 @@ class Heads(Sequential):
         """The outputs by name, in containers of the kind of ``y``: what the network, or a field of it, returned.
 
         Raises ``ValueError`` if the network has no weights yet or ``y`` is not as wide as its output.
+
+        >>> net = cn.Heads(cn.Linear(2, 8), {"a": cn.Linear(-1, 1), "b": cn.Linear(-1, 2)})
+        >>> field = cn.NeuralField(None, net).build()
+        >>> color = field.network.split(field(p))["b"]
         """
         names, sizes = self.layers[-1].names, self.layers[-1].sizes
         if not sizes:

@@ -21,6 +21,24 @@ class Encoding(Module):
     Lists and tuples come back as a list, arrays as a nested ``ArrayXf``, the others as what they were. To write one,
     implement ``width(size)``, ``_features(coordinates)`` on a list of arrays, and ``_alloc`` (see :class:`Module`); for
     derivatives also ``_moved(coordinates, tangents)``, which returns the features and a list of tangents of them.
+    ``_features`` and ``_moved`` get single precision, or double if the input is.
+
+    Raises:
+        TypeError: the input is a NumPy array, or no floating point.
+        ValueError: the input has other than ``in_features`` coordinates; widths that don't fit in ``alloc``.
+
+    >>> class Square(cn.Encoding):
+    ...     in_features = -1
+    ...     def width(self, size):
+    ...         return size
+    ...     def _features(self, coordinates):
+    ...         return [v * v for v in coordinates]
+    ...     def _moved(self, coordinates, tangents):
+    ...         moved = [[2 * v * d for v, d in zip(coordinates, t)] for t in tangents]
+    ...         return self._features(coordinates), moved
+    ...     def _alloc(self, dtype, size, rng):
+    ...         return Square(), size
+    >>> field = cn.NeuralField(Square(), cn.MLP(2, 1)).build()
     """
 
     in_features: int
@@ -131,6 +149,12 @@ class Sinusoidal(_Octaves):
         octaves: number of frequencies :math:`n`.
         shift: phase :math:`s` per octave, in periods.
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
+
+    Raises:
+        ValueError: arguments out of range; an input with other than ``in_features`` coordinates.
+        TypeError: an input that is a NumPy array, or no floating point.
+
+    >>> field = cn.NeuralField(cn.Sinusoidal(6, in_features=2), cn.MLP(out_features=3)).build()
     """
 
     _layer = drnn.SinEncode
@@ -145,6 +169,9 @@ class Triangular(_Octaves):
 
     As :class:`Sinusoidal` with :math:`\cos_\triangle(t) = 1 - 4|t - \mathrm{round}(t)|` and
     :math:`\sin_\triangle(t) = \cos_\triangle(t - \tfrac14)`, at :math:`t = 2^i x + i s`.
+    Arguments, features and errors are the same, too.
+
+    >>> field = cn.NeuralField(cn.Triangular(6, in_features=2), cn.MLP(out_features=3)).build()
     """
 
     _layer = drnn.TriEncode

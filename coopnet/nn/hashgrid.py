@@ -30,6 +30,11 @@ class HashGrid(Lattice):
         init_scale: bound of the initial values.
         interpolation: ``"linear"``, ``"smoothstep"`` or ``"nearest"``; see :class:`Grid`.
 
+    Raises:
+        ValueError: arguments out of range; more coordinates than grids can have; an input of another width; no
+            parameters yet.
+        TypeError: an input of another kind or backend.
+
     >>> field = cn.NeuralField(cn.HashGrid(2), cn.MLP(out_features=3)).build()
     """
 

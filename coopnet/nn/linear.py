@@ -41,7 +41,14 @@ class Linear(drnn.Linear, Module):
         init: a name above.
         gain: factor of the initial weights.
 
-    Inputs are a ``CoopVec`` (weights packed by ``drjit.nn.pack``) or a tensor ``(in_features, samples)`` (not packed).
+    Inputs are a ``CoopVec`` (weights packed by ``drjit.nn.pack``) or a tensor ``(in_features, samples)`` (not packed),
+    of the type of the weights; outputs are of the same kind and type.
+
+    Raises:
+        ValueError: arguments out of range; an input of another width; no weights yet.
+        TypeError: an input of another kind, type or backend, or of a tensor for packed weights and vice versa.
+
+    >>> net = cn.Sequential(cn.Linear(2, 64, init="kaiming_uniform"), cn.ReLU(), cn.Linear(64, 1, init="zero"))
     """
 
     DRJIT_STRUCT = {**drnn.Linear.DRJIT_STRUCT, "layout": Constant, "init": str, "gain": float}

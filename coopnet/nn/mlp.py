@@ -31,6 +31,9 @@ class MLP(Sequential):
             others by the frequency ``omega`` of the :class:`Sine` before them, as in Sitzmann et al. 2020.
         zero_last: start the output layer at 0, so that a :class:`Residual` around the network starts as the identity.
 
+    Raises:
+        TypeError, ValueError: arguments out of range or of another type, unknown names.
+
     >>> net = cn.MLP(16, 3, width=64, depth=3, dropout=0.1)
     """
 

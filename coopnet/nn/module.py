@@ -28,6 +28,18 @@ class Module(drnn.Module):
     it), and implement ``__call__(self, x, key=None)`` and, if it has parameters or changes the width,
     ``_alloc(self, dtype, size, rng) -> (layer, width)``. Fields that contain it have derivatives with respect to their
     input if it also implements :meth:`jvp`.
+
+    >>> class Scale(cn.Module):
+    ...     DRJIT_STRUCT = {"factor": float}
+    ...     def __init__(self, factor=1.0):
+    ...         self.factor = factor
+    ...     def __call__(self, x, key=None):
+    ...         return x * self.factor
+    ...     def jvp(self, x, tangents, key=None):
+    ...         return x * self.factor, [t * self.factor for t in tangents]
+    ...     def _alloc(self, dtype, size, rng):
+    ...         return Scale(self.factor), size
+    >>> field = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 1), Scale(0.5))).build()
     """
 
     DRJIT_STRUCT: dict = {}
@@ -47,6 +59,8 @@ class Module(drnn.Module):
             TypeError: ``dtype`` is no differentiable floating point tensor type.
             ValueError: layers whose widths don't fit together.
             BackendError: the backend of ``dtype`` is missing.
+
+        >>> net = cn.MLP(out_features=3).alloc(TensorXf, size=2, rng=dr.rng(seed=1))
         """
         name = type(self).__name__
         if not (isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)):
@@ -173,7 +187,12 @@ class Module(drnn.Module):
         return key in self._slots()
 
     def update(self, other: Any = (), /, **parameters: Any) -> None:  # type: ignore[override]
-        """Push values into the parameters of the same name; a mapping may hold those of other networks, too."""
+        """Push values into the parameters of the same name; a mapping may hold those of other networks, too.
+
+        ``KeyError`` and ``ValueError`` for pairs and keywords of unknown name or another shape.
+
+        >>> field.update(opt)
+        """
         if isinstance(other, Mapping):
             for key in self:
                 if key in other:

@@ -73,6 +73,10 @@ class SparseProjection(Encoding):
     Inputs are a ``CoopVec``, a tensor or NumPy array ``(in_features, samples)``, a nested array or a list or tuple of
     arrays. The layer has no parameters and needs no ``alloc``.
 
+    Raises:
+        ValueError: arguments out of range; an input of another width.
+        TypeError: an input of another kind, or no floating point.
+
     >>> project = cn.SparseProjection(4096, 256, density=1 / 64, seed=3)
     >>> y = project(TensorXf(x))  # (4096, samples) -> (256, samples)
     >>> x2 = project.transpose(y)

@@ -32,6 +32,10 @@ class Sequential(Module):
         layers: ``Module`` instances.
         prefix: prepended to every parameter name, to tell networks apart that share an optimizer.
 
+    Raises:
+        TypeError: a layer is no module; an input of another kind, type or backend.
+        ValueError: an input of another width; no weights yet. Both before anything is traced.
+
     >>> net = cn.Sequential(cn.Sinusoidal(8), cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
     >>> net = drjit.nn.pack(net.alloc(TensorXf, size=2), layout="training")
     >>> y = net(drjit.nn.CoopVec(x), cn.Key(seed=0))

@@ -32,7 +32,10 @@ class FitResult:
 
     ``losses`` holds the mean loss of every step since step 0 (resumed runs included); ``metrics`` pairs of (step,
     value); ``skipped`` the half-precision steps dropped because of overflow; ``recordings`` how often the step was
-    traced; ``stopped`` is ``"steps"``, ``"patience"`` or ``"interrupt"``.
+    traced; ``stopped`` is ``"steps"``, ``"patience"`` or ``"interrupt"``; ``seconds`` the wall time of all runs.
+
+    >>> result = cn.fit(field, batch, 1000)
+    >>> print(result.losses[-1], result.stopped)
     """
 
     steps: int = 0
@@ -53,6 +56,7 @@ def fit(
     optimizer: Optimizer | None = None,
     lr: float | Callable[[int], float] | None = None,
     loss: str | Callable[[Any, Any], Any] = "l2",
+    objective: Callable[[NeuralField, Any, Key], Any] | None = None,
     seed: int = 0,
     penalty: Callable[[NeuralField], Any] | None = None,
     weight_decay: float = 0.0,
@@ -88,6 +92,9 @@ def fit(
             optimizer's own, if ``None``.
         loss: the name of a function in ``coopnet.training.losses``, such as ``"l2"``, ``"l1"``, ``"huber"``,
             ``"relative_l2"`` or ``"cross_entropy"``, or traced code ``(y, targets) -> loss of each sample``.
+        objective: traced code ``(field, drawn, key) -> loss of each sample``, single precision, instead of ``loss``.
+            ``drawn`` is what ``batch`` returned, which may then be any PyTree. It evaluates the field itself, as often
+            as it likes: for losses on its derivatives (see the second example).
         seed: int in [0, 2^64).
         penalty: traced code ``field -> scalar`` that is added to the loss, such as ``lambda field: 1e-4 *
             coopnet.training.l2_penalty(field)``. The losses of the result leave it out.
@@ -118,6 +125,13 @@ def fit(
             checkpoint of another run.
 
     >>> cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), checkpoint="field.safetensors", resume=True)
+
+    An eikonal loss (Gropp et al. 2020), where ``batch`` draws points in 3D:
+
+    >>> def eikonal(field, points, key):
+    ...     value, gradient = field.value_and_grad(points, key)
+    ...     return dr.square(dr.norm(gradient) - 1)
+    >>> cn.fit(sdf, points, 1000, objective=eikonal)
     """
     _check(field, batch, steps, seed, metric, metric_every, patience, checkpoint, checkpoint_every, resume)
     leaf = _leaf(field)
@@ -128,9 +142,13 @@ def fit(
     elif not isinstance(optimizer, Optimizer) or len(optimizer):
         raise ValueError("fit: optimizer must be a drjit.opt optimizer that holds no parameters yet.")
     loss_fn = loss_function(loss, "fit")
+    _check_objective(objective, loss)
     rate = _rate(optimizer.lr if lr is None else lr)
     extras = _extras(field, optimizer, penalty, weight_decay, clip_norm, multipliers, ema)
-    _check_batch(field, batch, Key(seed), loss_fn)
+    if objective is None:
+        _check_batch(field, batch, Key(seed), loss_fn)
+    else:
+        _check_losses(objective, field, batch, Key(seed))
     optimizer.update(field)
     scaler = LossScaler(f32) if field.precision == "half" else None
     result = FitResult()
@@ -139,8 +157,8 @@ def fit(
         best = restore(Path(checkpoint), field, optimizer, scaler, result, seed, ema)
     # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
     dr.make_opaque(optimizer.state)
-    frozen = dr.freeze(_step, state_fn=lambda *args: _captured(batch, loss_fn, penalty))
-    code = _Code(batch, loss_fn)  # one object for all steps: another one would be another recording
+    frozen = dr.freeze(_step, state_fn=lambda *args: _captured(batch, loss_fn, objective, penalty))
+    code = _Code(batch, loss_fn, objective)  # one object for all steps: another one would be another recording
     seed_word = dr.opaque(uint64, seed)
     pending: list[Any] = []
     start = last_write = time.monotonic()
@@ -260,8 +278,16 @@ def _no_collection() -> Iterator[None]:
 class _Code:
     """The user's functions, held where Dr.Jit's argument traversal compares them by identity."""
 
-    def __init__(self, batch: Callable, loss: Callable):
-        self.batch, self.loss = batch, loss
+    def __init__(self, batch: Callable, loss: Callable, objective: Callable | None):
+        self.batch, self.loss, self.objective = batch, loss, objective
+
+    def losses(self, field: NeuralField, key: Key) -> Any:
+        """The loss of each sample of the batch of ``key``."""
+        if self.objective is not None:
+            return self.objective(field, self.batch(key), key)
+        coordinates, targets, *pdf = self.batch(key)
+        y = field(coordinates, key)
+        return self.loss(list(y), _components(targets), **({"pdf": pdf[0]} if pdf else {}))
 
 
 class _Extras:
@@ -314,9 +340,7 @@ def _step(
     field: NeuralField, optimizer: Optimizer, scaler: LossScaler | None, code: _Code, extras: _Extras, key: Key
 ) -> Any:
     field.update(optimizer)
-    coordinates, targets, *pdf = code.batch(key)
-    y = field(coordinates, key)
-    each = code.loss(list(y), _components(targets), **({"pdf": pdf[0]} if pdf else {}))
+    each = code.losses(field, key)
     n = dr.width(each)
     value = dr.detach(each)
     dr.schedule(value)  # so that the kernel of the backward pass writes it along
@@ -420,6 +444,35 @@ def _check_batch(field: NeuralField, batch: Callable, key: Key, loss: Callable) 
         )
     if pdf:
         check_densities(pdf[0], given, "fit: batch()")
+
+
+def _check_objective(objective: Any, loss: Any) -> None:
+    if objective is None:
+        return
+    if not callable(objective):
+        raise TypeError(
+            f"fit: objective is a {type(objective).__name__}; a function (field, drawn, key) -> loss of each sample is "
+            f"needed."
+        )
+    if loss != "l2":
+        raise ValueError(f"fit: both objective and loss ({loss!r}) are given; an objective has its own.")
+
+
+def _check_losses(objective: Callable, field: NeuralField, batch: Callable, key: Key) -> None:
+    """Trace an objective without evaluating it."""
+    with dr.suspend_grad():
+        each = objective(field, batch(key), key)
+    if not isinstance(each, dr.ArrayBase) or dr.is_tensor_v(each) or dr.depth_v(each) != 1 or not _is_single(each):
+        raise TypeError(
+            f"fit: objective returned a {type(each).__name__}; a single-precision array with the loss of each sample "
+            f"is needed."
+        )
+    if dr.width(each) == 0:
+        raise ValueError("fit: objective returned no losses; the loss of each sample is needed.")
+
+
+def _is_single(value: Any) -> bool:
+    return dr.type_v(value) == dr.VarType.Float32
 
 
 def _components(value: Any) -> list:

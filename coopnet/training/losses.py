@@ -9,6 +9,9 @@ where :math:`p_i` is the density that the sample was drawn from, ``pdf``: one ar
 or ``None`` for 1. Their mean over samples then estimates the integral of :math:`\ell` whatever the density (Müller et
 al. 2021, *Neural Radiance Caching*, and tiny-cuda-nn's ``data_pdf``).
 
+Components are Dr.Jit arrays with one entry per sample, and so is the result, in their type (single precision, as fields
+return it). ``ValueError`` for unequal numbers of components, and for densities that are neither one nor one for each.
+
 *Relative* losses divide by the size of the prediction. They are differentiated as if that denominator were a constant,
 as in Lehtinen et al. 2018 (*Noise2Noise*, section 3.3) and tiny-cuda-nn: its gradient would favor predictions that are
 too large, and a noisy target would no longer be fitted by its mean.
@@ -30,19 +33,31 @@ LUMINANCE = (0.299, 0.587, 0.114)
 def l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
     r""":math:`(y - t)^2`.
 
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
     >>> loss = cn.training.l2(list(field(p)), targets, pdf=density)
     """
     return _mean("l2", lambda a, b: dr.square(a - b), y, target, pdf)
 
 
 def l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
-    r""":math:`|y - t|`."""
+    r""":math:`|y - t|`.
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.l1(list(field(p)), targets)
+    """
     return _mean("l1", lambda a, b: dr.abs(a - b), y, target, pdf)
 
 
 def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
     r""":math:`\tfrac12 e^2` for :math:`|e| \le \delta`, else :math:`\delta(|e| - \tfrac12\delta)`, with
-    :math:`e = y - t` (Huber 1964)."""
+    :math:`e = y - t` (Huber 1964).
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.huber(list(field(p)), targets, delta=0.1)
+    """
 
     def one(a: Any, b: Any) -> Any:
         e = a - b
@@ -52,12 +67,22 @@ def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
 
 
 def relative_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
-    r""":math:`|y - t| / (|y| + 0.01)`, the denominator taken as constant."""
+    r""":math:`|y - t| / (|y| + 0.01)`, the denominator taken as constant.
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.relative_l1(list(field(p)), targets)
+    """
     return _mean("relative_l1", lambda a, b: dr.abs(a - b) / dr.detach(dr.abs(a) + EPSILON), y, target, pdf)
 
 
 def relative_l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
-    r""":math:`(y - t)^2 / (y^2 + 0.01)`, the denominator taken as constant (Lehtinen et al. 2018, section 3.3)."""
+    r""":math:`(y - t)^2 / (y^2 + 0.01)`, the denominator taken as constant (Lehtinen et al. 2018, section 3.3).
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.relative_l2(list(field(p)), targets)
+    """
     return _mean("relative_l2", lambda a, b: dr.square(a - b) / dr.detach(dr.square(a) + EPSILON), y, target, pdf)
 
 
@@ -67,6 +92,10 @@ def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     ``y`` has 3 components, or 6 for two colors that add up, whose sum's luminance is taken. Raises ``ValueError`` for
     other numbers.
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.relative_l2_luminance(list(field(p)), targets)
     """
     parts = list(y)
     if len(parts) not in (3, 6):
@@ -78,13 +107,23 @@ def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
 
 def mape(y: Any, target: Any, *, pdf: Any = None) -> Any:
-    r"""Mean absolute percentage error, as a fraction: :math:`|y - t| / (|t| + 0.01)`."""
+    r"""Mean absolute percentage error, as a fraction: :math:`|y - t| / (|t| + 0.01)`.
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.mape(list(field(p)), targets)
+    """
     return _mean("mape", lambda a, b: dr.abs(a - b) / dr.detach(dr.abs(b) + EPSILON), y, target, pdf)
 
 
 def smape(y: Any, target: Any, *, pdf: Any = None) -> Any:
     r"""Symmetric mean absolute percentage error: :math:`|y - t| / (\tfrac12(|y| + |t|) + 0.01)`, the denominator taken
-    as constant."""
+    as constant.
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.smape(list(field(p)), targets)
+    """
 
     def one(a: Any, b: Any) -> Any:
         return dr.abs(a - b) / dr.detach(0.5 * (dr.abs(a) + dr.abs(b)) + EPSILON)
@@ -95,14 +134,24 @@ def smape(y: Any, target: Any, *, pdf: Any = None) -> Any:
 def cross_entropy(y: Any, target: Any, *, pdf: Any = None) -> Any:
     r""":math:`-t \log y`, for predictions :math:`y > 0` that are probability densities; with ``pdf``, an estimate of
     the Kullback-Leibler divergence from the target up to a constant (Müller et al. 2019, *Neural Importance Sampling*,
-    section 5)."""
+    section 5).
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.cross_entropy([dr.exp(v) for v in field(p)], targets)
+    """
     return _mean("cross_entropy", lambda a, b: -b * dr.log(a), y, target, pdf)
 
 
 def variance(y: Any, target: Any, *, pdf: Any = None) -> Any:
     r""":math:`t^2 / y - t^2 / p`, which divided by the density :math:`p` as all losses are estimates the variance of
     importance sampling the target with the density that is predicted, :math:`y > 0`, up to a constant: the chi-square
-    divergence of Müller et al. 2019, section 5. Its gradient is that of the first term."""
+    divergence of Müller et al. 2019, section 5. Its gradient is that of the first term.
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.variance([dr.exp(v) for v in field(p)], targets, pdf=density)
+    """
     ts = list(target)
     weights = [1.0] * len(ts) if pdf is None else _densities("variance", pdf, len(ts))
     second = [dr.detach(dr.square(b)) / p for b, p in zip(ts, weights, strict=True)]
@@ -115,6 +164,10 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
     :math:`\tfrac12(s + (t - m)^2 e^{-s})`, without its constant (Nix and Weigend 1994; Kendall and Gal 2017, eq. 8).
 
     ``y`` is twice as wide as ``target``: first the means :math:`m`, then the logarithms :math:`s` of the variances.
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.gaussian_nll([mean, log_variance], [target])
     """
     ys, ts = list(y), list(target)
     if len(ys) != 2 * len(ts):

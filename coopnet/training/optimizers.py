@@ -77,6 +77,8 @@ class SGD(dropt.SGD):
 
     Raises:
         ValueError: a strength that is negative or no number.
+
+    >>> cn.fit(field, batch, 1000, optimizer=cn.training.SGD(1e-1, l2_reg=1e-6))
     """
 
     def __init__(self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, **options: Any):

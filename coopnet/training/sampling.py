@@ -26,6 +26,10 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
         samples: number of samples, if the key has no index.
         stream: tells several draws under one key apart; int in [0, 2^31).
 
+    Raises:
+        TypeError: ``dtype`` or ``key`` is something else.
+        ValueError: ``n``, ``samples`` or ``stream`` out of range.
+
     >>> x, y = cn.uniform(2, key, Float, 1 << 16)
     """
     if not (isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == dr.VarType.Float32):

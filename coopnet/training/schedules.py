@@ -8,7 +8,14 @@ from collections.abc import Callable
 
 def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callable[[int], float]:
     r"""Linear warm-up over ``warmup`` steps, then half a cosine from ``lr`` down to ``final`` at ``steps``
-    (Loshchilov and Hutter 2017, without restarts)."""
+    (Loshchilov and Hutter 2017, without restarts).
+
+    Returns a function from the step number to the rate, for ``fit(..., lr=...)``. Raises ``ValueError`` for rates that
+    are negative or not finite, and unless ``0 <= warmup < steps``.
+
+    >>> cn.training.cosine(1e-2, 1000)(500)
+    0.005
+    """
     _check("cosine", lr=lr, final=final)
     if not 0 <= warmup < steps:
         raise ValueError(f"cosine: warmup is {warmup} of {steps} steps; 0 <= warmup < steps is needed.")
@@ -30,6 +37,12 @@ def exponential(
 
     The rate decays for the first time ``every`` steps behind ``start``. tiny-cuda-nn's ``"ExponentialDecay"`` does so
     at ``decay_start`` itself: that is ``start = decay_start - decay_interval``, which may be negative.
+
+    Returns a function from the step number to the rate, for ``fit(..., lr=...)``. Raises ``ValueError`` for a rate or
+    decay that is negative or not finite, and for ``every`` below 1.
+
+    >>> cn.training.exponential(1e-2, 0.5, every=100)(250)
+    0.0025
     """
     _check("exponential", lr=lr, decay=decay)
     if every < 1:

@@ -103,6 +103,9 @@ def gradient_norm(params: Any) -> Any:
     Returns:
         Single-precision array of width 1; the squares are summed in single precision, whatever the parameters are.
 
+    Raises:
+        TypeError, ValueError: ``params`` is something else, or empty.
+
     >>> dr.backward(loss)
     >>> norm = cn.training.gradient_norm(opt)
     """
@@ -187,8 +190,9 @@ def _set_grad(value: Any, grad: Any) -> None:
 def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]:
     """Factors of the learning rate, entry by entry, from factors of layers.
 
-    For ``fit(..., multipliers=...)``, or to multiply learning rates or steps by hand: those of an adaptive optimizer,
-    whose steps don't depend on the scale of gradients.
+    For ``fit(..., multipliers=...)``, which takes ``rates``, or for a training loop of one's own (second example; an
+    adaptive optimizer's steps don't depend on the scale of gradients, but on its rate). There, set the rates anew
+    before every step: Dr.Jit 1.5.0 multiplies those that are arrays, in place, by the size of the step.
 
     Args:
         net: an allocated :class:`Module`.
@@ -203,6 +207,9 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
             or no number.
 
     >>> cn.fit(field, batch, 1000, multipliers={"layers.0": 0.1, "encoding": 0})
+    >>> factors = cn.training.layer_multipliers(field, {"layers.0": 0.1, "encoding": 0})
+    >>> opt.set_learning_rate({name: 1e-2 * factor for name, factor in factors.items()})
+    >>> opt.step()
     """
     return _spread("layer_multipliers", net, _factors("layer_multipliers", net, rates), 0.0)
 
@@ -250,7 +257,12 @@ def _spread(where: str, net: Any, factors: Mapping[str, float], rest: float) -> 
 
 
 def decay_masks(net: Module, biases: bool = False) -> dict[str, Any]:
-    """1 for what :func:`decay_weights` shrinks and 0 for the rest, for every entry of the mapping ``net``."""
+    """1 for what :func:`decay_weights` shrinks and 0 for the rest, for every entry of the mapping ``net``.
+
+    Arguments and errors as there; returns flat single-precision arrays, as :func:`layer_multipliers`.
+
+    >>> masks = cn.training.decay_masks(net)
+    """
     return _spread("decay_masks", net, {name: 1.0 for name, _, _ in _chosen("decay_masks", net, biases)}, 0.0)
 
 
@@ -343,6 +355,8 @@ class EMA:
         half-precision weights in single precision).
 
         Raises ``ValueError`` if names or sizes are others than at the start.
+
+        >>> ema.update(opt)
         """
         values = _leaves("EMA.update", params)
         for name, average in self.average.items():
@@ -353,14 +367,25 @@ class EMA:
         dr.schedule(self.average)
 
     def apply(self, net: Module) -> None:
-        """Write the average into ``net``, rounded to the type of its parameters."""
+        """Write the average into ``net``, rounded to the type of its parameters.
+
+        Raises ``TypeError`` or ``ValueError`` for a network that is not the one that was averaged.
+
+        >>> ema.apply(net)
+        """
         _check_averaged("EMA.apply", net, self.average)
         for name, average in self.average.items():
             _write(net, name, average)
 
     @contextmanager
     def applied(self, net: Module) -> Iterator[Module]:
-        """A ``with`` block in which ``net`` has the average for weights; it gets its own back at the end."""
+        """A ``with`` block in which ``net`` has the average for weights; it gets its own back at the end.
+
+        Raises as :meth:`apply`.
+
+        >>> with ema.applied(net):
+        ...     averaged = net.matrix("layers.0.weights")
+        """
         _check_averaged("EMA.applied", net, self.average)
         before = {name: dr.copy(dr.detach(value).array) for name, value in net.items()}
         self.apply(net)

@@ -1,0 +1,109 @@
+"""The examples in docstrings: every public name has one, and all of them run."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import inspect
+import io
+
+import drjit as dr
+import numpy as np
+import pytest
+
+import coopnet as cn
+
+MODULES = (cn, cn.nn, cn.training)
+PARSER = doctest.DocTestParser()
+
+
+def documented():
+    """Public functions and classes by name, and those methods of classes that have an example."""
+    found = {}
+    for module in MODULES:
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not callable(value) or value in found.values():
+                continue
+            found[name] = value
+            for method, function in vars(value).items() if inspect.isclass(value) else ():
+                if inspect.isfunction(function) and not method.startswith("_") and ">>>" in (function.__doc__ or ""):
+                    found[f"{name}.{method}"] = function
+    return found | {"io.read": cn.io.read, "io.atomic_write": cn.io.atomic_write}
+
+
+NAMES = documented()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_has_an_example(name):
+    assert PARSER.get_examples(inspect.getdoc(NAMES[name])), f"{name} has no example call"
+
+
+def surroundings(ns, backend, name):
+    """What examples take for granted. Fields are small; ``p`` is what the one in the example wants."""
+    rng = np.random.default_rng(0)
+    u, v, w, density = (ns.Float(x) + 0 for x in rng.random((4, 64)).astype(np.float32) * 0.8 + 0.1)
+    target = dr.sin(u)
+    outputs = 1 if name in ("NeuralField.value_and_grad", "numerical_gradient", "fit") else 3
+    field = cn.NeuralField(None, cn.MLP(2, outputs, width=16, depth=1, dropout=0.1)).build(backend)
+    half = backend == "cuda"
+    scope = {
+        "cn": cn, "dr": dr, "drjit": dr, "np": np, "zip": zip, "field": field, "net": field.network, "sdf": field,
+        "Float": ns.Float, "UInt32": ns.UInt32, "Array2f": ns.Array2f,
+        "TensorXf": ns.TensorXf16 if half else ns.TensorXf,
+        "u": u, "v": v, "uv": [v, w], "x": [u, v], "dx": [v, u], "p": ns.Array2f(u, v),
+        "direction": ns.Array2f(v, u), "targets": [u, v, w], "target": target, "mean": u, "log_variance": v,
+        "density": density, "error": dr.square(u - v), "ids": ns.UInt32(u * 900), "m": rng.random((3, 8)),
+        "key": cn.Key(1), "loss": None, "ema": None, "opt": None, "figure": None,
+    }  # fmt: skip
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 64)
+        return [x, y], [x, y, x * y][: len(list(scope["field"](scope["p"])))]
+
+    scope |= {"batch": batch, "points": lambda key: ns.Array2f(cn.uniform(2, key, ns.Float, 64))}
+    scope |= {"opt": dr.opt.Adam(lr=1e-3, params=field), "ema": cn.training.EMA(field)}
+    field.update(scope["opt"])
+    scope["loss"] = dr.mean(field(scope["p"])[0])
+    matrix = rng.random((4096, 8)).astype(np.float32)
+    gridded = cn.NeuralField(cn.HashGrid(2, n_levels=2, hashmap_size=2**6), cn.MLP(out_features=3)).build(backend)
+    return scope | {
+        "SphericalHarmonics": {"direction": ns.Array3f(u, v, w)},
+        "Heads": {"p": ns.Array3f(u, v, w)},
+        "Module.matrix": {"field": cn.NeuralField(None, cn.MLP(16, 3)).build(backend)},
+        "SparseProjection": {"x": matrix, "TensorXf": ns.TensorXf},
+        "mc_dropout": {"x": u, "field": cn.NeuralField(None, cn.MLP(1, 1, 8, 1, dropout=0.1)).build(backend)},
+        "seeded_dropout": {"x": u, "TensorXf": ns.TensorXf},
+        "layer_multipliers": {"field": gridded, "opt": dr.opt.Adam(lr=1e-3, params=gridded)},
+        "EMA.apply": {"net": field},
+        "EMA.applied": {"net": field},
+        "io.atomic_write": {"atomic_write": cn.io.atomic_write, "figure": Figure()},
+    }.get(name, {})
+
+
+class Figure:
+    """What Matplotlib's does here."""
+
+    @staticmethod
+    def savefig(path):
+        path.write_bytes(b"png")
+
+
+@pytest.mark.parametrize("name", [n for n, v in NAMES.items() if ">>>" in (inspect.getdoc(v) or "")])
+def test_examples_run(ns, backend, name, tmp_path, monkeypatch):
+    if backend == "cuda" and name not in ("fit", "NeuralField", "NeuralField.value_and_grad", "Sequential"):
+        pytest.skip("slow to compile")
+    monkeypatch.chdir(tmp_path)
+    scope = surroundings(ns, backend, name)
+    train = cn.fit
+    monkeypatch.setattr(cn, "fit", lambda f, b, steps, **rest: train(f, b, 3, progress=False, **rest))
+    if name == "load" or name == "io.read":
+        cn.save("field.safetensors", scope["field"])
+    for example in PARSER.get_examples(inspect.getdoc(NAMES[name])):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(example.source, f"<example of {name}>", "single"), scope)
+        if example.want:
+            assert printed.getvalue() == example.want, example.source
+    dr.eval(*(value for value in scope.values() if isinstance(value, dr.ArrayBase)))
