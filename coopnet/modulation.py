@@ -119,8 +119,11 @@ def _tensor(x: Any, rows: int, columns: int, law: Law, key: Key) -> Any:
 
 def _words(uint32: type, columns: int, key: Key) -> tuple[Any, Any, tuple[Any, Any]]:
     index, step, seed = key.words(uint32, columns)
-    if dr.width(index) not in (1, columns):
-        raise ValueError(f"Key: index has {dr.width(index)} entries, but the input has {columns} samples.")
+    for name, value in (("index", index), ("step", step)):
+        if dr.width(value) not in (1, columns):
+            raise ValueError(f"Key: {name} has {dr.width(value)} entries, but the input has {columns} samples.")
+    if dr.width(seed[0]) != 1:
+        raise ValueError(f"Key: seed has {dr.width(seed[0])} entries; one is needed for a tensor.")
     return index, step, seed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from typing import Any
 
@@ -118,12 +119,30 @@ def _factor(p: float, leaf: type) -> float:
 
 def _host_integers(value: Any, name: str) -> np.ndarray:
     """``value`` as a NumPy array of integers of at least 0, or an error."""
-    value = value.numpy() if isinstance(value, dr.ArrayBase) else np.asarray(value)
+    value = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(value, name)
     if value.size == 0 or not np.issubdtype(value.dtype, np.integer) or (value < 0).any():
         raise ValueError(
             f"{_WHERE}: {name} has dtype {value.dtype} and shape {value.shape}; integers of at least 0 are needed."
         )
     return value
+
+
+def _numpy(value: Any, name: str) -> np.ndarray:
+    """``value`` as a NumPy array; lists that mix numbers below and from 2^63 on, too, which NumPy makes floats of."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        exact = np.asarray(value, object)
+        if exact.size and all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in exact.flat):
+            if not all(0 <= v < 1 << 64 for v in exact.flat):
+                raise ValueError("out of range")
+            return exact.astype(np.uint64)
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(
+            f"{_WHERE}: {name} is a {type(value).__name__} that NumPy makes no array of integers in [0, 2^64) of "
+            f"({error})."
+        ) from None
 
 
 def _one_seed(seed: Any) -> int:

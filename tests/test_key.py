@@ -152,6 +152,20 @@ def test_index_of_the_wrong_width(ns, kind):
             drop(x, cn.Key(1, index))
 
 
+@pytest.mark.parametrize("kind", ["nested", "tensor", "numpy"])
+def test_seeds_and_steps_of_the_wrong_width(ns, kind):
+    x = np.ones((6, N), np.float32)
+    x = {"nested": ns.ArrayXf, "tensor": ns.TensorXf, "numpy": np.asarray}[kind](x)
+    for name, value in (("seed", ns.UInt64([1, 2])), ("seed", ns.UInt64()), ("step", ns.UInt32([1, 2, 3]))):
+        with pytest.raises(ValueError, match=f"Key: {name} has {len(value)} entries"):
+            drop(x, cn.Key(**({"seed": 1} | {name: value})))
+    if kind == "tensor":
+        with pytest.raises(ValueError, match="step has 3 entries, but the input has 1 samples"):
+            drop(ns.TensorXf(np.ones((6, 1))), cn.Key(1, step=ns.UInt32([1, 2, 3])))
+        with pytest.raises(ValueError, match=f"seed has {N} entries; one is needed for a tensor"):
+            drop(x, cn.Key(dr.zeros(ns.UInt64, N)))
+
+
 # ---- Loops, conditionals, calls, frozen functions ----------------------------------------------------------
 
 modes = pytest.mark.parametrize("mode", ["symbolic", "evaluated"])

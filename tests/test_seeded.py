@@ -154,6 +154,10 @@ def test_kinds_of_seeds(ns):
     ):
         np.testing.assert_array_equal(cn.seeded_dropout(tensor, 0.5, seed, convention="triton").numpy(), expected)
         np.testing.assert_array_equal(cn.seeded_dropout(x, 0.5, seed, convention="triton"), expected)
+    for value in (tensor, x):  # NumPy makes floats of these
+        y = cn.seeded_dropout(value, 0.5, [2**64 - 1, 1, 3], convention="triton")
+        expected = reference.seeded_dropout(x, 0.5, np.array([2**64 - 1, 1, 3], np.uint64))
+        np.testing.assert_array_equal(y if value is x else y.numpy(), expected)
     one = reference.seeded_dropout(x, 0.5, 3)
     for seed in (3, [3], np.int64(3), ns.UInt64(3), ns.Int64(3)):
         np.testing.assert_array_equal(cn.seeded_dropout(tensor, 0.5, seed, convention="triton").numpy(), one)
@@ -285,6 +289,10 @@ def test_gradient_and_identity(ns, convention):
         (dict(seed=[1, 2]), ValueError, "seed has 2 entries"),
         (dict(seed=[[1, 2]]), ValueError, "seed has the shape (1, 2)"),
         (dict(seed=[1.5]), ValueError, "seed has dtype float64"),
+        (dict(seed=[2**64]), ValueError, "seed is a list that NumPy makes no array of integers in [0, 2^64)"),
+        (dict(seed=[[1], [2, 3]]), ValueError, "seeded_dropout: seed is a list that NumPy makes no array"),
+        (dict(offset=[[1], [2, 3]]), ValueError, "seeded_dropout: offset is a list that NumPy makes no array"),
+        (dict(offset=[-1] * 4), ValueError, "seeded_dropout: offset is a list"),
         (dict(offset=np.arange(4.0)), ValueError, "offset has dtype float64"),
         (dict(offset=np.arange(4) - 1), ValueError, "integers of at least 0"),
         (dict(offset=np.arange(4) + 2**32), ValueError, "an offset is 2^32 or more"),
