@@ -13,6 +13,7 @@ import numpy as np
 from . import kinds
 from .backend import require
 from .dropout import check_probability, numpy_dtype
+from .key import inside_call
 from .philox import philox4x32
 
 CONVENTIONS = ("triton", "ztensor")
@@ -55,8 +56,9 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
             one for each row of ``x``.
         offset: integers of at least 0, one for each column, or one for each element: a NumPy array for any ``x``, and
             a Dr.Jit array or tensor for Dr.Jit ones. ``"triton"`` takes 32 bits (``Int32``, ``UInt32``, NumPy values
-            below 2^32), ``"ztensor"`` 64. Signed Dr.Jit arrays cost a pass that looks for negative numbers, except
-            inside loops and frozen functions, where it is not made.
+            below 2^32), ``"ztensor"`` 64. Needed inside virtual calls, where
+            elements have no number. Signed Dr.Jit arrays cost a pass that looks for negative numbers, except inside
+            loops and frozen functions, where it is not made.
         convention: ``"triton"`` or ``"ztensor"``.
 
     Raises:
@@ -75,6 +77,11 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
     offsets = _host_offsets(offset, shape, convention) if on_host else _drjit_offsets(offset, shape, leaf, convention)
     if p == 0:
         return x
+    if offset is None and not on_host and inside_call(leaf):
+        raise ValueError(
+            f"{_WHERE}: offset is None inside a virtual call (dr.switch, dr.dispatch or a method call), where elements "
+            f"have no number; pass the offset of each element in."
+        )
     p = float(p)
     factor = leaf(_factor(p, leaf))
     if on_host:

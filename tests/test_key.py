@@ -172,6 +172,38 @@ modes = pytest.mark.parametrize("mode", ["symbolic", "evaluated"])
 
 
 @modes
+@pytest.mark.parametrize("rows", [1, 6])
+def test_loops_over_tensors(ns, mode, rows):
+    """The lanes of such a loop are the elements: on the way back, its counter has one entry for each."""
+    x = ns.TensorXf(np.ones((rows, N), np.float32))
+    dr.enable_grad(x)
+    y = dr.while_loop(
+        (ns.UInt32(0), x),
+        lambda i, y: i < 2,
+        lambda i, y: (i + 1, drop(y, cn.Key(7, step=i))),
+        mode=mode,
+        max_iterations=2 if mode == "symbolic" else -1,
+    )[1]
+    twice = ref.dropout(ref.dropout(np.ones((rows, N), np.float32), P, 7), P, 7, None, 1)
+    np.testing.assert_allclose(y.numpy(), twice, rtol=1e-6)
+    dr.backward(y)
+    np.testing.assert_allclose(x.grad.numpy(), twice, rtol=1e-6)
+
+
+def test_no_tensors_in_symbolic_calls(ns):
+    """Dr.Jit aborts where the call goes on to sum one."""
+    x = ns.TensorXf(np.ones((6, N), np.float32))
+    lane = dr.arange(ns.UInt32, N)
+
+    def call(v):
+        return v * drop(x, cn.Key(1, lane)).array
+
+    with pytest.raises(RuntimeError) as error:
+        dr.switch(lane % 2, [call, lambda v: v], ns.Float(lane), mode="symbolic")
+    assert any("TensorXf inside a symbolic virtual call" in str(e) for e in causes(error.value))
+
+
+@modes
 @pytest.mark.parametrize("index", [False, True])
 def test_while_loop(ns, mode, index):
     x, key = ones(ns), cn.Key(5, dr.arange(ns.UInt32, N) * 3 if index else None, ns.UInt32(0))

@@ -228,6 +228,31 @@ def test_in_a_frozen_function(ns):
         np.testing.assert_array_equal(y.numpy(), expected)
 
 
+@pytest.mark.parametrize("mode", ["symbolic", "evaluated"])
+def test_in_loops_and_calls(ns, mode):
+    """Calls sort their arguments by callee, so that offsets have to go with them; loops keep the numbers of lanes."""
+    n = 60
+    x, lane = np.linspace(1, 2, n).astype(np.float32), dr.arange(ns.UInt32, n)
+    _, y = dr.while_loop(
+        (ns.UInt32(0), ns.Float(x)),
+        lambda i, y: i < 2,
+        lambda i, y: (i + 1, dr.select(i == 1, y, cn.seeded_dropout(y, 0.5, 3, convention="triton"))),
+        mode=mode,
+    )
+    np.testing.assert_array_equal(y.numpy(), reference.seeded_dropout(x, 0.5, 3))
+
+    def call(x, offset=None, factor=1):
+        return factor * cn.seeded_dropout(x, 0.5, 3, offset=offset, convention="ztensor")
+
+    offset = ns.UInt64(lane) + 2**33
+    y = dr.switch(lane % 2, [call, lambda x, o: call(x, o, 2)], ns.Float(x), offset, mode=mode)
+    expected = reference.seeded_dropout(x, 0.5, 3, np.arange(n) + 2**33, "ztensor") * (1 + np.arange(n) % 2)
+    np.testing.assert_array_equal(y.numpy(), expected)
+    with pytest.raises(RuntimeError) as info:
+        dr.switch(lane % 2, [call, lambda x: call(x, None, 2)], ns.Float(x), mode=mode)
+    assert "seeded_dropout: offset is None inside a virtual call" in str(info.value.__cause__)
+
+
 # ---- Distribution --------------------------------------------------------------------------------------------
 
 
