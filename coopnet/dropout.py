@@ -36,19 +36,25 @@ def is_schedule(p: Any) -> bool:
     return isinstance(p, dr.ArrayBase)
 
 
-def check_schedule(p: Any, where: str) -> None:
-    """Raise ``TypeError`` or ``ValueError`` unless ``p`` is a floating point Dr.Jit array of width 1."""
+def check_schedule(p: Any, where: str, samples: int = 1) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless ``p`` is a floating point Dr.Jit array of width 1 or ``samples``."""
     d = kinds.describe(type(p))
     if not (d.is_jit and d.is_float) or d.is_tensor or d.depth != 1:
         raise TypeError(f"{where}: p is a Dr.Jit {type(p).__name__}; a number in [0, 1) or a Float32 is needed.")
-    if dr.width(p) != 1:
-        raise ValueError(f"{where}: p has {dr.width(p)} entries; one drop probability for all samples is needed.")
+    if dr.width(p) not in (1, samples):
+        each = f", or one for each of the {samples}," if samples > 1 else ""
+        raise ValueError(f"{where}: p has {dr.width(p)} entries; one drop probability for all samples{each} is needed.")
 
 
-def check_rate(p: Any, bits: int, where: str) -> None:
+def schedule_width(x: Any, kind: str) -> int:
+    """Entries that a schedule may have for ``x`` beside one: those of arrays may differ from sample to sample."""
+    return kinds.samples(x, kind) if kind in (kinds.ARRAYS, kinds.COOPVEC) else 1
+
+
+def check_rate(p: Any, bits: int, where: str, samples: int = 1) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``p``, a number or a Dr.Jit value, and ``bits`` are acceptable."""
     if is_schedule(p):
-        check_schedule(p, where)
+        check_schedule(p, where, samples)
         threshold(0, bits, where)
     else:
         threshold(p, bits, where)
@@ -205,13 +211,14 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16,
     functions of ``dr.freeze`` take it as an argument: ``dr.opaque(Float32, 0.1)``. Threshold and scale are then
     computed in double precision within the kernel and are those of the law for this very single-precision number.
     Nothing can be refused there: ``p`` is clipped to [0, 1] and the threshold to :math:`2^k - 1`. ``p = 0`` keeps
-    everything with scale 1; there is no gradient with respect to ``p``.
+    everything with scale 1; there is no gradient with respect to ``p``. For arrays and cooperative vectors ``p`` may
+    also have one entry for each sample, which is what Dr.Jit makes of it inside evaluated loops and calls.
 
     Args:
         x: a ``CoopVec``, a 2D tensor or NumPy array of shape ``(features, samples)``, a Dr.Jit array, a nested array,
             or a list or tuple of arrays; float16, float32 or float64. All give the same mask. On CUDA a ``CoopVec``
             is multiplied by 0 where it is dropped, so an infinite or NaN component stays NaN there.
-        p: drop probability in [0, 1), a number or a floating point Dr.Jit array of width 1.
+        p: drop probability in [0, 1), a number or a floating point Dr.Jit array of width 1 (or of one for each sample).
         key: :class:`Key`, or ``None`` for no dropout.
         stream: tells the dropouts of one network apart.
         bits: random bits spent on an element: 8, 16 or 32. ``p`` is rounded to a multiple of ``2^-bits``.
@@ -221,8 +228,8 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16,
         The same kind and type as ``x``; ``x`` itself if ``p`` is the number 0 or ``key is None``.
 
     Raises:
-        ValueError: a number ``p`` outside [0, 1), NaN, or rounding to 1, or an array ``p`` of several entries; other
-            ``bits``; empty or wrongly shaped ``x``.
+        ValueError: a number ``p`` outside [0, 1), NaN, or rounding to 1, or an array ``p`` of another size; other
+            ``bits``; empty or wrongly shaped ``x``; a key whose entries are not as many as the samples.
         TypeError: ``x`` of another kind or not floating point; ``key`` no :class:`Key`; ``p`` neither a number nor a
             Dr.Jit floating point array, or one of another backend.
 
@@ -233,10 +240,10 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16,
 
 def drop(x: Any, p: Any, key: Any, *, stream: int, bits: int, identity: Any = None, shared: bool = False) -> Any:
     """:func:`dropout`, or with ``shared`` that of whole samples."""
-    check_rate(p, bits, "dropout")
-    stream = check_stream(stream, "dropout")
     kind, leaf = kinds.kind(x, "dropout")
     kinds.require_float(leaf, "dropout")
+    check_rate(p, bits, "dropout", schedule_width(x, kind))
+    stream = check_stream(stream, "dropout")
     if key is not None:
         _check_key(key, "dropout")
     if key is None or (not is_schedule(p) and p == 0):

@@ -82,7 +82,8 @@ class Key:
                     "have no number; pass the identity of each sample in: Key(seed, index=UInt32(...))."
                 )
             index = dr.arange(uint32, width)
-        for name, value in (("index", index), ("step", k.step)):
+        # a seed is as wide as the samples inside evaluated calls, which sort their arguments by callee
+        for name, value in (("seed", k.seed), ("index", index), ("step", k.step)):
             if dr.width(value) == 0 or (width > 1 and dr.width(value) not in (1, width)):
                 raise ValueError(f"Key: {name} has {dr.width(value)} entries, but the input has {width} samples.")
         return index, k.step, (uint32(k.seed), uint32(k.seed >> 32))
@@ -90,6 +91,8 @@ class Key:
     def words_numpy(self, width: int) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
         """:meth:`words` as NumPy ``uint32`` arrays of shape ``(1,)`` or ``(width,)``."""
         seed = np.atleast_1d(np.asarray(_host(self.seed), np.uint64))
+        if len(seed) not in (1, width):
+            raise ValueError(f"Key: seed has {len(seed)} entries, but the input has {width} samples.")
         index = np.arange(width) if self.index is None else np.atleast_1d(np.asarray(_host(self.index)))
         if len(index) not in (1, width):
             raise ValueError(f"Key: index has {len(index)} entries, but the input has {width} samples.")

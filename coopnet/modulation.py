@@ -15,7 +15,7 @@ import numpy as np
 
 from . import kinds
 from .backend import require
-from .key import Key
+from .key import Key, inside_call
 from .philox import philox4x32
 
 #: Elements from which on a tensor in memory is worth a kernel of its own, see :func:`_in_blocks`.
@@ -61,6 +61,12 @@ def modulate(x: Any, law: Law, key: Key, kind: str, leaf: type, identity: Any = 
         return law.apply(x, _numpy(x.shape[0], x.shape[1], law, key))
     require(leaf)
     if kind == kinds.TENSOR:
+        if key.index is not None and dr.flag(dr.JitFlag.SymbolicScope) and inside_call(leaf):
+            # Dr.Jit 1.5 aborts where what follows, such as a sum, evaluates what is gathered in a call
+            raise TypeError(
+                f"dropout: got a {type(x).__name__} inside a symbolic virtual call, whose lanes are not those of a "
+                f"tensor; pass its rows as arrays."
+            )
         return type(x)(_tensor(x.array, x.shape[0], x.shape[1], law, key), x.shape)
     n = kinds.features(x, kind)
     decisions = samples(n, law, key, leaf, kinds.samples(x, kind))
@@ -119,8 +125,11 @@ def _tensor(x: Any, rows: int, columns: int, law: Law, key: Key) -> Any:
 
 def _words(uint32: type, columns: int, key: Key) -> tuple[Any, Any, tuple[Any, Any]]:
     index, step, seed = key.words(uint32, columns)
-    if dr.width(index) not in (1, columns):
-        raise ValueError(f"Key: index has {dr.width(index)} entries, but the input has {columns} samples.")
+    for name, value in (("index", index), ("step", step)):
+        if dr.width(value) not in (1, columns):
+            raise ValueError(f"Key: {name} has {dr.width(value)} entries, but the input has {columns} samples.")
+    if dr.width(seed[0]) != 1:
+        raise ValueError(f"Key: seed has {dr.width(seed[0])} entries; one is needed for a tensor.")
     return index, step, seed
 
 
@@ -131,13 +140,18 @@ def _element_by_element(rows: int, columns: int, law: Law, key: Key, leaf: type)
     reads or writes the tensor, and nothing is stored.
     """
     uint32 = dr.uint32_array_t(leaf)
-    index, step, seed = _words(uint32, columns, key)
     i = dr.arange(uint32, rows * columns)
     row, column = (i // columns, i % columns) if rows > 1 else (uint32(0), i)
+    key = key.traced(uint32)
+    step = key.step
+    if dr.width(step) == rows * columns:  # the lanes of a loop whose state is a tensor are its elements
+        index, _, seed = _words(uint32, columns, Key(key.seed, key.index, uint32(0)))
+    else:
+        index, step, seed = _words(uint32, columns, key)
+        step = dr.gather(uint32, step, column) if dr.width(step) > 1 else step
     if law.shared:
         row = uint32(0)
     sample = column if key.index is None else dr.gather(uint32, index, column) if dr.width(index) > 1 else index
-    step = dr.gather(uint32, step, column) if dr.width(step) > 1 else step
     fields = 32 // law.bits
     word_number = row // fields
     words = philox4x32((word_number // 4, sample, step, law.stream), seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from . import kinds
 from .backend import require
 from .dropout import check_probability, numpy_dtype
+from .key import inside_call
 from .philox import philox4x32
 
 CONVENTIONS = ("triton", "ztensor")
@@ -54,8 +56,9 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
             one for each row of ``x``.
         offset: integers of at least 0, one for each column, or one for each element: a NumPy array for any ``x``, and
             a Dr.Jit array or tensor for Dr.Jit ones. ``"triton"`` takes 32 bits (``Int32``, ``UInt32``, NumPy values
-            below 2^32), ``"ztensor"`` 64. Signed Dr.Jit arrays cost a pass that looks for negative numbers, except
-            inside loops and frozen functions, where it is not made.
+            below 2^32), ``"ztensor"`` 64. Needed inside virtual calls, where
+            elements have no number. Signed Dr.Jit arrays cost a pass that looks for negative numbers, except inside
+            loops and frozen functions, where it is not made.
         convention: ``"triton"`` or ``"ztensor"``.
 
     Raises:
@@ -74,6 +77,11 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
     offsets = _host_offsets(offset, shape, convention) if on_host else _drjit_offsets(offset, shape, leaf, convention)
     if p == 0:
         return x
+    if offset is None and not on_host and inside_call(leaf):
+        raise ValueError(
+            f"{_WHERE}: offset is None inside a virtual call (dr.switch, dr.dispatch or a method call), where elements "
+            f"have no number; pass the offset of each element in."
+        )
     p = float(p)
     factor = leaf(_factor(p, leaf))
     if on_host:
@@ -118,12 +126,30 @@ def _factor(p: float, leaf: type) -> float:
 
 def _host_integers(value: Any, name: str) -> np.ndarray:
     """``value`` as a NumPy array of integers of at least 0, or an error."""
-    value = value.numpy() if isinstance(value, dr.ArrayBase) else np.asarray(value)
+    value = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(value, name)
     if value.size == 0 or not np.issubdtype(value.dtype, np.integer) or (value < 0).any():
         raise ValueError(
             f"{_WHERE}: {name} has dtype {value.dtype} and shape {value.shape}; integers of at least 0 are needed."
         )
     return value
+
+
+def _numpy(value: Any, name: str) -> np.ndarray:
+    """``value`` as a NumPy array; lists that mix numbers below and from 2^63 on, too, which NumPy makes floats of."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        exact = np.asarray(value, object)
+        if exact.size and all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in exact.flat):
+            if not all(0 <= v < 1 << 64 for v in exact.flat):
+                raise ValueError("out of range")
+            return exact.astype(np.uint64)
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(
+            f"{_WHERE}: {name} is a {type(value).__name__} that NumPy makes no array of integers in [0, 2^64) of "
+            f"({error})."
+        ) from None
 
 
 def _one_seed(seed: Any) -> int:

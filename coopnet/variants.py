@@ -11,7 +11,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from . import kinds
-from .dropout import Dropout, check_probability, check_schedule, check_stream, drop, is_schedule
+from .dropout import Dropout, check_probability, check_schedule, check_stream, drop, is_schedule, schedule_width
 from .key import Key
 from .modulation import Law, modulate
 
@@ -94,10 +94,10 @@ class GaussianDropout(Dropout):
 def gaussian_dropout(x: Any, p: Any, key: Key | None, stream: int, identity: Any = None) -> Any:
     """:class:`GaussianDropout` as a function."""
     where = "gaussian_dropout"
-    _check_rate(p, where)
-    stream = check_stream(stream, where)
     kind, leaf = kinds.kind(x, where)
     kinds.require_float(leaf, where)
+    _check_rate(p, where, schedule_width(x, kind))
+    stream = check_stream(stream, where)
     if key is not None and not isinstance(key, Key):
         raise TypeError(f"{where}: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
     if key is None or (not is_schedule(p) and p == 0):
@@ -106,9 +106,9 @@ def gaussian_dropout(x: Any, p: Any, key: Key | None, stream: int, identity: Any
     return modulate(x, _Noise(p, stream, leaf), key, kind, leaf, identity)
 
 
-def _check_rate(p: Any, where: str) -> None:
+def _check_rate(p: Any, where: str, samples: int = 1) -> None:
     if is_schedule(p):
-        check_schedule(p, where)
+        check_schedule(p, where, samples)
     else:
         check_probability(p, where)
 

@@ -152,9 +152,55 @@ def test_index_of_the_wrong_width(ns, kind):
             drop(x, cn.Key(1, index))
 
 
+@pytest.mark.parametrize("kind", ["nested", "tensor", "numpy"])
+def test_seeds_and_steps_of_the_wrong_width(ns, kind):
+    x = np.ones((6, N), np.float32)
+    x = {"nested": ns.ArrayXf, "tensor": ns.TensorXf, "numpy": np.asarray}[kind](x)
+    for name, value in (("seed", ns.UInt64([1, 2])), ("seed", ns.UInt64()), ("step", ns.UInt32([1, 2, 3]))):
+        with pytest.raises(ValueError, match=f"Key: {name} has {len(value)} entries"):
+            drop(x, cn.Key(**({"seed": 1} | {name: value})))
+    if kind == "tensor":
+        with pytest.raises(ValueError, match="step has 3 entries, but the input has 1 samples"):
+            drop(ns.TensorXf(np.ones((6, 1))), cn.Key(1, step=ns.UInt32([1, 2, 3])))
+        with pytest.raises(ValueError, match=f"seed has {N} entries; one is needed for a tensor"):
+            drop(x, cn.Key(dr.zeros(ns.UInt64, N)))
+
+
 # ---- Loops, conditionals, calls, frozen functions ----------------------------------------------------------
 
 modes = pytest.mark.parametrize("mode", ["symbolic", "evaluated"])
+
+
+@modes
+@pytest.mark.parametrize("rows", [1, 6])
+def test_loops_over_tensors(ns, mode, rows):
+    """The lanes of such a loop are the elements: on the way back, its counter has one entry for each."""
+    x = ns.TensorXf(np.ones((rows, N), np.float32))
+    dr.enable_grad(x)
+    y = dr.while_loop(
+        (ns.UInt32(0), x),
+        lambda i, y: i < 2,
+        lambda i, y: (i + 1, drop(y, cn.Key(7, step=i))),
+        mode=mode,
+        max_iterations=2 if mode == "symbolic" else -1,
+    )[1]
+    twice = ref.dropout(ref.dropout(np.ones((rows, N), np.float32), P, 7), P, 7, None, 1)
+    np.testing.assert_allclose(y.numpy(), twice, rtol=1e-6)
+    dr.backward(y)
+    np.testing.assert_allclose(x.grad.numpy(), twice, rtol=1e-6)
+
+
+def test_no_tensors_in_symbolic_calls(ns):
+    """Dr.Jit aborts where the call goes on to sum one."""
+    x = ns.TensorXf(np.ones((6, N), np.float32))
+    lane = dr.arange(ns.UInt32, N)
+
+    def call(v):
+        return v * drop(x, cn.Key(1, lane)).array
+
+    with pytest.raises(RuntimeError) as error:
+        dr.switch(lane % 2, [call, lambda v: v], ns.Float(lane), mode="symbolic")
+    assert any("TensorXf inside a symbolic virtual call" in str(e) for e in causes(error.value))
 
 
 @modes

@@ -154,6 +154,10 @@ def test_kinds_of_seeds(ns):
     ):
         np.testing.assert_array_equal(cn.seeded_dropout(tensor, 0.5, seed, convention="triton").numpy(), expected)
         np.testing.assert_array_equal(cn.seeded_dropout(x, 0.5, seed, convention="triton"), expected)
+    for value in (tensor, x):  # NumPy makes floats of these
+        y = cn.seeded_dropout(value, 0.5, [2**64 - 1, 1, 3], convention="triton")
+        expected = reference.seeded_dropout(x, 0.5, np.array([2**64 - 1, 1, 3], np.uint64))
+        np.testing.assert_array_equal(y if value is x else y.numpy(), expected)
     one = reference.seeded_dropout(x, 0.5, 3)
     for seed in (3, [3], np.int64(3), ns.UInt64(3), ns.Int64(3)):
         np.testing.assert_array_equal(cn.seeded_dropout(tensor, 0.5, seed, convention="triton").numpy(), one)
@@ -224,6 +228,31 @@ def test_in_a_frozen_function(ns):
         np.testing.assert_array_equal(y.numpy(), expected)
 
 
+@pytest.mark.parametrize("mode", ["symbolic", "evaluated"])
+def test_in_loops_and_calls(ns, mode):
+    """Calls sort their arguments by callee, so that offsets have to go with them; loops keep the numbers of lanes."""
+    n = 60
+    x, lane = np.linspace(1, 2, n).astype(np.float32), dr.arange(ns.UInt32, n)
+    _, y = dr.while_loop(
+        (ns.UInt32(0), ns.Float(x)),
+        lambda i, y: i < 2,
+        lambda i, y: (i + 1, dr.select(i == 1, y, cn.seeded_dropout(y, 0.5, 3, convention="triton"))),
+        mode=mode,
+    )
+    np.testing.assert_array_equal(y.numpy(), reference.seeded_dropout(x, 0.5, 3))
+
+    def call(x, offset=None, factor=1):
+        return factor * cn.seeded_dropout(x, 0.5, 3, offset=offset, convention="ztensor")
+
+    offset = ns.UInt64(lane) + 2**33
+    y = dr.switch(lane % 2, [call, lambda x, o: call(x, o, 2)], ns.Float(x), offset, mode=mode)
+    expected = reference.seeded_dropout(x, 0.5, 3, np.arange(n) + 2**33, "ztensor") * (1 + np.arange(n) % 2)
+    np.testing.assert_array_equal(y.numpy(), expected)
+    with pytest.raises(RuntimeError) as info:
+        dr.switch(lane % 2, [call, lambda x: call(x, None, 2)], ns.Float(x), mode=mode)
+    assert "seeded_dropout: offset is None inside a virtual call" in str(info.value.__cause__)
+
+
 # ---- Distribution --------------------------------------------------------------------------------------------
 
 
@@ -285,6 +314,10 @@ def test_gradient_and_identity(ns, convention):
         (dict(seed=[1, 2]), ValueError, "seed has 2 entries"),
         (dict(seed=[[1, 2]]), ValueError, "seed has the shape (1, 2)"),
         (dict(seed=[1.5]), ValueError, "seed has dtype float64"),
+        (dict(seed=[2**64]), ValueError, "seed is a list that NumPy makes no array of integers in [0, 2^64)"),
+        (dict(seed=[[1], [2, 3]]), ValueError, "seeded_dropout: seed is a list that NumPy makes no array"),
+        (dict(offset=[[1], [2, 3]]), ValueError, "seeded_dropout: offset is a list that NumPy makes no array"),
+        (dict(offset=[-1] * 4), ValueError, "seeded_dropout: offset is a list"),
         (dict(offset=np.arange(4.0)), ValueError, "offset has dtype float64"),
         (dict(offset=np.arange(4) - 1), ValueError, "integers of at least 0"),
         (dict(offset=np.arange(4) + 2**32), ValueError, "an offset is 2^32 or more"),

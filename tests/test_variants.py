@@ -16,6 +16,7 @@ from coopnet import modulation
 from coopnet import reference as ref
 from coopnet.dropout import scale, threshold, traced_scale, traced_threshold
 from coopnet.nn.module import children
+from coopnet.variants import gaussian_dropout
 
 N = 40
 P = st.floats(0, 0.9921875, width=32) | st.sampled_from(
@@ -129,6 +130,54 @@ def test_values_that_a_kernel_cannot_refuse(ns):
     assert dr.all(cn.dropout(x, ns.Float(-0.5), key) == 1)
     y = cn.dropout(x, ns.Float(1), key, bits=8).numpy()
     assert set(np.unique(y).tolist()) == {0, 256} and abs((y != 0).mean() - 1 / 256) < 0.003
+
+
+@pytest.mark.parametrize("kind", ["nested", "list", "coopvec"])
+def test_schedule_of_every_sample(backend, ns, kind):
+    if kind not in kinds_for(backend):
+        pytest.skip("no cooperative vectors of this type")
+    x = numbers()
+    some = np.linspace(0, 0.9, N, dtype=np.float32)
+    y = values(cn.dropout(make(ns, kind, x), ns.Float(some), cn.Key(9, step=2)))
+    z = values(gaussian_dropout(make(ns, kind, x), ns.Float(some), cn.Key(9), 3))
+    for i in (0, 1, 20, N - 1):
+        p = some[i].item()
+        np.testing.assert_array_equal(y[:, i], ref.dropout(x, p, 9, None, 2)[:, i])
+        expected = ref.gaussian_dropout(x, p, 9, stream=3)[:, i]
+        np.testing.assert_allclose(z[:, i], expected, rtol=tolerance(np.float32), atol=1e-5)
+    for bad in (ns.Float(some[1:]), ns.Float()):
+        with pytest.raises(
+            ValueError, match=f"dropout: p has {len(bad)} entries; .* one for each of the {N}, is needed"
+        ):
+            cn.dropout(make(ns, kind, x), bad, cn.Key(9))
+    with pytest.raises(ValueError, match=f"dropout: p has {N} entries; one drop probability for all samples is needed"):
+        cn.dropout(ns.TensorXf(x), ns.Float(some), cn.Key(9))
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "evaluated"])
+def test_schedules_in_calls_and_loops(ns, mode):
+    """Evaluated ones hand on a schedule with as many entries as samples."""
+    x, lane = numbers(), dr.arange(ns.UInt32, N)
+    key, p = cn.Key(9, lane), np.float32(0.3).item()
+
+    def call(x, p, key):
+        return cn.dropout(x, p, key)
+
+    y = dr.switch(lane % 2, [call, call], ns.ArrayXf(x), ns.Float(p), key, mode=mode)
+    np.testing.assert_array_equal(y.numpy(), ref.dropout(x, p, 9))
+    y = dr.switch(lane % 2, [call, call], ns.ArrayXf(x), 0.3, cn.Key(ns.UInt64(9), lane, ns.UInt32(0)), mode=mode)
+    np.testing.assert_array_equal(y.numpy(), ref.dropout(x, 0.3, 9))
+    y = dr.if_stmt((ns.ArrayXf(x), ns.Float(p), key), lane % 2 == 0, call, call, mode=mode)
+    np.testing.assert_array_equal(y.numpy(), ref.dropout(x, p, 9))
+    _, y = dr.while_loop(
+        (ns.UInt32(0), ns.ArrayXf(x)),
+        lambda i, y: i < 1 + lane % 2,
+        lambda i, y: (i + 1, cn.dropout(y, 0.25 * ns.Float(i + 1), key.fold_in(i))),
+        mode=mode,
+    )
+    expected = ref.dropout(x, 0.25, 9)
+    expected[:, 1::2] = ref.dropout(expected, 0.5, 9, None, 1)[:, 1::2]
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-6)
 
 
 @pytest.mark.skipif(len(backends.available()) < 2, reason="needs two backends")

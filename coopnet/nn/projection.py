@@ -67,7 +67,7 @@ class SparseProjection(Encoding):
     Args:
         in_features: features of a sample; -1 takes them from ``alloc`` or the input.
         out_features: features after the projection.
-        density: share of nonzero entries, in [2^-32, 1].
+        density: share of nonzero entries, in (2^-32, 1].
         seed: int in [0, 2^64).
 
     Inputs are a ``CoopVec``, a tensor or NumPy array ``(in_features, samples)``, a nested array or a list or tuple of
