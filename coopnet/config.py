@@ -55,7 +55,8 @@ def from_config(n_in: int, n_out: int, config: Mapping[str, Any] | str | Path) -
 
     The sections are ``"encoding"``, ``"network"``, ``"loss"`` and ``"optimizer"``; what a section leaves out, or a
     section left out, has tiny-cuda-nn's default. ``docs/config.md`` says what becomes what and where behavior differs.
-    As there, names of components and activations may be in any case, and JSON may have comments.
+    As there, names of components and activations may be in any case, and JSON may have comments, and commas behind the
+    last entry.
 
     Args:
         n_in: number of coordinates.
@@ -88,6 +89,7 @@ def from_config(n_in: int, n_out: int, config: Mapping[str, Any] | str | Path) -
 # ---- Reading ------------------------------------------------------------------------------------------------
 
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
 
 
 def _parse(config: Any) -> dict[str, Any]:
@@ -103,8 +105,10 @@ def _parse(config: Any) -> dict[str, Any]:
             f"from_config: config is a {type(config).__name__}; a dictionary, JSON text or a file's path is needed."
         )
     try:
-        # a comment becomes a space, so that what is around it stays apart
-        parsed = json.loads(_COMMENT.sub(lambda m: m.group(1) or " ", text))
+        # a space, so that what is around stays apart
+        for pattern in (_COMMENT, _TRAILING_COMMA):
+            text = pattern.sub(lambda m: m.group(1) or " ", text)
+        parsed = json.loads(text)
     except ValueError as error:
         raise ValueError(f"from_config: {where} is no JSON: {error}") from None
     if not isinstance(parsed, dict):
@@ -230,8 +234,14 @@ ENCODINGS: dict[str, tuple[str, dict[str, Key]]] = {
 _NO_ENCODINGS = {"Empty": "an encoding without features cannot feed a network"}
 
 
-def _encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
+def _encoding_type(given: Mapping[str, Any], where: str) -> tuple[str, str, dict[str, Key]]:
+    """Name of an encoding there, its class here, its keys."""
     name, (cls, keys) = _choice(f"{where}.otype", given.get("otype", "OneBlob"), ENCODINGS, _NO_ENCODINGS)
+    return name, cls, keys
+
+
+def _encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
+    name, cls, keys = _encoding_type(given, where)
     values = _read(where, given, keys)
     if name in ("NRC", "OneBlobFrequency"):
         wave = {"otype": "TriangleWave", "n_frequencies": values["n_frequencies"], "n_dims_to_encode": 3}
@@ -275,6 +285,10 @@ def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
     if not isinstance(parts, (list, tuple)) or not parts:
         raise ValueError(f"from_config: {where}.nested is {_short(parts)}; a list of encodings is needed.")
     objects = [_object(part, f"{where}.nested[{i}]") for i, part in enumerate(parts)]
+    for i, part in enumerate(objects):
+        # before anything is concluded from the absence of a key: it may be misspelled
+        inner = f"{where}.nested[{i}]"
+        _known(inner, part, ("otype", *_DIMS, *_encoding_type(part, inner)[2]))
     ranges, end, left = [], 0, n_in - sum(_dims(o, where, i).get("n_dims_to_encode", 0) for i, o in enumerate(objects))
     open_ones = [i for i, o in enumerate(objects) if "n_dims_to_encode" not in o]
     placed = any("dims_to_encode_begin" in o for o in objects)

@@ -112,6 +112,13 @@ def test_dictionary_text_and_file_are_the_same(tmp_path):
     for given in (HASH, text, "  \n" + text, path, str(path), commented, "// first\n" + text):
         config = cn.from_config(2, 3, given)
         assert repr(config.field) == repr(cn.from_config(2, 3, HASH).field) and config.ema == 0.95
+    # as most samples of its documentation
+    last = '{"loss": {"otype": "L1", // Component type.\n }, "encoding": {"otype": "NRC", "n_bins": 4 /**/ , },\n}'
+    assert cn.from_config(8, 3, last).loss == "l1"
+    with pytest.raises(ValueError, match="is no JSON"):
+        cn.from_config(2, 3, '{"loss": {"otype": "L1",, }}')
+    with pytest.raises(ValueError, match=r"otype is 'a,}'"):
+        cn.from_config(2, 3, '{"encoding": {"otype": "a,}"}}')
     # what looks like a comment in a string is none
     with pytest.raises(ValueError, match=r"otype is 'Hash//Grid'"):
         cn.from_config(2, 3, '{"encoding": {"otype": "Hash//Grid"}}')
@@ -276,6 +283,10 @@ REFUSED = [
     (
         {"encoding": {"otype": "Composite", "nested": [{"otype": "Identity"}, {"otype": "Identity"}]}},
         r"nested\[0, 1\] have no n_dims_to_encode",
+    ),
+    (
+        {"encoding": {"otype": "Composite", "nested": [{"otype": "Identity", "n_dims_to_encod": 1}, {}]}},
+        r"nested\[0\] has the unknown key 'n_dims_to_encod'; did you mean 'n_dims_to_encode'\?",
     ),
     (
         {"encoding": {"otype": "Composite", "nested": [{"otype": "Identity", "n_dims_to_encode": 5}]}},

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import coopnet as cn
 from coopnet import reference as ref
+from coopnet.engine import deferred
 from coopnet.engine.segments import sort, sum_rows, sum_rows_fixed
 
 DTYPES = {"half": np.float16, "single": np.float32, "double": np.float64}
@@ -308,12 +309,84 @@ def test_gradient_in_a_loop(ns, mode):
     np.testing.assert_allclose(gradient(layer), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_what_a_symbolic_loop_cannot_do(ns):
+def in_scope(ns, layer, ids, kind):
+    """As :func:`in_loop`, in scopes that Dr.Jit differentiates in other ways."""
+    if kind == "loop":
+        return in_loop(ns, layer, ids)
+    bounded = -1 if kind == "nested" else 4
+    start = dr.zeros(ns.ArrayXf, (layer.width, dr.width(ids)))
+    dr.make_opaque(start)
+
+    def body(i, y):
+        term = ns.Float(i + 1) * ns.ArrayXf(layer(ids + i))
+        if kind == "nested":
+            other = (layer.width, dr.width(ids))
+            term = dr.if_stmt(
+                (term, i),
+                i % 2 == 0,
+                lambda term, i: term,
+                lambda term, i: ns.Float(i + 1) * ns.ArrayXf(layer(ids + i)) + dr.zeros(ns.ArrayXf, other),
+                mode="symbolic",
+            )
+        return i + 1, y + term
+
+    state = (ns.UInt32(0), start)
+    return dr.while_loop(state, lambda i, y: i < 3, body, mode="symbolic", max_iterations=bounded)[1]
+
+
+@pytest.mark.parametrize("kind", ["loop", "bounded", "nested"])
+def test_half_tables_add_up_in_single_precision_in_scopes(ns, kind):
+    """In half precision, the sums of the rows that are read most would stall at 4 (or 2048 times an increment)."""
+    deferred._cache.clear()
+    layer, _ = table(ns, 22, 4, "half")
+    n = 1 << 15
+    known = np.minimum(np.random.default_rng(2).integers(0, 20, n), 3).astype(np.uint32)
+    y = in_scope(ns, layer, ns.UInt32(known), kind)
+    dr.backward(y * 2**-9)
+    counts = sum((i + 1) * np.bincount(known + i, minlength=22) for i in range(3))
+    np.testing.assert_array_equal(gradient(layer), (counts[:, None] * np.full(4, 2.0**-9)).astype(np.float16))
+    assert not deferred._cache
+
+
+def test_half_tables_in_and_outside_scopes(ns):
+    layer, values = table(ns, 22, 4, "half")
+    ids, known = random_ids(ns, 20, 500)
+    y = in_loop(ns, layer, ids) + ns.ArrayXf(layer(ids))
+    dy = np.random.default_rng(5).normal(size=y.shape).astype(np.float32)
+    dr.backward(weighted(y, dy))
+    expected = sum(w * ref.embedding_vjp(known + i, values, dy) for i, w in ((0, 2), (1, 2), (2, 3)))
+    np.testing.assert_allclose(gradient(layer), expected, rtol=3e-3, atol=3e-2)
+    assert not np.any(gradient(layer)[np.bincount(np.r_[known, known + 1, known + 2], minlength=22) == 0])
+
+
+def test_forward_mode_of_half_tables_in_a_loop(ns):
+    layer, _ = table(ns, 22, 4, "half")
+    ids, known = random_ids(ns, 20, 100)
+    tangent = np.random.default_rng(3).normal(size=(22, 4)).astype(np.float16)
+    y = in_loop(ns, layer, ids)
+    dr.set_grad(layer["data"], ns.TensorXf16(tangent))
+    dr.enqueue(dr.ADMode.Forward, layer["data"])
+    dr.traverse(dr.ADMode.Forward)
+    expected = sum((i + 1) * ref.embedding(known + i, tangent) for i in range(3))
+    np.testing.assert_allclose(dr.grad(y).numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_symbolic_code_cannot_do(ns):
     ids, _ = random_ids(ns, 20, 500)
     layer, _ = table(ns, 22, 4, "half")
-    y = in_loop(ns, layer, ids)
-    with pytest.raises(RuntimeError, match=r"Embedding: inside a symbolic loop.* give precision='single'"):
+    y = dr.switch(ids % 2, [lambda x: layer(x)[0], lambda x: layer(x)[1]], ids)
+    with pytest.raises(RuntimeError) as caught:
         dr.backward(y)
+    assert "Embedding: inside a symbolic call" in f"{caught.value}{caught.value.__cause__}"
+
+    def inside(i, y):
+        with dr.isolate_grad():
+            dr.backward(layer(ids + i)[0])
+        return i + 1, y
+
+    with pytest.raises(RuntimeError) as caught:
+        dr.while_loop((ns.UInt32(0), dr.zeros(ns.Float, 500)), lambda i, y: i < 3, inside, mode="symbolic")
+    assert "give precision='single'" in f"{caught.value}{caught.value.__cause__}"
     layer, _ = table(ns, 22, 4)
     with cn.deterministic(), pytest.raises(RuntimeError) as caught:
         in_loop(ns, layer, ids)

@@ -313,6 +313,15 @@ def test_initial_values_of_grids(ns):
         assert -0.5 <= v.min() < -0.45 and 0.45 < v.max() <= 0.5 and abs(v.mean()) < 0.03
 
 
+def test_one_feature_per_vertex(ns):
+    """Without the warning of drjit.nn, which is about half precision; pytest makes warnings errors."""
+    for layer in (
+        cn.Grid(3, n_levels=2, n_features_per_level=1),
+        cn.Permutohedral(3, n_levels=2, n_features_per_level=1),
+    ):
+        assert len(layer.alloc(ns.TensorXf)([ns.Float(0.3)] * 3)) == 2
+
+
 @pytest.mark.parametrize("interpolation", ["linear", "smoothstep", "nearest"])
 def test_grids_are_partitions_of_unity(ns, interpolation):
     x = arrays(ns, np.random.default_rng(4).random((3, 100)))

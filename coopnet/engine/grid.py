@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from typing import Any
 
 import drjit as dr
@@ -28,6 +29,12 @@ class Exact(HashEncoding):
     #: How weights depend on the position in a cell.
     interpolation = "linear"
     data: Any
+
+    def __init__(self, *args: Any, **options: Any):
+        with warnings.catch_warnings():
+            # about half-precision atomics in pairs, but the parameters are single precision
+            warnings.filterwarnings("ignore", "The number of features per level", RuntimeWarning)
+            super().__init__(*args, **options)
 
     def _acc_features(self, level_i: int, weight: Any, index: Any, values: list, active: Any) -> None:
         if self._visitor is None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import drjit as dr
 
+from ..key import inside_call
+from .deferred import outside
 from .modes import is_deterministic
 from .segments import nested_type, sum_rows, sum_rows_fixed
 from .stages import frozen, symbolic
@@ -34,7 +36,8 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, exact: bool) -> list:
 
     Raises:
         RuntimeError: within ``deterministic()`` inside a symbolic loop, conditional or call, where the order is not
-            fixed; in the backward pass of half-precision tables there, which would add up in half precision.
+            fixed; in the backward pass of half-precision tables in calls, or if ``dr.backward`` is called in the scope
+            itself: those would add up in half precision.
     """
     flat = data.array
     if not dr.grad_enabled(flat):
@@ -47,10 +50,14 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, exact: bool) -> list:
             "deterministic: the gradient of an embedding inside a symbolic loop or call accumulates with atomics, in "
             "no fixed order; look rows up outside, or run the loop in evaluated mode."
         )
-    rows = _read(flat, data.shape[1], index, active, type(flat))
-    if dr.is_half_v(flat):
-        rows = dr.custom(_NoHalfSums, rows)
-    return [leaf(v) for v in rows]
+    if not dr.is_half_v(flat):
+        return _read(flat, data.shape[1], index, active, leaf)
+    if inside_call(leaf):
+        rows = _read(flat, data.shape[1], index, active, type(flat))
+        return [leaf(v) for v in dr.custom(_NoHalfSums, rows)]
+    _ = flat * 1  # as for networks: without it, forward mode would not know that the scope depends on the table
+    settings = _Settings(data.shape, leaf, False, flat)
+    return dr.custom(_ScopeRowsOp, settings, flat, index, active, outside(flat).buffer)
 
 
 def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
@@ -61,8 +68,8 @@ def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
 class _Settings:
     """Keeps Dr.Jit from taking these apart as arguments."""
 
-    def __init__(self, shape: tuple[int, int], leaf: type, exact: bool):
-        self.shape, self.leaf, self.exact = shape, leaf, exact
+    def __init__(self, shape: tuple[int, int], leaf: type, exact: bool, origin: Any = None):
+        self.shape, self.leaf, self.exact, self.origin = shape, leaf, exact, origin
 
 
 class _RowsOp(dr.CustomOp):
@@ -95,6 +102,38 @@ class _RowsOp(dr.CustomOp):
         return "coopnet: rows"
 
 
+class _ScopeRowsOp(_RowsOp):
+    """The same for a half-precision table inside a symbolic loop or conditional.
+
+    Gradients are added up in single precision beside it, and rounded when the scope is left; ``later`` is the
+    :class:`Deferred` twin of the table.
+    """
+
+    def eval(self, settings: _Settings, data: Any, index: Any, active: Any, later: Any) -> list:  # type: ignore[override]
+        return super().eval(settings, data, index, active)
+
+    def backward(self) -> None:
+        deferred = outside(self.settings.origin)
+        if not deferred.waits():
+            _refuse()
+        sums = deferred.once("rows", lambda: _ScopeSums(self.settings.origin))
+        sums.add([sums.single(v) for v in self.grad_out()], self.index, self.active)
+
+
+class _ScopeSums:
+    """Sums of rows that grow while a scope is traced, in single precision."""
+
+    def __init__(self, table: Any):
+        self.table, self.single = type(table), dr.float32_array_t(type(table))
+        self.sums = dr.opaque(self.single, 0, (dr.width(table),))
+
+    def add(self, rows: list, index: Any, active: Any) -> None:
+        dr.scatter_reduce(dr.ReduceOp.Add, self.sums, nested_type(self.single)(rows), index, active)
+
+    def sum(self) -> Any:
+        return self.table(self.sums)
+
+
 class _NoHalfSums(dr.CustomOp):
     """Passes rows through, but not their gradients."""
 
@@ -105,11 +144,15 @@ class _NoHalfSums(dr.CustomOp):
         self.set_grad_out(self.grad_in("rows"))
 
     def backward(self) -> None:
-        raise RuntimeError(
-            "Embedding: inside a symbolic loop, conditional or call, the gradient of a half-precision table would add "
-            "up in half precision, whose sums stall; give precision='single', look rows up outside, or run the loop "
-            "in evaluated mode."
-        )
+        _refuse()
 
     def name(self) -> str:
         return "coopnet: rows of a half-precision table"
+
+
+def _refuse() -> None:
+    raise RuntimeError(
+        "Embedding: inside a symbolic call, or by dr.backward() inside a symbolic loop or conditional, the gradient of "
+        "a half-precision table would add up in half precision, whose sums stall; give precision='single', look rows "
+        "up outside, or differentiate outside the loop."
+    )

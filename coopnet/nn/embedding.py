@@ -56,8 +56,9 @@ class Embedding(Module):
     Raises:
         ValueError: ids out of range or not whole (see ``check``), more than one per sample, a layer without table.
         TypeError: ids of another type or backend.
-        RuntimeError: in symbolic loops, conditionals and calls: gradients within :func:`coopnet.deterministic`, and
-            in the backward pass those of half-precision tables, which would be summed in half precision.
+        RuntimeError: gradients within :func:`coopnet.deterministic` in symbolic loops, conditionals and calls; those of
+            half-precision tables in calls, or by ``dr.backward`` inside a symbolic loop, where they would be summed in
+            half precision.
 
     A field of an object's id and two coordinates; and one whose caller looks codes up by integers of any size:
 
