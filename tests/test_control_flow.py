@@ -102,6 +102,7 @@ class Setting:
         if not exact:
             with in_banks():
                 self.agree(self.reverse(run), known)
+                self.agree(self.forward(run), self.forward(expected))
         self.agree(self.forward(run), self.forward(expected), exact)
 
     def agree(self, found, known, exact=False):

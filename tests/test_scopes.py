@@ -204,3 +204,39 @@ def test_stall_is_warned_of(ns, backend, monkeypatch):
         with pytest.warns(RuntimeWarning, match="half precision"):
             run()
     run()  # the second time, and on LLVM, silently: pytest makes warnings errors
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_forward_to(ns, backend, path):
+    """Forward mode that starts from what depends on the weights."""
+    case = Case(ns, backend)
+    tangent = dr.linspace(case.leaf, 0.5, 1, dr.width(case.weights))
+    dr.eval(tangent)
+
+    def run(function, path):
+        dr.disable_grad(case.weights)
+        dr.enable_grad(case.weights)
+        with cn.gradient_path(path):
+            y = function()
+            dr.set_grad(case.weights, tangent)
+            return dr.forward_to(y).numpy().astype(np.float64)
+
+    agree([run(case.loop, path)], [run(case.unrolled, "auto")], backend)
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_weights_that_are_computed(ns, backend, path):
+    """The gradient goes on to what the weights were computed from."""
+    case = Case(ns, backend)
+    parameters = dr.detach(case.weights) * 0.5
+    dr.eval(parameters)
+
+    def run(function, path):
+        own = type(parameters)(parameters)
+        dr.enable_grad(own)
+        case.net["weights"] = own * 2
+        with cn.gradient_path(path):
+            dr.backward(dr.sum(function()))
+        return dr.grad(own).numpy().astype(np.float64)
+
+    agree([run(case.loop, path)], [run(case.unrolled, "auto")], backend)

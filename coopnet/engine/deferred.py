@@ -25,10 +25,11 @@ class Deferred:
         # A copy: it holds the variable that the cache knows this by even after ``dr.disable_grad(origin)``.
         self.origin = type(origin)(origin)
         self.finish: dict[Any, Any] = {}
-        self.buffer = dr.custom(_Buffer, _Hidden(self), origin)
-        leaf = type(origin)
-        start = leaf(0)
+        # It depends on a variable of its own, not on ``origin``: Dr.Jit's forward mode refuses to follow an edge between
+        # two variables that are both from outside the scope.
+        start = type(origin)(0)
         dr.enable_grad(start)
+        self.buffer = dr.custom(_Buffer, _Hidden(self), start)
         self._called: list[bool] = []
         self._probe = dr.custom(_Probe, _Hidden(self._called), start)
 
@@ -58,20 +59,16 @@ class _Hidden:
 
 
 class _Buffer(dr.CustomOp):
-    def eval(self, hidden: _Hidden, origin: Any) -> Any:  # type: ignore[override]
+    def eval(self, hidden: _Hidden, start: Any) -> Any:  # type: ignore[override]
         self.deferred = hidden.value
-        return dr.detach(origin)
-
-    def forward(self) -> None:
-        self.set_grad_out(self.grad_in("origin"))
+        return dr.detach(self.deferred.origin)
 
     def backward(self) -> None:
         _forget(self.deferred)  # Dr.Jit frees an edge of its graph after use, so this cannot run again
-        total = self.grad_out()
         for sums in self.deferred.finish.values():
-            total = total + sums.sum()
+            # What leads on from there, if anything does, is older than the scope and has not been differentiated yet.
+            dr.accum_grad(self.deferred.origin, sums.sum())
         self.deferred.finish.clear()
-        self.set_grad_in("origin", total)
 
 
 class _Probe(dr.CustomOp):
