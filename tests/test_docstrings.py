@@ -92,10 +92,13 @@ class Figure:
 
 @pytest.mark.parametrize("name", [n for n, v in NAMES.items() if ">>>" in (inspect.getdoc(v) or "")])
 def test_examples_run(ns, backend, name, tmp_path, monkeypatch):
-    if backend == "cuda" and name not in ("fit", "NeuralField", "NeuralField.value_and_grad", "Sequential"):
+    if backend == "cuda" and name not in ("fit", "NeuralField", "NeuralField.value_and_grad"):
         pytest.skip("slow to compile")
     monkeypatch.chdir(tmp_path)
     scope = surroundings(ns, backend, name)
+    # examples build for whatever backend there is
+    build = cn.NeuralField.build
+    monkeypatch.setattr(cn.NeuralField, "build", lambda self, backend=backend, **rest: build(self, backend, **rest))
     train = cn.fit
     monkeypatch.setattr(cn, "fit", lambda f, b, steps, **rest: train(f, b, 3, progress=False, **rest))
     if name == "load" or name == "io.read":

@@ -25,8 +25,8 @@ class Deferred:
         # A copy: it holds the variable that the cache knows this by even after ``dr.disable_grad(origin)``.
         self.origin = type(origin)(origin)
         self.finish: dict[Any, Any] = {}
-        # It depends on a variable of its own, not on ``origin``: Dr.Jit's forward mode refuses to follow an edge between
-        # two variables that are both from outside the scope.
+        # It depends on a variable of its own, not on ``origin``: Dr.Jit's forward mode refuses to follow an edge whose
+        # two ends are both from outside the scope.
         start = type(origin)(0)
         dr.enable_grad(start)
         self.buffer = dr.custom(_Buffer, _Hidden(self), start)
