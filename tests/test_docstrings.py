@@ -96,9 +96,12 @@ def test_examples_run(ns, backend, name, tmp_path, monkeypatch):
         pytest.skip("slow to compile")
     monkeypatch.chdir(tmp_path)
     scope = surroundings(ns, backend, name)
-    # examples build for whatever backend there is
-    build = cn.NeuralField.build
-    monkeypatch.setattr(cn.NeuralField, "build", lambda self, backend=backend, **rest: build(self, backend, **rest))
+    build = cn.NeuralField.build  # examples build for whatever backend there is
+
+    def build_here(self, backend=backend, *args, **rest):
+        return build(self, backend, *args, **rest)
+
+    monkeypatch.setattr(cn.NeuralField, "build", build_here)
     train = cn.fit
     monkeypatch.setattr(cn, "fit", lambda f, b, steps, **rest: train(f, b, 3, progress=False, **rest))
     if name == "load" or name == "io.read":
