@@ -90,7 +90,7 @@ def choose(
         cuda = backend == dr.JitBackend.CUDA
         if in_call:
             if cuda:
-                warn_stall(samples)
+                warn_stall(None)
             return "builtin", "inside a virtual call there are no lane numbers to choose a bank by"
         if forced == "banks" or (forced == "auto" and cuda and banks_in_scope(samples) > 1):
             return "banks", "inside a symbolic loop or conditional, half-precision sums would stall in one buffer"

@@ -67,19 +67,20 @@ WARN_BEYOND = 1 << 15
 _warned = False
 
 
-def warn_stall(samples: int) -> None:
+def warn_stall(samples: int | None) -> None:
     """Warn, once, if weight gradients over so many samples are about to be added up in half precision.
 
-    In a virtual call the number of samples is not known; it counts as one.
+    ``None``: their number is not known, as in virtual calls.
     """
     global _warned
-    if not _warned and samples > WARN_BEYOND:
+    if not _warned and (samples is None or samples > WARN_BEYOND):
         _warned = True
+        many = "" if samples is None else f" over {samples} samples"
         warnings.warn(
-            f"A network is differentiated inside a virtual call, or by dr.backward() inside a symbolic loop, over "
-            f"{samples} samples. On CUDA its weight gradient is accumulated in half precision there, and sums over "
-            f"more than about {WARN_BEYOND} samples stall: they come out too small. Use smaller batches, or evaluate "
-            f"the network outside the call and differentiate outside the loop.",
+            f"A network is differentiated inside a virtual call, or by dr.backward() inside a symbolic loop{many}. On "
+            f"CUDA its weight gradient is accumulated in half precision there, and sums over more than about "
+            f"{WARN_BEYOND} samples stall: they come out too small. Use smaller batches, or evaluate the network outside "
+            f"the call and differentiate outside the loop.",
             RuntimeWarning,
             stacklevel=4,
         )
