@@ -107,8 +107,16 @@ def test_two_calls_of_one_network(ns, backend, path):
     agree(got, wanted, backend)
 
 
+def forward_from(weights, y):
+    dr.enqueue(dr.ADMode.Forward, weights)
+    dr.traverse(dr.ADMode.Forward)
+    return dr.grad(y)
+
+
 @pytest.mark.parametrize("path", ["auto", "banks"])
-def test_forward_mode(ns, backend, path):
+@pytest.mark.parametrize("forward", [forward_from, lambda weights, y: dr.forward_to(y)], ids=["from", "to"])
+def test_forward_mode(ns, backend, forward, path):
+    """Forward mode that starts from the weights, or from what depends on them."""
     case = Case(ns, backend)
     tangent = dr.linspace(case.leaf, 0.5, 1, dr.width(case.weights))
     dr.eval(tangent)
@@ -119,9 +127,7 @@ def test_forward_mode(ns, backend, path):
         with cn.gradient_path(path):
             y = function()
             dr.set_grad(case.weights, tangent)
-            dr.enqueue(dr.ADMode.Forward, case.weights)
-            dr.traverse(dr.ADMode.Forward)
-        return dr.grad(y).numpy().astype(np.float64)
+            return forward(case.weights, y).numpy().astype(np.float64)
 
     agree([run(case.loop, path)], [run(case.unrolled, "auto")], backend)
 
@@ -211,24 +217,6 @@ def test_stall_is_warned_of(ns, backend, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["auto", "banks"])
-def test_forward_to(ns, backend, path):
-    """Forward mode that starts from what depends on the weights."""
-    case = Case(ns, backend)
-    tangent = dr.linspace(case.leaf, 0.5, 1, dr.width(case.weights))
-    dr.eval(tangent)
-
-    def run(function, path):
-        dr.disable_grad(case.weights)
-        dr.enable_grad(case.weights)
-        with cn.gradient_path(path):
-            y = function()
-            dr.set_grad(case.weights, tangent)
-            return dr.forward_to(y).numpy().astype(np.float64)
-
-    agree([run(case.loop, path)], [run(case.unrolled, "auto")], backend)
-
-
-@pytest.mark.parametrize("path", ["auto", "banks"])
 def test_weights_that_are_computed(ns, backend, path):
     """The gradient goes on to what the weights were computed from."""
     case = Case(ns, backend)
@@ -244,3 +232,27 @@ def test_weights_that_are_computed(ns, backend, path):
         return dr.grad(own).numpy().astype(np.float64)
 
     agree([run(case.loop, path)], [run(case.unrolled, "auto")], backend)
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_one_network_of_two_is_trained(ns, backend, path, frozen):
+    """Two buffers of different sizes in one operation, of which one wants no gradient."""
+    case = Case(ns, backend, bias=False, dropout=0)
+    widths = ((4, 32, 8), (8, 8, 2))
+    nets = [cn.MLP(i, o, width=w, depth=1, bias=False, activation="tanh") for i, w, o in widths]
+    nets = [drnn.pack(n.alloc(dr.tensor_t(case.leaf), i, dr.rng(k)), layout="training")
+            for k, (n, (i, _, _)) in enumerate(zip(nets, widths, strict=True))]  # fmt: skip
+    case.net = cn.Sequential(*nets)
+    buffers = [n["weights"] for n in nets]
+
+    def gradient(function, path):
+        for b in buffers:
+            dr.disable_grad(b)
+        dr.enable_grad(buffers[1 - frozen])
+        with cn.gradient_path(path):
+            dr.backward(dr.sum(function()))
+        assert not dr.grad_enabled(buffers[frozen])
+        return dr.grad(buffers[1 - frozen]).numpy().astype(np.float64)
+
+    agree([gradient(case.loop, path)], [gradient(case.unrolled, "auto")], backend)

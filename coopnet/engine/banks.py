@@ -112,8 +112,8 @@ class BankOp(NetworkOp):
 class ScopeBankOp(BankOp):
     """The same inside a symbolic loop or conditional: the banks are summed when it is left.
 
-    ``later`` are the :class:`Deferred` twins of ``buffers``. The gradient goes to them; tangents come from ``buffers``,
-    the only ones that Dr.Jit's forward mode knows a loop to depend on.
+    ``later`` are the :class:`Deferred` twins of those ``buffers`` that want gradients. The gradient goes to them;
+    tangents come from ``buffers``, the only ones that Dr.Jit's forward mode knows a loop to depend on.
     """
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
@@ -122,13 +122,15 @@ class ScopeBankOp(BankOp):
     def backward(self) -> None:
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
-        deferred = [outside(b) for b in self.plan.buffers]
-        if all(d.waits() for d in deferred):
+        # weights that want no gradient have no such twin, and their banks are nobody's
+        deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
+        if all(d.waits() for d in deferred if d is not None):
             count = banks_in_scope(samples, self.plan.vectors)
             biases = tuple(s.bias.offset for s in affine(self.stages) if s.bias is not None)
             sets = []
             for d, buffer in zip(deferred, self.buffers, strict=True):
-                sets.append(d.once((count, biases), functools.partial(_Banks, buffer, self.stages, count)))
+                make = functools.partial(_Banks, buffer, self.stages, count)
+                sets.append(make() if d is None else d.once((count, biases), make))
             dxs = self._fill(sets, count, samples, dys)
         else:
             # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do

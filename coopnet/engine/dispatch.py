@@ -33,7 +33,7 @@ def evaluate(stages: Sequence[Stage], x: drnn.CoopVec, key: Key | None) -> drnn.
 def _operate(path: str, plan: Plan, packed: list, xs: list, key: Key | None) -> list:
     """Run ``plan`` as one operation that differentiates by ``path``."""
     if symbolic():
-        later = [outside(b).buffer for b in packed]
+        later = [outside(b).buffer for b in packed if dr.grad_enabled(b)]
         # Dr.Jit notes that the scope depends on a buffer at ordinary operations only, not at custom ones; without the
         # note, forward mode would lose the tangents of the weights.
         _ = [b * 1 for b in packed]

@@ -9,8 +9,7 @@ from typing import Any
 
 from .activations import Identity
 from .embedding import Embedding
-from .encodings import Encoding, check_in_features
-from .lattice import check_choice
+from .encodings import Encoding, check_choice, check_in_features
 
 
 class Composite(Encoding):

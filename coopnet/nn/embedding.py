@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import drjit as dr
@@ -14,7 +13,7 @@ from ..engine.rows import Table, lookup
 from ..engine.stages import frozen, symbolic
 from ..key import Key
 from ..opaque import Opaque
-from .encodings import nested
+from .encodings import check_choice, check_number, check_positive, nested
 from .module import Module
 from .tangents import rebuilt
 
@@ -99,29 +98,21 @@ class Embedding(Module):
         deterministic: bool = True,
         prefix: str = "",
     ):
-        for name, size in (("count", count), ("width", width)):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"Embedding: {name} is {size!r}; a positive int is needed.")
+        self.count = check_positive("Embedding", "count", count)
+        self.width = check_positive("Embedding", "width", width)
         if count * width >= 2**32:
             raise ValueError(
                 f"Embedding: count is {count} and width {width}, {count * width} entries; fewer than 2^32 are possible."
             )
-        number = isinstance(init_scale, (int, float)) and not isinstance(init_scale, bool)
-        if not number or not math.isfinite(init_scale) or init_scale < 0:
-            raise ValueError(f"Embedding: init_scale is {init_scale!r}; a number of at least 0 is needed.")
-        for name, value, accepted in (
-            ("precision", precision, ("auto", "half", "single")),
-            ("output", output, (*_OUTPUTS, "table")),
-            ("out_of_range", out_of_range, ("zero", "clamp")),
-            ("check", check, (True, False)),
-            ("deterministic", deterministic, (True, False)),
-        ):
-            if not isinstance(value, type(accepted[0])) or value not in accepted:
-                raise ValueError(f"Embedding: {name} is {value!r}; accepted are {', '.join(map(repr, accepted))}.")
+        self.init_scale = check_number("Embedding", "init_scale", init_scale, 0)
+        self.precision = check_choice("Embedding", "precision", precision, ("auto", "half", "single"))
+        self.output = check_choice("Embedding", "output", output, (*_OUTPUTS, "table"))
+        self.out_of_range = check_choice("Embedding", "out_of_range", out_of_range, ("zero", "clamp"))
+        for name, value in (("check", check), ("deterministic", deterministic)):
+            if not isinstance(value, bool):
+                raise ValueError(f"Embedding: {name} is {value!r}; True or False is needed.")
         if not isinstance(prefix, str):
             raise ValueError(f"Embedding: prefix is {prefix!r}; a string is needed.")
-        self.count, self.width, self.init_scale = count, width, float(init_scale)
-        self.precision, self.output, self.out_of_range = precision, output, out_of_range
         self.check, self.deterministic, self.prefix = check, deterministic, prefix
         self.table = Opaque()
 

@@ -207,3 +207,10 @@ def check_in_features(name: str, value: Any) -> None:
     """Raise ``ValueError`` unless ``value`` is a positive int or -1."""
     if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
         raise ValueError(f"{name}: in_features is {value!r}; a positive int, or -1 to infer it, is needed.")
+
+
+def check_choice(where: str, name: str, value: Any, accepted: tuple[str, ...]) -> str:
+    """``value``; raises ``ValueError`` unless it is one of ``accepted``."""
+    if not isinstance(value, str) or value not in accepted:
+        raise ValueError(f"{where}: {name} is {value!r}; accepted are {', '.join(map(repr, accepted))}.")
+    return value

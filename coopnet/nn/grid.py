@@ -6,7 +6,8 @@ from typing import Any
 
 from ..engine.grid import Grid as Engine
 from ..opaque import Opaque
-from .lattice import INTERPOLATIONS, Lattice, check_choice, check_dimension
+from .encodings import check_choice
+from .lattice import INTERPOLATIONS, Lattice, check_dimension
 
 
 class Grid(Lattice):
@@ -86,14 +87,14 @@ class Grid(Lattice):
     ):
         self.storage = check_choice("Grid", "storage", storage, ("hash", "dense", "tiled"))
         self.interpolation = check_choice("Grid", "interpolation", interpolation, INTERPOLATIONS)
-        self._set(
+        super().__init__(
             in_features,
+            n_levels,
+            n_features_per_level,
+            hashmap_size,
+            base_resolution,
             per_level_scale,
             init_scale,
-            n_levels=n_levels,
-            n_features_per_level=n_features_per_level,
-            hashmap_size=hashmap_size,
-            base_resolution=base_resolution,
         )
 
     def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:

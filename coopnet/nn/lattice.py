@@ -27,26 +27,31 @@ class Lattice(Encoding):
     )
     DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Opaque}
 
-    n_levels: int
-    n_features_per_level: int
-    hashmap_size: int
-    base_resolution: int
-    per_level_scale: float | None
-    init_scale: float
-
-    def _set(self, in_features: int, per_level_scale: float | None, init_scale: float, **counts: int) -> None:
+    def __init__(
+        self,
+        in_features: int = -1,
+        n_levels: int = 16,
+        n_features_per_level: int = 2,
+        hashmap_size: int = 2**19,
+        base_resolution: int = 16,
+        per_level_scale: float | None = 2.0,
+        init_scale: float = 1e-4,
+    ):
         where = type(self).__name__
         check_in_features(where, in_features)
-        for name, value in counts.items():
-            setattr(self, name, check_positive(where, name, value))
-        if self.hashmap_size % self.n_features_per_level:
+        self.in_features = in_features
+        self.n_levels = check_positive(where, "n_levels", n_levels)
+        self.n_features_per_level = check_positive(where, "n_features_per_level", n_features_per_level)
+        self.hashmap_size = check_positive(where, "hashmap_size", hashmap_size)
+        self.base_resolution = check_positive(where, "base_resolution", base_resolution)
+        if hashmap_size % n_features_per_level:
             raise ValueError(
-                f"{where}: hashmap_size is {self.hashmap_size}; a multiple of n_features_per_level, "
-                f"{self.n_features_per_level}, is needed."
+                f"{where}: hashmap_size is {hashmap_size}; a multiple of n_features_per_level, "
+                f"{n_features_per_level}, is needed."
             )
         if per_level_scale is not None:
             per_level_scale = check_number(where, "per_level_scale", per_level_scale, 1)
-        self.in_features, self.per_level_scale = in_features, per_level_scale
+        self.per_level_scale = per_level_scale
         self.init_scale = check_number(where, "init_scale", init_scale, 0)
         self.grid = Opaque()
 
@@ -83,13 +88,6 @@ class Lattice(Encoding):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._FIELDS)})"
-
-
-def check_choice(where: str, name: str, value: Any, accepted: tuple[str, ...]) -> str:
-    """``value``; raises ``ValueError`` unless it is one of ``accepted``."""
-    if not isinstance(value, str) or value not in accepted:
-        raise ValueError(f"{where}: {name} is {value!r}; accepted are {', '.join(map(repr, accepted))}.")
-    return value
 
 
 def check_dimension(where: str, size: int) -> None:

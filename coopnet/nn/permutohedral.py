@@ -35,25 +35,5 @@ class Permutohedral(Lattice):
     >>> field = cn.NeuralField(cn.Permutohedral(4, n_levels=8), cn.MLP(out_features=3)).build()
     """
 
-    def __init__(
-        self,
-        in_features: int = -1,
-        n_levels: int = 16,
-        n_features_per_level: int = 2,
-        hashmap_size: int = 2**19,
-        base_resolution: int = 16,
-        per_level_scale: float = 2.0,
-        init_scale: float = 1e-4,
-    ):
-        self._set(
-            in_features,
-            per_level_scale,
-            init_scale,
-            n_levels=n_levels,
-            n_features_per_level=n_features_per_level,
-            hashmap_size=hashmap_size,
-            base_resolution=base_resolution,
-        )
-
     def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
         return Engine(leaf, size, rng=rng, **options)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import drjit as dr
@@ -198,59 +199,47 @@ def _check_stream(layer: Any, key: Key | None) -> None:
 
 def apply(layers: Any, x: Any, key: Key | None) -> Any:
     """Evaluate ``layers`` on ``x``; consecutive ones that the engine knows run as one network."""
-    run: list[Any] = []
-    width, leaf = 0, object
-    if not layers:
-        return x
-    if key is not None and not isinstance(key, Key):
-        raise TypeError(f"Sequential: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
-    coop = isinstance(x, drnn.CoopVec)
-    for layer in flatten(layers):
-        _check_stream(layer, key)
-        stage: Any = None
-        if coop:
-            if not run:
-                width, leaf = len(x), x.type
-            stage = _stage(layer)
-        if stage is not None:
-            width = _check(layer, width, leaf, key)
-            run.append(stage)
-            continue
-        if run:
-            x, run = evaluate(run, x, key), []
+
+    def alone(layer: Any, x: Any) -> Any:
         if isinstance(layer, Parallel):
-            x = layer.parallel(x, key)  # its __call__ may have come from here
-        else:
-            x = layer(x, key) if isinstance(layer, (Module, Dropout)) else layer(x)
-        coop = isinstance(x, drnn.CoopVec)
-    return evaluate(run, x, key) if run else x
+            return layer.parallel(x, key)  # its __call__ may have come from here
+        return layer(x, key) if isinstance(layer, (Module, Dropout)) else layer(x)
+
+    return _walk(layers, x, key, lambda x: x, evaluate, alone)
 
 
 def apply_jvp(layers: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
     """:func:`apply` on the ``CoopVec`` ``x``, with forward derivatives in the directions ``tangents``."""
-    run: list[Any] = []
-    width, leaf = 0, object
+
+    def alone(layer: Any, jet: list) -> list:
+        forward = layer.parallel_jvp if isinstance(layer, Parallel) else functools.partial(jvp, layer)
+        y, moved = forward(jet[0], jet[1:], key)
+        return [y, *moved]
+
+    y, *moved = _walk(layers, [x, *tangents], key, lambda jet: jet[0], evaluate_jet, alone)
+    return y, moved
+
+
+def _walk(layers: Any, state: Any, key: Key | None, value: Callable, together: Callable, alone: Callable) -> Any:
+    """Take ``state``, whose ``value`` is the vector itself, through ``layers``.
+
+    ``together(stages, state, key)`` evaluates consecutive layers that the engine knows, ``alone(layer, state)`` others.
+    """
     if key is not None and not isinstance(key, Key):
         raise TypeError(f"Sequential: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
-    jet = [x, *tangents]
+    run: list[Any] = []
+    width, leaf = 0, object
     for layer in flatten(layers):
         _check_stream(layer, key)
-        stage: Any = None
-        if isinstance(jet[0], drnn.CoopVec):
-            if not run:
-                width, leaf = len(jet[0]), jet[0].type
-            stage = _stage(layer)
+        x = value(state)
+        stage = _stage(layer) if isinstance(x, drnn.CoopVec) else None
         if stage is not None:
+            if not run:
+                width, leaf = len(x), x.type
             width = _check(layer, width, leaf, key)
             run.append(stage)
             continue
         if run:
-            jet, run = evaluate_jet(run, jet, key), []
-        if isinstance(layer, Parallel):
-            y, moved = layer.parallel_jvp(jet[0], jet[1:], key)  # its jvp may have come from here
-        else:
-            y, moved = jvp(layer, jet[0], jet[1:], key)
-        jet = [y, *moved]
-    if run:
-        jet = evaluate_jet(run, jet, key)
-    return jet[0], jet[1:]
+            state, run = together(run, state, key), []
+        state = alone(layer, state)
+    return together(run, state, key) if run else state
