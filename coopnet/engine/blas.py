@@ -17,6 +17,8 @@ import numpy as np
 PIECE = 2048
 #: Samples of a slice below which another thread is not worth starting.
 LEAST = 1 << 13
+#: Bytes: what a vector register of any CPU is loaded from fastest, and what Dr.Jit looks for.
+ALIGNMENT = 64
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -41,7 +43,20 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     with _one_thread():
         parts = [part(0)] if slices == 1 else list(_pool().map(part, range(slices)))
         # in this order, whichever was done first
-        return functools.reduce(np.add, parts).astype(a.dtype)
+        return _aligned(functools.reduce(np.add, parts), a.dtype)
+
+
+def _aligned(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """``values`` as ``dtype`` at a multiple of :data:`ALIGNMENT`.
+
+    Dr.Jit compiles another kernel for memory at other addresses, and NumPy's allocator gives now one, now another.
+    """
+    size = values.size * dtype.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    out = memory[start : start + size].view(dtype).reshape(values.shape)
+    out[...] = values
+    return out
 
 
 def available() -> bool:
