@@ -204,7 +204,11 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
 
 
 def _dropout(layer: Dropout, x: np.ndarray, key: Key | None, samples: int) -> np.ndarray:
-    p = float(dr.detach(layer.p)[0]) if isinstance(layer.p, dr.ArrayBase) else layer.p
+    p = layer.p
+    if isinstance(p, dr.ArrayBase):
+        # kernels cannot refuse a value, they clip it: to what still keeps something
+        most = 1 - 2.0 ** -(24 if isinstance(layer, GaussianDropout) else layer.bits)
+        p = min(max(float(dr.detach(p)[0]), 0.0), most)
     if key is None or p == 0:
         return x
     index, step, seed = key.words_numpy(samples)

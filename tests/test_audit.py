@@ -91,6 +91,24 @@ def test_overflow_in_half_precision(ns, backend):
     assert by_layer["Exp"].rms_error < 1e-2  # of the finite unit
 
 
+@pytest.mark.parametrize("kind", [cn.Dropout, cn.DropPath, cn.GaussianDropout])
+def test_probabilities_of_dr_jit(ns, backend, kind):
+    """The twin reads a scheduled p when it is called, and clips it as kernels do."""
+    p = coordinates(ns)
+    options = {} if kind is cn.GaussianDropout else {"bits": 8}
+    net = cn.Sequential(cn.Linear(2, 8), kind(dr.opaque(ns.Float, 0.5), **options), cn.Linear(-1, 2))
+    for precision in precisions(backend):
+        field = cn.NeuralField(None, net).build(backend, precision)
+        layer = field.network.layers[1]
+        for value in (0.3, 0.0, 0.999, 1.0, 1.5, -0.5):
+            layer.p = dr.opaque(ns.Float, value)
+            report = field.audit(p, cn.Key(5, step=3))
+            (row,) = (r for r in report.layers if r.layer == kind.__name__)
+            # the noise is single precision, and large for a p close to 1
+            assert row.own_error < (1e-3 if precision == "half" else 1e-5), (value, row)
+            assert (field.audit(p).layers[-2].rms_error == report.layers[-2].rms_error) == (value <= 0)
+
+
 class Doubling(cn.Module):
     def __call__(self, x, key=None):
         return x * 2
