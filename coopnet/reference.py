@@ -102,22 +102,21 @@ def dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, str
 
     ``index`` defaults to the column number. The gradient is the same function applied to the gradient.
     """
-    if p == 0:
-        return x
-    index = np.arange(x.shape[1]) if index is None else index
-    mask = keep_mask(x.shape[0], p, seed, index, step, stream, bits)
-    y: Array = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
-    return y
+    return _dropped(x, x.shape[0], p, seed, index, step, stream, bits)
 
 
 def drop_path(
     x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16
 ) -> Array:
     """:func:`dropout` of whole samples: the decision about element 0 holds for all features of a sample."""
+    return _dropped(x, 1, p, seed, index, step, stream, bits)
+
+
+def _dropped(x: Array, decisions: int, p: float, seed: int, index: Any, step: Any, stream: int, bits: int) -> Array:
+    """x with as many keep decisions for a sample: one for each of its elements, or one for all."""
     if p == 0:
         return x
-    index = np.arange(x.shape[1]) if index is None else index
-    mask = keep_mask(1, p, seed, index, step, stream, bits)
+    mask = keep_mask(decisions, p, seed, np.arange(x.shape[1]) if index is None else index, step, stream, bits)
     y: Array = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
     return y
 
@@ -190,11 +189,6 @@ def linear(W: Array, x: Array, b: Array | None = None) -> Array:
     return y if b is None else y + np.asarray(b, np.float64)[:, None]
 
 
-def xavier_uniform_bound(fan_in: int, fan_out: int) -> float:
-    """Bound a of the uniform law on [-a, a] of variance 2 / (fan_in + fan_out) (Glorot 2010, eq. 16)."""
-    return math.sqrt(6 / (fan_in + fan_out))
-
-
 def initial_deviation(init: str, fan_in: int, fan_out: int) -> float:
     """Standard deviation of initial weights: Glorot 2010 (xavier), He 2015 (kaiming), Sitzmann 2020 (siren)."""
     return {
@@ -206,6 +200,11 @@ def initial_deviation(init: str, fan_in: int, fan_out: int) -> float:
         "siren_first": 1 / (math.sqrt(3) * fan_in),
         "zero": 0.0,
     }[init]
+
+
+def uniform_bound(init: str, fan_in: int, fan_out: int) -> float:
+    """Bound a of the uniform law on [-a, a] with the standard deviation of ``init``."""
+    return math.sqrt(3) * initial_deviation(init, fan_in, fan_out)
 
 
 _SLOPE = 0.01  # of leaky_relu below zero
@@ -533,9 +532,16 @@ def _vertex_slot(vertex: Array, level: GridLevel, storage: str = "hash") -> Arra
 
 
 def _grid_corners(
-    x: Array, levels: list[GridLevel], align_corners: bool, storage: str = "hash", interpolation: str = "linear"
+    x: Array,
+    table: Array,
+    n_levels: int,
+    align_corners: bool = False,
+    storage: str = "hash",
+    interpolation: str = "linear",
+    **options: Any,
 ) -> Iterable[tuple[int, Array, Array, Array]]:
     """For each level and corner of the cell: (level, storage slot, weight, gradient of the weight wrt x)."""
+    levels = _grid_levels(x, table, n_levels, storage=storage, **options)
     for number, level in enumerate(levels):
         position = x * level.scale + (0.0 if align_corners else 0.5)
         cell = np.floor(position)
@@ -556,171 +562,76 @@ def _grid_corners(
             yield number, slot, factor.prod(axis=0), slope * np.stack(others)
 
 
-def hash_grid(
-    x: Array,
-    params: Array,
-    n_levels: int = 16,
-    n_features_per_level: int = 2,
-    hashmap_size: int = 2**19,
-    base_resolution: int = 16,
-    per_level_scale: float = 2.0,
-    align_corners: bool = False,
-    level_scales: Sequence[float] | None = None,
-    storage: str = "hash",
-    multiple: int | None = None,
-    interpolation: str = "linear",
-) -> Array:
+def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any) -> Array:
     r"""Multiresolution hash encoding (Müller et al. 2022), as ``drjit.nn.HashGridEncoding`` computes it.
 
-    On each level, x in [0, 1]^d is placed at :math:`s_l x + 1/2` (at :math:`s_l x` with ``align_corners``)
+    On each level, x in [0, 1]^d is placed at :math:`s_l x + 1/2` (at :math:`s_l x` with ``align_corners=True``)
     and the features of the 2^d vertices around it are interpolated multilinearly. Row ``l F + f`` of the
     output is feature f of level l; ``params`` is flat, the F features of a vertex side by side. Positions
     below zero are undefined in Dr.Jit, which converts negative floats to ``UInt32``. ``interpolation`` may be
     ``"smoothstep"``, which puts :math:`t^2 (3 - 2 t)` for the fraction t of a cell, or ``"nearest"``, which takes the
-    lowest vertex of the cell; see :func:`hash_grid_levels` for ``storage`` and ``multiple``.
+    lowest vertex of the cell. The other options are those of :func:`hash_grid_levels`.
     """
     x, table = _grid_inputs(x, params, n_features_per_level)
-    levels = hash_grid_levels(
-        len(x),
-        n_levels,
-        n_features_per_level,
-        hashmap_size,
-        base_resolution,
-        per_level_scale,
-        level_scales,
-        storage,
-        multiple,
-    )
-    _check_grid_size(levels, table)
     y = np.zeros((n_levels, n_features_per_level, x.shape[1]))
-    for number, slot, weight, _ in _grid_corners(x, levels, align_corners, storage, interpolation):
+    for number, slot, weight, _ in _grid_corners(x, table, n_levels, **options):
         y[number] += weight * table[slot].T
     return y.reshape(-1, x.shape[1])
 
 
 def hash_grid_vjp(
-    x: Array,
-    params: Array,
-    dy: Array,
-    n_levels: int = 16,
-    n_features_per_level: int = 2,
-    hashmap_size: int = 2**19,
-    base_resolution: int = 16,
-    per_level_scale: float = 2.0,
-    align_corners: bool = False,
-    level_scales: Sequence[float] | None = None,
-    storage: str = "hash",
-    multiple: int | None = None,
-    interpolation: str = "linear",
+    x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
 ) -> tuple[Array, Array]:
     """Gradients (dx, dparams) of :func:`hash_grid`; the cell of a sample counts as constant."""
     x, table = _grid_inputs(x, params, n_features_per_level)
-    levels = hash_grid_levels(
-        len(x),
-        n_levels,
-        n_features_per_level,
-        hashmap_size,
-        base_resolution,
-        per_level_scale,
-        level_scales,
-        storage,
-        multiple,
-    )
-    _check_grid_size(levels, table)
     d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
     dx, dtable = np.zeros_like(x), np.zeros_like(table)
-    for number, slot, weight, dweight in _grid_corners(x, levels, align_corners, storage, interpolation):
+    for number, slot, weight, dweight in _grid_corners(x, table, n_levels, **options):
         dx += dweight * (d[number] * table[slot].T).sum(axis=0)
         np.add.at(dtable, slot, (weight * d[number]).T)
     return dx, dtable.ravel()
 
 
 def hash_grid_jvp(
-    x: Array,
-    params: Array,
-    dx: Array,
-    n_levels: int = 16,
-    n_features_per_level: int = 2,
-    hashmap_size: int = 2**19,
-    base_resolution: int = 16,
-    per_level_scale: float = 2.0,
-    align_corners: bool = False,
-    level_scales: Sequence[float] | None = None,
-    storage: str = "hash",
-    multiple: int | None = None,
-    interpolation: str = "linear",
+    x: Array, params: Array, dx: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
 ) -> Array:
     """Derivative of :func:`hash_grid` in direction dx; the cell of a sample counts as constant."""
     x, table = _grid_inputs(x, params, n_features_per_level)
-    levels = hash_grid_levels(
-        len(x),
-        n_levels,
-        n_features_per_level,
-        hashmap_size,
-        base_resolution,
-        per_level_scale,
-        level_scales,
-        storage,
-        multiple,
-    )
     dy = np.zeros((n_levels, n_features_per_level, x.shape[1]))
-    for number, slot, _, dweight in _grid_corners(x, levels, align_corners, storage, interpolation):
+    for number, slot, _, dweight in _grid_corners(x, table, n_levels, **options):
         dy[number] += (dweight * np.asarray(dx, np.float64)).sum(axis=0) * table[slot].T
     return dy.reshape(-1, x.shape[1])
 
 
-def permutohedral(
-    x: Array,
-    params: Array,
-    n_levels: int = 16,
-    n_features_per_level: int = 2,
-    hashmap_size: int = 2**19,
-    base_resolution: int = 16,
-    per_level_scale: float = 2.0,
-    level_scales: Sequence[float] | None = None,
-) -> Array:
+def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any) -> Array:
     r"""Permutohedral encoding as ``drjit.nn.PermutoEncoding`` computes it, laid out as :func:`hash_grid`.
 
     The features at the d + 1 vertices of the simplex around :math:`s_l x + 1/2` are interpolated. Its vertices are the
     cell's lowest one and those reached from it by going up along the axes in descending order of the fraction; their
-    weights are the differences of successive fractions.
+    weights are the differences of successive fractions. Options as :func:`hash_grid_levels`.
     """
     x, table = _grid_inputs(x, params, n_features_per_level)
     y = np.zeros((n_levels, n_features_per_level, x.shape[1]))
-    for number, slot, weight in _simplex_vertices(
-        x, len(table), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
-    ):
+    for number, slot, weight in _simplex_vertices(x, table, n_levels, **options):
         y[number] += weight * table[slot].T
     return y.reshape(-1, x.shape[1])
 
 
-def permutohedral_vjp(x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2,
-                      **options: Any) -> Array:  # fmt: skip
+def permutohedral_vjp(
+    x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
+) -> Array:
     """Gradient of :func:`permutohedral` with respect to params."""
     x, table = _grid_inputs(x, params, n_features_per_level)
     d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
     dtable = np.zeros_like(table)
-    for number, slot, weight in _simplex_vertices(x, len(table), n_levels, n_features_per_level, **options):
+    for number, slot, weight in _simplex_vertices(x, table, n_levels, **options):
         np.add.at(dtable, slot, (weight * d[number]).T)
     return dtable.ravel()
 
 
-def _simplex_vertices(
-    x: Array,
-    vertices: int,
-    n_levels: int,
-    n_features_per_level: int,
-    hashmap_size: int = 2**19,
-    base_resolution: int = 16,
-    per_level_scale: float = 2.0,
-    level_scales: Sequence[float] | None = None,
-) -> Iterable[tuple[int, Array, Array]]:
+def _simplex_vertices(x: Array, table: Array, n_levels: int, **options: Any) -> Iterable[tuple[int, Array, Array]]:
     """For each level and vertex of the simplex: (level, storage slot, weight)."""
-    levels = hash_grid_levels(
-        len(x), n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, level_scales
-    )
-    _check_grid_size(levels, np.zeros(vertices))
-    for number, level in enumerate(levels):
+    for number, level in enumerate(_grid_levels(x, table, n_levels, **options)):
         position = x * level.scale + 0.5
         vertex = np.floor(position).astype(np.int64)
         fraction = position - vertex
@@ -748,10 +659,13 @@ def _grid_inputs(x: Array, params: Array, features: int) -> tuple[Array, Array]:
     return np.asarray(x, np.float64), np.asarray(params, np.float64).reshape(-1, features)
 
 
-def _check_grid_size(levels: list[GridLevel], table: Array) -> None:
+def _grid_levels(x: Array, table: Array, n_levels: int, **options: Any) -> list[GridLevel]:
+    """The levels, which must be of the size of the table."""
+    levels = hash_grid_levels(len(x), n_levels, table.shape[1], **options)
     vertices = levels[-1].offset + levels[-1].size
     if len(table) != vertices:
         raise ValueError(f"hash_grid: these levels store {vertices} vertices, but params hold {len(table)}")
+    return levels
 
 
 # ---- Random projection -------------------------------------------------------------------------------------
@@ -909,7 +823,8 @@ def siren(weights: Sequence[Array], biases: Sequence[Array], x: Array, omega_0: 
 
 def siren_bounds(widths: Sequence[int], omega: float = 30) -> list[float]:
     """Bounds of the initial weights after each of the widths but the last (Sitzmann et al. 2020, section 3.2)."""
-    return [1 / n if i == 0 else math.sqrt(6 / n) / omega for i, n in enumerate(widths[:-1])]
+    first, *others = [uniform_bound("siren" if i else "siren_first", n, 0) for i, n in enumerate(widths[:-1])]
+    return [first, *(bound / omega for bound in others)]
 
 
 def _mlp_trace(

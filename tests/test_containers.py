@@ -394,7 +394,7 @@ def test_initial_weights(ns, init):
 
 def test_the_default_is_what_it_was(ns):
     u = dr.rng(3).random(ns.Float, 12).numpy()
-    bound = ref.xavier_uniform_bound(4, 3)
+    bound = ref.uniform_bound("xavier_uniform", 4, 3)
     weights = cn.Linear(4, 3).alloc(ns.TensorXf, rng=dr.rng(3)).weights.numpy()
     np.testing.assert_allclose(weights.ravel(), bound * (2 * u - 1), atol=1e-6)
 

@@ -414,7 +414,7 @@ def test_linear(ns):
         (W,), (b,) = matrices(layer)
         y = layer(ns.TensorXf(x))
         close(y.numpy(), ref.linear(W, x, b), 1e-6)
-        assert abs(W).max() <= ref.xavier_uniform_bound(3, 4) and (b is None) == (not bias)
+        assert abs(W).max() <= ref.uniform_bound("xavier_uniform", 3, 4) and (b is None) == (not bias)
     wide = cn.Linear(100, 60).alloc(ns.TensorXf).weights.numpy()
     assert wide.std() == pytest.approx(np.sqrt(2 / 160), rel=0.05)
     assert cn.Linear(-1, -1).alloc(ns.TensorXf, 7).weights.shape == (7, 7)

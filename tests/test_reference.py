@@ -196,7 +196,7 @@ def test_linear_and_bound():
     W, x, b = np.array([[1, 2], [3, 4], [5, 6]]), np.array([[1, 0], [1, 2]]), np.array([1, 0, -1])
     np.testing.assert_array_equal(ref.linear(W, x, b), [[4, 5], [7, 8], [10, 11]])
     np.testing.assert_array_equal(ref.linear(W, x), [[3, 4], [7, 8], [11, 12]])
-    bound = ref.xavier_uniform_bound(30, 20)
+    bound = ref.uniform_bound("xavier_uniform", 30, 20)
     assert bound**2 / 3 == pytest.approx(2 / 50)  # the variance
 
 
