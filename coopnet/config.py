@@ -438,42 +438,63 @@ OPTIMIZERS: dict[str, dict[str, Key]] = {
         "nested": Key({}),
     },
     "EMA": {"decay": Key(0.99, 0, 1), "full_precision": Key(False), "nested": Key({})},
+    "Batched": {"batch_size_multiplier": Key(16, 1, 2**32), "nested": Key({})},
+    "Lookahead": {"alpha": Key(0.5, 0), "n_steps": Key(16, 1, 2**32), "nested": Key({})},
 }
 _NO_OPTIMIZERS = {
     "Average": "a linear average of parameters is not implemented; EMA is the nearest",
-    "Batched": "gradients are not gathered over steps; draw a larger batch",
     "Composite": "all parameters have one optimizer",
-    "Lookahead": "it is not implemented",
     "Novograd": "it is not implemented; Adam is the nearest",
     "Shampoo": "it is not implemented; drjit.opt.Muon is the nearest",
 }
 
 
+#: Wrappers that mean something else around one of these than inside it, or nothing.
+_NOT_AROUND = {
+    "EMA": ("Lookahead", "the average would be of its slow weights, which the field does not have"),
+    "Batched": ("EMA", "the average is taken at every step; put EMA around Batched"),
+    "Lookahead": ("Batched", "steps are counted where parameters move; put Batched around Lookahead"),
+}
+
+
 def _optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Optimizer], Any, float | None]:
     """(factory, learning rate, decay of the moving average)"""
-    decay: dict[str, Any] | None = None
-    ema: float | None = None
+    wrappers: dict[str, dict[str, Any]] = {}  # from the outside in
     while True:
         name, keys = _choice(f"{where}.otype", given.get("otype", "Adam"), OPTIMIZERS, _NO_OPTIMIZERS)
         values = _read(where, given, keys)
         if "nested" not in keys:
             break
-        if (name == "EMA" and ema is not None) or (name != "EMA" and decay is not None):
+        if name in wrappers:
             raise ValueError(f"from_config: {where} is a second {name} around one optimizer; one is possible.")
-        if name == "EMA":
-            ema = values["decay"]
-        else:
-            decay = values
+        for outer in wrappers:
+            inner, reason = _NOT_AROUND.get(outer, ("", ""))
+            if name == inner:
+                raise ValueError(
+                    f"from_config: {where} is {name} inside {outer}, which has no counterpart here: {reason}."
+                )
+        wrappers[name] = values
         where += ".nested"
         given = _object(values["nested"], where)
     lr = values["learning_rate"]
+    options = {"l2_reg": values["l2_reg"]}
+    if "Batched" in wrappers:
+        options["accumulate"] = wrappers["Batched"]["batch_size_multiplier"]
+    if "Lookahead" in wrappers:
+        options |= {"lookahead": wrappers["Lookahead"]["n_steps"], "alpha": wrappers["Lookahead"]["alpha"]}
     if name == "SGD":
-        factory: Callable[[], Optimizer] = lambda: SGD(lr, l2_reg=values["l2_reg"])  # noqa: E731
+        factory: Callable[[], Optimizer] = lambda: SGD(lr, **options)  # noqa: E731
     else:
-        options = {k: values[k] for k in ("epsilon", "l2_reg", "relative_decay", "absolute_decay")}
+        options |= {k: values[k] for k in ("epsilon", "relative_decay", "absolute_decay")}
         factory = lambda: Adam(lr, beta_1=values["beta1"], beta_2=values["beta2"], **options)  # noqa: E731
-    if decay is None:
+    ema = wrappers["EMA"]["decay"] if "EMA" in wrappers else None
+    if "ExponentialDecay" not in wrappers:
         return factory, lr, ema
+    decay = wrappers["ExponentialDecay"]
     every = decay["decay_interval"]
     rate = exponential(lr, decay["decay_base"], every, decay["decay_start"] - every, decay["decay_end"])
+    order = list(wrappers)
+    if "Batched" in order and order.index("Batched") < order.index("ExponentialDecay"):
+        n = options["accumulate"]
+        return factory, lambda step: rate(step // n), ema  # it counts the moves of its own optimizer
     return factory, rate, ema

@@ -203,6 +203,59 @@ def test_sgd(ns):
     np.testing.assert_allclose(optimizer["data"].numpy(), optimizer["weights"].numpy())
 
 
+@pytest.mark.parametrize("make", [cn.training.Adam, cn.training.SGD])
+@pytest.mark.parametrize(("accumulate", "lookahead"), [(3, 0), (1, 4), (3, 2)])
+def test_gathering_and_looking_ahead(ns, make, accumulate, lookahead):
+    """Against loops that are written out; a step that a scaler skips, in between, counts for nothing."""
+    rng = np.random.default_rng(1)
+    optimizer = make(0.1, l2_reg=0.3, accumulate=accumulate, lookahead=lookahead, alpha=0.25)
+    w, gradients = rng.normal(size=5), rng.normal(size=(24, 5))
+    optimizer["weights"] = ns.Float(w.astype(np.float32))
+    m, v, slow, moves = np.zeros(5), np.zeros(5), w, 0
+    for i, g in enumerate(gradients, 1):
+        if i == 2 and make is cn.training.SGD:  # Dr.Jit's Adam counts skipped steps
+            dr.set_grad(optimizer["weights"], ns.Float(np.inf))
+            optimizer.step(active=ns.Bool(False))
+        dr.set_grad(optimizer["weights"], ns.Float(64 * g.astype(np.float32)))
+        optimizer.step(grad_scale=ns.Float(1 / 64))
+        if i % accumulate == 0:
+            moves, mean = moves + 1, gradients[i - accumulate : i].mean(axis=0)
+            if make is cn.training.Adam:
+                w, m, v = ref.adam_step(w, m, v, mean, moves, 0.1, l2_reg=0.3)
+            else:
+                w = w - 0.1 * (mean + 0.3 * w)
+            if lookahead and moves % lookahead == 0:
+                w = slow = slow + 0.25 * (w - slow)
+        np.testing.assert_allclose(optimizer["weights"].numpy(), w, rtol=1e-4, atol=1e-5)
+
+
+def test_gathering_and_looking_ahead_in_fit(ns, backend, tmp_path):
+    """One recording; weights move every third step, and a run resumed in between goes on as if it had not stopped."""
+
+    def run(steps, **options):
+        net = cn.MLP(1, 1, width=8, depth=1)
+        field = cn.NeuralField(None, net).build(backend, "half", seed=1)
+        optimizer = cn.training.Adam(1e-1, accumulate=3, lookahead=2)
+
+        def batch(key):
+            (x,) = cn.uniform(1, key, ns.Float, 64)
+            return [x], [dr.sin(6 * x)]
+
+        result = cn.fit(field, batch, steps, optimizer=optimizer, progress=False, **options)
+        assert result.recordings <= 2 and result.skipped == 0
+        return field["network.weights"].numpy()
+
+    weights = {steps: run(steps) for steps in (0, 2, 3, 5, 6, 8)}
+    for one, other in ((0, 2), (3, 5), (6, 8)):
+        assert np.array_equal(weights[one], weights[other])
+    first, second = abs(weights[3] - weights[0]).max(), abs(weights[6] - weights[0]).max()
+    assert 0.05 < second < 0.15 < 2 * first  # Adam's steps are 0.1 long; half of the way of two is left
+    path = tmp_path / "run.safetensors"
+    run(5, checkpoint=path)
+    resumed = run(8, checkpoint=path, resume=True)
+    np.testing.assert_allclose(resumed, weights[8], rtol=0, atol=0 if backend == "llvm" else 2e-2)
+
+
 def test_regularization_in_fit(ns, backend):
     """Strong decay keeps trained weights small, also in half precision and in a frozen function."""
     size = {}
@@ -229,6 +282,14 @@ def test_errors_of_optimizers():
         for bad in (-1, float("nan"), "1", True):
             with pytest.raises(ValueError, match=f"{make.__name__}: {name} is {bad!r}; a finite number of at least 0"):
                 make(1e-3, **{name: bad})
+    for name, least in (("accumulate", 1), ("lookahead", 0)):
+        for bad in (least - 1, 1.5, True, 2**32):
+            with pytest.raises(ValueError, match=f"SGD: {name} is {bad}; an int of at least {least}"):
+                cn.training.SGD(1e-3, **{name: bad})
+        with pytest.raises(ValueError, match="Adam: mask_updates=True goes with neither"):
+            cn.training.Adam(1e-3, mask_updates=True, **{name: 2})
+    with pytest.raises(ValueError, match="Adam: alpha is -1; a finite number"):
+        cn.training.Adam(1e-3, alpha=-1)
 
 
 def test_exponential_ends():

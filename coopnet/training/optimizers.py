@@ -8,6 +8,12 @@ correction of the bias of its moments.
 
 Adam adds the term to gradients of matrices only, that is of parameters named ``"weights"``, such as a packed network:
 features of grids, most of which no sample of a batch touches, would all go to 0. SGD adds it to all gradients.
+
+Both can gather gradients and look ahead. With ``accumulate=n``, only every n-th call of ``step`` moves the parameters,
+by the mean of the last n gradients, like one step on a batch n times as large; steps that a loss scaler skips don't
+count. What :func:`coopnet.fit` does beside the optimizer (``clip_norm``, ``weight_decay``, ``ema``) it does at every
+call. With ``lookahead=k`` (Zhang et al. 2019), slow weights follow: after k moves from them to :math:`w`, they and the
+parameters become :math:`s \leftarrow s + \alpha (w - s)`. Train for a multiple of :math:`k` moves to end there.
 """
 
 from __future__ import annotations
@@ -20,16 +26,82 @@ import drjit as dr
 import drjit.opt as dropt
 
 
-class Adam(dropt.Adam):
+class _Paced(dropt.Optimizer):
+    """Gathers gradients, and looks ahead.
+
+    If it does either, its part of a parameter's state is (mean gradient so far, gradients in it, slow weights, moves
+    away from them), with ``None`` for what is not used. Counters are arrays, so that frozen functions carry them.
+    """
+
+    accumulate, lookahead, alpha = 1, 0, 0.5
+
+    def _pace(self, accumulate: Any, lookahead: Any, alpha: Any, options: dict[str, Any]) -> None:
+        where = type(self).__name__
+        for name, value, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**32:
+                raise ValueError(f"{where}: {name} is {value!r}; an int of at least {least} is needed.")
+        self.accumulate, self.lookahead, self.alpha = accumulate, lookahead, _strength(where, "alpha", alpha)
+        if options.get("mask_updates") and self._paces:
+            raise ValueError(f"{where}: mask_updates=True goes with neither accumulate nor lookahead.")
+
+    @property
+    def _paces(self) -> bool:
+        return self.accumulate > 1 or self.lookahead > 0
+
+    def _advance(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
+        """A step of the optimizer proper."""
+        return super()._step(cache, value, grad, lr, extra)
+
+    def _step(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
+        if not self._paces:
+            return self._advance(cache, value, grad, lr, extra)
+        (mean, gathered, slow, moves), inner = extra
+        if self.accumulate > 1:
+            mean, gathered = mean + grad / self.accumulate, gathered + 1
+            grad = mean
+        new, new_inner = self._advance(cache, value, grad, lr, inner)
+        if self.accumulate > 1:
+            wait = gathered < self.accumulate
+            new, new_inner = dr.select(wait, value, new), dr.select(wait, inner, new_inner)
+            mean, gathered = dr.select(wait, mean, 0), dr.select(wait, gathered, 0)
+        if self.lookahead:
+            moves = moves + (dr.select(wait, 0, 1) if self.accumulate > 1 else 1)
+            far = moves == self.lookahead
+            slow = dr.select(far, dr.lerp(slow, new, self.alpha), slow)
+            new, moves = dr.select(far, slow, new), dr.select(far, 0, moves)
+        return new, ((mean, gathered, slow, moves), new_inner)
+
+    def _reset(self, key: str, value: Any, promoted: bool, /) -> None:
+        super()._reset(key, value, promoted)
+        if not self._paces:
+            return
+        *rest, inner = self.state[key]
+        flat = dr.detach(value).array
+        uint32 = dr.uint32_array_t(type(flat))
+        gathering = (dr.opaque(type(flat), 0, dr.width(flat)), uint32(0)) if self.accumulate > 1 else (None, None)
+        slow = (flat + 0, uint32(0)) if self.lookahead else (None, None)
+        self.state[key] = (*rest, ((*gathering, *slow), inner))  # type: ignore[assignment]
+
+    def _select(self, mask: Any, extra: Any, new_extra: Any, /) -> Any:
+        if not self._paces:
+            return super()._select(mask, extra, new_extra)
+        return dr.select(mask, extra[0], new_extra[0]), super()._select(mask, extra[1], new_extra[1])
+
+
+class Adam(_Paced, dropt.Adam):
     """``drjit.opt.Adam`` with regularization.
 
     Args:
         lr, params, options: as in ``drjit.opt.Adam``.
         l2_reg: :math:`\\lambda`, for matrices.
         relative_decay, absolute_decay: :math:`r` and :math:`a`, for all parameters.
+        accumulate: number of gradients that make a move.
+        lookahead: number :math:`k` of moves between two of the slow weights; 0 for none.
+        alpha: :math:`\\alpha`, the part of the way that the slow weights go.
 
     Raises:
-        ValueError: a strength that is negative or no number.
+        ValueError: a strength that is negative or no number, a count that is no int or too small, ``mask_updates``
+            with one of the counts.
 
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.Adam(1e-2, l2_reg=1e-6))
     """
@@ -42,8 +114,12 @@ class Adam(dropt.Adam):
         l2_reg: float = 0.0,
         relative_decay: float = 0.0,
         absolute_decay: float = 0.0,
+        accumulate: int = 1,
+        lookahead: int = 0,
+        alpha: float = 0.5,
         **options: Any,
     ):
+        self._pace(accumulate, lookahead, alpha, options)
         self.l2_reg = _strength("Adam", "l2_reg", l2_reg)
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)
@@ -54,11 +130,11 @@ class Adam(dropt.Adam):
         _add_l2(self.state, self.l2_reg, grad_scale, matrices_only=True)
         super().step(eval=eval, grad_scale=grad_scale, active=active)
 
-    def _step(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
+    def _advance(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
         leaf = dr.leaf_t(grad)
         # Dr.Jit 1.5.0 multiplies a rate that is an array in place by the correction, so a copy is taken before
         rate = leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
-        new_value, new_extra = super()._step(cache, value, grad, lr, extra)
+        new_value, new_extra = super()._advance(cache, value, grad, lr, extra)
         if self.relative_decay or self.absolute_decay:
             high = dr.float64_array_t(leaf)
             t = new_extra[0]
@@ -68,20 +144,32 @@ class Adam(dropt.Adam):
         return new_value, new_extra
 
 
-class SGD(dropt.SGD):
+class SGD(_Paced, dropt.SGD):
     """``drjit.opt.SGD`` with regularization.
 
     Args:
         lr, params, options: as in ``drjit.opt.SGD``.
         l2_reg: :math:`\\lambda`, for all parameters.
+        accumulate, lookahead, alpha: as for :class:`Adam`.
 
     Raises:
-        ValueError: a strength that is negative or no number.
+        ValueError: as for :class:`Adam`.
 
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.SGD(1e-1, l2_reg=1e-6))
     """
 
-    def __init__(self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, **options: Any):
+    def __init__(
+        self,
+        lr: Any,
+        params: Mapping[str, Any] | None = None,
+        *,
+        l2_reg: float = 0.0,
+        accumulate: int = 1,
+        lookahead: int = 0,
+        alpha: float = 0.5,
+        **options: Any,
+    ):
+        self._pace(accumulate, lookahead, alpha, options)
         self.l2_reg = _strength("SGD", "l2_reg", l2_reg)
         super().__init__(lr, params, **options)
 
