@@ -428,6 +428,7 @@ OPTIMIZERS: dict[str, dict[str, Key]] = {
         "non_matrix_l2_reg": Key(0.0, only="only matrices are regularized"),
         "optimize_matrix_params": Key(True, only=_ALL),
         "optimize_non_matrix_params": Key(True, only=_ALL),
+        "skip_zero_grad_non_matrix_params": Key(True),
     },
     "SGD": {"learning_rate": Key(1e-3, 0), "l2_reg": Key(1e-8, 0)},
     "ExponentialDecay": {
