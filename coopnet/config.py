@@ -443,7 +443,7 @@ OPTIMIZERS: dict[str, dict[str, Key]] = {
     "Lookahead": {"alpha": Key(0.5, 0), "n_steps": Key(16, 1, 2**32), "nested": Key({})},
 }
 _NO_OPTIMIZERS = {
-    "Average": "a linear average of parameters is not implemented; EMA is the nearest",
+    "Average": "the parameters of so many steps would have to be kept; EMA is the nearest",
     "Composite": "all parameters have one optimizer",
     "Novograd": "it is not implemented; Adam is the nearest",
     "Shampoo": "it is not implemented; drjit.opt.Muon is the nearest",
