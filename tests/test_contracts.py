@@ -99,13 +99,21 @@ def test_the_examples_name_layers():
         assert type(example.make()).__name__ == name
 
 
-def ready(example: Example, ns: Any, backend: str) -> Any:
+@pytest.fixture(params=["single", "half"])
+def precision(request, backend):
+    """Of weights and input."""
+    if backend == "cuda" and request.param == "single":
+        pytest.skip("CUDA's cooperative vectors are half precision only")
+    return request.param
+
+
+def ready(example: Example, ns: Any, backend: str, precision: str) -> Any:
     """The layer with parameters, all of which want gradients."""
     layer = example.make()
     if isinstance(layer, cn.NeuralField):
-        layer = layer.build(backend)
+        layer = layer.build(backend, precision)
     else:
-        layer = layer.alloc(ns.TensorXf16 if backend == "cuda" else ns.TensorXf, example.size, dr.rng(1))
+        layer = layer.alloc(ns.TensorXf16 if precision == "half" else ns.TensorXf, example.size, dr.rng(1))
         if any(isinstance(m, drnn.Linear) for m in children(layer)):
             layer = drnn.pack(layer, layout="training")
     for parameter in layer.values():
@@ -121,8 +129,8 @@ def samples(example: Example, n: int) -> np.ndarray:
     return rng.random((example.size, n)).astype(np.float16)  # exact in every precision
 
 
-def inputs(example: Example, ns: Any, backend: str, x: np.ndarray) -> list:
-    leaf = ns.UInt32 if example.ids else ns.Float16 if backend == "cuda" else ns.Float
+def inputs(example: Example, ns: Any, precision: str, x: np.ndarray) -> list:
+    leaf = ns.UInt32 if example.ids else ns.Float16 if precision == "half" else ns.Float
     parts = [leaf(v.astype({ns.UInt32: np.uint32, ns.Float16: np.float16, ns.Float: np.float32}[leaf])) for v in x]
     dr.make_opaque(parts)
     if not example.ids:
@@ -158,15 +166,17 @@ def test_checkpoints_know_it(example):
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_a_sample_does_not_depend_on_its_batch(example, ns, backend, keyed):
+def test_a_sample_does_not_depend_on_its_batch(example, ns, backend, precision, keyed):
     """Slices of a batch and a longer batch give every sample the same bits."""
-    layer = ready(example, ns, backend)
+    if backend == "llvm" and precision == "half" and not keyed:
+        pytest.skip("what is special about half precision shows with a key, too")
+    layer = ready(example, ns, backend, precision)
     x = samples(example, 257)
     index = np.arange(257, dtype=np.uint32)
 
     def evaluate(chosen: np.ndarray) -> np.ndarray:
         key = [cn.Key(7, index=ns.UInt32(index[chosen]), step=3)] if keyed else []
-        y = call(example, layer, inputs(example, ns, backend, x[:, chosen]), *key)
+        y = call(example, layer, inputs(example, ns, precision, x[:, chosen]), *key)
         return np.array([np.broadcast_to(dr.detach(v).numpy(), chosen.shape) for v in y])
 
     whole = evaluate(index[:100])
@@ -175,9 +185,9 @@ def test_a_sample_does_not_depend_on_its_batch(example, ns, backend, keyed):
         assert evaluate(chosen)[:, part].tobytes() == whole[:, chosen[part]].tobytes()
 
 
-def test_nothing_is_mutated(example, ns, backend):
-    layer = ready(example, ns, backend)
-    parts = inputs(example, ns, backend, samples(example, 100))
+def test_nothing_is_mutated(example, ns, backend, precision):
+    layer = ready(example, ns, backend, precision)
+    parts = inputs(example, ns, precision, samples(example, 100))
     before = bits(parts), bits(v.array if dr.is_tensor_v(v) else v for v in layer.values()) if len(layer) else []
     description = repr(layer)
     y = call(example, layer, parts, cn.Key(1))
@@ -188,13 +198,13 @@ def test_nothing_is_mutated(example, ns, backend):
     assert repr(layer) == description
 
 
-def test_gradients_are_reproducible(example, ns, backend):
+def test_gradients_are_reproducible(example, ns, backend, precision):
     n = 3000
     x, runs = samples(example, n), set()
     weights = np.random.default_rng(3).normal(size=n).astype(np.float32)
-    layer = ready(example, ns, backend)
+    layer = ready(example, ns, backend, precision)
     for _ in range(3):
-        parts = inputs(example, ns, backend, x)
+        parts = inputs(example, ns, precision, x)
         dr.clear_grad([layer[k] for k in layer])
         with cn.deterministic(backend == "cuda"):
             y = call(example, layer, parts, cn.Key(1))
@@ -208,8 +218,9 @@ def test_gradients_are_reproducible(example, ns, backend):
 
 
 def test_without_a_key_it_is_deterministic(example, ns, backend):
-    layer = ready(example, ns, backend)
-    parts = inputs(example, ns, backend, samples(example, 100))
+    precision = "half" if backend == "cuda" else "single"
+    layer = ready(example, ns, backend, precision)
+    parts = inputs(example, ns, precision, samples(example, 100))
     y = bits(call(example, layer, parts))
     assert bits(call(example, layer, parts, None)) == y
     if example.identity:

@@ -407,6 +407,24 @@ def test_grid_gradients(ns, backend, name):
     close(actual, values(layer(arrays(ns, x))), 1e-5)
 
 
+@pytest.mark.parametrize("name", [n for n in CASES if CASES[n][2] is grid_twin])
+def test_entries_that_no_sample_reads_have_no_gradient(ns, backend, name):
+    """Exactly none, and others have one."""
+    layer, size, _ = make(ns, name)
+    x = np.random.default_rng(8).random((size, 5)).astype(np.float32)
+    vjp = ref.permutohedral_vjp if isinstance(layer, cn.Permutohedral) else ref.hash_grid_vjp
+    expected = vjp(x, layer["data"].numpy(), np.ones((6, 5)), **grid_options(layer))
+    weight = expected if isinstance(expected, np.ndarray) else expected[1]
+    dr.enable_grad(layer["data"])
+    for deterministic in (False, True):
+        dr.clear_grad(layer["data"])
+        with cn.deterministic(deterministic):
+            dr.backward(weighted(layer(arrays(ns, x)), np.ones((6, 5))))
+        gradient = dr.grad(layer["data"]).numpy()
+        assert not gradient[weight == 0].any() and gradient[weight > 1e-3].all()
+    assert (weight == 0).any() and (weight > 1e-3).any()
+
+
 @pytest.mark.parametrize("where", ["plain", "symbolic"])
 def test_trained_fourier_gradients(ns, where):
     layer = cn.Fourier(4, 1.5, trained=True, in_features=3).alloc(ns.TensorXf)
