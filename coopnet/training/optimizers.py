@@ -95,7 +95,7 @@ class Adam(_Paced, dropt.Adam):
         lr, params, options: as in ``drjit.opt.Adam``.
         l2_reg: :math:`\\lambda`, for matrices.
         relative_decay, absolute_decay: :math:`r` and :math:`a`, for all parameters.
-        accumulate: number of gradients that make a move.
+        accumulate: number of gradients that make a move (see ``help(coopnet.training.optimizers)``).
         lookahead: number :math:`k` of moves between two of the slow weights; 0 for none.
         alpha: :math:`\\alpha`, the part of the way that the slow weights go.
 
