@@ -17,6 +17,7 @@ from . import kinds
 from .backend import require
 from .key import Key, inside_call
 from .philox import philox4x32
+from .registers import with_room
 
 #: Elements from which on a tensor in memory is worth a kernel of its own, see :func:`_in_blocks`.
 LARGE = 1 << 16
@@ -72,8 +73,12 @@ def modulate(x: Any, law: Law, key: Key, kind: str, leaf: type, identity: Any = 
     decisions = samples(n, law, key, leaf, kinds.samples(x, kind))
     if kind == kinds.COOPVEC and dr.backend_v(leaf) == dr.JitBackend.CUDA:
         # A product keeps x in the tensor cores' layout; taking it apart to select would cost more.
-        factors = drnn.CoopVec([law.factor(d) for d in decisions])
-        return x * (factors if identity is None else drnn.matvec(identity, factors))
+        factors = [law.factor(d) for d in decisions]
+        if identity is None:
+            return x * drnn.CoopVec(factors)
+        # the vector, the factors, and the digits that they come from
+        factors = with_room(factors, [identity], 3 * n)
+        return x * drnn.matvec(identity, drnn.CoopVec(factors))
     return kinds.rebuild([law.apply(v, d) for v, d in zip(kinds.components(x), decisions, strict=True)], x)
 
 

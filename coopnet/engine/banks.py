@@ -22,11 +22,12 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..key import Key
+from ..registers import with_room
 from .deferred import outside
 from .layout import BIAS_COLUMNS
 from .modes import warn_stall
 from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
-from .stages import Affine, Stage, affine, frozen, rebase, symbolic
+from .stages import Affine, Stage, affine, frozen, kept, matrices, rebase, symbolic
 
 #: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
 SAMPLES = 1024
@@ -102,6 +103,7 @@ class BankOp(NetworkOp):
 
         def body(xs: list, dys: list, key_args: list) -> list:
             key = Key(key_args[2], key_args[0], key_args[1]) if key_args else None
+            xs = with_room(xs, matrices(self.stages), kept(self.stages, self.plan.vectors))
             values = self.plan.trail(self.stages, xs, key)
             dx = self.plan.backward(self.stages, values, dys, key, visit)
             return dx if self.plan.wants_x else [dys[0]]

@@ -49,6 +49,10 @@ def evaluate_jet(stages: Sequence[Stage], jet: list[drnn.CoopVec], key: Key | No
     packed = buffers(stages)
     if len(jet) == 1:
         return [evaluate(stages, jet[0], key)]
+    most = jets.directions(stages, jet)
+    if len(jet) - 1 > most:
+        parts = [evaluate_jet(stages, [jet[0], *jet[i : i + most]], key) for i in range(1, len(jet), most)]
+        return [parts[0][0], *(tangent for part in parts for tangent in part[1:])]
     jet = jets.widened(jet)
     if not any(dr.grad_enabled(b) for b in packed):
         return jets.forward(stages, jet, key)

@@ -22,18 +22,36 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..key import Key
+from ..registers import ALL, in_order, with_room
 from .operation import Plan
-from .stages import Activation, Affine, Fork, Mask, Noise, Stage, Trail, affine
+from .stages import Activation, Affine, Fork, Mask, Noise, Stage, Trail, affine, matrices, widest
 
 
 def forward(stages: Sequence[Stage], jet: list[Any], key: Key | None) -> list[Any]:
     """Evaluate ``stages`` on a jet of ``CoopVec``s with Dr.Jit's own differentiation."""
+    jet = _with_room(stages, jet)
     for stage in stages:
         if isinstance(stage, Fork):
             jet = _join(stage, [forward(body, jet, key) for body in stage.bodies])
         else:
             jet = _step(stage, jet, key)
+        in_order(dr.backend_v(jet[0].type))
     return jet
+
+
+def _with_room(stages: Sequence[Stage], jet: list[Any]) -> list[Any]:
+    used = len(jet) * max(len(jet[0]), widest(stages))
+    return [drnn.CoopVec(with_room(jet[0], matrices(stages), used)), *jet[1:]]
+
+
+def directions(stages: Sequence[Stage], jet: list[Any]) -> int:
+    """How many of the directions of ``jet`` to take at a time.
+
+    As many as fit into registers with the value. On the CPU vectors wait in the cache, which is no trouble.
+    """
+    if dr.backend_v(jet[0].type) != dr.JitBackend.CUDA:
+        return len(jet) - 1
+    return max(1, ALL // max(len(jet[0]), widest(stages)) - 1)
 
 
 def _step(stage: Affine | Activation | Mask | Noise, jet: list[Any], key: Key | None) -> list[Any]:
@@ -60,6 +78,7 @@ def trail(stages: Sequence[Stage], jet: list[Any], key: Key | None) -> Trail:
             values.append(_join(stage, [t[-1] for t in inner]))
         else:
             values.append(_step(stage, values[i], key))
+        in_order(dr.backend_v(jet[0].type))
     return values
 
 
@@ -143,7 +162,7 @@ class JetPlan(Plan):
         return [drnn.CoopVec(list(flat[i * n : (i + 1) * n])) for i in range(self.vectors)]
 
     def trail(self, stages: Sequence[Stage], xs: list, key: Key | None) -> Trail:
-        return trail(stages, self.split(xs), key)
+        return trail(stages, _with_room(stages, self.split(xs)), key)
 
     def output(self, values: Trail) -> list:
         return flat(values[-1])

@@ -18,9 +18,10 @@ from typing import Any
 import drjit as dr
 
 from ..key import Key
+from ..registers import with_room
 from . import blas
 from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
-from .stages import Affine, Stage, Trail, affine, frozen
+from .stages import Affine, Stage, Trail, affine, frozen, kept, matrices
 
 #: Bytes that are spilled at a time.
 MEMORY = 1 << 30
@@ -106,6 +107,7 @@ def _spill(
     def visit(stage: Affine, delta: Any, x: Any, biased: bool = True) -> None:
         products.append(_Product(stage, delta, x, biased))
 
+    dys = with_room(dys, matrices(stages), kept(stages, plan.vectors))
     # the caller evaluates dx along, or whoever uses it next would run the whole network again
     dx = plan.backward(stages, values, dys, key, visit)
     return products, dx

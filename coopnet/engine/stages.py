@@ -258,6 +258,21 @@ def tangent(stages: Sequence[Stage], tangents: Sequence[Stage], values: Trail, d
     return dx
 
 
+def widest(stages: Sequence[Stage]) -> int:
+    """Components of the longest vector between the stages."""
+    return max((max(s.weights.shape) for s in affine(stages)), default=0)
+
+
+def matrices(stages: Sequence[Stage]) -> list[Any]:
+    """Views of all matrices."""
+    return [s.weights for s in affine(stages)]
+
+
+def kept(stages: Sequence[Stage], vectors: int = 1) -> int:
+    """Components in use at a time in a backward pass: what goes into all affine stages, and the deltas of one."""
+    return vectors * (sum(s.weights.shape[1] for s in affine(stages)[1:]) + widest(stages))
+
+
 def buffers(stages: Sequence[Stage]) -> list[Any]:
     """The distinct packed buffers that the stages read, in order of first use."""
     found: list[Any] = []
