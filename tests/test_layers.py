@@ -870,3 +870,9 @@ def test_frozen_training_step(ns, backend, no_collection):
     close(found, expected, 2e-2 if backend == "cuda" else 2e-6)
     assert recordings < len(batches)
     assert not np.array_equal(found, train(ns, backend, True, batches[:-1])[0])
+
+
+def test_a_layer_without_parameters_is_true():
+    """As is a mapping only if it has entries: ``encoding or default`` must not replace one that is not allocated."""
+    for layer in (cn.ReLU(), cn.HashGrid(2), cn.MLP(2, 1), cn.NeuralField(None, cn.MLP(2, 1))):
+        assert not len(layer) and layer

@@ -186,6 +186,9 @@ class Module(drnn.Module):
     def __contains__(self, key: object) -> bool:
         return key in self._slots()
 
+    def __bool__(self) -> bool:
+        return True  # as a mapping without entries, a layer that has no parameters (yet) would count as none
+
     def update(self, other: Any = (), /, **parameters: Any) -> None:  # type: ignore[override]
         """Push values into the parameters of the same name; a mapping may hold those of other networks, too.
 
