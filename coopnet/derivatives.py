@@ -106,6 +106,15 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     elif isinstance(eps, bool) or not isinstance(eps, (int, float)) or not (math.isfinite(eps) and eps > 0):
         raise ValueError(f"{where}: eps is {eps!r}; a positive number is needed.")
     single = dr.float32_array_t(leaf)
+    if isinstance(eps, dr.ArrayBase):
+        if dr.backend_v(eps) != dr.backend_v(leaf):
+            raise TypeError(f"{where}: eps and p live on different backends.")
+        entries, samples = dr.width(eps), kinds.samples(p, kind)
+        if entries == 0 or (1 not in (entries, samples) and entries != samples):
+            raise ValueError(
+                f"{where}: eps has {entries} entries for {samples} samples; 1, or one for each, is needed."
+            )
+        eps = single(eps)
     parts = [single(v.array) for v in p] if kind == kinds.TENSOR else [single(v) for v in kinds.components(p)]
 
     def at(i: int, step: Any) -> Any:

@@ -451,6 +451,17 @@ def test_numerical_gradient(ns, backend):
     close(got, expected, 8e-2 if backend == "cuda" else 1e-3)
 
 
+def test_eps_of_other_types_and_sizes(ns, backend):
+    p = ns.Array2f([1, 2, 3], [4, 5, 6])
+    for eps in (ns.Float64(0.5), ns.Float16(0.5)):
+        g = cn.numerical_gradient(lambda q: q[0] * q[0], p, eps)
+        assert type(g) is ns.Array2f
+        np.testing.assert_allclose(g.numpy(), [[2, 4, 6], [0, 0, 0]])
+    for eps in (ns.Float(1, 2), ns.Float()):
+        with pytest.raises(ValueError, match=r"numerical_gradient: eps has \d entries for 3 samples"):
+            cn.numerical_gradient(lambda q: q[0], p, eps)
+
+
 def test_numerical_gradient_of_a_function(ns, backend):
     _, p = coordinates(ns)
     g = cn.numerical_gradient(lambda q: q[0] * q[0] + 3 * q[1], p, 0.01)
