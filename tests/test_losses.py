@@ -119,8 +119,26 @@ def test_density_makes_the_mean_an_integral(ns):
     assert np.mean(value.numpy()) == pytest.approx(np.mean(np.sin(3 * u) ** 2), rel=1e-2)
 
 
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"gaussian_nll", "relative_l2_luminance"}))
+def test_an_array_is_one_component(ns, name):
+    """With a loss for each sample and a gradient; not one component for each of its entries."""
+    y, t, p = (ns.Float(v) for v in ([0.5, 1, 2], [1, 1, 3], [0.5, 2, 1]))
+    expected = LOSSES[name]([y], [t], pdf=[p]).numpy()
+    for pdf in (p, ns.TensorXf(p)):
+        dr.enable_grad(y)
+        dr.clear_grad(y)
+        loss = LOSSES[name](y, t, pdf=pdf)
+        np.testing.assert_array_equal(loss.numpy(), expected)
+        dr.backward(loss)
+        assert np.all(np.isfinite(dr.grad(y).numpy())) and np.any(dr.grad(y).numpy())
+    rows = ns.TensorXf(ns.ArrayXf(y, y))
+    np.testing.assert_allclose(LOSSES[name](rows, ns.TensorXf(ns.ArrayXf(t, t)), pdf=p).numpy(), expected, rtol=1e-6)
+
+
 def test_errors(ns):
     one = [ns.Float(1)]
+    with pytest.raises(TypeError, match="l2: y is a NoneType; an array or a sequence of arrays"):
+        cn.training.l2(None, one)
     for name, f in LOSSES.items():
         with pytest.raises(ValueError, match=f"{name}: y has "):
             f(one * 5, one * 3)
@@ -159,6 +177,10 @@ def test_fit_refuses_densities_that_do_not_fit(ns, backend):
         cn.fit(field, lambda key: ([x], [x, x], [x, x, x]), 1, progress=False)
     with pytest.raises(TypeError, match=r"fit: batch\(\): pdf is a float"):
         cn.fit(field, lambda key: ([x], [x, x], 1.0), 1, progress=False)
+    with pytest.raises(TypeError, match=r"fit: batch\(\): pdf is a str"):
+        cn.fit(field, lambda key: ([x], [x, x], "ab"), 1, progress=False)
+    with pytest.raises(ValueError, match=r"fit: batch\(\): pdf has 3 entries for 2 samples"):
+        cn.fit(field, lambda key: ([x], [x, x], ns.Float(1, 2, 3)), 1, progress=False)
     with pytest.raises(TypeError, match=r"a pair .* or a triple"):
         cn.fit(field, lambda key: ([x], [x, x], x, x), 1, progress=False)
     with pytest.raises(ValueError, match="2 components; the field has 2 outputs, and this loss needs 4"):

@@ -341,3 +341,62 @@ def test_resume_refuses_another_run(ns, backend, tmp_path, what):
         options["optimizer"] = SGD(lr=0.1)
     with pytest.raises(ValueError, match=r"fit: .*run\.safetensors"):
         cn.fit(field, make_batch(ns), 4, resume=True, **options)
+
+
+class Images:
+    """A data set: arrays in attributes, also of what it holds."""
+
+    def __init__(self, ns, inner=None):
+        self.table, self.inner, self.ns = ns.Float(np.linspace(0, 1, 64)), inner, ns
+        self.texture = ns.Texture1f(ns.TensorXf(np.linspace(0, 1, 64), (64, 1)))
+
+    def __call__(self, key):
+        return self.draw(key)
+
+    def draw(self, key, table=None):
+        (u,) = cn.uniform(1, key, self.ns.Float, 64)
+        t = dr.gather(self.ns.Float, self.table if table is None else table, self.ns.UInt32(u * 63))
+        return [u], [t]
+
+
+@pytest.mark.parametrize("where", ["method", "callable", "attribute", "attribute of attribute", "default", "inner"])
+def test_arrays_in_objects(ns, backend, where):
+    """A batch finds its arrays in objects around it as it does in plain variables."""
+    plain, data = Images(ns), Images(ns, Images(ns))
+    table = plain.table
+
+    def default(key, *, held=data):
+        return held.draw(key)
+
+    def inner(key):
+        def draw():
+            return plain.draw(key, data.table)
+
+        return draw()
+
+    batch = {
+        "method": data.draw,
+        "callable": data,
+        "attribute": lambda key: plain.draw(key, data.table),
+        "attribute of attribute": lambda key: plain.draw(key, data.inner.table),
+        "default": default,
+        "inner": inner,
+    }[where]
+    losses = []
+    for draw in (batch, lambda key: plain.draw(key, table)):
+        field = cn.NeuralField(None, cn.MLP(1, 1, width=8, depth=1)).build(backend)
+        losses.append(cn.fit(field, draw, 3, progress=False).losses)
+    assert losses[0] == losses[1] or backend == "cuda"
+
+
+def test_textures(ns, backend):
+    data = Images(ns)
+
+    def batch(key):
+        (u,) = cn.uniform(1, key, ns.Float, 64)
+        return [u], data.texture.eval([u])
+
+    field = cn.NeuralField(None, cn.MLP(1, 1, width=8, depth=1)).build(backend)
+    u, t = batch(cn.Key(0))
+    expected = np.mean((field(u)[0] - t[0]).numpy() ** 2)
+    assert cn.fit(field, batch, 2, progress=False).losses[0] == pytest.approx(expected, rel=1e-2)

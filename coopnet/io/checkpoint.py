@@ -75,20 +75,7 @@ def save(
 
     >>> cn.save("field.safetensors", field, metadata={"scene": "kitchen"})
     """
-    library = _safetensors()
-    if not isinstance(field, NeuralField):
-        raise TypeError(f"save: field is a {type(field).__name__}; a NeuralField is needed.")
-    if field.precision is None:
-        raise ValueError("save: the field is not built yet; call field = field.build().")
-    if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
-        raise RuntimeError("save: called while Dr.Jit records a function or loop; save the field after it.")
-    from .. import __version__
-
-    header = {
-        "coopnet": json.dumps(describe(field), allow_nan=False),
-        "versions": json.dumps({"coopnet": __version__, "drjit": dr.__version__}),
-        "user": _user_metadata(metadata or {}),
-    }
+    library, header = _safetensors(), prepare(path, field, metadata)
     contents = {name: to_numpy(name, owner, attribute, "save") for name, owner, attribute in parameters(field)}
     for name, value in (tensors or {}).items():
         contents[f"{TRAIN}{name}"] = _training_array(name, value)
@@ -100,6 +87,28 @@ def save(
             raise OSError(f"save: cannot write {os.fspath(path)!r}: {error}") from error
 
     atomic_write(path, write)
+
+
+def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    """The header that :func:`save` writes; raises what :func:`save` would, before there is anything to lose."""
+    _safetensors()
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"save: path is a {type(path).__name__}; a string or path is needed.")
+    if not isinstance(field, NeuralField):
+        raise TypeError(f"save: field is a {type(field).__name__}; a NeuralField is needed.")
+    if field.precision is None:
+        raise ValueError("save: the field is not built yet; call field = field.build().")
+    if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
+        raise RuntimeError("save: called while Dr.Jit records a function or loop; save the field after it.")
+    if not (parent := Path(os.path.realpath(path)).parent).is_dir():
+        raise FileNotFoundError(errno.ENOENT, "save: there is no such directory", os.fspath(parent))
+    from .. import __version__
+
+    return {
+        "coopnet": json.dumps(describe(field), allow_nan=False),
+        "versions": json.dumps({"coopnet": __version__, "drjit": dr.__version__}),
+        "user": _user_metadata({} if metadata is None else metadata),
+    }
 
 
 def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "auto") -> NeuralField:
@@ -169,6 +178,8 @@ def _training_array(name: Any, value: Any) -> np.ndarray:
 
 
 def _user_metadata(metadata: Mapping[str, Any]) -> str:
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"save: metadata is a {type(metadata).__name__}; a mapping from names to values is needed.")
     if not all(isinstance(name, str) for name in metadata):
         raise TypeError("save: the names in metadata must be strings.")
     try:

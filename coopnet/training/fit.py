@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
 import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import drjit as dr
@@ -78,14 +81,16 @@ def fit(
     Step :math:`i` evaluates ``field(coordinates, Key(seed, step=i))`` on ``coordinates, targets =
     batch(Key(seed, step=i))``, so the masks and samples of a step depend on nothing but the seed and its number. A
     run that was stopped and resumed equals one that was not; on LLVM to the last bit. The whole step is one
-    ``dr.freeze``d function, traced once.
+    ``dr.freeze``d function, traced once or twice.
 
     Args:
         field: a built :class:`NeuralField`; its parameters are updated.
         batch: traced code from a key to ``(coordinates, targets)``, arrays or nested arrays of one width. Draw random
             numbers with :func:`coopnet.uniform`. A third entry, if any, is the density that the samples were drawn
             from, and the loss is called with ``pdf=`` it. Arrays that ``batch`` refers to (an image, a table) may be
-            variables around it.
+            variables around it, in lists, dictionaries and attributes of objects, or textures. Make them there: inside
+            ``batch``, Dr.Jit 1.5 aborts the process where an array is made of a NumPy array, and what is read into
+            NumPy is that of the first steps.
         steps: the number of the step to stop before, counted from 0 also when resuming.
         optimizer: a ``drjit.opt`` optimizer without parameters; ``Adam`` if ``None``.
         lr: learning rate, or a function of the step number (see ``coopnet.training.cosine``); 1e-3, or the given
@@ -482,42 +487,55 @@ def _components(value: Any) -> list:
 
 
 def _captured(*functions: Any) -> list:
-    """Dr.Jit arrays that the user's functions refer to: a frozen function must be told of all its inputs."""
-    found: list[Any] = []
-    seen: set[int] = set()
+    """Dr.Jit arrays that the user's functions refer to, also in objects.
 
-    def visit(value: Any) -> None:
-        if id(value) in seen:
-            return
-        seen.add(id(value))
+    A frozen function must be told of all its inputs.
+    """
+    found: list[Any] = []
+    seen: dict[int, Any] = {}  # the values, too, so that no other one gets the number of one that is gone
+
+    def visit(*values: Any) -> None:
+        for value in values:
+            if id(value) not in seen and not isinstance(value, (type, ModuleType, str, bytes)):
+                seen[id(value)] = value
+                look_into(value)
+
+    def look_into(value: Any) -> None:
         if _is_tree(value):
             found.append(value)
-            return
-        for attribute in ("func", "__func__", "__wrapped__"):  # partial, bound method, decorated function
-            if callable(getattr(value, attribute, None)):
-                visit(getattr(value, attribute))
-        for attribute in ("args", "keywords", "__self__", "__defaults__"):
-            if isinstance(inner := getattr(value, attribute, None), (tuple, dict)):
-                found.append(inner)
-            elif inner is not None and attribute == "__self__":
-                found.append({k: v for k, v in vars(inner).items()} if hasattr(inner, "__dict__") else inner)
-        for cell in getattr(value, "__closure__", None) or ():
-            visit(cell.cell_contents)
-        code = getattr(value, "__code__", None)
-        if code is not None:
-            for name in code.co_names:
-                inner = value.__globals__.get(name)
-                if _is_tree(inner) or hasattr(inner, "__code__"):
-                    visit(inner)
+        elif isinstance(value, (list, tuple, dict)):
+            found.append(value)  # also its numbers, whose new values then are not those of the recording
+            visit(*(value.values() if isinstance(value, dict) else value))
+        elif isinstance(value, MethodType):
+            visit(value.__func__, value.__self__, dict(getattr(value.__self__, "__dict__", {})))
+        elif isinstance(value, functools.partial):
+            visit(value.func, value.args, value.keywords)
+        elif isinstance(value, FunctionType):
+            visit(value.__defaults__, value.__kwdefaults__, getattr(value, "__wrapped__", None))
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # a name that has no value yet
+                    visit(cell.cell_contents)
+            visit(*(value.__globals__.get(name) for name in _names(value.__code__)))
+        else:
+            visit(*getattr(value, "__dict__", {}).values())
+            if isinstance(inspect.getattr_static(type(value), "__call__", None), FunctionType):
+                visit(value.__call__)
 
-    for f in functions:
-        visit(f)
+    visit(*functions)
     return found
 
 
+def _names(code: CodeType) -> set[str]:
+    """Names that a function's code, and that of functions written in it, looks up."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
+
+
 def _is_tree(value: Any) -> bool:
-    """Might ``value`` hold Dr.Jit arrays?"""
-    return isinstance(value, (dr.ArrayBase, list, tuple, dict)) or hasattr(type(value), "DRJIT_STRUCT")
+    """Does Dr.Jit find the arrays in ``value`` by itself? Textures and Mitsuba's objects can be traversed, too."""
+    return isinstance(value, dr.ArrayBase) or any(
+        hasattr(value, name) for name in ("DRJIT_STRUCT", "_traverse_1_cb_ro")
+    )
 
 
 def _push(field: NeuralField, optimizer: Optimizer) -> None:

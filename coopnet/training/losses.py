@@ -1,6 +1,7 @@
 r"""Loss functions: a value per sample, to be averaged over samples.
 
-Each takes the prediction ``y`` and the ``target`` as sequences of components and returns the mean over components of
+Each takes the prediction ``y`` and the ``target`` as sequences of components (a single array is one component) and
+returns the mean over components of
 
 .. math::
     \ell(y_i, t_i) / p_i
@@ -19,7 +20,8 @@ too large, and a noisy target would no longer be fitted by its mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import drjit as dr
@@ -97,7 +99,7 @@ def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.relative_l2_luminance(list(field(p)), targets)
     """
-    parts = list(y)
+    parts = components(y, "relative_l2_luminance: y")
     if len(parts) not in (3, 6):
         raise ValueError(f"relative_l2_luminance: y has {len(parts)} components; RGB needs 3, or 6 for two colors.")
     colors = parts if len(parts) == 3 else [a + b for a, b in zip(parts[:3], parts[3:], strict=True)]
@@ -152,7 +154,7 @@ def variance(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.variance([dr.exp(v) for v in field(p)], targets, pdf=density)
     """
-    ts = list(target)
+    ts = components(target, "variance: target")
     weights = [1.0] * len(ts) if pdf is None else _densities("variance", pdf, len(ts))
     second = [dr.detach(dr.square(b)) / p for b, p in zip(ts, weights, strict=True)]
     parts = iter(second)
@@ -169,7 +171,7 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.gaussian_nll([mean, log_variance], [target])
     """
-    ys, ts = list(y), list(target)
+    ys, ts = components(y, "gaussian_nll: y"), components(target, "gaussian_nll: target")
     if len(ys) != 2 * len(ts):
         raise ValueError(
             f"gaussian_nll: y has {len(ys)} components for {len(ts)} of the target; twice as many are needed, means "
@@ -185,7 +187,7 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
 
 def _mean(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: Any) -> Any:
-    ys, ts = list(y), list(target)
+    ys, ts = components(y, f"{where}: y"), components(target, f"{where}: target")
     if len(ys) != len(ts) or not ys:
         raise ValueError(f"{where}: y has {len(ys)} components and target {len(ts)}; equally many are needed.")
     parts = [one(a, b) for a, b in zip(ys, ts, strict=True)]
@@ -194,16 +196,28 @@ def _mean(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: 
     return sum(parts[1:], parts[0]) * (1 / len(parts))
 
 
-def _densities(where: str, pdf: Any, components: int) -> list:
+def _densities(where: str, pdf: Any, n: int) -> list:
     """One density per component."""
-    if isinstance(pdf, (int, float)) or (isinstance(pdf, dr.ArrayBase) and dr.depth_v(pdf) == 1):
-        return [pdf] * components
-    found = list(pdf)
+    found = [pdf] if isinstance(pdf, numbers.Real) else components(pdf, f"{where}: pdf")
     if len(found) == 1:
-        return found * components
-    if len(found) != components:
-        raise ValueError(f"{where}: pdf has {len(found)} components; 1 or {components} are needed.")
+        return found * n
+    if len(found) != n:
+        raise ValueError(f"{where}: pdf has {len(found)} components; 1 or {n} are needed.")
     return found
+
+
+def components(value: Any, what: str) -> list:
+    """The components of a prediction, target or density: an array is one, a tensor has one per row.
+
+    Raises ``TypeError`` for what has none; ``what`` opens its message.
+    """
+    if isinstance(value, dr.ArrayBase):
+        if dr.is_tensor_v(value):
+            return [row.array for row in value] if value.ndim > 1 else [value.array]
+        return [value] if dr.depth_v(value) == 1 else list(value)
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        raise TypeError(f"{what} is a {type(value).__name__}; an array or a sequence of arrays is needed.")
+    return list(value)
 
 
 #: Losses by the name that ``fit`` takes.
@@ -232,8 +246,12 @@ def outputs_for(loss: Callable[..., Any], components: int) -> int:
     return 2 * components if loss is gaussian_nll else components
 
 
-def check_densities(value: Any, components: int, where: str) -> None:
-    """Raise unless ``value`` is a density per sample, or one per component."""
-    if not isinstance(value, (dr.ArrayBase, Sequence)):
+def check_densities(value: Any, n: int, samples: int, where: str) -> None:
+    """Raise unless ``value`` is a density per sample, or one per component, for one or ``samples`` samples."""
+    if not isinstance(value, (dr.ArrayBase, Sequence)) or isinstance(value, str):
         raise TypeError(f"{where}: pdf is a {type(value).__name__}; an array or a sequence of arrays is needed.")
-    _densities(where, value, components)
+    for density in _densities(where, value, n):
+        if dr.width(density) not in (1, samples):
+            raise ValueError(
+                f"{where}: pdf has {dr.width(density)} entries for {samples} samples; one for each is needed."
+            )

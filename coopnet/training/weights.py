@@ -373,7 +373,7 @@ class EMA:
 
         >>> ema.apply(net)
         """
-        _check_averaged("EMA.apply", net, self.average)
+        check_averaged("EMA.apply", net, self.average)
         for name, average in self.average.items():
             _write(net, name, average)
 
@@ -386,7 +386,7 @@ class EMA:
         >>> with ema.applied(net):
         ...     averaged = net.matrix("layers.0.weights")
         """
-        _check_averaged("EMA.applied", net, self.average)
+        check_averaged("EMA.applied", net, self.average)
         before = {name: dr.copy(dr.detach(value).array) for name, value in net.items()}
         self.apply(net)
         try:
@@ -405,7 +405,8 @@ def _write(net: Any, name: str, flat: Any) -> None:
     net[name] = new
 
 
-def _check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
+def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
+    """Raise unless ``net`` has the parameters that ``average`` is one of."""
     if not isinstance(net, Module):
         raise TypeError(f"{where}: net is a {type(net).__name__}; a coopnet Module is needed.")
     own = {name: math.prod(dr.shape(value)) for name, value in net.items()}
