@@ -400,3 +400,74 @@ def test_textures(ns, backend):
     u, t = batch(cn.Key(0))
     expected = np.mean((field(u)[0] - t[0]).numpy() ** 2)
     assert cn.fit(field, batch, 2, progress=False).losses[0] == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "options, error, words",
+    [
+        (dict(loss=lambda y, t: 1.0), TypeError, "loss returned a float"),
+        (dict(loss=lambda y, t: [y[0] - t[0]]), TypeError, "loss returned a list"),
+        (dict(loss=lambda y, t: y[0].__class__()), ValueError, "loss returned no losses"),
+        (dict(penalty=lambda f: 1.0), TypeError, "penalty returned a float"),
+        (dict(penalty=lambda f: f["network.weights"]), TypeError, "of shape ("),
+        (dict(lr=lambda step: math.nan), ValueError, "lr(0) is nan"),
+        (dict(lr=lambda step: None), ValueError, "lr(0) is None"),
+    ],
+)
+def test_bad_functions(ns, backend, options, error, words):
+    with pytest.raises(error, match="fit: ") as info:
+        cn.fit(make_field(backend), make_batch(ns), 1, progress=False, **options)
+    assert words in str(info.value)
+
+
+def test_targets_of_other_samples(ns, backend):
+    def batch(key):
+        return cn.uniform(2, key, ns.Float, 8), [dr.zeros(ns.Float, 3)] * 2
+
+    with pytest.raises(ValueError, match="targets of 3 samples, but coordinates of 8"):
+        cn.fit(make_field(backend), batch, 1, progress=False)
+
+
+def test_coordinates_as_tensor(ns, backend):
+    """The field's rows, which are tensors then, meet targets that are arrays."""
+
+    def batch(key):
+        x = cn.uniform(2, key, ns.Float, 8)
+        return ns.TensorXf(ns.ArrayXf(x)), x
+
+    def lists(key):
+        x = cn.uniform(2, key, ns.Float, 8)
+        return x, x
+
+    one, other = (cn.fit(make_field(backend), b, 2, progress=False).losses for b in (batch, lists))
+    np.testing.assert_allclose(one, other, rtol=1e-2 if backend == "cuda" else 1e-6)
+
+
+def test_average_of_another_network(ns, backend):
+    ema = cn.training.EMA(cn.NeuralField(None, cn.MLP(2, 2)).build(backend))
+    with pytest.raises(ValueError, match="fit: ema: the network has other parameters"):
+        cn.fit(make_field(backend), make_batch(ns), 1, ema=ema, progress=False)
+
+
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        (dict(checkpoint=5), TypeError),
+        (dict(checkpoint="{}/none/run.safetensors"), FileNotFoundError),
+        (dict(checkpoint="{}/run.safetensors", metadata={"a": object()}), TypeError),
+        (dict(checkpoint="{}/run.safetensors", metadata=5), TypeError),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_is_refused_first(ns, backend, tmp_path, options, error):
+    """Not after the training that it should keep."""
+    if isinstance(options["checkpoint"], str):
+        options = options | {"checkpoint": options["checkpoint"].format(tmp_path)}
+    calls = []
+
+    def batch(key):
+        calls.append(key)
+        return make_batch(ns)(key)
+
+    with pytest.raises(error, match=r"save: "):
+        cn.fit(make_field(backend), batch, 1, progress=False, **options)
+    assert not calls and not list(tmp_path.iterdir())

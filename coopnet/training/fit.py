@@ -18,15 +18,16 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import drjit as dr
+import numpy as np
 from drjit.opt import Adam, AdamW, Optimizer
 
 from .. import kinds
 from ..field import NeuralField
 from ..key import Key
-from .losses import check_densities, loss_function, outputs_for
+from .losses import check_densities, components, loss_function, outputs_for
 from .scaler import LossScaler
 from .state import restore, store
-from .weights import EMA, clip_gradient_norm, decay_masks, layer_multipliers
+from .weights import EMA, check_averaged, clip_gradient_norm, decay_masks, layer_multipliers
 
 
 @dataclass
@@ -101,7 +102,7 @@ def fit(
             ``drawn`` is what ``batch`` returned, which may then be any PyTree. It evaluates the field itself, as often
             as it likes: for losses on its derivatives (see the second example).
         seed: int in [0, 2^64).
-        penalty: traced code ``field -> scalar`` that is added to the loss, such as ``lambda field: 1e-4 *
+        penalty: traced code ``field -> array of width 1`` that is added to the loss, such as ``lambda field: 1e-4 *
             coopnet.training.l2_penalty(field)``. The losses of the result leave it out.
         weight_decay: decoupled decay rate :math:`\lambda` (Loshchilov and Hutter 2019): a step also takes
             :math:`\mathrm{lr} \cdot \lambda A` from every matrix. With an ``AdamW``, its own decay of all parameters,
@@ -128,6 +129,7 @@ def fit(
     Raises:
         ValueError, TypeError: arguments out of range, a field that is not built, a batch of another shape, a
             checkpoint of another run.
+        OSError: ``checkpoint`` cannot be read or written.
 
     >>> cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), checkpoint="field.safetensors", resume=True)
 
@@ -139,6 +141,10 @@ def fit(
     >>> cn.fit(sdf, points, 1000, objective=eikonal)
     """
     _check(field, batch, steps, seed, metric, metric_every, patience, checkpoint, checkpoint_every, resume)
+    if checkpoint is not None:
+        from ..io.checkpoint import prepare
+
+        prepare(checkpoint, field, metadata)  # says now what would be said after hours
     leaf = _leaf(field)
     f32, uint32 = dr.float32_array_t(leaf), dr.uint32_array_t(leaf)
     uint64 = dr.uint64_array_t(leaf)
@@ -150,10 +156,8 @@ def fit(
     _check_objective(objective, loss)
     rate = _rate(optimizer.lr if lr is None else lr)
     extras = _extras(field, optimizer, penalty, weight_decay, clip_norm, multipliers, ema)
-    if objective is None:
-        _check_batch(field, batch, Key(seed), loss_fn)
-    else:
-        _check_losses(objective, field, batch, Key(seed))
+    code = _Code(batch, loss_fn, objective)  # one object for all steps: another one would be another recording
+    _check_losses(code, field, Key(seed))
     optimizer.update(field)
     scaler = LossScaler(f32) if field.precision == "half" else None
     result = FitResult()
@@ -163,7 +167,6 @@ def fit(
     # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
     dr.make_opaque(optimizer.state)
     frozen = dr.freeze(_step, state_fn=lambda *args: _captured(batch, loss_fn, objective, penalty))
-    code = _Code(batch, loss_fn, objective)  # one object for all steps: another one would be another recording
     seed_word = dr.opaque(uint64, seed)
     pending: list[Any] = []
     start = last_write = time.monotonic()
@@ -286,13 +289,17 @@ class _Code:
     def __init__(self, batch: Callable, loss: Callable, objective: Callable | None):
         self.batch, self.loss, self.objective = batch, loss, objective
 
-    def losses(self, field: NeuralField, key: Key) -> Any:
-        """The loss of each sample of the batch of ``key``."""
+    def losses(self, field: NeuralField, key: Key, check: bool = False) -> Any:
+        """The loss of each sample of the batch of ``key``; ``check`` what ``batch`` returned?"""
+        drawn = self.batch(key)
         if self.objective is not None:
-            return self.objective(field, self.batch(key), key)
-        coordinates, targets, *pdf = self.batch(key)
+            return self.objective(field, drawn, key)
+        if check:
+            _check_batch(field, drawn, self.loss)
+        coordinates, targets, *pdf = drawn
         y = field(coordinates, key)
-        return self.loss(list(y), _components(targets), **({"pdf": pdf[0]} if pdf else {}))
+        y, targets = components(y, "fit: the field's output"), components(targets, "fit: targets of batch()")
+        return self.loss(y, targets, **({"pdf": pdf[0]} if pdf else {}))
 
 
 class _Extras:
@@ -324,10 +331,18 @@ def _extras(
             raise ValueError(f"fit: {name} is {value!r}; a number {low} is needed.")
     if penalty is not None and not callable(penalty):
         raise TypeError(f"fit: penalty is a {type(penalty).__name__}; a function field -> scalar is needed.")
-    if penalty is not None and not isinstance(value := penalty(field), dr.ArrayBase):
-        raise TypeError(f"fit: penalty returned a {type(value).__name__}; a Dr.Jit array of width 1 is needed.")
+    if penalty is not None:
+        with dr.suspend_grad():
+            value = penalty(field)
+        if not isinstance(value, dr.ArrayBase) or math.prod(dr.shape(value)) != 1:
+            shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
+            raise TypeError(
+                f"fit: penalty returned a {type(value).__name__}{shape}; a Dr.Jit array of width 1 is needed."
+            )
     if ema is not None and not isinstance(ema, EMA):
         raise TypeError(f"fit: ema is a {type(ema).__name__}; a coopnet.training.EMA is needed.")
+    if ema is not None:
+        check_averaged("fit: ema", field, ema.average)
     extras = _Extras(penalty, float(weight_decay), clip_norm)
     if multipliers is not None:
         extras.multipliers = layer_multipliers(field, multipliers)
@@ -426,17 +441,15 @@ def _separate_rates(optimizer: Optimizer, multipliers: dict[str, Any]) -> dict[s
     return before
 
 
-def _check_batch(field: NeuralField, batch: Callable, key: Key, loss: Callable) -> None:
-    """Trace one batch without evaluating it, so that what is wrong with it is said before anything runs."""
-    result = batch(key)
-    if not isinstance(result, tuple) or len(result) not in (2, 3):
+def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:
+    """Raise unless ``drawn`` is what the field and the loss take."""
+    if not isinstance(drawn, tuple) or len(drawn) not in (2, 3):
         raise TypeError(
-            f"fit: batch() returned a {type(result).__name__}; a pair (coordinates, targets), or a triple with the "
+            f"fit: batch() returned a {type(drawn).__name__}; a pair (coordinates, targets), or a triple with the "
             f"density of the samples, is needed."
         )
-    coordinates, targets, *pdf = result
-    with dr.suspend_grad():
-        outputs = len(_components(field(coordinates)))
+    coordinates, targets, *pdf = drawn
+    outputs = len(components(field(coordinates), "fit: the field's output"))
     kind, leaf = kinds.kind(targets, "fit: targets of batch()")
     kinds.require_float(leaf, "fit: targets of batch()")
     if kind != kinds.ARRAYS:
@@ -447,8 +460,14 @@ def _check_batch(field: NeuralField, batch: Callable, key: Key, loss: Callable) 
             f"fit: batch() returned targets with {given} components; the field has {outputs} outputs"
             + (f", and this loss needs {outputs_for(loss, given)}." if outputs_for(loss, given) != given else ".")
         )
+    sizes = kinds.samples(coordinates, kinds.kind(coordinates, "fit")[0]), kinds.samples(targets, kind)
+    if 1 not in sizes and sizes[0] != sizes[1]:
+        raise ValueError(
+            f"fit: batch() returned targets of {sizes[1]} samples, but coordinates of {sizes[0]}; both must have one "
+            f"number of samples, or 1."
+        )
     if pdf:
-        check_densities(pdf[0], given, "fit: batch()")
+        check_densities(pdf[0], given, max(sizes), "fit: batch()")
 
 
 def _check_objective(objective: Any, loss: Any) -> None:
@@ -463,27 +482,19 @@ def _check_objective(objective: Any, loss: Any) -> None:
         raise ValueError(f"fit: both objective and loss ({loss!r}) are given; an objective has its own.")
 
 
-def _check_losses(objective: Callable, field: NeuralField, batch: Callable, key: Key) -> None:
-    """Trace an objective without evaluating it."""
+def _check_losses(code: _Code, field: NeuralField, key: Key) -> None:
+    """Trace a batch without evaluating it, so that what is wrong with it is said before anything runs."""
     with dr.suspend_grad():
-        each = objective(field, batch(key), key)
-    if not isinstance(each, dr.ArrayBase) or dr.is_tensor_v(each) or dr.depth_v(each) != 1 or not _is_single(each):
+        each = code.losses(field, key, check=True)
+    name = "loss" if code.objective is None else "objective"
+    flat = isinstance(each, dr.ArrayBase) and not dr.is_tensor_v(each) and dr.depth_v(each) == 1
+    if not flat or dr.type_v(each) not in (dr.VarType.Float32, dr.VarType.Float64):
         raise TypeError(
-            f"fit: objective returned a {type(each).__name__}; a single-precision array with the loss of each sample "
-            f"is needed."
+            f"fit: {name} returned a {type(each).__name__}; an array in single or double precision with the loss of "
+            f"each sample is needed."
         )
     if dr.width(each) == 0:
-        raise ValueError("fit: objective returned no losses; the loss of each sample is needed.")
-
-
-def _is_single(value: Any) -> bool:
-    return dr.type_v(value) == dr.VarType.Float32
-
-
-def _components(value: Any) -> list:
-    if isinstance(value, dr.ArrayBase) and dr.depth_v(value) == 1:
-        return [value]
-    return list(value)
+        raise ValueError(f"fit: {name} returned no losses; the loss of each sample is needed.")
 
 
 def _captured(*functions: Any) -> list:
@@ -553,10 +564,16 @@ def _rate(lr: Any) -> Callable[[int], float]:
     if isinstance(lr, dr.ArrayBase):
         lr = float(lr.numpy()[0])
     if callable(lr):
-        return lr
-    if isinstance(lr, bool) or not isinstance(lr, (int, float)) or not math.isfinite(lr) or lr < 0:
-        raise ValueError(f"fit: lr is {lr!r}; a number of at least 0, or a function of the step number, is needed.")
+        return lambda step: _checked_rate(f"lr({step})", lr(step))
+    _checked_rate("lr", lr, ", or a function of the step number,")
     return lambda step: lr
+
+
+def _checked_rate(name: str, value: Any, alternative: str = "") -> float:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:
+        raise ValueError(f"fit: {name} is {value!r}; a number of at least 0{alternative} is needed.")
+    return float(value)
 
 
 def _leaf(field: NeuralField) -> type:
