@@ -331,6 +331,34 @@ def test_grids_are_partitions_of_unity(ns, interpolation):
         np.testing.assert_allclose(values(layer(x)), 1, atol=1e-5)
 
 
+GRIDS = {
+    "hash": lambda: cn.Grid(2, **LEVELS, init_scale=1.0),
+    "dense": lambda: cn.Grid(2, "dense", **LEVELS, init_scale=1.0),
+    "tiled": lambda: cn.Grid(2, "tiled", **LEVELS, init_scale=1.0),
+    "smoothstep": lambda: cn.Grid(2, **LEVELS, init_scale=1.0, interpolation="smoothstep"),
+    "nearest": lambda: cn.Grid(2, **LEVELS, init_scale=1.0, interpolation="nearest"),
+    "drjit": lambda: cn.HashGrid(2, **LEVELS, init_scale=1.0),
+    "permutohedral": lambda: cn.Permutohedral(2, **LEVELS, init_scale=1.0),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_grids_outside_the_unit_cube(ns, name):
+    """Left of 0, too, where differences of neighbouring points soon end up: weights stay between 0 and 1."""
+    layer = GRIDS[name]().alloc(ns.TensorXf)
+    x = np.random.default_rng(6).uniform(-3, 3, (2, 200)).astype(np.float32)
+    leaves = arrays(ns, x)
+    y = values(layer(leaves))
+    np.testing.assert_allclose(y, grid_twin(layer, x.astype(np.float64)), atol=1e-4)
+    np.testing.assert_allclose(values(layer.jvp(leaves, [])[0]), y, atol=1e-4)
+    # gradients of parameters take the same weights
+    dr.enable_grad(layer["data"])
+    dr.backward(dr.sum(sum(layer(leaves))))
+    total = 200 * len(y)
+    if name != "permutohedral":
+        assert np.sum(layer["data"].grad.numpy(), dtype=np.float64) == pytest.approx(total, rel=1e-4)
+
+
 def test_nearest_steps(ns):
     """Four entries in a row, each constant over a cell; tiny-cuda-nn's half a cell of offset."""
     layer = cn.Grid(1, "dense", n_levels=1, n_features_per_level=2, base_resolution=4, interpolation="nearest")

@@ -115,8 +115,7 @@ class Grid(Exact, drnn.HashGridEncoding):
         return begin + index % self.UInt32(end - begin)
 
     def __call__(self, p: Any, active: Any = True) -> Any:
-        if self.interpolation == "linear":
-            return super().__call__(p, active)
+        # Dr.Jit's own takes cells for unsigned numbers, so that linear weights left of 0 are about 2^32
         _, positions = self._position_types(p)
         p = positions(p)
         values = [self.StorageFloat(0)] * self.n_output_features
@@ -128,7 +127,7 @@ class Grid(Exact, drnn.HashGridEncoding):
                 self._acc_features(level, self.StorageFloat(1), self.indexing_function(vertex, level), values, active)
                 continue
             t -= cell
-            upper = t * t * (3 - 2 * t)
+            upper = t if self.interpolation == "linear" else t * t * (3 - 2 * t)
             lower = 1 - upper
             for corner in range(2**self.dimension):
                 bits = [corner >> d & 1 for d in range(self.dimension)]
