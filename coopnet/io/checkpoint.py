@@ -100,8 +100,7 @@ def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -
         raise ValueError("save: the field is not built yet; call field = field.build().")
     if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
         raise RuntimeError("save: called while Dr.Jit records a function or loop; save the field after it.")
-    if not (parent := Path(os.path.realpath(path)).parent).is_dir():
-        raise FileNotFoundError(errno.ENOENT, "save: there is no such directory", os.fspath(parent))
+    os.stat(os.path.join(os.path.dirname(os.path.realpath(path)), ""))  # says what is wrong with the directory
     from .. import __version__
 
     return {
