@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import drjit as dr
@@ -82,9 +83,30 @@ class Lattice(Encoding):
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         size = self._size(size)
         layer = type(self)(**{name: getattr(self, name) for name in self._FIELDS} | {"in_features": size})
+        self._check_levels(size)
         options = {name: getattr(self, name) for name in Lattice._FIELDS[1:]}
         layer.grid = Opaque(self._make(dr.float32_array_t(dr.array_t(dtype)), size, options, rng))
         return layer, self.width(size)
+
+    def _check_levels(self, size: int) -> None:
+        """Raise ``ValueError`` for levels too fine to number their cells, or more parameters than an array holds."""
+        name, storage = type(self).__name__, getattr(self, "storage", "hash")
+        # a dense grid that chooses its growth itself is never too large
+        growth = self.per_level_scale or (1.0 if storage == "dense" else 2.0)
+        finest = math.log2(self.base_resolution) + math.log2(growth) * (self.n_levels - 1)
+        if finest >= 31:
+            raise ValueError(
+                f"{name}: the finest level has about 2^{finest:.0f} cells a side, but fewer than 2^31 can be numbered; "
+                f"use fewer levels, a smaller base_resolution or a smaller per_level_scale."
+            )
+        sides = [self.base_resolution * growth**level for level in range(self.n_levels)]
+        vertices = [2.0 ** min(64, size * math.log2(side)) for side in sides]
+        hashed = sum(min(n, self.hashmap_size) for n in vertices) * self.n_features_per_level
+        if storage == "hash" and hashed >= 2**32:
+            raise ValueError(
+                f"{name}: these {self.n_levels} levels take about {hashed:.2g} parameters, but an array holds fewer "
+                f"than 2^32; use fewer levels or a smaller hashmap_size."
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._FIELDS)})"
