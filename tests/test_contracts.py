@@ -134,10 +134,17 @@ def samples(example: Example, n: int) -> np.ndarray:
 def inputs(example: Example, ns: Any, precision: str, x: np.ndarray) -> list:
     leaf = ns.UInt32 if example.ids else ns.Float16 if precision == "half" else ns.Float
     parts = [leaf(v.astype({ns.UInt32: np.uint32, ns.Float16: np.float16, ns.Float: np.float32}[leaf])) for v in x]
-    dr.make_opaque(parts)
+    parts = [owned(v) for v in parts]
     if not example.ids:
         dr.enable_grad(parts)
     return parts
+
+
+def owned(v: Any) -> Any:
+    """``v`` in memory of Dr.Jit's. Kernels that read NumPy's would be compiled anew for its every alignment."""
+    v = dr.gather(type(v), v, dr.arange(dr.uint32_array_t(type(v)), dr.width(v)))
+    dr.make_opaque(v)
+    return v
 
 
 def call(example: Example, layer: Any, parts: list, *key: Any) -> list:
@@ -146,6 +153,8 @@ def call(example: Example, layer: Any, parts: list, *key: Any) -> list:
 
 def bits(values: Any) -> list[bytes]:
     """The arrays in ``values``, to the bit; a copy."""
+    values = list(values)
+    dr.eval(values)  # one by one, each would be a kernel
     arrays = [dr.detach(v).numpy() for v in values]
     n = max(a.shape[-1] for a in arrays)
     return [np.broadcast_to(a, (*a.shape[:-1], max(n, a.shape[-1]))).tobytes() for a in arrays]
@@ -177,8 +186,9 @@ def test_a_sample_does_not_depend_on_its_batch(example, ns, backend, precision, 
     index = np.arange(257, dtype=np.uint32)
 
     def evaluate(chosen: np.ndarray) -> np.ndarray:
-        key = [cn.Key(7, index=ns.UInt32(index[chosen]), step=3)] if keyed else []
+        key = [cn.Key(7, index=owned(ns.UInt32(index[chosen])), step=3)] if keyed else []
         y = call(example, layer, inputs(example, ns, precision, x[:, chosen]), *key)
+        dr.eval(y)  # one by one, each would be a kernel
         return np.array([np.broadcast_to(dr.detach(v).numpy(), chosen.shape) for v in y])
 
     whole = evaluate(index[:100])

@@ -133,6 +133,7 @@ def test_every_layer_has_a_rule(ns, backend, name):
     value, slope = field.jvp(p, opaque(ns, direction), key)
     half = backend == "cuda"
     close(value.numpy(), field(p, key).numpy(), 2e-3 if half else 1e-6)
+    dr.eval(value, rows, slope)  # one by one, each would be a kernel
     got = np.stack([[np.broadcast_to(v.numpy(), 60) for v in row] for row in rows])  # constants have one entry
     if name == "Embedding":
         assert got.shape == (4, 1, 60) and not got.any() and not slope.numpy().any()
@@ -222,6 +223,7 @@ def test_encodings(ns, backend, name):
     y, moved = layer.jvp(p, units)
     assert isinstance(y, list) and all(isinstance(t, list) for t in moved)
     close(np.array([np.ravel(v) for v in y]), f(x), 1e-5)
+    dr.eval([list(t) for t in moved])
     got = np.stack([[np.broadcast_to(v.numpy(), SAMPLES) for v in t] for t in moved], axis=1)
     if np.abs(expected).max() < 1e-6:
         assert not got.any()
@@ -231,6 +233,7 @@ def test_encodings(ns, backend, name):
     y, (slope,) = layer.jvp(drnn.CoopVec(p), [drnn.CoopVec(direction)])
     assert isinstance(y, drnn.CoopVec) and isinstance(slope, drnn.CoopVec)
     moved = np.einsum("ijn,jn->in", expected, np.roll(x, 1, axis=0))
+    dr.eval(list(slope))
     close(np.array([np.broadcast_to(v.numpy(), SAMPLES) for v in slope]), moved, 1e-4, 0.01)
 
 

@@ -52,7 +52,11 @@ def make(ns, kind, values, dtype=np.float32):
 
 def values(x):
     """What make() was given."""
-    return np.array([np.array(v) for v in (x if isinstance(x, (list, tuple, drnn.CoopVec)) else np.array(x))])
+    if not isinstance(x, (list, tuple, drnn.CoopVec)):
+        return np.array(x)
+    parts = list(x)
+    dr.eval(parts)  # one by one, each would be a kernel
+    return np.array([np.array(v) for v in parts])
 
 
 def kinds_for(backend):

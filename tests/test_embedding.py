@@ -100,6 +100,7 @@ def test_containers(ns):
     ]:
         y = layer(x)
         assert type(y) is kind
+        dr.eval(list(y))  # one by one, each would be a kernel
         y = y.numpy() if isinstance(y, dr.ArrayBase) else np.array([v.numpy() for v in y])
         np.testing.assert_array_equal(y, expected)
     np.testing.assert_array_equal(layer(8).numpy()[:, 0], values[8])

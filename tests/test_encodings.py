@@ -44,7 +44,9 @@ def opened(kind, y):
 
 
 def values(x):
-    return np.array([np.array(v, np.float64) for v in x])
+    parts = list(x)
+    dr.eval(parts)  # one by one, each would be a kernel
+    return np.array([np.array(v, np.float64) for v in parts])
 
 
 def weighted(ys, dy):

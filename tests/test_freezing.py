@@ -49,7 +49,9 @@ def network(backend, seed=1, **options):
 
 
 def values(arrays):
-    return np.stack([v.numpy() for v in arrays]).astype(np.float64)
+    parts = list(arrays)
+    dr.eval(parts)  # one by one, each would be a kernel
+    return np.stack([v.numpy() for v in parts]).astype(np.float64)
 
 
 def close(backend, found, known, factor=1.0):

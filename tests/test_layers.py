@@ -45,7 +45,9 @@ def arrays(ns, values, dtype=np.float32):
 def values(x):
     if isinstance(x, dr.ArrayBase):
         return np.array(x, np.float64)
-    return np.array([np.array(v, np.float64) for v in x])
+    parts = list(x)
+    dr.eval(parts)  # one by one, each would be a kernel
+    return np.array([np.array(v, np.float64) for v in parts])
 
 
 def weighted(ys, dy):

@@ -35,7 +35,9 @@ def arrays(ns, x):
 
 
 def numbers(x):
-    return np.stack([np.array(v, np.float64) for v in x])
+    parts = list(x)
+    dr.eval(parts)  # one by one, each would be a kernel
+    return np.stack([np.array(v, np.float64) for v in parts])
 
 
 def components_of(name, n):
