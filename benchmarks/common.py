@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import datetime
 import json
 import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -27,6 +29,38 @@ def median_seconds(run: Callable[[], Any], repeat: int = 9, warmup: int = 2) -> 
         run()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def kernel_times(run: Callable[[], Any], repeat: int = 9, warmup: int = 3) -> dict[str, float]:
+    """Milliseconds of ``run``, which must wait for its own results: kernels and wall, medians without ``warmup`` calls.
+
+    ``compile_ms`` is what the first call spent on making machine code, 0 if all kernels were in a cache.
+    """
+    import drjit as dr
+
+    kernels, walls, compiled = [], [], 0.0
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        for i in range(warmup + repeat):
+            dr.kernel_history_clear()
+            start = time.perf_counter()
+            run()
+            walls.append(1e3 * (time.perf_counter() - start))
+            history = dr.kernel_history()
+            kernels.append(sum(k["execution_time"] for k in history))
+            if i == 0:
+                new = [k for k in history if "cache_hit" in k and not k["cache_hit"]]
+                compiled = sum(k["codegen_time"] + k["backend_time"] for k in new)
+        dr.kernel_history_clear()
+    found = {"kernel_ms": statistics.median(kernels[warmup:]), "wall_ms": statistics.median(walls[warmup:])}
+    return found | {"compile_ms": compiled}
+
+
+def empty_caches() -> None:
+    """Let Dr.Jit and the driver begin with no compiled kernels; to be called before Dr.Jit is imported."""
+    folder = tempfile.TemporaryDirectory(prefix="coopnet-")
+    atexit.register(folder.cleanup)
+    for name, place in {"HOME": "", "OPTIX_CACHE_PATH": "optix", "CUDA_CACHE_PATH": "cuda"}.items():
+        os.environ[name] = os.path.join(folder.name, place)
 
 
 def machine(backend: str) -> dict[str, Any]:

@@ -90,28 +90,43 @@ def draw(path: str, x: np.ndarray, mean: np.ndarray, model: np.ndarray, total: n
     figure.savefig(path)
 
 
-def main() -> int:
-    path = sys.argv[1] if len(sys.argv) > 1 else "uncertainty.png"
-    backend = cn.backend.require("auto")
+def study(backend: str) -> tuple[cn.NeuralField, Any, float, dict[str, float]]:
+    """A trained field, its data, the fitted tau, and how far the error bars can be trusted."""
     rng = np.random.default_rng(0)
     data, validation, test = points(300, rng), points(300, rng), points(2000, rng)
     field = train(backend, *data)
-
     tau = fit_precision(*predict(field, backend, validation[0]), validation[1])
+
     mean, deviation = predict(field, backend, test[0])
     error = abs(test[1] - mean) / np.sqrt(deviation**2 + 1 / tau)
-    print(f"fitted noise 1/sqrt(tau) = {tau**-0.5:.3f}; the data have {NOISE}")
-    print(f"held-out points within 1 sigma: {100 * np.mean(error < 1):.1f} %  (68.3 % if calibrated)")
-    print(f"held-out points within 2 sigma: {100 * np.mean(error < 2):.1f} %  (95.4 % if calibrated)")
+    x = np.linspace(*LIMITS, 600)
+    mean, deviation = predict(field, backend, x)
+    gap = (x > GAP[0]) & (x < GAP[1])
+    inside = abs(curve(x) - mean) < 2 * np.sqrt(deviation**2 + 1 / tau)
+    found = {
+        "noise": tau**-0.5,
+        "within 1 sigma": np.mean(error < 1),
+        "within 2 sigma": np.mean(error < 2),
+        "sigma in the gap": deviation[gap].mean(),
+        "sigma on the data": deviation[~gap].mean(),
+        "curve in the gap within 2 sigma": np.mean(inside[gap]),
+    }
+    return field, data, tau, {name: float(value) for name, value in found.items()}
+
+
+def main() -> int:
+    path = sys.argv[1] if len(sys.argv) > 1 else "uncertainty.png"
+    backend = cn.backend.require("auto")
+    field, data, tau, found = study(backend)
+    print(f"fitted noise 1/sqrt(tau) = {found['noise']:.3f}; the data have {NOISE}")
+    print(f"held-out points within 1 sigma: {100 * found['within 1 sigma']:.1f} %  (68.3 % if calibrated)")
+    print(f"held-out points within 2 sigma: {100 * found['within 2 sigma']:.1f} %  (95.4 % if calibrated)")
+    ratio = found["sigma in the gap"] / found["sigma on the data"]
+    print(f"model sigma in the gap: {found['sigma in the gap']:.3f}, {ratio:.1f} times that on the data")
+    print(f"of the curve in the gap, {100 * found['curve in the gap within 2 sigma']:.0f} % lies within 2 sigma")
 
     x = np.linspace(LIMITS[0] - 0.5, LIMITS[1] + 0.5, 600)
     mean, deviation = predict(field, backend, x)
-    gap = (x > GAP[0]) & (x < GAP[1])
-    on_data = ~gap & (x > LIMITS[0]) & (x < LIMITS[1])
-    ratio = deviation[gap].mean() / deviation[on_data].mean()
-    print(f"model sigma in the gap: {deviation[gap].mean():.3f}, {ratio:.1f} times that on the data")
-    inside = np.mean(abs(curve(x) - mean)[gap] < 2 * np.sqrt(deviation**2 + 1 / tau)[gap])
-    print(f"of the curve in the gap, {100 * inside:.0f} % lies within 2 sigma")
     draw(path, x, mean, deviation, np.sqrt(deviation**2 + 1 / tau), data)
     print(path)
     return 0
