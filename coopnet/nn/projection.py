@@ -59,8 +59,9 @@ class SparseProjection(Encoding):
     a parameter of the kernel: another one does not recompile it. ``CoopVec`` and arrays with up to 4096 expected
     nonzero entries, :math:`q\, n_\mathrm{in} n_\mathrm{out}`, become one addition per nonzero entry in the caller's
     kernel, also within loops and calls (the entries are constants there, so that another seed is another kernel); above
-    that, they are written to memory and run as tensors. 4096 to 256 features take 0.06 ms per sample on two CPU cores,
-    either way. Thousands of separate arrays compile slowly (8 s for 4096, once); make them a tensor.
+    that, they are written to memory and run as tensors. Thousands of separate arrays compile slowly; make them a
+    tensor. 4096 to 256 features take 0.07 ms per sample of a tensor on two CPU cores, and 0.08 to 0.09 ms of
+    arrays, which compile for 9 s, once (``benchmarks/projection.py``, ``benchmarks/results/projection-llvm.json``).
 
     The gradient is the product with the transpose, which is drawn in the same way.
 
