@@ -83,3 +83,60 @@ def test_embedding(backend, tmp_path):
         for what in ("look up", "sort", "sorted", "fixed point", "atomics"):
             assert row[what]["ms"] > 0
         assert max(row[way]["error"] for way in ("sorted", "fixed point", "atomics")) < 1e-3
+
+
+def test_precision(backend, tmp_path):
+    sizes = ["--samples", 300, "--networks", 2, "--activations", "relu", "tanh"]
+    run("precision.py", "--backend", backend, *sizes, "--out", tmp_path)
+    results = json.loads((tmp_path / f"precision-{backend}.json").read_text())["results"]
+    precisions = ["half"] if backend == "cuda" else ["single", "half"]
+    assert [(r["activation"], r["precision"]) for r in results["errors"]] == [
+        (a, p) for a in ("relu", "tanh") for p in precisions
+    ]
+    for row in results["errors"]:
+        low, high = (1e-5, 2e-2) if row["precision"] == "half" else (1e-8, 1e-4)
+        assert low < row["output"] < high
+        assert row["activation"] == "relu" or low < row["gradient"] < high  # ReLU's gradient jumps
+        assert len(row["each"]["output"]) == len(row["each"]["gradient"]) == 2
+    assert [layer["layer"] for layer in results["audit"]["layers"]][-1] == "Linear(64, 1)"
+
+
+def test_uncertainty(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    sizes = ["--widths", 4, "--masks", 2, 3, "--log2-samples", 6, "--steps", 5]
+    run("uncertainty.py", "--backend", backend, *sizes, "--out", tmp_path)
+    results = json.loads((tmp_path / "uncertainty-llvm.json").read_text())["results"]
+    first, second = results["passes"]
+    for row in (first, second):
+        assert row["difference"] < 1e-5
+        assert min(row[way]["kernel_ms"] for way in ("loop", "unrolled")) > 0
+        assert row["unrolled"]["compile_ms"] > 0
+    # the loop's kernel is compiled once for any number of masks
+    assert first["loop"]["compile_ms"] > 0 and second["loop"]["compile_ms"] == 0
+    assert 0 < results["example"]["within 1 sigma"] < results["example"]["within 2 sigma"] <= 1
+
+
+def test_projection(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    sizes = ["--large", 300, 64, "--small", 32, 8, "--log2-samples", 4]
+    run("projection.py", "--backend", backend, *sizes, "--out", tmp_path)
+    results = json.loads((tmp_path / "projection-llvm.json").read_text())["results"]
+    assert [r["input"] for r in results] == ["tensor", "arrays"] * 3
+    for row in results:
+        assert min(row[way][k] for way in ("project", "transpose") for k in ("kernel_ms", "wall_ms")) > 0
+    assert results[0]["project"]["compile_ms"] > 0  # the caches were empty
+
+
+def test_derivatives(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    sizes = ["--fields", "relu", "sinusoidal, softplus", "--widths", 2, "--log2-samples", 6]
+    run("derivatives.py", "--backend", backend, *sizes, "--out", tmp_path)
+    plain, compared = json.loads((tmp_path / "derivatives-llvm.json").read_text())["results"]
+    calls = {"call", "value_and_grad", "jvp", "value step", "eikonal step"}
+    others = {"numerical_gradient", "eikonal step, built-in path", "eikonal step, numerical_gradient"}
+    for row, expected in ((plain, calls), (compared, calls | others)):
+        assert set(row) == {"field", "width", "inputs", "samples"} | expected
+        assert min(row[name] for name in expected) > 0
