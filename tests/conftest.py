@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: one run of a test per usable backend."""
 
+import gc
 import os
 
 import pytest
@@ -36,3 +37,14 @@ def backend(request):
 def ns(backend):
     """Dr.Jit's module of differentiable types of the backend."""
     return backends.namespace(backend)
+
+
+@pytest.fixture(autouse=True)
+def collection_between_tests():
+    """Python's cyclic collector runs between tests only.
+
+    Memory of NumPy's that it frees while Dr.Jit records a frozen function aborts the process, whoever left it behind.
+    """
+    gc.disable()
+    yield
+    gc.enable()

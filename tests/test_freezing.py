@@ -6,8 +6,6 @@ arrays that lie in NumPy's memory it records anew whenever their alignment diffe
 
 from __future__ import annotations
 
-import gc
-
 import drjit as dr
 import drjit.nn as drnn
 import numpy as np
@@ -19,15 +17,6 @@ from coopnet import reference
 
 N, P = 96, 0.25
 SEEDS = (0, 2**32 - 1, 2**40 + 3, 2**64 - 1)
-
-
-@pytest.fixture(autouse=True)
-def no_collection():
-    """Dr.Jit aborts when an array made from a NumPy array is collected while a function is being recorded."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def inputs(ns, rng, rows=3, n=N):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import drjit as dr
 import numpy as np
 import pytest
@@ -302,16 +300,7 @@ def test_no_lane_numbers_inside_calls(ns, symbolic, kind):
     np.testing.assert_array_equal(drop(ones(ns), cn.Key(5)).numpy(), expected(5))  # and all is well afterwards
 
 
-@pytest.fixture
-def no_collection():
-    """Dr.Jit aborts when an array made from a NumPy array is collected while a function is being recorded."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-def test_freeze(ns, no_collection):
+def test_freeze(ns):
     frozen = dr.freeze(lambda x, key: drop(x, key))
     for i in range(4):
         seed, step = 2**40 + i, 3 * i

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 
 import drjit as dr
@@ -824,13 +823,6 @@ def test_activations_in_a_loop(backend, ns, name, mode):
     close(values(dr.grad(leaves)), 2 * dy * ref.ACTIVATIONS[name][1](x), 1e-5)
 
 
-@pytest.fixture
-def no_collection():
-    gc.disable()
-    yield
-    gc.enable()
-
-
 # ---- Frozen training ---------------------------------------------------------------------------------------
 
 
@@ -851,8 +843,6 @@ def train(ns, backend, frozen, batches):
         dr.eval(opt.state)
 
     run = dr.freeze(step) if frozen else step
-    # Dr.Jit aborts when an array made from a NumPy array is collected while a function is being recorded
-    gc.collect()
     for i, n in enumerate(batches):
         x = arrays(ns, np.random.default_rng(i).random((2, n)), dtype)
         target = arrays(ns, np.random.default_rng(i).random((1, n)))[0]
@@ -865,7 +855,7 @@ def train(ns, backend, frozen, batches):
     return net["weights"].numpy(), run.n_recordings if frozen else 0
 
 
-def test_frozen_training_step(ns, backend, no_collection):
+def test_frozen_training_step(ns, backend):
     batches = [64] * 4 + [100, 64, 100, 33]
     expected, _ = train(ns, backend, False, batches)
     found, recordings = train(ns, backend, True, batches)
