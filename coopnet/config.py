@@ -347,8 +347,8 @@ def _make(cls: str, where: str, **arguments: Any) -> Any:
 _MLP = {
     "activation": Key("ReLU"),
     "output_activation": Key("None"),
-    "n_neurons": Key(128, 1),
-    "n_hidden_layers": Key(5, 0),
+    "n_neurons": Key(128, 1, 2**16),  # components of a cooperative vector are fewer
+    "n_hidden_layers": Key(5, 0, 2**10),  # one kernel holds all of them
 }
 #: Networks by their name there; the value says whether only certain widths are allowed.
 NETWORKS = {"FullyFusedMLP": True, "MegakernelMLP": True, "CutlassMLP": False, "MLP": False}

@@ -264,6 +264,8 @@ REFUSED = [
     ({"envmap": {}}, r"unknown key 'envmap'; known are encoding, network, loss, optimizer\."),
     ({"network": []}, r"network is \[\]; an object is needed"),
     ({"network": {"otype": "FullyFusedMlpp"}}, r"'FullyFusedMlpp', which is unknown; did you mean 'FullyFusedMLP'\?"),
+    ({"network": {"n_neurons": 10**30}}, r"network\.n_neurons is 10+; at least 1 and less than 65536"),
+    ({"network": {"n_hidden_layers": 10**9}}, r"network\.n_hidden_layers is 1000000000; at least 0 and less than 1024"),
     ({"network": {"otype": 3}}, r"network\.otype is 3; a string"),
     ({"network": {"n_neuron": 3}}, r"network has the unknown key 'n_neuron'; did you mean 'n_neurons'\?"),
     ({"network": {"n_neurons": "64"}}, r"network\.n_neurons is '64'; an integer"),

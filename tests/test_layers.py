@@ -459,6 +459,11 @@ def test_errors_of_layers(ns, backend):
         (lambda: cn.Sequential(cn.Linear(2, 3), "relu"), TypeError, "Sequential: layer 1 is a str; a Module"),
         (lambda: cn.Sequential(cn.Dropout(0.5))(x, cn.Key(1)), ValueError, "Sequential: a Dropout has no stream"),
         (lambda: cn.MLP(2, 3, activation="swish"), ValueError, "MLP: activation is 'swish'; accepted are .*relu"),
+        (
+            lambda: cn.MLP(2, 3, activation=cn.ReLU),
+            ValueError,
+            r"MLP: activation is the class ReLU; pass a layer, ReLU\(\)",
+        ),
         (lambda: cn.MLP(2, 3, dropout=1), ValueError, r"MLP: p is 1; a drop probability in \[0, 1\)"),
         (lambda: cn.MLP(2, 3, dropout=float("nan")), ValueError, "MLP: p is nan"),
         (lambda: cn.MLP(2, 3, width=0), ValueError, "MLP: width is 0; an int of at least 1"),

@@ -230,6 +230,9 @@ def test_schedules():
     assert c(0) == pytest.approx(1 / 11) and c(10) == 1.0 and c(55) == pytest.approx(0.55) and c(100) == 0.1 == c(999)
     e = cn.training.exponential(1.0, 0.5, every=10, start=20)
     assert [e(s) for s in (0, 29, 30, 45)] == [1.0, 1.0, 0.5, 0.25]
+    for steps, warmup, message in (("a", 0, "steps is 'a'"), (10, -1, "warmup is -1"), (10, 10, "warmup is 10 of 10")):
+        with pytest.raises(ValueError, match=f"cosine: {message}"):
+            cn.training.cosine(1.0, steps, warmup)
 
 
 @pytest.mark.parametrize(

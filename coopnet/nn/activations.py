@@ -237,6 +237,8 @@ def activation(value: Any, where: str) -> Activation | None:
         return value
     if isinstance(value, str) and value in ACTIVATIONS:
         return ACTIVATIONS[value]()
+    if isinstance(value, type) and issubclass(value, Activation):
+        raise ValueError(f"{where}: activation is the class {value.__name__}; pass a layer, {value.__name__}().")
     raise ValueError(
         f"{where}: activation is {value!r}; accepted are None, an Activation layer, or one of {sorted(ACTIVATIONS)}."
     )

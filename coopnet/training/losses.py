@@ -20,6 +20,7 @@ too large, and a noisy target would no longer be fitted by its mean.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -56,10 +57,13 @@ def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
     r""":math:`\tfrac12 e^2` for :math:`|e| \le \delta`, else :math:`\delta(|e| - \tfrac12\delta)`, with
     :math:`e = y - t` (Huber 1964).
 
-    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``; also ``ValueError`` unless
+    ``delta`` is a positive number.
 
     >>> loss = cn.training.huber(list(field(p)), targets, delta=0.1)
     """
+    if isinstance(delta, bool) or not isinstance(delta, numbers.Real) or not (math.isfinite(delta) and delta > 0):
+        raise ValueError(f"huber: delta is {delta!r}; a positive number is needed.")
 
     def one(a: Any, b: Any) -> Any:
         e = a - b

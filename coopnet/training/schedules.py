@@ -16,8 +16,8 @@ def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callab
     >>> cn.training.cosine(1e-2, 1000)(500)
     0.005
     """
-    _check("cosine", lr=lr, final=final)
-    if not 0 <= warmup < steps:
+    _check("cosine", lr=lr, final=final, steps=steps, warmup=warmup)
+    if not warmup < steps:
         raise ValueError(f"cosine: warmup is {warmup} of {steps} steps; 0 <= warmup < steps is needed.")
 
     def rate(step: int) -> float:
