@@ -27,11 +27,16 @@ WIDTHS = {16: ("#E69F00", "o"), 32: ("#009E73", "s"), 64: ("#0072B2", "^"), 128:
 
 
 class Results:
-    """Measurements of one backend; time is wall time of the faster variant, frozen or not."""
+    """Measurements of one backend; time is that of the faster variant, frozen or not.
+
+    On the GPU it is the time of kernels, as in the README's table; wall times there also tell how busy the machine was.
+    """
 
     def __init__(self, data: dict[str, Any]):
         self.machine, self.entries = data["machine"], data["results"]["entries"]
-        self.backend = self.machine["backend"]
+        self.measure, self.unit = "wall_ms", "ms per call"
+        if self.machine["backend"] == "cuda":
+            self.measure, self.unit = "kernel_ms", "ms per call, kernels"
         self.widths = sorted({e["width"] for e in self.entries})
         self.batches = sorted({e["log2_batch"] for e in self.entries})
         self.peers = figures.peers(self.entries)
@@ -42,8 +47,8 @@ class Results:
         return [p[0] for p in points], [p[1] for p in points]
 
     def time(self, **where: Any) -> float | None:
-        entry = figures.best(self.entries, **where)
-        return entry and entry["wall_ms"]
+        entry = figures.best(self.entries, self.measure, **where)
+        return entry and entry[self.measure]
 
     def panels(self, count: int, title: str, ylabel: str) -> tuple[Any, list[Any]]:
         figure, axes = plt.subplots(1, count, figsize=(3.1 * count + 0.6, 3.5), sharey=True, squeeze=False)
@@ -61,7 +66,7 @@ class Results:
 def times(results: Results, mode: str) -> Any:
     """Time against batch, a panel per width."""
     title = {"train": "Training: forward, loss, weight gradients", "infer": "Inference"}[mode]
-    figure, axes = results.panels(len(results.widths), title, "ms per call")
+    figure, axes = results.panels(len(results.widths), title, results.unit)
     for width, axis in zip(results.widths, axes, strict=True):
         axis.set_title(f"w = {width}", fontsize=10)
         axis.set_yscale("log")
@@ -115,7 +120,7 @@ def dropout(results: Results) -> Any:
                 xs, ys = results.curve(lambda b, p=peer, m=mode, w=width: cost(b, peer=p, mode=m, width=w))
                 label = f"{figures.NAMES[peer]}, {title}"
                 axis.plot(xs, ys, line, marker=marker, color=color, label=label, linewidth=1.5, markersize=4)
-        axis.set_ylim(bottom=0)
+    axes[0].set_ylim(bottom=0)  # only now: it also stops the axes from growing
     return legend(figure, axes)
 
 

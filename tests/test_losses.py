@@ -147,7 +147,7 @@ def test_errors(ns):
         with pytest.raises(ValueError, match=f"{name}: y has "):
             f(one * 5, one * 3)
     for delta in (0, -1.0, math.inf, "1", True):
-        with pytest.raises(ValueError, match="huber: delta is .*; a positive number"):
+        with pytest.raises(ValueError, match=r"huber: delta is .*; a positive number"):
             cn.training.huber(ns.Float(1), ns.Float(0), delta=delta)
     with pytest.raises(ValueError, match="l1: pdf has 3 components; 1 or 2"):
         cn.training.l1(one * 2, one * 2, pdf=one * 3)
