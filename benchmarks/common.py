@@ -103,10 +103,12 @@ def write(name: str, backend: str, results: Any, directory: Path = RESULTS) -> P
     return path
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """The options of every benchmark: where to run and where to write."""
+def arguments(description: str, **more: dict[str, Any]) -> argparse.Namespace:
+    """The options of every benchmark, where to run and where to write, and ``more``: arguments of ``add_argument``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--backend", default="auto", help="llvm, cuda or auto")
+    for name, options in more.items():
+        parser.add_argument("--" + name.replace("_", "-"), **options)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result files")
     args = parser.parse_args()
     from coopnet.backend import require

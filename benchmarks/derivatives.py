@@ -7,9 +7,6 @@ fields also the other ways to that step: differences instead of exact gradients,
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import common
 
 import coopnet as cn  # isort: skip
@@ -27,19 +24,17 @@ FIELDS = {
 }
 #: The field whose eikonal step is measured in other ways, too.
 COMPARED = "sinusoidal, softplus"
-#: Widest network whose training steps are measured on CUDA; those of wider ones compile for minutes.
+#: Widest network whose training steps are measured on CUDA; those of wider ones compile long.
 WITH_STEPS = 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="auto", help="llvm, cuda or auto")
-    parser.add_argument("--fields", nargs="+", default=list(FIELDS), choices=list(FIELDS), metavar="FIELD")
-    parser.add_argument("--widths", nargs="+", type=int, default=[32, 64])
-    parser.add_argument("--log2-samples", type=int, help="16 on LLVM, 20 on CUDA unless given")
-    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the result file")
-    args = parser.parse_args()
-    args.backend = cn.backend.require(args.backend)
+    args = common.arguments(
+        __doc__ or "",
+        fields=dict(nargs="+", default=list(FIELDS), choices=list(FIELDS), metavar="FIELD"),
+        widths=dict(nargs="+", type=int, default=[32, 64]),
+        log2_samples=dict(type=int, help="16 on LLVM, 20 on CUDA unless given"),
+    )
     ns = cn.backend.namespace(args.backend)
     samples = 1 << (args.log2_samples or (20 if args.backend == "cuda" else 16))
     rows = []

@@ -6,12 +6,10 @@ other way to gradients that are bitwise reproducible.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import common
 import numpy as np
@@ -49,14 +47,12 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="auto", help="llvm, cuda or auto")
-    parser.add_argument("--log2-batches", type=numbers, default=[14, 18, 20], help="such as 14,18")
-    parser.add_argument("--widths", type=numbers, default=[8, 32], help="such as 8,32")
-    parser.add_argument("--counts", type=numbers, default=[1, 100, 10_000, 1_000_000], help="rows, such as 100,10000")
-    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the result file")
-    args = parser.parse_args()
-    args.backend = cn.backend.require(args.backend)
+    args = common.arguments(
+        __doc__ or "",
+        log2_batches=dict(type=numbers, default=[14, 18, 20], help="such as 14,18"),
+        widths=dict(type=numbers, default=[8, 32], help="such as 8,32"),
+        counts=dict(type=numbers, default=[1, 100, 10_000, 1_000_000], help="rows, such as 100,10000"),
+    )
     ns = cn.backend.namespace(args.backend)
     results = []
 

@@ -7,10 +7,8 @@ happen to cancel. And the audit of the first. CUDA has half precision only.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import statistics
-from pathlib import Path
 from typing import Any
 
 import common
@@ -26,14 +24,12 @@ OCTAVES, WIDTH, DEPTH = 6, 64, 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="auto", help="llvm, cuda or auto")
-    parser.add_argument("--activations", nargs="+", default=list(ACTIVATIONS), choices=ACTIVATIONS, metavar="NAME")
-    parser.add_argument("--samples", type=int, default=20_000, help="points")
-    parser.add_argument("--networks", type=int, default=5, help="seeds of initial weights")
-    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the result file")
-    args = parser.parse_args()
-    args.backend = cn.backend.require(args.backend)
+    args = common.arguments(
+        __doc__ or "",
+        activations=dict(nargs="+", default=list(ACTIVATIONS), choices=ACTIVATIONS, metavar="NAME"),
+        samples=dict(type=int, default=20_000, help="points"),
+        networks=dict(type=int, default=5, help="seeds of initial weights"),
+    )
     x = np.random.default_rng(0).random((2, args.samples)).astype(np.float32)
     p = cn.backend.namespace(args.backend).Array2f(x)
     dr.make_opaque(p)

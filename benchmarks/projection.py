@@ -5,8 +5,6 @@ Kernel times of the projection and of its transpose, by sample, and what is spen
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import common
@@ -18,14 +16,12 @@ import drjit as dr  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="auto", help="llvm, cuda or auto")
-    parser.add_argument("--large", nargs=2, type=int, default=[4096, 256], help="features in and out")
-    parser.add_argument("--small", nargs=2, type=int, default=[256, 32], help="the same where entries are unrolled")
-    parser.add_argument("--log2-samples", type=int, default=10)
-    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the result file")
-    args = parser.parse_args()
-    args.backend = cn.backend.require(args.backend)
+    args = common.arguments(
+        __doc__ or "",
+        large=dict(nargs=2, type=int, default=[4096, 256], help="features in and out"),
+        small=dict(nargs=2, type=int, default=[256, 32], help="the same where entries are unrolled"),
+        log2_samples=dict(type=int, default=10),
+    )
     rows = []
     cases = [(args.large, density, kind) for density in (1 / 3, 1 / 64) for kind in ("tensor", "arrays")]
     cases += [(args.small, 1 / 8, kind) for kind in ("tensor", "arrays")]

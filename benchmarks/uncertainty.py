@@ -8,7 +8,6 @@ And how well the error bars of ``examples/uncertainty.py`` are calibrated, as th
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,13 @@ EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "uncertainty.py"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="auto", help="llvm, cuda or auto")
-    parser.add_argument("--widths", nargs="+", type=int, default=[16, 64])
-    parser.add_argument("--masks", nargs="+", type=int, default=[2, 16, 64])
-    parser.add_argument("--log2-samples", type=int, default=14)
-    parser.add_argument("--steps", type=int, help="training steps of the example")
-    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the result file")
-    args = parser.parse_args()
-    args.backend = cn.backend.require(args.backend)
+    args = common.arguments(
+        __doc__ or "",
+        widths=dict(nargs="+", type=int, default=[16, 64]),
+        masks=dict(nargs="+", type=int, default=[2, 16, 64]),
+        log2_samples=dict(type=int, default=14),
+        steps=dict(type=int, help="training steps of the example"),
+    )
     rows = []
     for width in args.widths:
         for masks in args.masks:

@@ -108,7 +108,10 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     single = dr.float32_array_t(leaf)
     if isinstance(eps, dr.ArrayBase):
         if dr.backend_v(eps) != dr.backend_v(leaf):
-            raise TypeError(f"{where}: eps and p live on different backends.")
+            raise TypeError(
+                f"{where}: eps is a {type(eps).__module__}.{type(eps).__name__}, but p lives on the "
+                f"{dr.backend_v(leaf).name} backend."
+            )
         entries, samples = dr.width(eps), kinds.samples(p, kind)
         if entries == 0 or (1 not in (entries, samples) and entries != samples):
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import drjit as dr
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from drjit.opt import SGD, Adam
 
 import coopnet as cn
+from coopnet.training.captures import Captures
 from coopnet.training.scaler import LossScaler
 
 
@@ -344,6 +346,25 @@ def test_resume_refuses_another_run(ns, backend, tmp_path, what):
         options["optimizer"] = SGD(lr=0.1)
     with pytest.raises(ValueError, match=r"fit: .*run\.safetensors"):
         cn.fit(field, make_batch(ns), 4, resume=True, **options)
+
+
+def test_objects_without_arrays_are_looked_into_once(ns):
+    class Plot:
+        def __init__(self):
+            self.looked, self.part = 0, SimpleNamespace(numbers=[1, 2])
+
+        def __getattribute__(self, name):
+            if name == "__dict__":
+                object.__setattr__(self, "looked", self.looked + 1)
+            return object.__getattribute__(self, name)
+
+    data, plot = SimpleNamespace(table=ns.Float(1)), Plot()
+    captures = Captures(lambda key: (data, plot, key), None)
+    (found,) = captures()
+    assert found is data.table and plot.looked == 1
+    data.table = ns.Float(2)  # an array is looked up anew
+    (found,) = captures()
+    assert found is data.table and plot.looked == 1
 
 
 class Images:

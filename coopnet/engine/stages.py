@@ -268,8 +268,11 @@ def matrices(stages: Sequence[Stage]) -> list[Any]:
     return [s.weights for s in affine(stages)]
 
 
-def kept(stages: Sequence[Stage], vectors: int = 1) -> int:
-    """Components in use at a time in a backward pass: what goes into all affine stages, and the deltas of one."""
+def kept(stages: Sequence[Stage], vectors: int) -> int:
+    """Components in use at a time in the backward pass of ``vectors`` vectors.
+
+    They are what goes into all affine stages, and the deltas of one.
+    """
     return vectors * (sum(s.weights.shape[1] for s in affine(stages)[1:]) + widest(stages))
 
 

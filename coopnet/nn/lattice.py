@@ -28,6 +28,8 @@ class Lattice(Encoding):
     )
     DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Opaque}
 
+    storage = "hash"  #: how vertices find their entries
+
     def __init__(
         self,
         in_features: int = -1,
@@ -90,9 +92,9 @@ class Lattice(Encoding):
 
     def _check_levels(self, size: int) -> None:
         """Raise ``ValueError`` for levels too fine to number their cells, or more parameters than an array holds."""
-        name, storage = type(self).__name__, getattr(self, "storage", "hash")
+        name = type(self).__name__
         # a dense grid that chooses its growth itself is never too large
-        growth = self.per_level_scale or (1.0 if storage == "dense" else 2.0)
+        growth = self.per_level_scale or (1.0 if self.storage == "dense" else 2.0)
         finest = math.log2(self.base_resolution) + math.log2(growth) * (self.n_levels - 1)
         if finest >= 31:
             raise ValueError(
@@ -102,7 +104,7 @@ class Lattice(Encoding):
         sides = [self.base_resolution * growth**level for level in range(self.n_levels)]
         vertices = [2.0 ** min(64, size * math.log2(side)) for side in sides]
         hashed = sum(min(n, self.hashmap_size) for n in vertices) * self.n_features_per_level
-        if storage == "hash" and hashed >= 2**32:
+        if self.storage == "hash" and hashed >= 2**32:
             raise ValueError(
                 f"{name}: these {self.n_levels} levels take about {hashed:.2g} parameters, but an array holds fewer "
                 f"than 2^32; use fewer levels or a smaller hashmap_size."

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import inspect
 import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import drjit as dr
@@ -24,6 +21,7 @@ from drjit.opt import Adam, AdamW, Optimizer
 from .. import kinds
 from ..field import NeuralField
 from ..key import Key
+from .captures import Captures
 from .losses import check_densities, components, loss_function, outputs_for
 from .scaler import LossScaler
 from .state import restore, store
@@ -166,7 +164,7 @@ def fit(
         best = restore(Path(checkpoint), field, optimizer, scaler, result, seed, ema)
     # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
     dr.make_opaque(optimizer.state)
-    frozen = dr.freeze(_step, state_fn=lambda *args: _captured(batch, loss_fn, objective, penalty))
+    frozen = dr.freeze(_step, state_fn=Captures(batch, loss_fn, objective, penalty))
     seed_word = dr.opaque(uint64, seed)
     pending: list[Any] = []
     start = last_write = time.monotonic()
@@ -495,58 +493,6 @@ def _check_losses(code: _Code, field: NeuralField, key: Key) -> None:
         )
     if dr.width(each) == 0:
         raise ValueError(f"fit: {name} returned no losses; the loss of each sample is needed.")
-
-
-def _captured(*functions: Any) -> list:
-    """Dr.Jit arrays that the user's functions refer to, also in objects.
-
-    A frozen function must be told of all its inputs.
-    """
-    found: list[Any] = []
-    seen: dict[int, Any] = {}  # the values, too, so that no other one gets the number of one that is gone
-
-    def visit(*values: Any) -> None:
-        for value in values:
-            if id(value) not in seen and not isinstance(value, (type, ModuleType, str, bytes)):
-                seen[id(value)] = value
-                look_into(value)
-
-    def look_into(value: Any) -> None:
-        if _is_tree(value):
-            found.append(value)
-        elif isinstance(value, (list, tuple, dict)):
-            found.append(value)  # also its numbers, whose new values then are not those of the recording
-            visit(*(value.values() if isinstance(value, dict) else value))
-        elif isinstance(value, MethodType):
-            visit(value.__func__, value.__self__, dict(getattr(value.__self__, "__dict__", {})))
-        elif isinstance(value, functools.partial):
-            visit(value.func, value.args, value.keywords)
-        elif isinstance(value, FunctionType):
-            visit(value.__defaults__, value.__kwdefaults__, getattr(value, "__wrapped__", None))
-            for cell in value.__closure__ or ():
-                with suppress(ValueError):  # a name that has no value yet
-                    visit(cell.cell_contents)
-            visit(*(value.__globals__.get(name) for name in _names(value.__code__)))
-        else:
-            visit(*getattr(value, "__dict__", {}).values())
-            if isinstance(inspect.getattr_static(type(value), "__call__", None), FunctionType):
-                visit(value.__call__)
-
-    visit(*functions)
-    return found
-
-
-def _names(code: CodeType) -> set[str]:
-    """Names that a function's code, and that of functions written in it, looks up."""
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
-
-
-def _is_tree(value: Any) -> bool:
-    """Does Dr.Jit find the arrays in ``value`` by itself? Textures and Mitsuba's objects can be traversed, too."""
-    return isinstance(value, dr.ArrayBase) or any(
-        hasattr(value, name) for name in ("DRJIT_STRUCT", "_traverse_1_cb_ro")
-    )
 
 
 def _push(field: NeuralField, optimizer: Optimizer) -> None:

@@ -26,23 +26,36 @@ import drjit as dr
 import drjit.opt as dropt
 
 
-class _Paced(dropt.Optimizer):
-    """Gathers gradients, and looks ahead.
+class _Extended(dropt.Optimizer):
+    """What Adam and SGD have in common beyond Dr.Jit's: an L2 term, gathering gradients, and looking ahead.
 
-    If it does either, its part of a parameter's state is (mean gradient so far, gradients in it, slow weights, moves
-    away from them), with ``None`` for what is not used. Counters are arrays, so that frozen functions carry them.
+    If it does one of the latter, its part of a parameter's state is (mean gradient so far, gradients in it, slow
+    weights, moves away from them), with ``None`` for what is not used. Counters are arrays, so that frozen functions
+    carry them.
     """
 
-    accumulate, lookahead, alpha = 1, 0, 0.5
+    #: Is the L2 term for parameters named ``"weights"`` only?
+    matrices_only = False
 
-    def _pace(self, accumulate: Any, lookahead: Any, alpha: Any, options: dict[str, Any]) -> None:
+    def _extend(self, l2_reg: Any, accumulate: Any, lookahead: Any, alpha: Any, options: dict[str, Any]) -> None:
         where = type(self).__name__
+        self.l2_reg = _strength(where, "l2_reg", l2_reg)
         for name, value, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**32:
                 raise ValueError(f"{where}: {name} is {value!r}; an int of at least {least} is needed.")
         self.accumulate, self.lookahead, self.alpha = accumulate, lookahead, _strength(where, "alpha", alpha)
         if options.get("mask_updates") and self._paces:
             raise ValueError(f"{where}: mask_updates=True goes with neither accumulate nor lookahead.")
+
+    def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
+        """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
+        if self.l2_reg:
+            for name, (value, *_) in self.state.items():
+                if not self.matrices_only or name.rsplit(".", 1)[-1] == "weights":
+                    # the step multiplies gradients by grad_scale, which undoes the scale of the loss
+                    term = dr.detach(value) * self.l2_reg
+                    dr.set_grad(value, dr.grad(value) + (term if grad_scale is None else term / grad_scale))
+        super().step(eval=eval, grad_scale=grad_scale, active=active)
 
     @property
     def _paces(self) -> bool:
@@ -88,7 +101,7 @@ class _Paced(dropt.Optimizer):
         return dr.select(mask, extra[0], new_extra[0]), super()._select(mask, extra[1], new_extra[1])
 
 
-class Adam(_Paced, dropt.Adam):
+class Adam(_Extended, dropt.Adam):
     """``drjit.opt.Adam`` with regularization.
 
     Args:
@@ -106,6 +119,8 @@ class Adam(_Paced, dropt.Adam):
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.Adam(1e-2, l2_reg=1e-6))
     """
 
+    matrices_only = True
+
     def __init__(
         self,
         lr: Any,
@@ -119,16 +134,10 @@ class Adam(_Paced, dropt.Adam):
         alpha: float = 0.5,
         **options: Any,
     ):
-        self._pace(accumulate, lookahead, alpha, options)
-        self.l2_reg = _strength("Adam", "l2_reg", l2_reg)
+        self._extend(l2_reg, accumulate, lookahead, alpha, options)
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)
         super().__init__(lr, params, **options)
-
-    def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
-        """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
-        _add_l2(self.state, self.l2_reg, grad_scale, matrices_only=True)
-        super().step(eval=eval, grad_scale=grad_scale, active=active)
 
     def _advance(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
         leaf = dr.leaf_t(grad)
@@ -144,7 +153,7 @@ class Adam(_Paced, dropt.Adam):
         return new_value, new_extra
 
 
-class SGD(_Paced, dropt.SGD):
+class SGD(_Extended, dropt.SGD):
     """``drjit.opt.SGD`` with regularization.
 
     Args:
@@ -169,24 +178,8 @@ class SGD(_Paced, dropt.SGD):
         alpha: float = 0.5,
         **options: Any,
     ):
-        self._pace(accumulate, lookahead, alpha, options)
-        self.l2_reg = _strength("SGD", "l2_reg", l2_reg)
+        self._extend(l2_reg, accumulate, lookahead, alpha, options)
         super().__init__(lr, params, **options)
-
-    def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
-        """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
-        _add_l2(self.state, self.l2_reg, grad_scale, matrices_only=False)
-        super().step(eval=eval, grad_scale=grad_scale, active=active)
-
-
-def _add_l2(state: dict, strength: float, grad_scale: Any, matrices_only: bool) -> None:
-    if not strength:
-        return
-    for name, (value, *_) in state.items():
-        if not matrices_only or name.rsplit(".", 1)[-1] == "weights":
-            # the step multiplies gradients by grad_scale, which undoes the scale of the loss
-            term = dr.detach(value) * strength
-            dr.set_grad(value, dr.grad(value) + (term if grad_scale is None else term / grad_scale))
 
 
 def _strength(where: str, name: str, value: Any) -> float:

@@ -1,0 +1,90 @@
+"""Arrays that functions refer to."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import drjit as dr
+
+#: Looked into every time, unless they are attributes of an object.
+_CHEAP = (FunctionType, MethodType, functools.partial, list, tuple, dict)
+
+
+class Captures:
+    """Dr.Jit arrays that ``functions`` refer to, also in objects, as the ``state_fn`` of ``dr.freeze``.
+
+    A frozen function must be told of all its inputs. They are looked up at every call, since a variable may have been
+    assigned since, but only the first call looks into every object: one that holds none then (a plot, a file) is left
+    alone by the others.
+    """
+
+    def __init__(self, *functions: Callable | None):
+        self.functions = functions
+        self.barren: dict[int, Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list:
+        walk = _Walk(self.barren or {})
+        walk.visit(*self.functions)
+        if self.barren is None:
+            self.barren = walk.barren
+        return walk.found
+
+
+class _Walk:
+    """One look at everything that can be reached, but for ``known``, values by their ``id``."""
+
+    def __init__(self, known: dict[int, Any]):
+        self.found: list[Any] = []
+        # with the values, too, so that no other one gets the number of one that is gone
+        self.seen, self.barren = dict(known), dict[int, Any]()
+
+    def visit(self, *values: Any, numbers: bool = True) -> None:
+        """Look into ``values``; ``numbers`` in lists and dictionaries count as inputs, too."""
+        for value in values:
+            if id(value) in self.seen or isinstance(value, (type, ModuleType, str, bytes)):
+                continue
+            self.seen[id(value)] = value
+            before = len(self.found)
+            self.look_into(value, numbers)
+            if len(self.found) == before and not (numbers and isinstance(value, _CHEAP)):
+                self.barren[id(value)] = value
+
+    def look_into(self, value: Any, numbers: bool) -> None:
+        if _is_tree(value):
+            self.found.append(value)
+        elif isinstance(value, (list, tuple, dict)):
+            if numbers:  # or replays would go on with those of the recording
+                self.found.append(value)
+            self.visit(*(value.values() if isinstance(value, dict) else value), numbers=numbers)
+        elif isinstance(value, MethodType):
+            self.visit(value.__func__, value.__self__, dict(getattr(value.__self__, "__dict__", {})))
+        elif isinstance(value, functools.partial):
+            self.visit(value.func, value.args, value.keywords)
+        elif isinstance(value, FunctionType):
+            self.visit(value.__defaults__, value.__kwdefaults__, getattr(value, "__wrapped__", None))
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # a name that has no value yet
+                    self.visit(cell.cell_contents)
+            self.visit(*(value.__globals__.get(name) for name in _names(value.__code__)))
+        else:
+            self.visit(*getattr(value, "__dict__", {}).values(), numbers=False)
+            if isinstance(inspect.getattr_static(type(value), "__call__", None), FunctionType):
+                self.visit(value.__call__)
+
+
+def _names(code: CodeType) -> set[str]:
+    """Names that a function's code, and that of functions written in it, looks up."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _is_tree(value: Any) -> bool:
+    """Does Dr.Jit find the arrays in ``value`` by itself? Textures and Mitsuba's objects can be traversed, too."""
+    return isinstance(value, dr.ArrayBase) or any(
+        hasattr(value, name) for name in ("DRJIT_STRUCT", "_traverse_1_cb_ro")
+    )
