@@ -94,7 +94,7 @@ def save(
             with open(temporary, "r+b") as file:
                 file.write(opening)
                 for array in contents.values():
-                    file.write(array.reshape(-1).view(np.uint8))
+                    file.write(array.data)
         except OSError as error:
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
