@@ -8,7 +8,7 @@ from typing import Any
 import drjit.nn as drnn
 
 from ..field import NeuralField
-from ..nn import Composite, Embedding, Fourier
+from ..nn import Composite, Embedding, Encoding, Fourier
 from ..nn.lattice import Lattice
 
 #: Numbers that a field may take for each one in its file, and those that it may take besides: drawn frequencies are
@@ -40,14 +40,15 @@ def check_amounts(field: NeuralField, stored: int) -> None:
 
 
 def _factors(layer: Any, where: str) -> dict[str, int]:
-    """What to multiply for the numbers that ``layer`` draws or stores, at least, by name."""
+    """What to multiply for the numbers that ``layer`` stores, draws or returns, at least, by name."""
     if isinstance(layer, drnn.Linear):
         n_in, n_out, _ = layer.config
         return {"in_features": max(n_in, 1), "out_features": max(n_out, 1)}
     if isinstance(layer, Embedding):
         return {"count": layer.count, "width": layer.width}
     if not isinstance(layer, (Fourier, Lattice)):
-        return {}
+        known = isinstance(layer, Encoding) and layer.in_features > 0
+        return {"features": layer.width(layer.in_features)} if known else {}
     if layer.in_features < 1:
         raise ValueError(f"{where}.in_features is {layer.in_features}, but every file states it.")
     names = ["n_frequencies"] if isinstance(layer, Fourier) else ["n_levels", "n_features_per_level"]
@@ -55,10 +56,9 @@ def _factors(layer: Any, where: str) -> dict[str, int]:
 
 
 def _layers(module: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """All layers that allocating ``module`` allocates, with their places."""
+    """All layers that allocating ``module`` allocates, with their places, inner ones first."""
     if not isinstance(module, drnn.Module):
         return
-    yield where, module
     for name in getattr(type(module), "DRJIT_STRUCT", None) or ():
         value = getattr(module, name, None)
         if isinstance(value, (tuple, list)):
@@ -67,3 +67,4 @@ def _layers(module: Any, where: str) -> Iterator[tuple[str, Any]]:
                     yield from _layers(item, f"{where}.{name}.{i}")
         else:
             yield from _layers(value, f"{where}.{name}")
+    yield where, module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
@@ -166,6 +167,7 @@ def check_format(description: Any) -> None:
         )
 
 
+@functools.cache
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     """Arguments of the constructor, by name."""
     return dict(inspect.signature(cls).parameters)
