@@ -381,8 +381,12 @@ def test_a_file_taken_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
             taken[0].unlink()
         genuine(descriptor, operation)
 
+    def write(temporary):
+        with open(temporary, "r+") as file:  # what is there, and no other
+            file.write("x")
+
     monkeypatch.setattr(files.fcntl, "flock", flock)
-    io.atomic_write(tmp_path / "a.txt", text("x"))
+    io.atomic_write(tmp_path / "a.txt", write)
     assert taken and names(tmp_path) == ["a.txt"] and (tmp_path / "a.txt").read_text() == "x"
 
 
@@ -687,6 +691,12 @@ def test_any_order_of_bytes_and_shape(backend, tmp_path):
             stored = found[f"train.{name}"]
             assert stored.dtype == value.dtype.newbyteorder("=") and stored.shape == np.shape(value)
             np.testing.assert_array_equal(stored, value)
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    for name, entry in json.loads(data[8 : 8 + length]).items():  # for readers that map files into memory
+        if name != "__metadata__":
+            size = int(entry["dtype"][1:]) // 8 if entry["dtype"] != "BOOL" else 1
+            assert (8 + length + entry["data_offsets"][0]) % size == 0
 
 
 def test_old_package(backend, file, monkeypatch):

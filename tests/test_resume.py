@@ -187,14 +187,14 @@ def _right(state, original):
     try:
         progress = state["progress"]
         steps = [step for step, _ in progress["metrics"]]
-        pairs = [*progress["metrics"], *([progress["best"]] if progress["best"] is not None else [])]
+        pairs = [*progress["metrics"], progress["best"]]
         return (
             set(state) == set(original)
             and set(progress) == set(original["progress"])
             and _meaning(state) == _meaning(original)
             and all(type(s) is int and type(v) is float for s, v in pairs)
             and all(a < b <= 30 for a, b in zip([-1, *steps], steps, strict=False))
-            and (progress["best"] is None or repr(progress["best"]) in map(repr, progress["metrics"]))
+            and repr(progress["best"]) in map(repr, progress["metrics"])  # of what the best parameters are
             and type(progress["seconds"]) is float
             and 0 <= progress["seconds"] < math.inf
         )
