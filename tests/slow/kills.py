@@ -221,7 +221,8 @@ class Campaign:
         if kind is None:
             raise SystemExit(f"{name}: a run that was let alone failed with {status}: {errors[-2000:]}")
         tally["hits"] += 1
-        tally[f"exit status {status}"] += 1
+        said = errors.strip().splitlines()[-1].split(":")[0] if errors.strip() and status == 1 else ""
+        tally[f"exit status {status}" + (f", {said}" if said else "")] += 1
         tally["steps made"] += worker.steps
         tally["processes that made a step"] += worker.steps > 0
         if status == 999:
