@@ -613,7 +613,7 @@ _HUGE = [
     ("fourier", ("network",), _sequential(_linear(8, -1), _fourier(2**14, -1)), "in_features is -1"),
     ("hash", ("encoding", "n_levels"), 10**10, "n_levels"),
     ("hash", ("encoding", "in_features"), 10**10, "in_features"),
-    ("hash", ("encoding", "hashmap_size"), 2**40, "shape|hashmap_size"),
+    ("hash", ("encoding", "hashmap_size"), 2**40, "shape|hashmap_size|an array can hold"),
     ("hash", ("encoding", "base_resolution"), 10**4000, "finest level|base_resolution"),
     ("dense", ("encoding", "n_levels"), 10**10, "n_levels"),
     ("dense", ("encoding", "base_resolution"), 2**28, "2\\^32"),
@@ -644,7 +644,7 @@ def test_what_a_field_has_may_be_in_a_file(backend, tmp_path):
     for encoding in (cn.Fourier(2**12, in_features=3), cn.SparseProjection(5000, 16, 0.01), cn.Permutohedral(20, 2)):
         io.save(path, cn.NeuralField(encoding, cn.Linear(-1, 1)).build(backend))
         io.load(path, backend)
-    skipped = cn.Composite([cn.Identity(), cn.Fourier(2**30)], [2, 0])
+    skipped = cn.Composite([cn.Identity(), cn.Fourier(64)], [2, 0])
     io.save(path, cn.NeuralField(skipped, cn.Linear(-1, 1), in_features=2).build(backend))
     io.load(path, backend)
 

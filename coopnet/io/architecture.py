@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import re
@@ -167,10 +166,14 @@ def check_format(description: Any) -> None:
         )
 
 
-@functools.cache
+_PARAMETERS: dict[type, dict[str, inspect.Parameter]] = {}  # finding them takes longer than all else of a small layer
+
+
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     """Arguments of the constructor, by name."""
-    return dict(inspect.signature(cls).parameters)
+    if cls not in _PARAMETERS:
+        _PARAMETERS[cls] = dict(inspect.signature(cls).parameters)
+    return _PARAMETERS[cls]
 
 
 def _describe(layer: Any, where: str) -> Any:

@@ -70,10 +70,11 @@ def save(
 
     Raises:
         TypeError: arguments of other types, or a layer that is not known (see :func:`coopnet.io.register`).
-        ValueError: the field is not built, or holds what JSON cannot.
+        ValueError: the field is not built, or holds what JSON cannot; ``path`` is no name of a file, or what is there
+            is no regular file.
         OSError: the file cannot be written; a previous one is left as it was.
         RuntimeError: called while Dr.Jit records a frozen function or a loop.
-        ImportError: the package safetensors is missing.
+        ImportError: the package safetensors is missing or older than 0.8.
 
     >>> cn.save("field.safetensors", field, metadata={"scene": "kitchen"})
     """
@@ -130,11 +131,12 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         backend, precision: as in :meth:`NeuralField.build`.
 
     Raises:
-        ValueError: the file is truncated, foreign, of a newer format, or its tensors don't fit its architecture; a
-            weight is too large for half precision; backend or precision are unknown.
+        TypeError: ``path`` is neither string nor path.
+        ValueError: the file is truncated, foreign, of a newer format, no regular file, or its tensors don't fit its
+            architecture; a weight is too large for half precision; backend or precision are unknown.
         OSError: the file cannot be read.
         BackendError: no such backend here.
-        ImportError: the package safetensors is missing.
+        ImportError: the package safetensors is missing or older than 0.8.
 
     >>> field = cn.load("field.safetensors", backend="llvm", precision="half")
     """
