@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -112,6 +113,9 @@ def test_resume(photo, tmp_path, backend, capsys, monkeypatch):
             np.testing.assert_array_equal(parts.tensors[name], value)
         elif name == "train.losses":  # sums on CUDA depend on the order of threads
             np.testing.assert_allclose(parts.tensors[name], value, rtol=0.2, atol=1e-3)
+    progress = [json.loads(found.metadata["training"])["progress"] | {"seconds": 0} for found in (whole, parts)]
+    assert progress[0]["steps"] == progress[1]["steps"] == 30 and len(progress[0]["metrics"]) == 30
+    assert backend == "cuda" or progress[0] == progress[1]
     options = options[:-2]
     out = ["-o", tmp_path / "parts", "--resume"]
     fails(capsys, ["fit", *options, *out, "--steps", 30, "--pixels", "0.5"], 1, "cannot resume", "fraction")
