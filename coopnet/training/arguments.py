@@ -216,7 +216,8 @@ def _scalar(value: Any, where: str, needed: str) -> float:
     """The only number of a Dr.Jit array."""
     if math.prod(dr.shape(value)) != 1 or dr.is_special_v(value) or dr.type_v(value) not in _NUMBERS:
         raise TypeError(
-            f"{where} a {type(value).__name__} of shape {tuple(dr.shape(value))}; a number, or an array of one, {needed}."
+            f"{where} a {type(value).__name__} of shape {tuple(dr.shape(value))}; a number, or an array of one, "
+            f"{needed}."
         )
     return float(np.asarray(dr.detach(value).numpy()).ravel()[0])
 

@@ -79,7 +79,7 @@ class Watch:
         return bool(self.found)
 
     def _everything(self) -> dict[str, Any]:
-        found = {}
+        found: dict[str, Any] = {}
         for name, (value, _, _, extra) in self.optimizer.state.items():
             found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": extra}
         return found | {f"the average of {k!r}": v for k, v in (self.ema.average if self.ema else {}).items()}
@@ -123,7 +123,7 @@ class Watch:
 
 
 def not_finite(values: dict[str, Any]) -> dict[str, int]:
-    """How many numbers of each of ``values``, arrays or PyTrees of them, are not finite; those without any are left out."""
+    """How many numbers of each of ``values``, arrays or PyTrees of them, are not finite, where any are."""
     masks = {name: [~dr.isfinite(v) for v in arrays(value)] for name, value in values.items()}
     dr.eval(masks)
     counts = {name: [dr.count(m) for m in found] for name, found in masks.items() if found}
@@ -154,7 +154,7 @@ def arrays(tree: Any) -> Iterator[Any]:
         for entry in tree:
             yield from arrays(entry)
     else:
-        for name in getattr(type(tree), "DRJIT_STRUCT", None) or getattr(tree, "__dataclass_fields__", ()):
+        for name in getattr(type(tree), "DRJIT_STRUCT", getattr(tree, "__dataclass_fields__", ())):
             yield from arrays(getattr(tree, name, None))
 
 

@@ -150,5 +150,3 @@ def _separate_rates(optimizer: Optimizer, multipliers: dict[str, Any]) -> dict[s
             own = own * multipliers[name]
         optimizer.state[name] = value, promoted, own, extra
     return before
-
-

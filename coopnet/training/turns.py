@@ -1,9 +1,9 @@
 """Threads that train take turns.
 
-Dr.Jit 1.5 replays frozen functions with variables of the whole process, and traverses their arguments while it holds its
-lock, though Python may pick another thread meanwhile: two threads in frozen functions raise or abort, and one that uses
-Dr.Jit beside another that is in a frozen function may wait for ever. So a thread in :func:`coopnet.fit` holds
-:data:`TURNS` from the start to the end of its run, and hands it on between two steps.
+Dr.Jit 1.5 replays frozen functions with variables of the whole process: two threads in such functions raise or abort.
+It also traverses their arguments while it holds its lock, and Python may pick another thread meanwhile: if that one
+uses Dr.Jit, both wait for ever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of its
+run, and hands it on between two steps.
 """
 
 from __future__ import annotations
