@@ -68,7 +68,7 @@ def test_layers_are_drjit_modules():
         value = getattr(cn, name)
         if inspect.isclass(value) and issubclass(value, drnn.Module):
             assert list(inspect.signature(value.__call__).parameters)[1:] == (
-                ["p", "key"] if name == "NeuralField" else ["x", "key"]
+                ["p", "key", "active"] if name == "NeuralField" else ["x", "key"]
             ), name
             assert inspect.signature(value.__call__).parameters["key"].default is None
             if name not in ("Module", "Encoding"):
@@ -145,6 +145,7 @@ ALLOWED = {
     "philox": set(),
     "kinds": set(),
     "registers": set(),
+    "half": set(),
     "opaque": set(),
     "backend": set(),
     "reference": set(),
@@ -153,11 +154,12 @@ ALLOWED = {
     "dropout": GROUND | {"key", "modulation"},
     "seeded": GROUND | {"key", "dropout"},
     "variants": GROUND | {"key", "modulation", "dropout"},
-    "engine": GROUND | {"key", "registers", "dropout", "variants"},
+    "engine": GROUND | {"half", "key", "registers", "dropout", "variants"},
     "nn": GROUND | {"key", "dropout", "variants", "engine"},
-    "derivatives": GROUND | {"key", "dropout", "engine", "nn"},
+    "call": GROUND | {"half", "key", "engine", "nn"},
+    "derivatives": GROUND | {"half", "key", "dropout", "engine", "nn"},
     "audit": GROUND | {"reference", "key", "dropout", "variants", "engine", "nn"},
-    "field": GROUND | {"reference", "key", "dropout", "engine", "nn", "derivatives", "audit"},
+    "field": GROUND | {"reference", "key", "dropout", "engine", "nn", "call", "derivatives", "audit"},
     "uncertainty": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "audit", "field"},
     "io": GROUND | {"key", "dropout", "variants", "engine", "nn", "derivatives", "field"},
     "training": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "field", "io"},
