@@ -146,6 +146,8 @@ def check_losses(code: Code, field: NeuralField, key: Key) -> None:
         )
     if dr.width(each) == 0:
         raise ValueError(f"fit: {name} returned no losses; the loss of each sample is needed.")
+    if each.state == dr.VarState.Literal:
+        raise ValueError(f"fit: {name} returned a constant; a loss that depends on the field is needed.")
 
 
 def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:

@@ -87,29 +87,34 @@ class Watch:
     def message(self, code: Code, field: NeuralField, seed: int) -> str:
         """What happened, why if that can be told, where ``field`` is now, which has been given ``kept``, and what
         usually helps."""
-        where = f"the parameters it had after {self.step} steps, the last known to be finite"
+        when = f"after {self.step} steps" if self.step > self.first else "at the start"
+        where = f"the parameters it had {when}, the last known to be finite"
         if not_finite(self.kept):
             where, cause, cures = "those it came with", "It came with parameters that are not finite", "another field"
         else:
             cause, cures = self._cause(code, field, Key(seed, step=self.bad_step))
-        return f"fit: training diverged: {self.found}. {cause}. The field has {where}. Usual cures: {cures}."
+        return f"fit: training diverged: {self.found}. The field has {where}. {cause}. Usual cures: {cures}."
 
     def _cause(self, code: Code, field: NeuralField, key: Key) -> tuple[str, str]:
-        """Look at the batch of a bad step once more."""
-        half = " or single precision (on LLVM)" if field.precision == "half" else ""
-        cures = f"a smaller lr, one that rises at the start, clip_norm=1{half}"
+        """Why, as far as the batch of the first bad step tells, and what helps."""
+        batch = f"the batch of step {self.bad_step}"
+        cures = "a smaller lr, one that rises at the start, clip_norm=1"
+        if field.precision == "half":
+            cures += ", smaller outputs, single precision (on LLVM)"
         try:
             with dr.suspend_grad():
-                bad, batch = list(not_finite(code.inputs(key))), f"the batch of step {self.bad_step}"
+                bad = list(not_finite(code.inputs(key)))
                 if bad:
                     return f"In {batch}, {_listed(bad)} not finite", "a batch() that draws finite numbers"
                 bad = list(not_finite(code.outputs(field, key)))
         except Exception as error:  # never instead of the message
             return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", cures
+        cures = f"a loss without poles, {cures}"
         if bad:
-            after = f"with the parameters after {self.step} steps"
-            return f"For {batch}, which is finite, {_listed(bad)} not finite {after}", f"a loss without poles, {cures}"
-        return f"{batch.capitalize()} is finite, so its parameters were out of bounds by then", cures
+            return f"For {batch}, which is finite, {_listed(bad)} not finite with those parameters", cures
+        if self.bad_steps >= SKIPPED:
+            return f"For {batch}, the losses are finite, but not their gradients", cures
+        return f"For {batch}, all was finite with those parameters", cures
 
     def skipped_message(self) -> str:
         """What to say if more than half of the steps were skipped, otherwise nothing."""
