@@ -12,19 +12,24 @@ import re
 import secrets
 import shlex
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from . import backend as backends
+from . import command
 
 try:
     import typer
 except ImportError:
     sys.exit('coopnet: error: the command line needs the package typer; run pip install "coopnet[cli]"')
 
+INTERRUPTED = "interrupted."
 MAX_PIXELS = 10**8  #: of a rendered picture, held in memory as a whole
 
 app = typer.Typer(
@@ -62,9 +67,10 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        command.imported()
         code = app(args=arguments or ["--help"], prog_name="coopnet", standalone_mode=False)
     except KeyboardInterrupt:
-        return _complain("interrupted.", 130)
+        return _complain(INTERRUPTED, 130)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's own flush at exit
         return 1
@@ -77,9 +83,11 @@ def main(arguments: list[str] | None = None) -> int:
         if hasattr(error, "format_message"):
             return _complain(error.format_message(), 2)
         if type(error).__name__ == "Abort":
-            return _complain("interrupted.", 130)
+            return _complain(INTERRUPTED, 130)
         if isinstance(error, RuntimeError):  # Dr.Jit's only kind
-            return _complain(_text(error), 1)
+            from .training.interrupts import caused_by_interrupt
+
+            return _complain(INTERRUPTED, 130) if caused_by_interrupt(error) else _complain(_text(error), 1)
         raise
     return code if isinstance(code, int) else 0
 
@@ -212,7 +220,8 @@ def fit(
     name = backends.require(backend.value)
     kind = "grey" if channels == 1 else "RGB"
     print(f"{image}: {columns} x {height} pixels, {kind}; training on {100 * pixels:.3g} % of them, on {name.upper()}")
-    with _about(output / "field.safetensors"):
+    with _about(output / "field.safetensors"), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
         result = images.fit_image(
             values,
             output,
@@ -230,15 +239,24 @@ def fit(
             progress=not quiet and sys.stderr.isatty(),
         )
     training = result.training
+    for warning in said:
+        if str(warning.message) != training.message:
+            print("coopnet: warning:", *str(warning.message).split(), file=sys.stderr)
+    if training.stopped == "diverged":
+        what = training.message.split(". ")[0].removeprefix("fit: ")
+        raise Failure(f"{what}; a smaller --lr than {lr:g} usually helps. Nothing was drawn or written since.")
+    if training.stopped == "interrupt" and not result.files["field"].exists():
+        print(f"stopped after step {training.steps} of {steps}; no checkpoint was written")
+        return 130
     if training.stopped == "interrupt":
-        command = ["coopnet", "fit", str(image), "-o", str(output), "--backend", name]
+        words = ["coopnet", "fit", str(image), "-o", str(output), "--backend", name]
         given = {
             "--steps": steps, "--width": width, "--depth": depth, "--encoding": encoding.value, "--dropout": dropout,
             "--pixels": pixels, "--batch": batch, "--lr": lr, "--seed": seed,
         }  # fmt: skip
-        command += [str(v) for pair in given.items() for v in pair] + ["--resume"]
+        words += [str(v) for pair in given.items() for v in pair] + ["--resume"]
         print(f"stopped after step {training.steps} of {steps}; the checkpoint is {result.files['field']}")
-        print(f"go on with: {shlex.join(command)}")
+        print(f"go on with: {shlex.join(words)}")
         return 130
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
@@ -289,12 +307,17 @@ def render(
         )
     _prepare_directory(output.parent)
     region = evaluate.box(*_noted_size(noted, width, height))
+    if mc_samples is None:
+        picture = images.render(field, width, height, region)
+    else:
+        picture, deviation = images.render_mc(field, width, height, mc_samples, seed, region)
+    bad = picture.size - int(np.isfinite(picture).sum())
+    if bad:
+        raise Failure(
+            f"{str(checkpoint)!r} gives {bad} of {picture.size} values that are not finite; nothing is drawn."
+        )
     with _about(output):
-        if mc_samples is None:
-            files.save(output, images.render(field, width, height, region))
-        else:
-            mean, deviation = images.render_mc(field, width, height, mc_samples, seed, region)
-            files.save(output, mean)
+        files.save(output, picture)
     print(f"wrote {output}")
     if mc_samples is not None:
         from .image import plots
