@@ -87,7 +87,7 @@ def test_threads_alternate(ns, backend, monkeypatch):
     join(threads)
     assert not errors and order.count(0) == order.count(1) == 100
     first, last = order[0], order[-1]
-    assert first != last and order.index(last) < 100 and 0 < order[:100].count(last)
+    assert first != last and order.index(last) < 100 and order[:100].count(last) > 0
     assert TURNS.owner is None and not TURNS.queue
 
 

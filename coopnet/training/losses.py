@@ -112,6 +112,7 @@ def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
     parts = components(y, "relative_l2_luminance: y")
     if len(parts) not in (3, 6):
         raise ValueError(f"relative_l2_luminance: y has {len(parts)} components; RGB needs 3, or 6 for two colors.")
+    _check_entries("relative_l2_luminance", {"y": parts})
     colors = parts if len(parts) == 3 else [a + b for a, b in zip(parts[:3], parts[3:], strict=True)]
     luminance = sum(dr.detach(c) * w for c, w in zip(colors, LUMINANCE, strict=True))
     scale = dr.rcp(dr.square(luminance) + EPSILON)
@@ -166,6 +167,7 @@ def variance(y: Any, target: Any, *, pdf: Any = None) -> Any:
     """
     ts = components(target, "variance: target")
     weights = [1.0] * len(ts) if pdf is None else _densities("variance", pdf, len(ts))
+    _check_entries("variance", {"y": components(y, "variance: y"), "target": ts, "pdf": weights})
     second = [dr.detach(dr.square(b)) / p for b, p in zip(ts, weights, strict=True)]
     parts = iter(second)
     return _mean("variance", lambda a, b: dr.square(b) / a - next(parts), y, ts, pdf)
@@ -187,6 +189,7 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
             f"gaussian_nll: y has {len(ys)} components for {len(ts)} of the target; twice as many are needed, means "
             f"and then logarithms of variances."
         )
+    _check_entries("gaussian_nll", {"y": ys, "target": ts})
     logs = iter(ys[len(ts) :])
 
     def one(m: Any, t: Any) -> Any:
