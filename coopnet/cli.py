@@ -61,6 +61,10 @@ class Failure(Exception):
     """Arguments that make sense, but did not work out: exit code 1."""
 
 
+class Stopped(Exception):
+    """Ctrl-C, about which all has been said: exit code 130."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command with ``arguments`` (those of the process if ``None``); returns the exit code."""
     with suppress(AttributeError, ValueError):  # a pipe that cannot show × should not stop us
@@ -69,6 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         command.imported()
         code = app(args=arguments or ["--help"], prog_name="coopnet", standalone_mode=False)
+    except Stopped:
+        return 130
     except KeyboardInterrupt:
         return _complain(INTERRUPTED, 130)
     except BrokenPipeError:
@@ -89,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
 
             return _complain(INTERRUPTED, 130) if caused_by_interrupt(error) else _complain(_text(error), 1)
         raise
+    if code == 130:  # typer's silent way to say that there was a Ctrl-C
+        return _complain(INTERRUPTED, 130)
     return code if isinstance(code, int) else 0
 
 
@@ -202,7 +210,7 @@ def fit(
     seed: Annotated[int, typer.Option(help="Of everything random.", callback=_whole("--seed", 0, 2**64 - 1))] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
-) -> int:
+) -> None:
     """Learn IMAGE from a random fraction of its pixels, and measure it on the others.
 
     Writes reconstruction.png, comparison.png, loss.png and field.safetensors to DIR. Transparent pixels are laid
@@ -247,7 +255,7 @@ def fit(
         raise Failure(f"{what}; a smaller --lr than {lr:g} usually helps. Nothing was drawn or written since.")
     if training.stopped == "interrupt" and not result.files["field"].exists():
         print(f"stopped after step {training.steps} of {steps}; no checkpoint was written")
-        return 130
+        raise Stopped
     if training.stopped == "interrupt":
         words = ["coopnet", "fit", str(image), "-o", str(output), "--backend", name]
         given = {
@@ -257,7 +265,7 @@ def fit(
         words += [str(v) for pair in given.items() for v in pair] + ["--resume"]
         print(f"stopped after step {training.steps} of {steps}; the checkpoint is {result.files['field']}")
         print(f"go on with: {shlex.join(words)}")
-        return 130
+        raise Stopped
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
     if result.psnr_held_out is None:
@@ -266,7 +274,6 @@ def fit(
         print(f"PSNR on held-out pixels: {result.psnr_held_out:.2f} dB")
     for path in result.files.values():
         print(f"wrote {path}")
-    return 0
 
 
 @app.command()
