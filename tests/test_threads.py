@@ -160,6 +160,38 @@ def test_the_collector_stays_off_until_all_are_done(ns, backend):
     assert len(seen) == 41 and not any(seen) and gc.isenabled()
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, monkeypatch, times):
+    """The first is held back until the run has the turn again; the second ends it at once, and writes nothing."""
+    pytest.importorskip("safetensors")
+    monkeypatch.setattr(turns, "SLICE", 0.0)
+    path, main = tmp_path / "run.safetensors", threading.main_thread().ident
+
+    def interrupt():
+        wait_for(lambda: TURNS.owner == main)
+        with cn.training.exclusive():
+            handler = signal.getsignal(signal.SIGINT)
+            signal.pthread_kill(main, signal.SIGINT)
+            wait_for(lambda: handler.asked)
+            if times == 2:
+                signal.pthread_kill(main, signal.SIGINT)
+                wait_for(lambda: not TURNS.queue)
+
+    thread = start(interrupt)
+    options = dict(checkpoint=path, progress=False)
+    if times == 1:
+        result = cn.fit(make(backend), batch_of(ns), 10**6, **options)
+        assert result.stopped == "interrupt" and path.exists() and 0 < result.steps < 10**6
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            cn.fit(make(backend), batch_of(ns), 10**6, **options)
+        assert not path.exists()
+    join(thread)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert TURNS.owner is None and not TURNS.queue
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork(backend):
     """The child trains, though its parent had the turn, and ends as the parent does."""
