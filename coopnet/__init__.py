@@ -1,6 +1,10 @@
 """coopnet: fused neural fields on Dr.Jit."""
 
-from . import backend
+from . import command
+
+command.importing()  # before what takes long
+
+from . import backend  # noqa: E402
 
 backend.prepare()  # before anything makes Dr.Jit look for LLVM
 

@@ -12,19 +12,24 @@ import re
 import secrets
 import shlex
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from . import backend as backends
+from . import command
 
 try:
     import typer
 except ImportError:
     sys.exit('coopnet: error: the command line needs the package typer; run pip install "coopnet[cli]"')
 
+INTERRUPTED = "interrupted."
 MAX_PIXELS = 10**8  #: of a rendered picture, held in memory as a whole
 
 app = typer.Typer(
@@ -56,15 +61,22 @@ class Failure(Exception):
     """Arguments that make sense, but did not work out: exit code 1."""
 
 
+class Stopped(Exception):
+    """Ctrl-C, about which all has been said: exit code 130."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command with ``arguments`` (those of the process if ``None``); returns the exit code."""
     with suppress(AttributeError, ValueError):  # a pipe that cannot show × should not stop us
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        command.imported()
         code = app(args=arguments or ["--help"], prog_name="coopnet", standalone_mode=False)
+    except Stopped:
+        return 130
     except KeyboardInterrupt:
-        return _complain("interrupted.", 130)
+        return _complain(INTERRUPTED, 130)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's own flush at exit
         return 1
@@ -77,10 +89,14 @@ def main(arguments: list[str] | None = None) -> int:
         if hasattr(error, "format_message"):
             return _complain(error.format_message(), 2)
         if type(error).__name__ == "Abort":
-            return _complain("interrupted.", 130)
+            return _complain(INTERRUPTED, 130)
         if isinstance(error, RuntimeError):  # Dr.Jit's only kind
-            return _complain(_text(error), 1)
+            from .training.interrupts import caused_by_interrupt
+
+            return _complain(INTERRUPTED, 130) if caused_by_interrupt(error) else _complain(_text(error), 1)
         raise
+    if code == 130:  # typer's silent way to say that there was a Ctrl-C
+        return _complain(INTERRUPTED, 130)
     return code if isinstance(code, int) else 0
 
 
@@ -194,7 +210,7 @@ def fit(
     seed: Annotated[int, typer.Option(help="Of everything random.", callback=_whole("--seed", 0, 2**64 - 1))] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
-) -> int:
+) -> None:
     """Learn IMAGE from a random fraction of its pixels, and measure it on the others.
 
     Writes reconstruction.png, comparison.png, loss.png and field.safetensors to DIR. Transparent pixels are laid
@@ -212,7 +228,8 @@ def fit(
     name = backends.require(backend.value)
     kind = "grey" if channels == 1 else "RGB"
     print(f"{image}: {columns} x {height} pixels, {kind}; training on {100 * pixels:.3g} % of them, on {name.upper()}")
-    with _about(output / "field.safetensors"):
+    with _about(output / "field.safetensors"), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
         result = images.fit_image(
             values,
             output,
@@ -230,16 +247,25 @@ def fit(
             progress=not quiet and sys.stderr.isatty(),
         )
     training = result.training
+    for warning in said:
+        if str(warning.message) != training.message:
+            print("coopnet: warning:", *str(warning.message).split(), file=sys.stderr)
+    if training.stopped == "diverged":
+        what = training.message.split(". ")[0].removeprefix("fit: ")
+        raise Failure(f"{what}; a smaller --lr than {lr:g} usually helps. Nothing was drawn or written since.")
+    if training.stopped == "interrupt" and not result.files["field"].exists():
+        print(f"stopped after step {training.steps} of {steps}; no checkpoint was written")
+        raise Stopped
     if training.stopped == "interrupt":
-        command = ["coopnet", "fit", str(image), "-o", str(output), "--backend", name]
+        words = ["coopnet", "fit", str(image), "-o", str(output), "--backend", name]
         given = {
             "--steps": steps, "--width": width, "--depth": depth, "--encoding": encoding.value, "--dropout": dropout,
             "--pixels": pixels, "--batch": batch, "--lr": lr, "--seed": seed,
         }  # fmt: skip
-        command += [str(v) for pair in given.items() for v in pair] + ["--resume"]
+        words += [str(v) for pair in given.items() for v in pair] + ["--resume"]
         print(f"stopped after step {training.steps} of {steps}; the checkpoint is {result.files['field']}")
-        print(f"go on with: {shlex.join(command)}")
-        return 130
+        print(f"go on with: {shlex.join(words)}")
+        raise Stopped
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
     if result.psnr_held_out is None:
@@ -248,7 +274,6 @@ def fit(
         print(f"PSNR on held-out pixels: {result.psnr_held_out:.2f} dB")
     for path in result.files.values():
         print(f"wrote {path}")
-    return 0
 
 
 @app.command()
@@ -289,12 +314,17 @@ def render(
         )
     _prepare_directory(output.parent)
     region = evaluate.box(*_noted_size(noted, width, height))
+    if mc_samples is None:
+        picture = images.render(field, width, height, region)
+    else:
+        picture, deviation = images.render_mc(field, width, height, mc_samples, seed, region)
+    bad = picture.size - int(np.isfinite(picture).sum())
+    if bad:
+        raise Failure(
+            f"{str(checkpoint)!r} gives {bad} of {picture.size} values that are not finite; nothing is drawn."
+        )
     with _about(output):
-        if mc_samples is None:
-            files.save(output, images.render(field, width, height, region))
-        else:
-            mean, deviation = images.render_mc(field, width, height, mc_samples, seed, region)
-            files.save(output, mean)
+        files.save(output, picture)
     print(f"wrote {output}")
     if mc_samples is not None:
         from .image import plots

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
-import time
+import warnings
 from pathlib import Path
 
 import drjit as dr
@@ -21,7 +24,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("safetensors")
 Image = pytest.importorskip("PIL.Image")
 
-from coopnet import cli  # noqa: E402
+from coopnet import cli, command  # noqa: E402
 from coopnet import image as images  # noqa: E402
 from coopnet.image.evaluate import box, pixels  # noqa: E402
 
@@ -81,6 +84,90 @@ def test_fit_says_quality(photo, tmp_path, backend, capsys):
     assert "none were held out" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("fraction", [0.3, 1])
+def test_quality_is_of_the_right_pixels(tmp_path, backend, fraction, monkeypatch):
+    """Trained on those that were chosen, measured on the others, every metric, too; the pictures are of the field."""
+    rng = np.random.default_rng(0)
+    image = rng.random((11, 7, 3)).astype(np.float32)  # noise: learned where it is seen alone
+    seen, real = [], images.learn.plots.loss
+    monkeypatch.setattr(images.learn.plots, "loss", lambda *arguments: seen.append(arguments) or real(*arguments))
+    result = images.fit_image(
+        image, tmp_path, backend=backend, steps=60, width=32, depth=2, encoding="triangular", dropout=0.0, batch=512,
+        fraction=fraction, lr=2e-2, seed=4, progress=False,
+    )  # fmt: skip
+    chosen = np.zeros(77, bool)
+    chosen[images.training_pixels(77, fraction, 4, backend)] = True
+    assert chosen.sum() == round(77 * fraction)
+    picture = images.render(result.field, 7, 11)
+    y, x = np.divmod(np.arange(77), 7)
+    ns = cn.backend.namespace(backend)
+    left, top, width, height = box(7, 11)
+    at = [ns.Float(left + (x + 0.5) * width / 7), ns.Float(top + (y + 0.5) * height / 11)]
+    np.testing.assert_allclose(picture.reshape(77, 3), result.field(at).numpy().T, atol=2e-3)
+    error = np.square(np.clip(picture, 0, 1) - image).reshape(77, 3)
+    assert result.psnr_training == pytest.approx(-10 * math.log10(error[chosen].mean()), abs=0.01)
+    if fraction == 1:
+        assert result.psnr_held_out is None and result.training.metrics == []
+    else:
+        expected = -10 * math.log10(error[~chosen].mean())
+        assert result.psnr_held_out == pytest.approx(expected, abs=0.01) and expected < result.psnr_training - 1
+        assert [step for step, _ in result.training.metrics] == list(range(2, 61, 2))
+        assert result.training.metrics[-1][1] == pytest.approx(expected, abs=0.01)
+    drawn = np.asarray(Image.open(tmp_path / "reconstruction.png"), np.float32)
+    np.testing.assert_allclose(drawn / 255, np.clip(picture, 0, 1), atol=0.51 / 255)
+    assert seen == [(tmp_path / "loss.png", result.training)]
+    stored = cn.io.read(tmp_path / "field.safetensors")
+    assert len(stored.tensors["train.losses"]) == 60
+    assert stored.metadata["image"] == {"width": 7, "height": 11, "channels": 3, "colours": "sRGB"}
+
+
+def test_batches_are_of_the_chosen_pixels(ns):
+    """Coordinates and colours of one pixel each, all of the chosen ones and no others."""
+    colours = np.random.default_rng(0).random((12, 3)).astype(np.float32)
+    chosen = np.array([1, 4, 6, 11])
+    draw = images.learn._batches(ns.UInt32, chosen, colours, 4, 3, 500)
+    coordinates, targets = draw(cn.Key(1))
+    x, y = (v.numpy() for v in pixels(ns.UInt32(np.arange(12)), 4, 3))
+    place = {(x[i], y[i]): i for i in range(12)}
+    numbers = np.array([place[c] for c in zip(*(v.numpy() for v in coordinates), strict=True)])
+    assert len(numbers) == 500 and np.bincount(numbers, minlength=12)[chosen].min() > 60
+    assert set(numbers) == set(chosen)
+    np.testing.assert_array_equal(np.stack([v.numpy() for v in targets], -1), colours[numbers])
+    assert not np.array_equal(draw(cn.Key(2))[0][0].numpy(), coordinates[0].numpy())
+
+
+def test_rate_and_metric_of_a_run(tmp_path, monkeypatch, backend):
+    """What fit is asked for: a rate that falls from lr to 0 over the steps, and 25 metrics."""
+    asked = {}
+
+    def fit(field, batch, steps, **options):
+        asked.update(options, steps=steps)
+        raise InterruptedError
+
+    monkeypatch.setattr(images.learn, "fit", fit)
+    image = picture().astype(np.float32) / 255
+    for steps, every in ((100, 4), (10, 1)):
+        with pytest.raises(InterruptedError):
+            images.fit_image(image, tmp_path, backend=backend, steps=steps, lr=0.02, seed=9, progress=False)
+        rate = asked["lr"]
+        assert rate(0) == 0.02 and rate(steps // 2) == pytest.approx(0.01) and rate(steps) == 0
+        assert (asked["steps"], asked["metric_every"], asked["seed"]) == (steps, every, 9)
+        assert asked["checkpoint"] == tmp_path / "field.safetensors"
+        assert (asked["resume"], asked["progress"]) == (False, False)
+    monkeypatch.setattr(images.learn, "METRIC_PIXELS", 10)
+    seen = []
+    monkeypatch.setattr(images.learn, "evaluate", lambda field, index, *size: seen.append((index, size)) or 0)
+    monkeypatch.setattr(images.learn.files, "psnr", lambda a, b: seen.append(b) or 3.0)
+    with pytest.raises(InterruptedError):
+        images.fit_image(image, tmp_path, backend=backend, steps=10, seed=9, progress=False)
+    assert asked["metric"](None) == 3.0
+    (index, size), truth = seen
+    held_out = np.setdiff1d(np.arange(384), images.training_pixels(384, 0.2, 9, backend))
+    assert size == (24, 16) and 5 <= len(index) <= 10 and set(index) <= set(held_out)
+    assert np.diff(index).min() >= 30  # from everywhere
+    np.testing.assert_array_equal(truth, image.reshape(384, 3)[index])
+
+
 @pytest.mark.parametrize("encoding", ["triangular", "hashgrid", "identity"])
 def test_encodings_learn(encoding, backend, tmp_path):
     image = picture().astype(np.float32) / 255
@@ -131,6 +218,15 @@ def test_render_sizes(fitted, tmp_path, size, backend):
     checkpoint = str(fitted / "field.safetensors")
     assert cli.main(["render", checkpoint, "-o", str(target), "--size", size, "--backend", backend]) == 0
     assert "{}x{}".format(*Image.open(target).size) == size
+    # stretched: pixel centres spread over the box that the learned image, 24 x 16, had
+    columns, rows = (int(n) for n in size.split("x"))
+    y, x = np.divmod(np.arange(columns * rows), columns)
+    ns = cn.backend.namespace(backend)
+    at = [ns.Float(0.25 + 0.5 * (x + 0.5) / columns), ns.Float(0.5 + (y + 0.5 - rows / 2) / rows / 3)]
+    expected = cn.load(fitted / "field.safetensors", backend)(at).numpy().T.reshape(rows, columns, 3)
+    drawn = np.asarray(Image.open(target), np.float32) / 255
+    np.testing.assert_allclose(drawn, np.clip(expected, 0, 1), atol=1.01 / 255)
+    assert size == "1x1" or np.ptp(drawn) > 0.1
     if size == "24x16":
         np.testing.assert_array_equal(Image.open(target), Image.open(fitted / "reconstruction.png"))
 
@@ -143,6 +239,43 @@ def test_render_uncertainty(fitted, tmp_path, backend):
     assert cli.main([*arguments, str(tmp_path / "uncertainty.png")]) == 0
     assert (tmp_path / "uncertainty_uncertainty.png").exists()
     assert Image.open(tmp_path / "uncertainty.png").size == (12, 8)
+
+
+def test_masks_of_a_seed(fitted, tmp_path, backend, capsys, monkeypatch):
+    """The picture is the mean over the masks of --seed, and what is said and plotted their deviation."""
+    plotted = []
+    monkeypatch.setattr("coopnet.image.plots.uncertainty", lambda *arguments: plotted.append(arguments))
+    field = cn.load(fitted / "field.safetensors", backend)
+    for seed in (0, 7):
+        target = tmp_path / f"{seed}.png"
+        arguments = ["render", str(fitted / "field.safetensors"), "--size", "12x8", "--backend", backend]
+        assert cli.main([*arguments, "--mc-samples", "3", "--seed", str(seed), "-o", str(target)]) == 0
+        mean, deviation = images.render_mc(field, 12, 8, 3, seed, box(24, 16))
+        np.testing.assert_allclose(np.asarray(Image.open(target)) / 255, np.clip(mean, 0, 1), atol=1.01 / 255)
+        path, values, samples = plotted[-1]
+        assert path == tmp_path / "uncertainty.png" and samples == 3
+        np.testing.assert_allclose(values, deviation, atol=1e-5)
+        assert f"mean standard deviation {deviation.mean():.4f}" in capsys.readouterr().out
+    assert not np.array_equal(Image.open(tmp_path / "0.png"), Image.open(tmp_path / "7.png"))
+
+
+def test_region_and_pieces(backend, monkeypatch):
+    """Any part of the plane, on pictures that are not square, however they are cut up."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=1, activation="sine")).build(backend)
+    ns, region = cn.backend.namespace(backend), (0.125, -0.5, 2.0, 0.75)
+    x = 0.125 + (np.arange(9) + 0.5) * 2 / 9
+    y = -0.5 + (np.arange(5) + 0.5) * 0.75 / 5
+    at = [ns.Float(v.ravel()) for v in np.meshgrid(x, y)]
+    expected = field(at).numpy().reshape(5, 9, 1)
+    pictures = [images.render(field, 9, 5, region)]
+    monkeypatch.setattr("coopnet.image.evaluate.CHUNK", 16)
+    pictures += [images.render(field, 9, 5, region)]
+    for result in pictures:
+        assert result.shape == (5, 9, 1)
+        np.testing.assert_allclose(result, expected, atol=5e-3 if backend == "cuda" else 1e-5)
+    index = np.array([3, 44, 0, 17, *range(30)])
+    some = images.evaluate.evaluate(field, index, 9, 5)
+    np.testing.assert_allclose(some, images.render(field, 9, 5).reshape(45, 1)[index], atol=1e-6)
 
 
 def test_mc_equals_separate_evaluations(backend, ns, monkeypatch):
@@ -327,19 +460,226 @@ def test_missing_package(package, photo, tmp_path):
     assert "coopnet[cli]" in lines[0]
 
 
+# ---- Ctrl-C ------------------------------------------------------------------------------------------------
+
+# says when a step is being recorded: the first draw is a check of what a batch is
+TALKATIVE = """
+import sys
+from coopnet import cli
+from coopnet.image import learn
+real, calls = learn._batches, []
+def batches(*arguments):
+    draw = real(*arguments)
+    def batch(key):
+        calls.append(0)
+        if len(calls) == 2:
+            print("in the loop", flush=True)
+        return draw(key)
+    return batch
+learn._batches = batches
+sys.exit(cli.main(sys.argv[1:]))
+"""
+LONG = 120  # seconds, on a machine that does other things
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend):
+def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys):
+    """And prints the command that goes on, which does."""
     out: Path = tmp_path / "out"
-    options = ["--steps", "1000000", "--backend", backend, *SMALL[2:]]
+    options = ["--steps", "1000000", "--backend", backend, *SMALL[2:], "--lr", "0.01", "--seed", "3"]
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "coopnet", "fit", str(photo), "-o", str(out), *options],
+        [sys.executable, "-u", "-c", TALKATIVE, "fit", str(photo), "-o", str(out), *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert "training on" in process.stdout.readline()
-    time.sleep(4)
+    assert process.stdout.readline() == "in the loop\n"
     process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=LONG)
     assert process.returncode == 130, errors
-    assert "--resume" in said and not errors
+    assert not errors
     steps = len(cn.io.read(out / "field.safetensors").tensors["train.losses"])
-    assert f"after step {steps} of" in said
+    assert steps >= 1 and f"after step {steps} of 1000000" in said and str(out / "field.safetensors") in said
+    (command,) = (line.removeprefix("go on with: ") for line in said.splitlines() if "go on with" in line)
+    program, *arguments = shlex.split(command)
+    assert program == "coopnet" and arguments[-1] == "--resume"
+    arguments[arguments.index("--steps") + 1] = str(steps + 2)
+    assert cli.main(arguments) == 0
+    assert f"{steps + 2} steps in" in capsys.readouterr().out
+
+
+def test_every_option_is_in_the_command_that_goes_on(photo, tmp_path, capsys, monkeypatch, backend):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "field.safetensors").touch()
+    checkpoint = {"field": tmp_path / "out" / "field.safetensors"}
+    given = dict(
+        steps="77", width="24", depth="3", encoding="triangular", dropout="0.25", pixels="0.5", batch="99", lr="0.02",
+        seed="5", backend=backend,
+    )  # fmt: skip
+    asked = {}
+
+    def fit_image(image, directory, **options):
+        asked.update(options, directory=directory, image=image)
+        return images.ImageFit(None, cn.FitResult(steps=4, stopped="interrupt"), files=checkpoint)
+
+    monkeypatch.setattr(images, "fit_image", fit_image)
+    words = [f"--{name}={value}" for name, value in given.items()]
+    assert cli.main(["fit", str(photo), "-o", str(tmp_path / "out"), *words, "-q", "--resume"]) == 130
+    # what the library is asked for
+    expected = {k: type(asked[k])(v) for k, v in given.items() if k != "pixels"}
+    expected |= dict(fraction=0.5, resume=True, progress=False, directory=tmp_path / "out")
+    np.testing.assert_array_equal(asked.pop("image"), images.load(photo))
+    assert asked == expected
+    # and what is printed
+    said = capsys.readouterr().out
+    assert "stopped after step 4 of 77" in said
+    _, command, path, *printed = shlex.split(said.split("go on with: ")[1])
+    assert (command, path, printed[-1]) == ("fit", str(photo), "--resume")
+    pairs = dict(zip(printed[:-1:2], printed[1:-1:2], strict=True))
+    assert pairs == {f"--{name}": value for name, value in given.items()} | {"-o": str(tmp_path / "out")}
+    # without a checkpoint, there is nothing to go on from
+    checkpoint["field"].unlink()
+    assert cli.main(["fit", str(photo), "-o", str(tmp_path / "out"), "-q"]) == 130
+    said = capsys.readouterr().out
+    assert "no checkpoint was written" in said and "go on with" not in said
+
+
+def test_defaults(photo, tmp_path, monkeypatch, backend, capsys):
+    """Those of the command are those of the function."""
+    asked = {}
+
+    def fit_image(image, directory, **options):
+        asked.update(options)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(images, "fit_image", fit_image)
+    fails(capsys, ["fit", photo, "-o", tmp_path], 1, "enough")
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(images.learn.fit_image).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    assert asked | {"backend": "auto", "progress": True} == defaults
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.parametrize("way", ["script", "module"])
+@pytest.mark.parametrize("package", ["numpy", "drjit", "typer"])
+def test_interrupt_while_importing(tmp_path, way, package):
+    """One line and 130, wherever it comes: here from a package that stands in for the real one."""
+    (tmp_path / "stand-in" / package).mkdir(parents=True)
+    trap = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    (tmp_path / "stand-in" / package / "__init__.py").write_text(trap)
+    script = tmp_path / "coopnet"
+    script.write_text("import sys\nfrom coopnet.cli import main\nsys.exit(main())\n")
+    root = str(Path(cn.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, *([str(script)] if way == "script" else ["-m", "coopnet"]), "info"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "stand-in"), root])},
+        capture_output=True, text=True, timeout=LONG, cwd=tmp_path / "stand-in",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "coopnet: error: interrupted.\n")
+
+
+def test_other_programs_keep_their_ctrl_c():
+    code = "import signal, coopnet; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("argument, words, expected", [
+    ("/usr/bin/coopnet", [], True), ("coopnet.exe", [], True), ("/x/train.py", ["python", "-m", "coopnet"], False),
+    ("-m", ["python", "-m", "coopnet", "info"], True), ("-m", ["python", "-m", "coopnet.cli"], True),
+    ("-m", ["python", "-m", "pytest", "coopnet"], False), ("", [], False),
+])  # fmt: skip
+def test_which_program_runs(monkeypatch, argument, words, expected):
+    monkeypatch.setattr(sys, "argv", [argument])
+    monkeypatch.setattr(sys, "orig_argv", words)
+    assert command.is_running() == expected
+
+
+def test_ctrl_c_is_given_back(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["coopnet"])
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        command.importing()
+        assert signal.getsignal(signal.SIGINT) is command._end
+        assert cli.main(["info"]) == 0
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # somebody else's
+        command.importing()
+        command.imported()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), "traversal"])
+def test_interrupt_inside_the_command(photo, tmp_path, monkeypatch, capsys, error):
+    """Dr.Jit makes RuntimeErrors of exceptions in what it traverses."""
+
+    def fit_image(*arguments, **options):
+        if error == "traversal":
+            raise RuntimeError("traverse(): error") from KeyboardInterrupt()
+        raise error
+
+    monkeypatch.setattr(images, "fit_image", fit_image)
+    fails(capsys, ["fit", photo, "-o", tmp_path], 130, "interrupted.")
+
+
+# ---- divergence --------------------------------------------------------------------------------------------
+
+
+def test_divergence_is_an_error(photo, tmp_path, backend, capsys):
+    if backend == "cuda":
+        pytest.skip("a loss scaler keeps half-precision parameters finite")
+    options = ["--steps", "20", "--width", "16", "--depth", "2", "--batch", "256", "--encoding", "identity", "-q"]
+    arguments = ["fit", photo, "-o", tmp_path / "out", "--backend", backend, *options]
+    fails(capsys, [*arguments, "--lr", "1e30"], 1, "training diverged", "from step 1 on", "smaller --lr than 1e+30")
+    assert not list((tmp_path / "out").iterdir())
+    assert cli.main([str(a) for a in arguments]) == 0
+    before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
+    fails(capsys, [*arguments, "--lr", "1e30"], 1, "training diverged")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
+
+
+def test_warnings_are_a_line_each(photo, tmp_path, monkeypatch, capsys):
+    def fit_image(*arguments, **options):
+        warnings.warn("half of\nit", RuntimeWarning, stacklevel=2)
+        result = cn.FitResult(1, [0.5])
+        return images.ImageFit(None, result, 20.0, None, {"field": tmp_path / "x"})
+
+    monkeypatch.setattr(images, "fit_image", fit_image)
+    assert cli.main(["fit", str(photo), "-o", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert said.err == "coopnet: warning: half of it\n"
+    assert "1 steps in 0.0 s, final loss 0.5\n" in said.out and "PSNR on training pixels: 20.00 dB\n" in said.out
+    assert "none were held out" in said.out and f"wrote {tmp_path / 'x'}" in said.out
+
+
+def test_pictures_that_are_not_finite_are_refused(tmp_path, backend, capsys):
+    name = "layers.0.weights"
+    broken = cn.NeuralField(None, cn.MLP(2, 3, width=8, depth=1, activation="tanh")).build(backend)
+    broken.set_matrix(name, np.full(broken.matrix(name).shape, np.nan))
+    cn.save(tmp_path / "nan.safetensors", broken)
+    arguments = [
+        "render",
+        tmp_path / "nan.safetensors",
+        "-o",
+        tmp_path / "x.png",
+        "--size",
+        "4x3",
+        "--backend",
+        backend,
+    ]
+    fails(capsys, arguments, 1, "nan.safetensors", "36 of 36 values that are not finite")
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_psnr():
+    a, b = np.zeros((4, 4, 1)), np.full((4, 4, 1), 0.1)
+    assert images.psnr(a, b) == pytest.approx(20)
+    assert images.psnr(a - 5, b) == pytest.approx(20) and images.psnr(b, a + 2) == pytest.approx(-20 * np.log10(1.9))
+    assert images.psnr(a, a) == np.inf
+    for bad in (np.where(np.arange(16).reshape(4, 4, 1) == 3, np.nan, a), a * np.nan):
+        assert np.isnan(images.psnr(bad, b))

@@ -115,6 +115,19 @@ def test_formulas_by_hand(ns):
     np.testing.assert_allclose(value.numpy(), (0.5 + 4 * np.exp(-0.5)) / 2, rtol=1e-5)
 
 
+@pytest.mark.parametrize("delta", [0.25, 1.0, 3.0])
+def test_huber(ns, delta):
+    """Quadratic up to delta, then a line that continues value and slope: PyTorch's ``huber_loss``."""
+    e = np.array([-7, -delta, -0.9 * delta, 0.0, 0.5 * delta, delta, 1.1 * delta, 5], np.float32)
+    y = ns.Float(e + 2)
+    dr.enable_grad(y)
+    value = cn.training.huber(y, ns.Float(2), delta)
+    tail = delta * (np.abs(e) - delta / 2)
+    np.testing.assert_allclose(value.numpy(), np.where(np.abs(e) <= delta, e**2 / 2, tail), rtol=1e-5)
+    dr.backward(value)
+    np.testing.assert_allclose(dr.grad(y).numpy(), np.clip(e, -delta, delta), rtol=1e-5)
+
+
 def test_density_makes_the_mean_an_integral(ns):
     """Samples drawn with density 2x, weighted by it, give the mean under uniform samples."""
     u = (np.arange(20_000) + 0.5) / 20_000
@@ -146,11 +159,27 @@ def test_errors(ns):
     for name, f in LOSSES.items():
         with pytest.raises(ValueError, match=f"{name}: y has "):
             f(one * 5, one * 3)
-    for delta in (0, -1.0, math.inf, "1", True):
+    for delta in (0, -1.0, math.inf, math.nan, "1", True, None, ns.Float(1)):
         with pytest.raises(ValueError, match=r"huber: delta is .*; a positive number"):
             cn.training.huber(ns.Float(1), ns.Float(0), delta=delta)
     with pytest.raises(ValueError, match="l1: pdf has 3 components; 1 or 2"):
         cn.training.l1(one * 2, one * 2, pdf=one * 3)
+    for pdf in (0, -1.0, math.nan, math.inf, True, [0.5, 0.0], np.zeros(2)):
+        with pytest.raises(ValueError, match=r"l1: pdf is .*; a positive number is needed"):
+            cn.training.l1(one * 2, one * 2, pdf=pdf)
+    for name, f in LOSSES.items():
+        n = 3 if name == "relative_l2_luminance" else 2
+        y, t = [ns.Float(1, 2, 3)] * (n if name != "gaussian_nll" else 4), [ns.Float(1, 2, 3)] * n
+        with pytest.raises(ValueError, match=f"{name}: got different numbers of samples, 3 in y.*2 in pdf; all must"):
+            f(y, t, pdf=ns.Float(1, 2))
+        with pytest.raises(ValueError, match=f"{name}: got different numbers of samples, 3 in y.*2 in target"):
+            f(y, [ns.Float(1, 2)] * n)
+        with pytest.raises(TypeError, match=f"{name}: .* holds 'a'; arrays"):
+            f(y, t, pdf=["a"])
+        with pytest.raises(TypeError, match=f"{name}: .* holds None; arrays"):
+            f(y, [None] * n)
+    with pytest.raises(TypeError, match="l2: y is a str"):
+        cn.training.l2("ab", one * 2)
     with pytest.raises(ValueError, match=r"here: loss is 'mse'.*relative_l2_luminance"):
         loss_function("mse", "here")
 
@@ -188,6 +217,14 @@ def test_fit_refuses_densities_that_do_not_fit(ns, backend):
         cn.fit(field, lambda key: ([x], [x, x], "ab"), 1, progress=False)
     with pytest.raises(ValueError, match=r"fit: batch\(\): pdf has 3 entries for 2 samples"):
         cn.fit(field, lambda key: ([x], [x, x], ns.Float(1, 2, 3)), 1, progress=False)
+    for bad, shown in ((math.nan, "nan"), (0.0, "0"), (-2.0, "-2"), (math.inf, "inf")):
+        for pdf in (ns.Float(0.5, bad), [x, ns.Float(bad)]):
+            with pytest.raises(
+                ValueError, match=rf"fit: batch\(\): pdf has 1 of . entries that are .* such as {shown};"
+            ):
+                cn.fit(field, lambda key, pdf=pdf: ([x], [x, x], pdf), 1, progress=False)
+    with pytest.raises(ValueError, match=r"fit: batch\(\): pdf is -1"):
+        cn.fit(field, lambda key: ([x], [x, x], [x, -1]), 1, progress=False)
     with pytest.raises(TypeError, match=r"a pair .* or a triple"):
         cn.fit(field, lambda key: ([x], [x, x], x, x), 1, progress=False)
     with pytest.raises(ValueError, match="2 components; the field has 2 outputs, and this loss needs 4"):

@@ -185,7 +185,8 @@ def test_overflow_is_skipped_and_counted(ns, backend):
         x, y = cn.uniform(2, key, ns.Float, 64)
         return [x, y], [ns.Float(1e6), ns.Float(1e6)]
 
-    result = cn.fit(field, batch, 3, loss=lambda y, t: 1e4 * dr.square(y[0] - t[0]), progress=False)
+    with pytest.warns(RuntimeWarning, match="3 of 3 steps were skipped"):
+        result = cn.fit(field, batch, 3, loss=lambda y, t: 1e4 * dr.square(y[0] - t[0]), progress=False)
     assert result.skipped == 3
     assert same(weights(field), before)
     assert all(math.isfinite(v) for v in result.losses)
@@ -237,9 +238,31 @@ def test_schedules():
     assert c(0) == pytest.approx(1 / 11) and c(10) == 1.0 and c(55) == pytest.approx(0.55) and c(100) == 0.1 == c(999)
     e = cn.training.exponential(1.0, 0.5, every=10, start=20)
     assert [e(s) for s in (0, 29, 30, 45)] == [1.0, 1.0, 0.5, 0.25]
-    for steps, warmup, message in (("a", 0, "steps is 'a'"), (10, -1, "warmup is -1"), (10, 10, "warmup is 10 of 10")):
+    for steps, warmup, message in (
+        ("a", 0, "steps is 'a'"), (10, -1, "warmup is -1"), (10, 10, "warmup is 10 of 10"), (0, 0, "warmup is 0 of 0"),
+        (None, 0, "steps is None"), (10, "1", "warmup is '1'"), (math.inf, 0, "steps is inf"), (True, 0, "steps is T"),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=f"cosine: {message}"):
             cn.training.cosine(1.0, steps, warmup)
+    for bad in (-1, math.nan, math.inf, "1", None, True, 10**400, 1j, [1], np.float64("nan")):
+        for options, message in (
+            (dict(lr=bad), "cosine: lr is"), (dict(lr=1, final=bad), "cosine: final is"),
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match=message):
+                cn.training.cosine(steps=10, **options)
+        for name in ("lr", "decay", "every", "start", "end"):
+            if (name in ("start", "end") and bad == -1) or (name == "end" and bad is None):
+                continue  # before the beginning, and none
+            with pytest.raises(ValueError, match=f"exponential: {name} is .*; a finite number"):
+                cn.training.exponential(**({"lr": 1.0, "decay": 0.5} | {name: bad}))
+    for rate in (c, e):
+        for bad in ("1", None, math.nan, [1]):
+            with pytest.raises(ValueError, match=r"(cosine|exponential): step is .*; a finite number is needed"):
+                rate(bad)
+    with pytest.raises(ValueError, match="exponential: every is 0"):
+        cn.training.exponential(1.0, 0.5, every=0)
+    assert cn.training.exponential(1.0, 1e300)(3) == math.inf  # which fit refuses
+    assert cn.training.cosine(np.float32(1), np.int64(4))(np.int64(2)) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -258,15 +281,42 @@ def test_schedules():
         (dict(patience=3), ValueError, "patience needs a metric"),
         (dict(resume=True), ValueError, "resume=True needs a checkpoint"),
         (dict(checkpoint_every=-1), ValueError, "checkpoint_every is -1"),
+        (dict(checkpoint_every="1"), ValueError, "checkpoint_every is '1'"),
+        (dict(checkpoint_every=True), ValueError, "checkpoint_every is True"),
+        (dict(checkpoint_every=math.nan), ValueError, "checkpoint_every is nan"),
+        (dict(checkpoint=5), TypeError, "checkpoint is a int"),
+        (dict(metadata="x"), TypeError, "metadata is a str"),
+        (dict(resume="no"), ValueError, "resume is 'no'"),
+        (dict(resume=1, checkpoint="x"), ValueError, "resume is 1"),
+        (dict(progress=None), ValueError, "progress is None"),
+        (dict(higher_is_better="yes"), ValueError, "higher_is_better is 'yes'"),
+        (dict(seed=-1), ValueError, "seed is -1; an int in [0, 2^64)"),
+        (dict(seed=1.0), ValueError, "seed is 1.0"),
+        (dict(seed=True), ValueError, "seed is True"),
+        (dict(steps=True), ValueError, "steps is True"),
+        (dict(steps=2**32), ValueError, "fewer than 2^32"),
+        (dict(steps="a" * 5000), ValueError, "steps is 'aaa"),
+        (dict(metric_every=1.0), ValueError, "metric_every is 1.0"),
+        (dict(patience=True, metric=abs), ValueError, "patience is True"),
+        (dict(optimizer=3), TypeError, "optimizer is a int; a drjit.opt optimizer"),
+        (dict(optimizer=Adam), TypeError, "optimizer is a ABCMeta"),
+        (dict(lr="1"), ValueError, "lr is '1'"),
+        (dict(lr=True), ValueError, "lr is True"),
+        (dict(lr=10**400), ValueError, "lr is an int of"),
+        (dict(loss=None), ValueError, "loss is None"),
+        (dict(loss=["l2"]), ValueError, "loss is ['l2']"),
+        (dict(objective=lambda *a: 0, loss=["l2"]), ValueError, "loss is ['l2']"),
+        (dict(ema="x"), TypeError, "ema is a str"),
+        (dict(penalty="x"), TypeError, "penalty is a str"),
         (dict(field=cn.MLP(2, 2)), TypeError, "field is a MLP"),
         (dict(field=cn.NeuralField(None, cn.MLP(2, 2))), ValueError, "not built"),
     ],
 )
 def test_bad_arguments(ns, backend, change, error, words):
     arguments = dict(field=make_field(backend), batch=make_batch(ns), steps=1, progress=False) | change
-    with pytest.raises(error, match=r"fit|Key") as info:
+    with pytest.raises(error, match=r"^fit: ") as info:
         cn.fit(**arguments)
-    assert words in str(info.value)
+    assert words in str(info.value) and len(str(info.value)) < 400
 
 
 def test_objective_that_is_the_loss(ns, backend):
@@ -437,10 +487,26 @@ def test_textures(ns, backend):
         (dict(loss=lambda y, t: 1.0), TypeError, "loss returned a float"),
         (dict(loss=lambda y, t: [y[0] - t[0]]), TypeError, "loss returned a list"),
         (dict(loss=lambda y, t: y[0].__class__()), ValueError, "loss returned no losses"),
+        (dict(loss=lambda y, t: y[0].__class__(1.0)), ValueError, "loss returned a constant"),
+        (dict(objective=lambda f, d, k: d[0][0] * 0), ValueError, "objective returned a constant"),
         (dict(penalty=lambda f: 1.0), TypeError, "penalty returned a float"),
         (dict(penalty=lambda f: f["network.weights"]), TypeError, "of shape ("),
         (dict(lr=lambda step: math.nan), ValueError, "lr(0) is nan"),
         (dict(lr=lambda step: None), ValueError, "lr(0) is None"),
+        (dict(lr=lambda step: "1"), ValueError, "lr(0) is '1'"),
+        (dict(lr=lambda step: [1.0]), ValueError, "lr(0) is [1.0]"),
+        (dict(lr=lambda step: 1j), ValueError, "lr(0) is 1j"),
+        (dict(lr=lambda step: True), ValueError, "lr(0) is True"),
+        (dict(lr=lambda step: -0.5), ValueError, "lr(0) is -0.5"),
+        (dict(lr=lambda step: math.inf), ValueError, "lr(0) is inf"),
+        (dict(metric=lambda f: None), TypeError, "metric returned None"),
+        (dict(metric=lambda f: "1.5"), TypeError, "metric returned '1.5'"),
+        (dict(metric=lambda f: 1j), TypeError, "metric returned 1j"),
+        (dict(metric=lambda f: [1.0]), TypeError, "metric returned [1.0]"),
+        (dict(metric=lambda f: np.ones(2)), TypeError, "metric returned array([1., 1.])"),
+        (dict(metric=lambda f: np.array(["a"])), TypeError, "metric returned"),
+        (dict(metric=lambda f: 10**400), TypeError, "metric returned an int of"),
+        (dict(metric=lambda f: f["network.weights"]), TypeError, "metric returned a"),
     ],
 )
 def test_bad_functions(ns, backend, options, error, words):
@@ -497,6 +563,153 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_first(ns, backend, tmp_p
         calls.append(key)
         return make_batch(ns)(key)
 
-    with pytest.raises(error, match=r"save: |none"):
+    with pytest.raises(error, match=r"fit: |save: |none"):
         cn.fit(make_field(backend), batch, 1, progress=False, **options)
     assert not calls and not list(tmp_path.iterdir())
+
+
+def test_what_metrics_and_rates_may_be(ns, backend):
+    """Any single number, of Python, NumPy or Dr.Jit."""
+    values = [3, 2.5, True, np.float32(1.5), np.array([[4.0]]), np.int64(7), ns.Float(0.5), ns.UInt32(9), ns.Float16(2)]
+    values.append(ns.TensorXf([6.0]))
+    rates = iter([0, 0.0, np.float64(0), np.int32(0), *([0.0] * 6)])
+    options = dict(optimizer=SGD(lr=1.0), lr=lambda step: next(rates), metric=lambda f: seen.pop(0), metric_every=1)
+    seen = list(values)
+    result = cn.fit(make_field(backend), make_batch(ns), len(values), progress=False, **options)
+    assert [v for _, v in result.metrics] == [3, 2.5, 1, 1.5, 4, 7, 0.5, 9, 2, 6]
+    cn.fit(make_field(backend), make_batch(ns), 1, lr=ns.Float(0.5), progress=False)
+    with pytest.raises(
+        TypeError, match=r"fit: lr a ArrayXf|fit: lr a Float of shape \(2,\); a number, or an array of one"
+    ):
+        cn.fit(make_field(backend), make_batch(ns), 1, lr=ns.Float(0.5, 1), progress=False)
+
+
+def test_an_optimizer_in_use(ns, backend):
+    optimizer = Adam(lr=1e-3)
+    optimizer["x"] = ns.Float(1)
+    with pytest.raises(ValueError, match="fit: the optimizer holds parameters already"):
+        cn.fit(make_field(backend), make_batch(ns), 1, optimizer=optimizer, progress=False)
+
+
+def test_rates_are_asked_for_by_step(ns, backend, tmp_path):
+    """Each once, and from where a resumed run goes on; the rate of a given optimizer holds if there is no other."""
+    asked, path = [], tmp_path / "run.safetensors"
+
+    def rate(step):
+        asked.append(step)
+        return 1e-3
+
+    options = dict(lr=rate, checkpoint=path, progress=False)
+    cn.fit(make_field(backend), make_batch(ns), 3, **options)
+    cn.fit(make_field(backend), make_batch(ns), 5, resume=True, **options)
+    assert asked == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match=r"fit: lr\(5\) is -1"):
+        options["lr"] = lambda step: -1.0 if step == 5 else 1e-3
+        cn.fit(make_field(backend), make_batch(ns), 9, resume=True, **options)
+    field, before = make_field(backend), weights(make_field(backend))
+    cn.fit(field, make_batch(ns), 2, optimizer=SGD(lr=0.0), progress=False)
+    assert same(weights(field), before)
+    cn.fit(field, make_batch(ns), 2, optimizer=SGD(lr=0.1), progress=False)
+    assert not same(weights(field), before)
+
+
+@pytest.mark.parametrize("every", [0, 1e9, math.inf])
+def test_checkpoints_are_written_on_the_way(ns, backend, tmp_path, every):
+    """After every step with no time between them, else at the end alone; each of its step, to be loaded."""
+    path, seen = tmp_path / "run.safetensors", []
+
+    def metric(field):
+        seen.append(len(cn.io.read(path).tensors["train.losses"]) if path.exists() else None)
+        return 1.0
+
+    cn.fit(
+        make_field(backend), make_batch(ns), 4, metric=metric, metric_every=1, checkpoint=path, checkpoint_every=every,
+        progress=False,
+    )  # fmt: skip
+    assert seen == ([None, 1, 2, 3] if every == 0 else [None] * 4)
+    assert len(cn.io.read(path).tensors["train.losses"]) == 4
+
+
+def test_time_between_checkpoints(ns, backend, tmp_path, monkeypatch):
+    """Counted from the last one, however many steps that is."""
+    written, clock = [], SimpleNamespace(now=0.0)
+    module = cn.training.fit.__globals__
+
+    def metric(field):
+        clock.now += 4.0
+        return 1.0
+
+    def store(path, field, optimizer, scaler, result, *rest):
+        written.append(result.steps)
+
+    monkeypatch.setitem(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setitem(module, "store", store)
+    result = cn.fit(
+        make_field(backend), make_batch(ns), 9, metric=metric, metric_every=1, checkpoint=tmp_path / "x.safetensors",
+        checkpoint_every=10, progress=False,
+    )  # fmt: skip
+    assert written == [3, 6, 9, 9] and result.seconds == 36
+
+
+def test_a_plateau_is_no_improvement(ns, backend):
+    """Patience counts equal values; a better one starts it anew."""
+    for higher, values in ((True, [1, 1, 2, 2, 2, 9]), (False, [3, 3, 2, 2, 2, 1])):
+        rest = iter(values)
+        result = cn.fit(
+            make_field(backend), make_batch(ns), 99, metric=lambda f, rest=rest: next(rest), metric_every=1, patience=2,
+            higher_is_better=higher, progress=False,
+        )  # fmt: skip
+        assert result.stopped == "patience" and result.best == (3, 2.0) and result.steps == 5
+        assert [v for _, v in result.metrics] == values[:5]
+
+
+def test_metrics_come_at_their_steps(ns, backend):
+    """At multiples, and at the end once."""
+    for steps, expected in ((7, [3, 6, 7]), (6, [3, 6]), (2, [2]), (0, [])):
+        result = cn.fit(
+            make_field(backend), make_batch(ns), steps, metric=lambda f: 0.0, metric_every=3, progress=False
+        )
+        assert [s for s, _ in result.metrics] == expected and result.steps == steps == len(result.losses)
+        assert result.stopped == "steps"
+
+
+def test_an_error_leaves_the_last_weights(ns, backend):
+    """Without gradients: what a rate of a later step or a metric raises does not spoil the field."""
+    whole = make_field(backend)
+    cn.fit(whole, make_batch(ns), 3, lr=1e-3, progress=False)
+    for options in (
+        dict(lr=lambda step: 1e-3 if step < 3 else None),
+        dict(lr=1e-3, metric=lambda f: None, metric_every=3),
+    ):
+        field = make_field(backend)
+        with pytest.raises((ValueError, TypeError), match=r"fit: (lr\(3\) is|metric returned) None"):
+            cn.fit(field, make_batch(ns), 9, progress=False, **options)
+        assert not any(dr.grad_enabled(v) for v in field.values())
+        if backend == "llvm":
+            assert same(weights(field), weights(whole))
+
+
+def test_result_is_short():
+    result = cn.FitResult(3, [0.5, 0.25], [(1, 2.0)], (1, 2.0), 4, 5, 1.25, "patience", "said")
+    for word in (
+        "3 steps",
+        "1.2 s",
+        "'patience'",
+        "last loss 0.25",
+        "1 metrics",
+        "(1, 2.0)",
+        "skipped=4",
+        "recordings=5",
+    ):
+        assert word in repr(result)
+    assert len(repr(cn.FitResult(10**6, [0.5] * 10**6, [(1, 2.0)] * 10**4))) < 200
+    assert "loss" not in repr(cn.FitResult())
+
+
+def test_progress(ns, backend, capsys):
+    pytest.importorskip("tqdm")
+    cn.fit(make_field(backend), make_batch(ns), 5, metric=lambda f: 2.5, metric_every=2)
+    said = capsys.readouterr().err
+    assert "5/5" in said and "metric 2.5" in said and "loss 0." in said
+    cn.fit(make_field(backend), make_batch(ns), 5, progress=False)
+    assert capsys.readouterr().err == ""

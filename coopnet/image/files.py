@@ -94,6 +94,9 @@ def writable_formats() -> set[str]:
 
 
 def psnr(a: np.ndarray, b: np.ndarray) -> float:
-    """Peak signal-to-noise ratio in dB of two arrays of values in [0, 1], ``a`` clipped to that range first."""
+    """Peak signal-to-noise ratio in dB of two arrays of values in [0, 1], ``a`` clipped to that range first.
+
+    Equal arrays have an infinite one, and arrays with NaN in them NaN.
+    """
     error = float(np.mean(np.square(np.clip(a, 0, 1) - b), dtype=np.float64))
-    return -10 * math.log10(error) if error > 0 else math.inf
+    return math.inf if error == 0 else -10 * math.log10(error)

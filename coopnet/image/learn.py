@@ -130,6 +130,7 @@ def fit_image(
 
     Returns:
         An :class:`ImageFit`. After Ctrl-C, ``training.stopped`` is ``"interrupt"`` and only the checkpoint is written.
+        If training diverged, it is ``"diverged"``, nothing is drawn, and ``files`` is empty: a checkpoint is of before.
 
     Raises:
         ValueError, TypeError: arguments out of range; a checkpoint that does not fit.
@@ -179,7 +180,10 @@ def fit_image(
         metadata=metadata,
         progress=progress,
     )
-    outcome = ImageFit(field, result, files={"field": checkpoint})
+    outcome = ImageFit(field, result)
+    if result.stopped == "diverged":
+        return outcome
+    outcome.files["field"] = checkpoint
     if result.stopped == "interrupt":
         return outcome
     picture = render(field, columns, height)

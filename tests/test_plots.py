@@ -1,0 +1,117 @@
+"""Figures: what stands in them, read from the figure itself before it becomes pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import coopnet as cn
+
+pytest.importorskip("matplotlib")
+Image = pytest.importorskip("PIL.Image")
+
+from coopnet.image import plots  # noqa: E402
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are written, which are written, too."""
+    seen, real = [], plots._write
+    monkeypatch.setattr(plots, "_write", lambda figure, path: seen.append(figure) or real(figure, path))
+    return seen
+
+
+def shown(axes):
+    """The picture in ``axes``."""
+    (image,) = axes.images
+    return np.asarray(image.get_array())
+
+
+@pytest.mark.parametrize("shape", [(12, 16, 3), (30, 8, 1), (4, 20, 3)])
+def test_comparison(figures, tmp_path, shape):
+    rng = np.random.default_rng(0)
+    target, result = rng.random(shape), rng.random(shape) * 1.4 - 0.2
+    result[0, 0] = np.nan
+    height, width, _ = shape
+    chosen = np.sort(rng.permutation(height * width)[: height * width // 4])
+    plots.comparison(tmp_path / "x.png", target, chosen, np.nan_to_num(result), 31.234, 20.5)
+    (figure,) = figures
+    axes = figure.axes
+    assert [a.get_title() for a in axes[:4]] == ["Target", "Training samples", "Neural field", "Absolute error"]
+    assert figure._suptitle.get_text() == "PSNR 20.50 dB on held-out pixels"
+    assert axes[0].get_xlabel() == f"{width} × {height} pixels"
+    assert axes[1].get_xlabel() == "25 % of the pixels" and axes[2].get_xlabel() == "training pixels 31.23 dB"
+    rgb = np.broadcast_to(target, (height, width, 3))
+    np.testing.assert_allclose(shown(axes[0]), rgb)
+    samples = np.ones((height * width, 3))
+    samples[chosen] = rgb.reshape(-1, 3)[chosen]
+    np.testing.assert_allclose(shown(axes[1]), samples.reshape(height, width, 3), rtol=1e-6)
+    np.testing.assert_allclose(shown(axes[2]), np.broadcast_to(np.clip(np.nan_to_num(result), 0, 1), rgb.shape))
+    error = np.abs(np.clip(np.nan_to_num(result), 0, 1) - target).mean(axis=2)
+    np.testing.assert_allclose(shown(axes[3]), error)
+    assert axes[3].get_xlabel() == f"mean {error.mean():.3f}"
+    low, high = axes[3].images[0].get_clim()
+    assert low == 0 and high == pytest.approx(np.percentile(error, 99.5))
+    for a in axes[:4]:
+        assert not list(a.get_xticks()) and not list(a.get_yticks())
+    # beside each other, or in two rows if they are wide
+    rows = {round(a.get_position().y0, 2) for a in axes[:4]}
+    figure.draw_without_rendering()
+    wide = height / width <= 0.6
+    assert (figure.get_size_inches()[0] < 4 * 3.4 + 1) and (len(rows) == 2) == wide
+    drawn = Image.open(tmp_path / "x.png").size
+    assert drawn == tuple(round(v * 150) for v in figure.get_size_inches())
+
+
+def test_comparison_without_held_out_pixels(figures, tmp_path):
+    image = np.full((3, 3, 3), 0.5)
+    plots.comparison(tmp_path / "x.png", image, np.arange(9), image, None, None)
+    assert figures[0]._suptitle.get_text() == "no held-out pixels"
+    assert figures[0].axes[2].get_xlabel() == "training pixels none"
+    assert figures[0].axes[1].get_xlabel() == "100 % of the pixels"
+    assert figures[0].axes[3].images[0].get_clim() == (0, 1e-3)  # no error has a scale, too
+
+
+def test_large_pictures_are_thinned_out(figures, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "SIDE", 10)
+    image = np.random.default_rng(0).random((5, 25, 3))
+    plots.comparison(tmp_path / "x.png", image, np.arange(125), image * 0.5, 1.0, 1.0)
+    np.testing.assert_allclose(shown(figures[0].axes[0]), image[::3, ::3])
+    np.testing.assert_allclose(shown(figures[0].axes[3]), (image * 0.5).mean(axis=2)[::3, ::3])
+    plots.uncertainty(tmp_path / "y.png", image, 4)
+    assert shown(figures[1].axes[0]).shape == (2, 9)
+
+
+def test_loss(figures, tmp_path):
+    losses = list(np.exp(np.random.default_rng(0).normal(size=200)))
+    result = cn.FitResult(200, losses, [(50, 10.0), (100, 12.5), (200, 15.0)])
+    plots.loss(tmp_path / "x.png", result)
+    left, right = figures[0].axes
+    each, mean = left.lines
+    np.testing.assert_array_equal(each.get_xdata(), np.arange(1, 201))
+    np.testing.assert_allclose(each.get_ydata(), losses)
+    # the mean of 4 steps, at their middle
+    np.testing.assert_allclose(mean.get_xdata(), np.arange(1, 198) + 1.5)
+    np.testing.assert_allclose(mean.get_ydata(), [np.mean(losses[i : i + 4]) for i in range(197)])
+    assert left.get_yscale() == "log" and left.get_title() == "Training" and left.get_xlabel() == "step"
+    assert "squared error" in left.get_ylabel() and "PSNR" in right.get_ylabel()
+    (metric,) = right.lines
+    assert list(metric.get_xdata()) == [50, 100, 200] and list(metric.get_ydata()) == [10.0, 12.5, 15.0]
+    plots.loss(tmp_path / "x.png", cn.FitResult(1, [0.5]))
+    (only,) = figures[1].axes
+    assert [list(line.get_ydata()) for line in only.lines] == [[0.5], [0.5]]
+
+
+def test_uncertainty(figures, tmp_path):
+    deviation = np.random.default_rng(0).random((6, 9, 3))
+    plots.uncertainty(tmp_path / "x.png", deviation, 32)
+    axes = figures[0].axes[0]
+    expected = np.sqrt((deviation**2).mean(axis=2))
+    np.testing.assert_allclose(shown(axes), expected)
+    assert axes.get_title() == "Standard deviation over 32 dropout masks"
+    low, high = axes.images[0].get_clim()
+    assert low == 0 and high == pytest.approx(np.percentile(expected, 99.5))
+    plots.uncertainty(tmp_path / "y.png", np.zeros((9, 3, 1)), 2)
+    assert figures[1].axes[0].images[0].get_clim() == (0, 1e-6)
+    wide, tall = (f.get_size_inches() for f in figures)
+    assert wide[0] > wide[1] and tall[1] > tall[0]
