@@ -8,13 +8,13 @@ losses on gradients and curvature need them (Gropp et al. 2020, *Implicit Geomet
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
 from . import kinds
+from .checks import check_above
 from .key import Key
 from .nn import Encoding, Identity
 from .nn.encodings import nested
@@ -103,8 +103,8 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     if isinstance(eps, dr.ArrayBase):
         if dr.depth_v(eps) != 1 or not dr.is_float_v(eps) or dr.is_tensor_v(eps):
             raise TypeError(f"{where}: eps is a {type(eps).__name__}; a number or a Dr.Jit Float is needed.")
-    elif isinstance(eps, bool) or not isinstance(eps, (int, float)) or not (math.isfinite(eps) and eps > 0):
-        raise ValueError(f"{where}: eps is {eps!r}; a positive number is needed.")
+    else:
+        check_above(where, "eps", eps)
     single = dr.float32_array_t(leaf)
     if isinstance(eps, dr.ArrayBase):
         if dr.backend_v(eps) != dr.backend_v(leaf):

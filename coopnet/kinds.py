@@ -8,6 +8,8 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
+from .checks import shown
+
 #: A cooperative vector: element = component, sample = lane.
 COOPVEC = "CoopVec"
 #: A 2D Dr.Jit tensor of shape ``(features, samples)``.
@@ -131,7 +133,8 @@ def _check_sizes(parts: Any, where: str) -> None:
     """Raise ``ValueError`` for arrays of different sizes: a kernel of those would abort the process."""
     sizes = {dr.width(v) for v in parts} - {1}
     if len(sizes) > 1:
-        raise ValueError(f"{where}: got arrays of different sizes, {sorted(sizes)}; all must have one size, or size 1.")
+        sizes_shown = shown(sorted(sizes))
+        raise ValueError(f"{where}: got arrays of different sizes, {sizes_shown}; all must have one size, or size 1.")
 
 
 def _name(tp: type) -> str:
@@ -143,6 +146,38 @@ def require_float(tp: type, where: str) -> None:
     ok = np.issubdtype(tp, np.floating) if issubclass(tp, np.generic) else describe(tp).is_float
     if not ok:
         raise TypeError(f"{where}: got values of type {_name(tp)}; a floating point type is needed.")
+
+
+def require_single(tp: type, where: str) -> None:
+    """Raise ``TypeError`` unless ``tp`` is a floating point type that single precision holds all values of."""
+    require_float(tp, where)
+    if dr.type_v(tp) == dr.VarType.Float64:
+        raise TypeError(
+            f"{where}: got values of type {_name(tp)}, but fields compute in single precision; convert them, as in "
+            f"Float32(x), which rounds."
+        )
+
+
+def even(x: Any, where: str) -> Any:
+    """``x`` with components that a cooperative vector can hold: those of one lane beside wider ones that track
+    gradients become as wide.
+
+    Its gradients have an entry for every lane, also that of a component which is the same for all, and Dr.Jit does not
+    add them up; the adjoint of this broadcast does. Tensors are returned as they are. Raises ``ValueError`` for a
+    ``CoopVec`` of different sizes, whose kernel would abort the process.
+    """
+    if not isinstance(x, (list, tuple, drnn.CoopVec)) and (describe(type(x)).is_tensor or describe(type(x)).depth < 2):
+        return x
+    parts = list(x)
+    sizes = {dr.width(v) for v in parts}
+    if len(sizes) == 1:
+        return x
+    if len(sizes) > 2 or 1 not in sizes:
+        _check_sizes(parts, where)
+    if not any(dr.width(v) == 1 and dr.grad_enabled(v) for v in parts):
+        return x
+    lanes = dr.zeros(type(parts[0]), max(sizes))
+    return rebuild([v + lanes if dr.width(v) == 1 and dr.grad_enabled(v) else v for v in parts], x)
 
 
 def components(x: Any) -> list:
@@ -181,4 +216,7 @@ def samples(x: Any, kind_: str) -> int:
     if kind_ in (TENSOR, NUMPY):
         return int(x.shape[1])
     # dr.width() of a CoopVec is always 1, so ask its components
-    return max(dr.width(v) for v in components(x))
+    sizes = {dr.width(v) for v in components(x)}
+    if len(sizes) > 1:
+        _check_sizes(components(x), "CoopVec" if kind_ == COOPVEC else kind_)
+    return max(sizes)
