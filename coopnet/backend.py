@@ -325,7 +325,8 @@ def _name_of(backend: Any) -> str:
         kind = dr.backend_v(backend)
     else:
         raise TypeError(
-            f'require: backend={_shown(backend)} must be "auto", "llvm", "cuda", a drjit.JitBackend or a Dr.Jit array type.'
+            f'require: backend={_shown(backend)} must be "auto", "llvm", "cuda", a drjit.JitBackend or a Dr.Jit array '
+            f"type."
         )
     names = {dr.JitBackend.CUDA: "cuda", dr.JitBackend.LLVM: "llvm"}
     if kind not in names:

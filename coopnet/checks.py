@@ -59,6 +59,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= LINE else text[: LINE - 3] + "..."
 
 
+def shown_path(path: Any) -> str:
+    """A path in a message: its end, if it is long."""
+    text = " ".join(str(path).split("\n"))
+    return text if len(text) <= 200 else "..." + text[-197:]
+
+
 def whole(value: Any) -> int | None:
     """``value`` as an int if it is one, NumPy's included; ``None`` for bools and everything else."""
     if isinstance(value, (bool, np.bool_, dr.ArrayBase)):

@@ -15,7 +15,7 @@ from typing import Any
 from drjit.opt import Optimizer
 
 from . import nn, training
-from .checks import check_positive, is_number, shown
+from .checks import check_positive, is_number, shown, shown_path
 from .field import NeuralField
 from .limits import MAX_FEATURES, check_features
 from .training import SGD, Adam, exponential
@@ -104,7 +104,7 @@ def _parse(config: Any) -> dict[str, Any]:
     if isinstance(config, str) and config.lstrip().startswith(("{", "//", "/*")):
         text = config
     elif isinstance(config, (str, Path)):
-        text, where = _text(Path(config)), shown(str(config))
+        text, where = _text(Path(config)), shown_path(config)
     elif isinstance(config, Mapping):
         return dict(config)
     else:
@@ -127,7 +127,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except ValueError as error:  # no path, or no text
-        raise ValueError(f"from_config: {shown(str(path))} cannot be read: {error}") from None
+        raise ValueError(f"from_config: {shown_path(path)!r} cannot be read: {error}") from None
 
 
 def _section(sections: Mapping[str, Any], name: str) -> dict[str, Any]:

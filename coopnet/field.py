@@ -117,7 +117,7 @@ class NeuralField(Module):
             if self.encoding.width(size) == needed and self.encoding.width(size + 1) != needed:
                 return size
         raise ValueError(
-            f"NeuralField.build: no number of coordinates makes the {type(self.encoding).__name__} give the {needed} "
+            f"NeuralField.build: no number of coordinates makes {type(self.encoding).__name__} give the {needed} "
             f"features that the network takes; give the encoding in_features."
         )
 

@@ -89,7 +89,7 @@ def kind(x: Any, where: str) -> tuple[str, type]:
                 f"{where}: got a {type(x).__name__} nested {d.depth} deep; an array of arrays (2 deep) is the most."
             )
         if d.depth == 2:
-            _check_sizes(x, where)
+            check_sizes(x, where)
         if dr.width(x) == 0 or len(x) == 0:
             raise ValueError(f"{where}: got an empty array of type {type(x).__name__}.")
         return ARRAYS, leaf
@@ -125,11 +125,11 @@ def _kind_of_list(x: list | tuple, where: str) -> type:
         if dr.width(v) == 0:
             raise ValueError(f"{where}: entry {i} of the {type(x).__name__} is empty.")
     assert leaf is not None
-    _check_sizes(x, where)
+    check_sizes(x, where)
     return leaf
 
 
-def _check_sizes(parts: Any, where: str) -> None:
+def check_sizes(parts: Any, where: str) -> None:
     """Raise ``ValueError`` for arrays of different sizes: a kernel of those would abort the process."""
     sizes = {dr.width(v) for v in parts} - {1}
     if len(sizes) > 1:
@@ -173,7 +173,7 @@ def even(x: Any, where: str) -> Any:
     if len(sizes) == 1:
         return x
     if len(sizes) > 2 or 1 not in sizes:
-        _check_sizes(parts, where)
+        check_sizes(parts, where)
     if not any(dr.width(v) == 1 and dr.grad_enabled(v) for v in parts):
         return x
     lanes = dr.zeros(type(parts[0]), max(sizes))
@@ -218,5 +218,5 @@ def samples(x: Any, kind_: str) -> int:
     # dr.width() of a CoopVec is always 1, so ask its components
     sizes = {dr.width(v) for v in components(x)}
     if len(sizes) > 1:
-        _check_sizes(components(x), "CoopVec" if kind_ == COOPVEC else kind_)
+        check_sizes(components(x), "CoopVec" if kind_ == COOPVEC else kind_)
     return max(sizes)

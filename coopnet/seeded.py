@@ -114,8 +114,8 @@ def _factor(p: float, leaf: type) -> float:
         factor = float(np.asarray(1 / (1 - p)).astype(dtype))
     if not math.isfinite(factor):
         raise ValueError(
-            f"{_WHERE}: p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {np.dtype(dtype).name} cannot hold; use "
-            f"a smaller p or single precision."
+            f"{_WHERE}: p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {np.dtype(dtype).name} cannot hold; "
+            f"use a smaller p or single precision."
         )
     return factor
 
@@ -155,8 +155,8 @@ def _one_seed(seed: Any) -> int:
     number = whole(seed)
     if number is None:
         raise TypeError(
-            f"{_WHERE}: seed is {shown(seed)} of type {type(seed).__name__}; an int in [0, 2^64), or an array of integers, "
-            f"is needed."
+            f"{_WHERE}: seed is {shown(seed)} of type {type(seed).__name__}; an int in [0, 2^64), or an array of "
+            f"integers, is needed."
         )
     if not 0 <= number < 1 << 64:
         raise ValueError(f"{_WHERE}: seed is {shown(number)}; an int in [0, 2^64) is needed.")

@@ -202,7 +202,8 @@ def _check(field: Any, key: Any, samples: Any) -> None:
         raise TypeError(f"{_WHERE}: samples is {shown(samples)} of type {type(samples).__name__}; an int is needed.")
     if not 2 <= int(samples) <= 2**24:
         raise ValueError(
-            f"{_WHERE}: samples is {shown(samples)}; an int in [2, 2^24] is needed (the deviation of one pass is unknown)."
+            f"{_WHERE}: samples is {shown(samples)}; an int in [2, 2^24] is needed (the deviation of one pass is "
+            f"unknown)."
         )
     layers = list(children(field))
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in layers)  # others may draw masks, too

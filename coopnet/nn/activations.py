@@ -12,6 +12,7 @@ from ..engine import FUNCTIONS, evaluate_jet
 from ..engine import Activation as Stage
 from ..key import Key
 from .module import Module
+from .tangents import check_jet
 
 
 class Activation(Module):
@@ -51,6 +52,8 @@ class Activation(Module):
         return f.array(x, *self.params())
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents)
+        kinds.require_float(x.type, f"{type(self).__name__}.jvp")
         y, *moved = evaluate_jet([self.stage()], [x, *tangents], key)
         return y, moved
 
@@ -210,6 +213,7 @@ class Identity(Activation):
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         if isinstance(x, drnn.CoopVec):
             return super().jvp(x, tangents, key)
+        check_jet(self, x, tangents, arrays=True)
         return self(x, key), [[v * self.scale for v in t] for t in tangents]
 
     def width(self, size: int) -> int:

@@ -17,7 +17,7 @@ from ..limits import check_entries, check_features
 from ..opaque import Opaque
 from .encodings import nested
 from .module import Module
-from .tangents import rebuilt
+from .tangents import check_jet, rebuilt
 
 _OUTPUTS = {"float16": dr.float16_array_t, "float32": dr.float32_array_t, "float64": dr.float64_array_t}
 
@@ -131,6 +131,7 @@ class Embedding(Module):
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         """Rows jump from one id to the next: the derivative with respect to the id is zero."""
+        check_jet(self, x, tangents, arrays=True)
         y = self(x, key)
         zeros = [dr.zeros(type(v), dr.width(v)) for v in y]
         return y, [rebuilt(list(zeros), x) for _ in tangents]

@@ -17,6 +17,7 @@ from ..key import Key
 from ..limits import check_entries, check_features
 from ..opaque import Constant
 from .module import Module
+from .tangents import check_jet
 
 
 class Linear(drnn.Linear, Module):
@@ -94,6 +95,7 @@ class Linear(drnn.Linear, Module):
         return y if self.bias is None else y + dr.reshape(self.bias, (self.bias.shape[0], 1))
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents)
         check_packed(self)
         check_input(self, len(x), x.type)
         y, *moved = evaluate_jet([stage(self)], [x, *tangents], key)

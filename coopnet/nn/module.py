@@ -186,6 +186,9 @@ class Module(drnn.Module):
         else:
             setattr(owner, attribute, value)
 
+    def __delitem__(self, key: str) -> None:
+        raise TypeError(f"{type(self).__name__}: parameters cannot be deleted.")
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._slots())
 

@@ -24,7 +24,7 @@ from .linear import check_input, check_packed
 from .linear import stage as linear_stage
 from .module import Module
 from .parameters import check_acyclic
-from .tangents import jvp
+from .tangents import check_jet, jvp
 
 
 class Sequential(Module):
@@ -63,6 +63,7 @@ class Sequential(Module):
         return apply(self.layers, x, key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents)
         return apply_jvp(self.layers, x, tangents, key)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
@@ -113,6 +114,7 @@ class Parallel(Module):
         return apply([self], kinds.even(x, name), key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents)
         return apply_jvp([self], x, tangents, key)
 
     def parallel_jvp(self, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
