@@ -15,6 +15,7 @@ import drjit.nn as drnn
 
 from . import kinds
 from .checks import check_above
+from .half import widened
 from .key import Key
 from .nn import Encoding, Identity
 from .nn.encodings import nested
@@ -43,7 +44,7 @@ def pushforward(
     y, dys = apply_jvp([network], x, [drnn.CoopVec([work(v) for v in t]) for t in scaled], key)
     result = []
     for dy, f in zip(dys, factors, strict=True):
-        parts = [single(v) for v in dy]
+        parts = widened(list(dy), single)
         result.append(parts if f is None else [v * f[1] for v in parts])
     return y, result
 

@@ -13,13 +13,13 @@ from . import kinds
 from .audit import Audit
 from .audit import audit as run_audit
 from .backend import namespace, require
+from .call import Call
 from .checks import check_choice, check_flag, check_in_features, check_module, check_unsigned, shown
 from .derivatives import like, pushforward, unit_tangents
 from .engine import Explanation, explain
 from .key import Key
 from .limits import MAX_ENTRIES, check_features
 from .nn import Encoding, Identity, Module
-from .nn.encodings import nested
 from .nn.module import allocated, check_network, children
 from .nn.sequential import apply, stages_of, stated_width
 
@@ -123,27 +123,33 @@ class NeuralField(Module):
 
     # ---- evaluation -----------------------------------------------------
 
-    def __call__(self, p: Any, key: Key | None = None) -> Any:
+    def __call__(self, p: Any, key: Key | None = None, active: Any = True) -> Any:
         """Evaluate the field at ``p``.
 
         Args:
             p: coordinates: a nested array (``Array2f``), a list or tuple of arrays, a ``CoopVec``, or a tensor
                 ``(in_features, samples)``.
             key: turns the network's dropouts on and says which masks they draw.
+            active: a Dr.Jit mask, one entry or one per sample, or a bool. Samples where it is false are evaluated at
+                zero, whatever their coordinates are, return zeros, and contribute exactly nothing to any gradient.
 
         Returns:
             A nested ``ArrayXf`` for nested arrays and lists, a ``CoopVec`` or tensor for those.
 
         Raises:
-            ValueError: the field is not built, or ``p`` is empty or has the wrong number of coordinates.
-            TypeError: ``p`` is of another kind or backend, or ``key`` is no :class:`Key`.
-        """
-        kind, leaf, parts, key = self._enter(p, key, "NeuralField")
-        features = self._encode(parts, key)
-        y = apply([self.network], drnn.CoopVec([self._work(leaf)(v) for v in features]), key)
-        return self._leave(y, kind, leaf)
+            ValueError: the field is not built, ``p`` is empty or has the wrong number of coordinates, or ``active``
+                another number of samples.
+            TypeError: ``p`` is of another kind or backend, ``key`` is no :class:`Key`, or ``active`` no mask.
 
-    def value_and_grad(self, p: Any, key: Key | None = None) -> tuple[Any, Any]:
+        >>> y = field(p, active=hit)  # hit a Bool: the rays that hit something
+        """
+        call = self._enter(p, key, active, "NeuralField")
+        (parts,) = call.enter(p)
+        features = self._encode(parts, call.key)
+        y = apply([self.network], drnn.CoopVec([self._work(call.leaf)(v) for v in features]), call.key)
+        return call.leave(self._result(call.leaf), y)[0]
+
+    def value_and_grad(self, p: Any, key: Key | None = None, active: Any = True) -> tuple[Any, Any]:
         r"""Value and gradient :math:`\nabla f(p)` of a field with one output.
 
         Costs about as much as ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again:
@@ -153,10 +159,10 @@ class NeuralField(Module):
         :func:`numerical_gradient` for smoother ones on grids.
 
         Args:
-            p, key: as in a call; value and gradient see the same dropout masks.
+            p, key, active: as in a call; value and gradient see the same dropout masks.
 
         Returns:
-            ``(field(p, key), gradient)``; the gradient in single precision, in the container of ``p``.
+            ``(field(p, key, active), gradient)``; the gradient in single precision, in the container of ``p``.
 
         Raises:
             ValueError, TypeError: as a call; also for a field with several outputs, and a layer without a rule for
@@ -165,7 +171,7 @@ class NeuralField(Module):
         >>> sdf, gradient = field.value_and_grad(p)  # p an Array3f
         >>> eikonal = dr.mean(dr.square(dr.norm(gradient) - 1))
         """
-        y, rows = self._jacobian(p, key, "NeuralField.value_and_grad")
+        y, rows = self._jacobian(p, key, active, "NeuralField.value_and_grad")
         if len(rows) != 1:
             raise ValueError(
                 f"NeuralField.value_and_grad: the field has {len(rows)} outputs, but a gradient needs one; use "
@@ -173,11 +179,11 @@ class NeuralField(Module):
             )
         return y, rows[0]
 
-    def jacobian(self, p: Any, key: Key | None = None) -> list[Any]:
+    def jacobian(self, p: Any, key: Key | None = None, active: Any = True) -> list[Any]:
         r"""The Jacobian :math:`J_{ij} = \partial f_i / \partial p_j` as a list of its rows.
 
         Args:
-            p, key: as in a call.
+            p, key, active: as in a call.
 
         Returns:
             A list with the gradient of every output, each in the container of ``p``: ``jacobian(p)[i][j]``. It can be
@@ -188,84 +194,59 @@ class NeuralField(Module):
 
         >>> du, dv = field.jacobian(Array2f(u, v))[0]
         """
-        return self._jacobian(p, key, "NeuralField.jacobian")[1]
+        return self._jacobian(p, key, active, "NeuralField.jacobian")[1]
 
-    def jvp(self, p: Any, v: Any, key: Key | None = None) -> tuple[Any, Any]:
+    def jvp(self, p: Any, v: Any, key: Key | None = None, active: Any = True) -> tuple[Any, Any]:
         r"""Value and derivative in direction ``v``, :math:`J(p)\,v`, at the cost of two calls.
 
         Args:
-            p, key: as in a call.
+            p, key, active: as in a call.
             v: a direction, of the same kind and number of components as ``p``.
 
         Returns:
-            ``(field(p, key), derivative)``, both in the container that a call returns; the derivative in single
+            ``(field(p, key, active), derivative)``, both in the container that a call returns; the derivative in single
             precision. It can be differentiated again: see :meth:`value_and_grad`, whose errors are raised here, too.
 
         >>> value, slope = field.jvp(p, direction)
         """
         where = "NeuralField.jvp"
-        kind, leaf, parts, key = self._enter(p, key, where)
-        kind_v, leaf_v = kinds.kind(v, f"{where}: v")
-        kinds.require_float(leaf_v, f"{where}: v")
-        if kind_v != kind or dr.backend_v(leaf_v) != dr.backend_v(leaf):
+        call = self._enter(p, key, active, where)
+        kind, leaf = kinds.kind(v, f"{where}: v")
+        if kind != kinds.NUMPY:
+            kinds.require_single(leaf, f"{where}: v")
+        if kind != call.kind or dr.backend_v(leaf) != dr.backend_v(call.leaf):
             raise TypeError(
-                f"{where}: v is {_described(kind_v, leaf_v)} and p {_described(kind, leaf)}; both must agree."
+                f"{where}: v is {_described(kind, leaf)} and p {_described(call.kind, call.leaf)}; both must agree."
             )
-        if kinds.features(v, kind_v) != len(parts):
-            raise ValueError(f"{where}: v has {kinds.features(v, kind_v)} components, but p has {len(parts)}.")
-        single = dr.float32_array_t(leaf)
-        direction = self._parts(v, kind_v, single)
-        if len({dr.width(u) for u in [*parts, *direction]} - {1}) > 1:
+        if kinds.features(v, kind) != self.in_features:
+            raise ValueError(f"{where}: v has {kinds.features(v, kind)} components, but p has {self.in_features}.")
+        if len({kinds.samples(p, kind), kinds.samples(v, kind)} - {1}) > 1:
             raise ValueError(f"{where}: p and v have different numbers of samples; they must have one, or 1.")
-        y, (dy,) = pushforward(self.encoding, self.network, parts, [direction], self._work(leaf), key)
-        derivative = drnn.CoopVec(dy) if kind == kinds.COOPVEC else nested(dy)
-        if kind == kinds.TENSOR:
-            derivative = dr.tensor_t(single)(derivative)
-        return self._leave(y, kind, leaf), derivative
+        parts, direction = call.enter(p, v)
+        y, moved = pushforward(self.encoding, self.network, parts, [direction], self._work(leaf), call.key)
+        y, (dy,) = call.leave(self._result(leaf), y, *moved)
+        return y, call.contained(dy)
 
-    def _jacobian(self, p: Any, key: Key | None, where: str) -> tuple[Any, list]:
-        kind, leaf, parts, key = self._enter(p, key, where)
-        y, columns = pushforward(self.encoding, self.network, parts, unit_tangents(parts), self._work(leaf), key)
-        rows = [like([column[i] for column in columns], p) for i in range(len(columns[0]))]
-        return self._leave(y, kind, leaf), rows
+    def _jacobian(self, p: Any, key: Key | None, active: Any, where: str) -> tuple[Any, list]:
+        call = self._enter(p, key, active, where)
+        (parts,) = call.enter(p)
+        directions = unit_tangents(parts)
+        y, columns = pushforward(self.encoding, self.network, parts, directions, self._work(call.leaf), call.key)
+        y, columns = call.leave(self._result(call.leaf), y, *columns)
+        return y, [like([column[i] for column in columns], p) for i in range(len(columns[0]))]
 
-    def _enter(self, p: Any, key: Key | None, where: str) -> tuple[str, type, list, Key | None]:
-        """Check a call's arguments; kind and type of ``p``, its components in single precision, and a traced key."""
+    def _enter(self, p: Any, key: Key | None, active: Any, where: str) -> Call:
         if self.precision is None:
             raise ValueError(f"{where}: the field is not built yet; call field = field.build().")
-        kind, leaf = kinds.kind(p, where)
-        if kind == kinds.NUMPY:
-            raise TypeError(f"{where}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
-        kinds.require_single(leaf, where)
-        if kinds.features(p, kind) != self.in_features:
-            raise ValueError(
-                f"{where}: p has {kinds.features(p, kind)} coordinates, but the field takes {self.in_features}."
-            )
-        if key is not None and not isinstance(key, Key):
-            raise TypeError(f"{where}: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
-        if key is not None:
-            key = key.traced(dr.uint32_array_t(leaf))
-        return kind, leaf, self._parts(p, kind, dr.float32_array_t(leaf)), key
-
-    @staticmethod
-    def _parts(p: Any, kind: str, single: type) -> list:
-        parts = [v.array for v in p] if kind == kinds.TENSOR else kinds.components(p)
-        if dr.flag(dr.JitFlag.SymbolicScope):
-            # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
-            parts = [v * 1 for v in parts]
-        return kinds.even([single(v) for v in parts], "NeuralField")
+        return Call(p, self.in_features, key, active, where)
 
     def _work(self, leaf: type) -> type:
         """Type that the network runs in, on the backend of ``leaf``."""
         return dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
 
-    def _leave(self, y: drnn.CoopVec, kind: str, leaf: type) -> Any:
-        """The network's output in the container that a call with ``kind`` returns."""
-        result = dr.float16_array_t(leaf) if self.output == "float16" else dr.float32_array_t(leaf)
-        if kind == kinds.COOPVEC:
-            return y if y.type is result else drnn.cast(y, result)
-        out = nested([result(v) for v in y])
-        return dr.tensor_t(result)(out) if kind == kinds.TENSOR else out
+    def _result(self, leaf: type) -> type:
+        """Type of the outputs, on the backend of ``leaf``."""
+        return dr.float16_array_t(leaf) if self.output == "float16" else dr.float32_array_t(leaf)
 
     def explain(self, batch: int, frozen: bool = True) -> Explanation:
         """How the weight gradient of the network over ``batch`` samples is computed, and what memory that takes.
@@ -305,11 +286,12 @@ class NeuralField(Module):
         >>> print(field.audit(p))
         """
         where = "NeuralField.audit"
-        _, leaf, parts, key = self._enter(p, key, where)
+        call = self._enter(p, key, True, where)
         if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
             raise RuntimeError(f"{where}: called while Dr.Jit records a function or loop; audit the field outside.")
         assert self.precision is not None
-        return run_audit(self.encoding, self.network, parts, self._work(leaf), self.precision, key)
+        (parts,) = call.enter(p)
+        return run_audit(self.encoding, self.network, parts, self._work(call.leaf), self.precision, call.key)
 
     def _encode(self, parts: list, key: Key | None) -> list:
         if self.encoding is None:

@@ -140,13 +140,14 @@ def room(name: str) -> list[Path]:
 
 
 # Each row may import what stands above it; philox <- key <- dropout <- nn <- field <- training, io
-GROUND = {"checks", "limits", "philox", "kinds", "opaque", "backend"}
+GROUND = {"checks", "limits", "half", "philox", "kinds", "opaque", "backend"}
 ALLOWED = {
     "checks": set(),
     "limits": {"checks"},
     "philox": {"checks", "limits"},
     "kinds": {"checks"},
     "registers": set(),
+    "half": set(),
     "opaque": set(),
     "backend": {"checks"},
     "reference": set(),
@@ -157,9 +158,10 @@ ALLOWED = {
     "variants": GROUND | {"key", "modulation", "dropout"},
     "engine": GROUND | {"key", "registers", "dropout", "variants"},
     "nn": GROUND | {"key", "dropout", "variants", "engine"},
+    "call": GROUND | {"key", "dropout", "engine", "nn"},
     "derivatives": GROUND | {"key", "dropout", "engine", "nn"},
     "audit": GROUND | {"reference", "key", "dropout", "variants", "engine", "nn"},
-    "field": GROUND | {"reference", "key", "dropout", "engine", "nn", "derivatives", "audit"},
+    "field": GROUND | {"reference", "key", "dropout", "engine", "nn", "call", "derivatives", "audit"},
     "uncertainty": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "audit", "field"},
     "io": GROUND | {"key", "dropout", "variants", "engine", "nn", "derivatives", "field"},
     "training": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "field", "io"},

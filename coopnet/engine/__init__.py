@@ -3,6 +3,7 @@
 from .activations import FUNCTIONS
 from .dispatch import evaluate, evaluate_jet
 from .explain import Explanation, explain
+from .lanes import Gate, only
 from .layout import Layout
 from .modes import deterministic, gradient_path
 from .stages import Activation, Affine, Fork, Mask, Noise
@@ -13,6 +14,7 @@ __all__ = [
     "Affine",
     "Explanation",
     "Fork",
+    "Gate",
     "Layout",
     "Mask",
     "Noise",
@@ -21,4 +23,5 @@ __all__ = [
     "evaluate_jet",
     "explain",
     "gradient_path",
+    "only",
 ]

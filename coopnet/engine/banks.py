@@ -24,8 +24,9 @@ import drjit.nn as drnn
 from ..key import Key
 from ..registers import with_room
 from .deferred import outside
+from .lanes import live, only
 from .layout import BIAS_COLUMNS
-from .modes import warn_stall
+from .modes import forced_path, warn_stall
 from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
 from .stages import Affine, Stage, affine, frozen, kept, matrices, rebase, symbolic
 
@@ -103,6 +104,8 @@ class BankOp(NetworkOp):
 
         def body(xs: list, dys: list, key_args: list) -> list:
             key = Key(key_args[2], key_args[0], key_args[1]) if key_args else None
+            # evaluated at 0, a lane without gradient has nothing that would spoil the product with it
+            xs = only(live(dys), xs)
             xs = with_room(xs, matrices(self.stages), kept(self.stages, self.plan.vectors))
             values = self.plan.trail(self.stages, xs, key)
             dx = self.plan.backward(self.stages, values, dys, key, visit)
@@ -119,6 +122,8 @@ class ScopeBankOp(BankOp):
     """
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
+        # On LLVM one accumulator is enough, and reaching several would cost more than the network.
+        self.spread = dr.backend_v(type(xs[0])) == dr.JitBackend.CUDA or forced_path() == "banks"
         return super().eval(plan, buffers, xs, key)
 
     def backward(self) -> None:
@@ -127,7 +132,7 @@ class ScopeBankOp(BankOp):
         # weights that want no gradient have no such twin, and their banks are nobody's
         deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
         if all(d.waits() for d in deferred if d is not None):
-            count = banks_in_scope(samples, self.plan.vectors)
+            count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
             biases = tuple(s.bias.offset for s in affine(self.stages) if s.bias is not None)
             sets = []
             for d, buffer in zip(deferred, self.buffers, strict=True):
@@ -138,7 +143,8 @@ class ScopeBankOp(BankOp):
             # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do
             if dr.backend_v(type(dys[0])) == dr.JitBackend.CUDA:
                 warn_stall(samples)
-            dxs = self.plan.backward(self.plan.stages, self.values, dys, self.key, _accumulate)
+            values = self.plan.trail(self.plan.stages, only(live(dys), xs), self.key)
+            dxs = self.plan.backward(self.plan.stages, values, dys, self.key, _accumulate)
         if self.plan.wants_x:
             self.set_grad_in("xs", dxs)
 

@@ -9,7 +9,7 @@ import drjit.nn as drnn
 
 from ..key import Key, inside_call
 from . import jets
-from .banks import SAMPLES, BankOp, ScopeBankOp, banks_in_scope
+from .banks import SAMPLES, BankOp, ScopeBankOp
 from .deferred import outside
 from .modes import forced_path, is_deterministic, warn_stall
 from .operation import Plan
@@ -75,8 +75,7 @@ def choose(
     """The path of the weight gradients and why it is taken; ``in_freeze`` as it is now if ``None``.
 
     ==================================================  ===============================================================
-    in symbolic loops and conditionals: CUDA            ``banks``, summed when the scope is left
-    in symbolic loops and conditionals: LLVM            ``builtin``: nothing can be evaluated there
+    in symbolic loops and conditionals                  ``banks``, summed when the scope is left
     in virtual calls                                    ``builtin``: there are no lane numbers to choose a bank by
     LLVM                                                ``spill``: reproducible, and matrix products are fastest
     CUDA, ``deterministic()``                           ``spill``
@@ -91,14 +90,13 @@ def choose(
                 "deterministic: the gradient of a network inside a symbolic loop or call accumulates with atomics, in "
                 "no fixed order; evaluate the network outside, or run the loop in evaluated mode."
             )
-        cuda = backend == dr.JitBackend.CUDA
         if in_call:
-            if cuda:
+            if backend == dr.JitBackend.CUDA:
                 warn_stall(None)
             return "builtin", "inside a virtual call there are no lane numbers to choose a bank by"
-        if forced == "banks" or (forced == "auto" and cuda and banks_in_scope(samples) > 1):
-            return "banks", "inside a symbolic loop or conditional, half-precision sums would stall in one buffer"
-        return "builtin", "inside a symbolic loop or conditional nothing can be evaluated"
+        if forced == "builtin":
+            return forced, "gradient_path() asks for it"
+        return "banks", "inside a symbolic loop or conditional nothing can be evaluated"
     if forced != "auto":
         if forced == "spill" and backend == dr.JitBackend.CUDA:
             _require_layouts(stages, "gradient_path")

@@ -9,7 +9,6 @@ no sum can overflow, which leaves about :math:`62 - \log_2(\mathrm{samples} \cdo
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from typing import Any
 
@@ -17,6 +16,7 @@ import drjit as dr
 import drjit.nn as drnn
 from drjit.hashgrid import HashEncoding
 
+from ..half import largest
 from .modes import is_deterministic
 from .stages import symbolic
 
@@ -170,13 +170,12 @@ class _GridOp(dr.CustomOp):
         self.set_grad_in("values", dy)
         single = type(dy[0])
         int64 = dr.int64_array_t(single)
-        packed = sys.modules[single.__module__].ArrayXf(dy)
-        largest = dr.max(dr.max(dr.abs(packed), axis=0))
-        broken = dr.max(dr.max(dr.select(dr.isfinite(packed), 0, 1), axis=0))  # a maximum alone skips NaN
+        most = dr.max(largest([dr.abs(v) for v in dy]))
+        broken = dr.max(largest([dr.select(dr.isfinite(v), single(0), single(1)) for v in dy]))  # a maximum skips NaN
         terms = single(dr.opaque_width(self.coordinates[0] + dy[0])) * 2**grid.dimension
         # floor() makes s a power of two, so that dividing by it is exact; 120 keeps it finite
-        exponent = dr.clip(dr.floor(61 - dr.log2(largest) - dr.log2(terms)), -120, 120)
-        s = dr.select(largest > 0, dr.exp2(exponent), 1)
+        exponent = dr.clip(dr.floor(61 - dr.log2(most) - dr.log2(terms)), -120, 120)
+        s = dr.select(most > 0, dr.exp2(exponent), 1)
         dr.eval(s, broken)
         sums = dr.zeros(int64, dr.width(grid.data))
         n = grid.n_features_per_level

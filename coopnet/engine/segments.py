@@ -14,6 +14,8 @@ from typing import Any
 
 import drjit as dr
 
+from ..half import largest
+
 #: Rows that one thread adds up, by backend: GPUs need more threads.
 _BLOCK = {dr.JitBackend.LLVM: 64, dr.JitBackend.CUDA: 32}
 #: Bits of a pass of the radix sort; GPUs keep the buckets in shared memory.
@@ -130,18 +132,17 @@ def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
     """
     leaf, width = type(rows[0]), len(rows)
     int64, uint32 = dr.int64_array_t(leaf), type(index)
-    packed = nested_type(leaf)(rows)
-    finite = dr.isfinite(packed)
-    largest = dr.max(dr.max(dr.select(finite, dr.abs(packed), 0), axis=0))
+    finite = [dr.isfinite(v) for v in rows]
+    most = dr.max(largest([dr.select(f, dr.abs(v), 0) for f, v in zip(finite, rows, strict=True)]))
     # floor() makes the scale a power of two, by which dividing is exact; the bounds keep it finite
-    exponent = dr.clip(dr.floor(61 - dr.log2(largest) - dr.log2(leaf(dr.opaque_width(index)))), -120, 120)
-    scale = dr.select(largest > 0, dr.exp2(exponent), 1)
+    exponent = dr.clip(dr.floor(61 - dr.log2(most) - dr.log2(leaf(dr.opaque_width(index)))), -120, 120)
+    scale = dr.select(most > 0, dr.exp2(exponent), 1)
     dr.eval(scale)
     sums, broken = dr.zeros(int64, count * width), dr.zeros(uint32, count * width)
     inside = index < count
     for k in range(width):
         place = index * width + k
-        value = dr.select(finite[k], packed[k] * scale, 0)
+        value = dr.select(finite[k], rows[k] * scale, 0)
         dr.scatter_reduce(dr.ReduceOp.Add, sums, int64(dr.round(value)), place, inside)
         dr.scatter_reduce(dr.ReduceOp.Max, broken, uint32(1), place, inside & ~finite[k])
     dr.eval(sums, broken)

@@ -20,6 +20,7 @@ import drjit as dr
 from ..key import Key
 from ..registers import with_room
 from . import blas
+from .lanes import live, only
 from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
 from .stages import Affine, Stage, Trail, affine, frozen, kept, matrices
 
@@ -103,14 +104,15 @@ def _spill(
 ) -> tuple[list[_Product], list]:
     """Trace the backward pass with its spilling; returns operands of the products and the input's gradient."""
     products: list[_Product] = []
+    mask = live(dys)
 
     def visit(stage: Affine, delta: Any, x: Any, biased: bool = True) -> None:
-        products.append(_Product(stage, delta, x, biased))
+        products.append(_Product(stage, delta, x, mask, biased))
 
     dys = with_room(dys, matrices(stages), kept(stages, plan.vectors))
     # the caller evaluates dx along, or whoever uses it next would run the whole network again
     dx = plan.backward(stages, values, dys, key, visit)
-    return products, dx
+    return products, only(mask, dx)
 
 
 def _spilled(leaf: type) -> type:
@@ -120,12 +122,12 @@ def _spilled(leaf: type) -> type:
 
 
 class _Product:
-    """The spilled operands of one layer's weight gradient."""
+    """The spilled operands of one layer's weight gradient, zeros in the lanes that ``mask`` leaves out."""
 
-    def __init__(self, stage: Affine, dy: Any, x: Any, biased: bool = True):
+    def __init__(self, stage: Affine, dy: Any, x: Any, mask: Any, biased: bool = True):
         self.stage = stage
         leaf = _spilled(dr.leaf_t(dy.type))
-        deltas, activations = [leaf(v) for v in dy], [leaf(v) for v in stage.fill(x)]
+        deltas, activations = (only(mask, [leaf(v) for v in vector]) for vector in (dy, stage.fill(x)))
         if stage.bias is not None:
             # a constant input makes the bias one more column of the matrix
             activations.append(leaf(1 if biased else 0))

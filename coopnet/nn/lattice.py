@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_in_features, check_number, check_positive
-from ..engine import grid_tangents
+from ..engine import grid_tangents, only
 from ..limits import check_entries, check_features
 from ..opaque import Opaque
 from .encodings import Encoding
@@ -66,13 +66,17 @@ class Lattice(Encoding):
 
     def _features(self, coordinates: list) -> list:
         grid = self._held(coordinates)
-        return grid.features([grid.dtype(v) for v in coordinates])
+        finite, inside = _finite([grid.dtype(v) for v in coordinates])
+        return _or_nan(finite, grid.features(inside))
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         """Exact within a cell; see :mod:`coopnet.engine.grid_tangents`."""
         grid = self._held(coordinates)
         directions = [[grid.dtype(v) for v in t] for t in tangents]
-        return grid_tangents.features(grid, [grid.dtype(v) for v in coordinates], directions)
+        finite, inside = _finite([grid.dtype(v) for v in coordinates])
+        pairs = [_finite(t, finite) for t in directions]
+        features, moved = grid_tangents.features(grid, inside, [t for _, t in pairs])
+        return _or_nan(finite, features), [_or_nan(mask, t) for (mask, _), t in zip(pairs, moved, strict=True)]
 
     def _held(self, coordinates: list) -> Any:
         name, grid = type(self).__name__, self.grid.value
@@ -114,6 +118,20 @@ class Lattice(Encoding):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._FIELDS)})"
+
+
+def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:
+    """Where in ``mask`` all components of ``vector`` are finite, and the vector, zero elsewhere.
+
+    A sample that is nowhere has no cell: gradients sent back from it must not reach the entries of some other.
+    """
+    for v in vector:
+        mask = dr.isfinite(v) & mask
+    return mask, only(mask, vector)
+
+
+def _or_nan(mask: Any, features: list) -> list:
+    return [dr.select(mask, v, dr.nan) for v in features]
 
 
 def check_dimension(where: str, size: int) -> None:

@@ -1,0 +1,34 @@
+"""Half precision on CPUs: what LLVM makes of it where the processor cannot compute in it.
+
+LLVM takes casts from half to single back where it can: the maximum of two such numbers becomes a maximum in half, which
+a CPU without AVX512-FP16 has no instruction for. LLVM then calls a function of a library, and Dr.Jit, whose kernels
+cannot call any, ends the process. That strikes reductions (``dr.max`` and ``dr.min`` over components), but neither
+``dr.maximum`` nor ``dr.minimum``, which are made of comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+
+
+def largest(values: Sequence[Any]) -> Any:
+    """The largest of ``values`` in each lane, as ``dr.max(..., axis=0)``."""
+    result = values[0]
+    for v in values[1:]:
+        result = dr.maximum(result, v)
+    return result
+
+
+def widened(values: Sequence[Any], single: type) -> list[Any]:
+    """``values`` as arrays of the single-precision type ``single``, for others to compute with.
+
+    Whatever they do, LLVM cannot narrow it: the factor is 1, but known to the kernel's caller only.
+    """
+    wide = [single(v) for v in values]
+    if dr.backend_v(single) != dr.JitBackend.LLVM or not dr.is_half_v(values[0]):
+        return wide
+    one = dr.opaque(single, 1)
+    return [v * one for v in wide]
