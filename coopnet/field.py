@@ -139,7 +139,8 @@ class NeuralField(Module):
         Raises:
             ValueError: the field is not built, ``p`` is empty or has the wrong number of coordinates, or ``active``
                 another number of samples.
-            TypeError: ``p`` is of another kind or backend, ``key`` is no :class:`Key`, or ``active`` no mask.
+            TypeError: ``p`` is of another kind or backend, or in double precision, which would be rounded; ``key`` is
+                no :class:`Key`, or ``active`` no mask.
 
         >>> y = field(p, active=hit)  # hit a Bool: the rays that hit something
         """

@@ -158,26 +158,16 @@ def require_single(tp: type, where: str) -> None:
         )
 
 
-def even(x: Any, where: str) -> Any:
-    """``x`` with components that a cooperative vector can hold: those of one lane beside wider ones that track
-    gradients become as wide.
+def even(parts: list) -> list:
+    """``parts``, where those of one lane beside wider ones that track gradients become as wide.
 
-    Its gradients have an entry for every lane, also that of a component which is the same for all, and Dr.Jit does not
-    add them up; the adjoint of this broadcast does. Tensors are returned as they are. Raises ``ValueError`` for a
-    ``CoopVec`` of different sizes, whose kernel would abort the process.
+    As components of a cooperative vector they would get a gradient with an entry for every lane, which Dr.Jit does not
+    add up; the adjoint of this broadcast does.
     """
-    if not isinstance(x, (list, tuple, drnn.CoopVec)) and (describe(type(x)).is_tensor or describe(type(x)).depth < 2):
-        return x
-    parts = list(x)
-    sizes = {dr.width(v) for v in parts}
-    if len(sizes) == 1:
-        return x
-    if len(sizes) > 2 or 1 not in sizes:
-        check_sizes(parts, where)
-    if not any(dr.width(v) == 1 and dr.grad_enabled(v) for v in parts):
-        return x
-    lanes = dr.zeros(type(parts[0]), max(sizes))
-    return rebuild([v + lanes if dr.width(v) == 1 and dr.grad_enabled(v) else v for v in parts], x)
+    lanes = max(dr.width(v) for v in parts)
+    if lanes == 1:
+        return parts
+    return [v + dr.zeros(type(v), lanes) if dr.width(v) == 1 and dr.grad_enabled(v) else v for v in parts]
 
 
 def components(x: Any) -> list:
@@ -216,7 +206,4 @@ def samples(x: Any, kind_: str) -> int:
     if kind_ in (TENSOR, NUMPY):
         return int(x.shape[1])
     # dr.width() of a CoopVec is always 1, so ask its components
-    sizes = {dr.width(v) for v in components(x)}
-    if len(sizes) > 1:
-        check_sizes(components(x), "CoopVec" if kind_ == COOPVEC else kind_)
-    return max(sizes)
+    return max(dr.width(v) for v in components(x))

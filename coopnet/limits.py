@@ -53,7 +53,7 @@ def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int =
     """
     count = math.prod(shape)
     sizes = " x ".join(_count(n) for n in shape)
-    numbers = f"{sizes} {what}" + (f", {_count(count)} numbers," if len(shape) > 1 else "")
+    numbers = f"{sizes} {what}" + (f", {_rough(count)} numbers," if len(shape) > 1 else "")
     if count > MAX_ENTRIES:
         raise ValueError(f"{where}: {numbers} are more than an array can hold, fewer than 2^32.")
     needed = count * itemsize
@@ -108,9 +108,11 @@ def _container() -> int | None:
 
 
 def _count(n: int) -> str:
-    """A number in words of a few characters."""
-    if n < 10**6:
-        return str(n)
+    return str(n) if n <= MAX_ENTRIES else _rough(n)
+
+
+def _rough(n: int) -> str:
+    """A number to two digits: 3.6e9."""
     return f"{n:.1e}".replace("e+0", "e").replace("e+", "e") if n.bit_length() < 1000 else shown(n)
 
 

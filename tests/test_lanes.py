@@ -191,7 +191,11 @@ def test_maximum_of_a_half_field(ns, backend):
     field = cn.NeuralField(None, cn.MLP(2, 3, width=16, depth=1)).build(backend, "half")
     p = ns.Array2f(POINTS[:, KEPT])
     y = field(p).numpy()
-    got = [dr.max(field(p)).numpy(), dr.min(field(p), axis=0).numpy(), dr.max(list(field(drnn.CoopVec(list(p))))).numpy()]
+    got = [
+        dr.max(field(p)).numpy(),
+        dr.min(field(p), axis=0).numpy(),
+        dr.max(list(field(drnn.CoopVec(list(p))))).numpy(),
+    ]
     np.testing.assert_array_equal(got, [y.max(axis=0), y.min(axis=0), y.max(axis=0)])
     value, gradient = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=1)).build(backend, "half").value_and_grad(p)
     np.testing.assert_array_equal(dr.max(gradient).numpy(), gradient.numpy().max(axis=0))

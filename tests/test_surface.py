@@ -68,7 +68,7 @@ def test_layers_are_drjit_modules():
         value = getattr(cn, name)
         if inspect.isclass(value) and issubclass(value, drnn.Module):
             assert list(inspect.signature(value.__call__).parameters)[1:] == (
-                ["p", "key"] if name == "NeuralField" else ["x", "key"]
+                ["p", "key", "active"] if name == "NeuralField" else ["x", "key"]
             ), name
             assert inspect.signature(value.__call__).parameters["key"].default is None
             if name not in ("Module", "Encoding"):

@@ -44,7 +44,7 @@ class Activation(Module):
         kinds.require_float(leaf, name)
         f = FUNCTIONS[self.function]
         if kind == kinds.COOPVEC:
-            return f.coopvec(kinds.even(x, name), *self.params())
+            return f.coopvec(x, *self.params())
         if kind == kinds.NUMPY:
             raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
         if isinstance(x, (list, tuple)):

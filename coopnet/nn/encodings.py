@@ -54,7 +54,7 @@ class Encoding(Module):
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind = self._check(x)
-        parts = [v.array for v in x] if kind == kinds.TENSOR else kinds.components(kinds.even(x, type(self).__name__))
+        parts = [v.array for v in x] if kind == kinds.TENSOR else kinds.even(kinds.components(x))
         leaf = type(parts[0])
         # high frequencies and fine levels need every bit of the coordinates, so half precision is widened
         wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
@@ -126,10 +126,9 @@ class _Octaves(Encoding):
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind = self._check(x)
         layer = self._layer(self.octaves, self.shift)
-        x = kinds.even(x, type(self).__name__)
         if kind != kinds.ARRAYS:
             return layer(x)
-        features = list(layer(drnn.CoopVec(kinds.components(x))))
+        features = list(layer(drnn.CoopVec(kinds.even(kinds.components(x)))))
         return features if isinstance(x, (list, tuple)) else nested(features)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]

@@ -76,7 +76,7 @@ class Linear(drnn.Linear, Module):
         if kind == kinds.COOPVEC:
             check_packed(self)
             check_input(self, len(x), leaf)
-            return evaluate([stage(self)], kinds.even(x, "Linear"), key)
+            return evaluate([stage(self)], x, key)
         if kind != kinds.TENSOR:
             raise TypeError(
                 f"Linear: got {_article(kind)}; accepted are a drjit.nn.CoopVec and a tensor of shape (features, "

@@ -58,8 +58,6 @@ class Sequential(Module):
         self.layers, self.prefix = layers, prefix
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        if isinstance(x, drnn.CoopVec):
-            x = kinds.even(x, type(self).__name__)
         return apply(self.layers, x, key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
@@ -111,7 +109,7 @@ class Parallel(Module):
         kinds.require_float(leaf, name)
         if kind == kinds.NUMPY:
             raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
-        return apply([self], kinds.even(x, name), key)
+        return apply([self], x, key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_jet(self, x, tangents)

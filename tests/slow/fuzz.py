@@ -61,7 +61,7 @@ def worker(backend: str, seed: int, first: int, last: int, alone: bool) -> None:
                 error = caught
                 if alone:
                     traceback.print_exc()
-        print(json.dumps({"end": i, "outcome": hostile.judge(target, error)}), flush=True)
+        print(json.dumps({"end": i, "outcome": hostile.judge(target, replaced, error)}), flush=True)
 
 
 def _limit_memory() -> None:
@@ -79,7 +79,7 @@ class Worker:
 
     def __init__(self, backend: str, seed: int, first: int, last: int, folder: str):
         command = [sys.executable, str(HERE), "--worker", backend, str(seed), str(first), str(last)]
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True, cwd=folder)
         self.lines: queue.Queue = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
