@@ -8,7 +8,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .checks import shown
+from .checks import entries, shown
 
 #: A cooperative vector: element = component, sample = lane.
 COOPVEC = "CoopVec"
@@ -105,10 +105,11 @@ def kind(x: Any, where: str) -> tuple[str, type]:
 
 
 def _kind_of_list(x: list | tuple, where: str) -> type:
-    if not x:
+    parts = entries(where, "the input", x)
+    if not parts:
         raise ValueError(f"{where}: got an empty {type(x).__name__}.")
     leaf = None
-    for i, v in enumerate(x):
+    for i, v in enumerate(parts):
         if not isinstance(v, dr.ArrayBase) or describe(type(v)).is_tensor or describe(type(v)).depth != 1:
             raise TypeError(
                 f"{where}: entry {i} of the {type(x).__name__} is a {type(v).__name__}; every entry must be a 1D "
@@ -125,7 +126,7 @@ def _kind_of_list(x: list | tuple, where: str) -> type:
         if dr.width(v) == 0:
             raise ValueError(f"{where}: entry {i} of the {type(x).__name__} is empty.")
     assert leaf is not None
-    check_sizes(x, where)
+    check_sizes(parts, where)
     return leaf
 
 

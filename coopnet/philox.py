@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from .checks import shown, whole
+from .checks import entries, shown, whole
 from .limits import MAX_ROUNDS
 
 # Multipliers and key increments ("Weyl constants") of Salmon et al. 2011, table 2 and section 4.
@@ -48,6 +48,10 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
     for name, words in (("counter", counter), ("key", key)):
         if not isinstance(words, (tuple, list, np.ndarray, dr.ArrayBase)):
             raise TypeError(f"philox4x32: {name} is {shown(words)}; a tuple of words is needed.")
+    if not isinstance(counter, (dr.ArrayBase, np.ndarray)):
+        counter = entries("philox4x32", "counter", counter)
+    if not isinstance(key, (dr.ArrayBase, np.ndarray)):
+        key = entries("philox4x32", "key", key)
     lengths = [0 if isinstance(words, np.ndarray) and words.ndim == 0 else len(words) for words in (counter, key)]
     if lengths != [4, 2]:
         raise ValueError(
@@ -104,10 +108,14 @@ def _check(word: Any, name: str) -> Any:
 
 def _check_sizes(arrays: list) -> None:
     """Raise unless these Dr.Jit words belong to one backend, and are of one size (or single ones): others abort."""
-    backends = {dr.backend_v(w) for w in arrays}
-    if len(backends) > 1 or dr.JitBackend.Invalid in backends:
-        raise TypeError("philox4x32: Dr.Jit words must be of one backend, LLVM or CUDA.")
-    for sizes in ({dr.width(w) for w in arrays}, {len(w) for w in arrays if dr.depth_v(w) > 1}):
+    if len({type(w) for w in arrays}) > 1 or not dr.is_jit_v(arrays[0]):
+        backends = {dr.backend_v(w) for w in arrays}
+        if len(backends) > 1 or dr.JitBackend.Invalid in backends:
+            raise TypeError("philox4x32: Dr.Jit words must be of one backend, LLVM or CUDA.")
+        lengths = {len(w) for w in arrays if dr.depth_v(w) > 1}
+    else:
+        lengths = {len(arrays[0])} if dr.depth_v(arrays[0]) > 1 else set()
+    for sizes in ({dr.width(w) for w in arrays}, lengths):
         if 0 in sizes or len(sizes - {1}) > 1:
             raise ValueError(f"philox4x32: got words of {shown(sorted(sizes))} entries; one size, or 1, is needed.")
 

@@ -10,7 +10,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..backend import require
-from ..checks import shown
+from ..checks import entries, shown
 from ..dropout import Dropout
 from ..key import Key
 from ..limits import MAX_ENTRIES, check_entries, check_layers
@@ -235,7 +235,7 @@ def _pairs(other: Any, where: str) -> list[tuple[Any, Any]]:
     """``other`` as pairs of name and value, or ``TypeError``."""
     found = None
     if isinstance(other, Iterable) and not isinstance(other, (str, bytes, dr.ArrayBase, np.ndarray)):
-        found = list(other)
+        found = entries(where, "the argument", other)
         if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in found):
             found = None
     if found is None:

@@ -16,6 +16,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from .. import kinds
+from ..checks import entries
 from ..engine import FUNCTIONS
 from ..key import Key
 
@@ -45,12 +46,12 @@ def check_jet(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> None:
     if not isinstance(tangents, (list, tuple)):
         raise TypeError(f"{where}: tangents is a {type(tangents).__name__}; a list of directions is needed.")
     _, leaf = kinds.kind(x, where)
-    for i, t in enumerate(tangents):
+    for i, t in enumerate(entries(where, "tangents", tangents)):
         if not isinstance(t, kind):
             raise TypeError(f"{where}: tangents[{i}] is a {type(t).__name__}, but x a {type(x).__name__}.")
+        own = kinds.kind(t, f"{where}: tangents[{i}]")[1]
         if len(t) != len(x):
             raise ValueError(f"{where}: tangents[{i}] has {len(t)} components, but x has {len(x)}.")
-        own = kinds.kind(t, f"{where}: tangents[{i}]")[1]
         if own is not leaf:
             raise TypeError(f"{where}: tangents[{i}] is of {own.__name__}, but x of {leaf.__name__}.")
     kinds.check_sizes([v for vector in (x, *tangents) for v in vector], where)
