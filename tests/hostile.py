@@ -2,7 +2,8 @@
 
 A call takes valid arguments for one of :func:`targets` and puts hostile values in the place of some. :func:`judge` says
 what came of it: ``returned``, ``clear`` (an error of a documented kind whose message begins with a name of ours and
-fits 400 characters), or ``unclear``. Used by ``test_fuzz.py``, in one process, and ``slow/fuzz.py``, in others that may die.
+fits 400 characters), or ``unclear``. Used by ``test_fuzz.py``, in one process, and ``slow/fuzz.py``, in others that may
+die.
 """
 
 from __future__ import annotations
