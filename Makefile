@@ -2,6 +2,7 @@
 #
 #   make demo       fit a photograph and draw it (pictures in out/)
 #   make test       the tests, on every backend that this machine has
+#   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one
 #   make lint       ruff and mypy
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, the README's table
@@ -16,7 +17,7 @@ BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system demo test lint gpu-test bench gpu-bench clean
+.PHONY: setup system demo test test-cpus lint gpu-test bench gpu-bench clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -35,6 +36,16 @@ demo: setup
 # Two processes: Dr.Jit itself uses every core, more only compete. A file stays in one process.
 test: setup
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests
+
+# Processors without half-precision arithmetic. The machine needs what the second one has, AVX-512; otherwise only the
+# first is played. Any other: COOPNET_TARGET=znver4:16 make test
+CPUS := haswell:8 $(if $(shell grep -m1 -o avx512vl /proc/cpuinfo 2>/dev/null),skylake-avx512:16)
+CPU_TESTS := $(patsubst %,tests/test_%.py,contracts derivative_rules embedding encodings lanes layers weights)
+
+test-cpus: setup
+	@for cpu in $(CPUS); do \
+	    COOPNET_TARGET=$$cpu $(BIN)/python -m pytest -q -n 2 --dist loadfile $(CPU_TESTS) || exit 1; \
+	done
 
 lint: setup
 	$(BIN)/ruff check .

@@ -157,12 +157,15 @@ def _host(value: Any) -> Any:
     return value.numpy() if isinstance(value, dr.ArrayBase) else value
 
 
+_SYMBOL = "_Z12jit_var_self10JitBackendPjS0_"
+
+
 @functools.lru_cache(maxsize=1)
 def _var_self() -> Any:
     # Dr.Jit notes the instance a virtual call is being traced for, but its Python bindings do not show it.
     try:
         lib = ctypes.CDLL(os.path.join(os.path.dirname(dr.__file__), "libdrjit-core.so"))
-        return lib._Z12jit_var_self10JitBackendPjS0_
+        return getattr(lib, _SYMBOL)
     except (OSError, AttributeError):
         return None
 
@@ -170,11 +173,18 @@ def _var_self() -> Any:
 def inside_call(tp: type) -> bool:
     """Is a virtual call being traced on the backend of the Dr.Jit type ``tp``?
 
-    Where this cannot be asked (other operating systems), the answer is no and lanes inside calls count from 0.
+    Raises ``RuntimeError`` in loops, conditionals and calls where Dr.Jit cannot be asked (its library has no such
+    function by that name): taken for a loop, all callees would number their lanes from 0 and share their masks.
     """
     query = _var_self()
     if query is None:
-        return False
+        if not dr.flag(dr.JitFlag.SymbolicScope):
+            return False  # calls are traced within such a scope
+        raise RuntimeError(
+            "inside_call: this build of Dr.Jit does not tell a virtual call from a loop: its library lacks "
+            f"{_SYMBOL}. Evaluate networks with dropout or weight gradients outside symbolic loops and calls, or "
+            "install drjit 1.5.0 from PyPI for Linux."
+        )
     value, index = ctypes.c_uint32(0), ctypes.c_uint32(0)
     query(ctypes.c_int(int(dr.backend_v(tp).value)), ctypes.byref(value), ctypes.byref(index))
     return value.value != 0

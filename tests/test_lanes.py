@@ -197,5 +197,35 @@ def test_maximum_of_a_half_field(ns, backend):
         dr.max(list(field(drnn.CoopVec(list(p))))).numpy(),
     ]
     np.testing.assert_array_equal(got, [y.max(axis=0), y.min(axis=0), y.max(axis=0)])
-    value, gradient = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=1)).build(backend, "half").value_and_grad(p)
+    _value, gradient = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=1)).build(backend, "half").value_and_grad(p)
     np.testing.assert_array_equal(dr.max(gradient).numpy(), gradient.numpy().max(axis=0))
+
+
+#: What each activation makes of NaN, inf and -inf, as docs/reliability.md says.
+NO_NUMBERS = {
+    "relu": (np.nan, np.inf, 0),
+    "leaky_relu": (np.nan, np.inf, -np.inf),
+    "tanh": (np.nan, 1, -1),
+    "sigmoid": (np.nan, 1, 0),
+    "exp": (np.nan, np.inf, 0),
+    "softplus": (np.nan, np.inf, np.nan),
+    "squareplus": (np.nan, np.inf, np.nan),
+    "silu": (np.nan, np.inf, np.nan),
+    "gelu": (np.nan, np.inf, np.nan),
+    "sine": (np.nan, np.nan, np.nan),
+}
+
+
+@pytest.mark.parametrize("name", NO_NUMBERS)
+def test_what_becomes_of_no_number(ns, name):
+    layer = cn.nn.ACTIVATIONS[name]()
+    for leaf in (ns.Float, ns.Float16):
+        x = leaf([np.nan, np.inf, -np.inf])
+        dr.make_opaque(x)
+        np.testing.assert_array_equal(layer([x])[0].numpy(), NO_NUMBERS[name])
+        wanted = (0, *NO_NUMBERS[name][1:]) if name == "relu" else NO_NUMBERS[name]
+        np.testing.assert_array_equal(next(iter(layer(drnn.CoopVec([x, x])))).numpy(), wanted)
+
+
+def test_every_activation_is_in_the_table():
+    assert set(NO_NUMBERS) == set(cn.nn.ACTIVATIONS) - {"identity"}

@@ -140,7 +140,7 @@ def room(name: str) -> list[Path]:
 
 
 # Each row may import what stands above it; philox <- key <- dropout <- nn <- field <- training, io
-GROUND = {"checks", "limits", "half", "philox", "kinds", "opaque", "backend"}
+GROUND = {"checks", "limits", "philox", "kinds", "opaque", "backend"}
 ALLOWED = {
     "checks": set(),
     "limits": {"checks"},
@@ -156,10 +156,10 @@ ALLOWED = {
     "dropout": GROUND | {"key", "modulation"},
     "seeded": GROUND | {"key", "dropout"},
     "variants": GROUND | {"key", "modulation", "dropout"},
-    "engine": GROUND | {"key", "registers", "dropout", "variants"},
+    "engine": GROUND | {"half", "key", "registers", "dropout", "variants"},
     "nn": GROUND | {"key", "dropout", "variants", "engine"},
-    "call": GROUND | {"key", "dropout", "engine", "nn"},
-    "derivatives": GROUND | {"key", "dropout", "engine", "nn"},
+    "call": GROUND | {"half", "key", "engine", "nn"},
+    "derivatives": GROUND | {"half", "key", "dropout", "engine", "nn"},
     "audit": GROUND | {"reference", "key", "dropout", "variants", "engine", "nn"},
     "field": GROUND | {"reference", "key", "dropout", "engine", "nn", "call", "derivatives", "audit"},
     "uncertainty": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "audit", "field"},

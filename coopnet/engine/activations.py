@@ -52,6 +52,13 @@ def _relu(x: Any) -> Any:
     return x - dr.minimum(x, 0) if dr.grad_enabled(x) else dr.maximum(x, 0)
 
 
+def _leaky_relu(x: Any, a: float) -> Any:
+    if dr.grad_enabled(x):  # by Dr.Jit's rule for ties, what follows would have the derivative 1 + a at 0
+        return dr.fma(dr.minimum(x, 0), a, _relu(x))
+    # one operation less, and unlike that NaN stays NaN
+    return dr.maximum(x, x * a) if a <= 1 else dr.minimum(x, x * a)
+
+
 def _softplus_array(x: Any, beta: float) -> Any:
     # |x| and max(x, 0) by way of one minimum, so that their derivatives at 0 add up to 1/2, whatever Dr.Jit's is
     return x - dr.minimum(x, 0) + dr.log(1 + dr.exp((2 * dr.minimum(x, 0) - x) * beta)) * (1 / beta)
@@ -175,7 +182,7 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "leaky_relu": Function(
         lambda x, a: dr.maximum(x, 0) + dr.minimum(x, 0) * a,
-        lambda x, a: dr.fma(dr.minimum(x, 0), a, _relu(x)),
+        _leaky_relu,
         lambda dy, x, y, a: dy * dr.fma(dr.step(0, x), a - 1, 1),
         flat=True,
     ),

@@ -1,0 +1,49 @@
+"""The suite itself: it ends, whatever happens to the processes that run it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FILES = {
+    "test_quick.py": """
+import time, pytest
+@pytest.mark.parametrize("i", range(400))
+def test(i): time.sleep(0.1)
+""",
+    "test_killed.py": """
+import os, signal
+def test(): os.kill(os.getpid(), signal.SIGKILL)
+""",
+    "test_hangs.py": """
+import ctypes, signal
+def test():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    ctypes.PyDLL(None).pause()  # outside Python, and with its lock held
+""",
+}
+
+
+@pytest.mark.parametrize("culprit", ["test_killed.py", "test_hangs.py"])
+def test_a_lost_worker_ends_the_run(tmp_path, culprit):
+    """Neither goes on with another worker nor waits for one that will never answer."""
+    pytest.importorskip("xdist")
+    pytest.importorskip("pytest_timeout")
+    for name in ("test_quick.py", culprit):
+        (tmp_path / name).write_text(FILES[name])
+    options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-n", "2", "--dist", "loadfile"]
+    options += ["-p", "lost_workers", "-p", "no:cacheprovider", "-o", "timeout=3", "-o", "faulthandler_timeout=6"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 3 and f"died while running {culprit}::test" in done.stdout, done.stdout + done.stderr
+    assert "400 passed" not in done.stdout  # the other worker did not finish its forty seconds
