@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +20,9 @@ import numpy as np
 
 from ..field import NeuralField, storage
 from ..nn.parameters import NUMPY_TYPES, logical_shape, parameters, to_numpy
-from .architecture import check_format, construct, describe
-from .files import atomic_write
+from .amounts import check_amounts
+from .architecture import check_format, construct, describe, shortened
+from .files import atomic_write, file_name, regular, writable
 
 TRAIN = "train."  #: opens the names of tensors that are no parameters of the field
 
@@ -40,6 +40,8 @@ _DTYPES = {
     "F32": np.float32,
     "F64": np.float64,
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_LONGEST = 100_000_000  #: bytes of a header; the format's own limit
 
 
 class Checkpoint(NamedTuple):
@@ -75,32 +77,42 @@ def save(
 
     >>> cn.save("field.safetensors", field, metadata={"scene": "kitchen"})
     """
-    library, header = _safetensors(), prepare(path, field, metadata)
+    header = prepare(path, field, metadata)
+    if tensors is not None and not isinstance(tensors, Mapping):
+        raise TypeError(f"save: tensors is a {type(tensors).__name__}; a mapping from names to arrays is needed.")
     contents = {name: to_numpy(name, owner, attribute, "save") for name, owner, attribute in parameters(field)}
     for name, value in (tensors or {}).items():
         contents[f"{TRAIN}{name}"] = _training_array(name, value)
+    # the widest types first, so that all are aligned
+    contents = dict(sorted(contents.items(), key=lambda item: (-item[1].itemsize, item[0])))
+    opening = _opening(contents, header, path)
 
+    # Written here and not by the package, which writes to a temporary file of its own: killed, it would leave that
+    # behind under a name that no later writer knows.
     def write(temporary: Path) -> None:
         try:
-            library.numpy.save_file(contents, temporary, metadata=header)
-        except library.SafetensorError as error:
-            raise OSError(f"save: cannot write {os.fspath(path)!r}: {error}") from error
+            with open(temporary, "r+b") as file:
+                file.write(opening)
+                for array in contents.values():
+                    file.write(array.data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
     atomic_write(path, write)
 
 
 def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -> dict[str, str]:
     """The header that :func:`save` writes; raises what :func:`save` would, before there is anything to lose."""
-    _safetensors()
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"save: path is a {type(path).__name__}; a string or path is needed.")
+    _safetensors()  # what could not be read back is not written
+    directory = writable(path, "save").parent
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "The directory is not writable", os.fspath(path))
     if not isinstance(field, NeuralField):
         raise TypeError(f"save: field is a {type(field).__name__}; a NeuralField is needed.")
     if field.precision is None:
         raise ValueError("save: the field is not built yet; call field = field.build().")
     if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
         raise RuntimeError("save: called while Dr.Jit records a function or loop; save the field after it.")
-    os.stat(os.path.join(os.path.dirname(os.path.realpath(path)), ""))  # says what is wrong with the directory
     from .. import __version__
 
     return {
@@ -129,8 +141,10 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
     dtype, precision = storage(backend, precision, "load")
     architecture, _, tensors = _read(path, "load", training=False)
     try:
+        field = construct(architecture)
+        check_amounts(field, sum(value.size for value in tensors.values()))
         # nothing is computed before pack(): initial values that are replaced first cost nothing
-        field = construct(architecture).allocate(dtype, precision)
+        field = field.allocate(dtype, precision)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         raise _bad("load", path, str(error)) from None
     slots = list(parameters(field))
@@ -161,19 +175,46 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
 def _safetensors() -> Any:
     try:
         import safetensors
-        import safetensors.numpy
     except ImportError:
         raise ImportError("Checkpoints need the package safetensors; run pip install coopnet[train].") from None
+    if tuple(map(int, safetensors.__version__.split(".")[:2])) < (0, 8):
+        raise ImportError(
+            f"Checkpoints need safetensors 0.8 or newer, but {safetensors.__version__} is installed; run pip install "
+            f"--upgrade safetensors."
+        )
     return safetensors
 
 
 def _training_array(name: Any, value: Any) -> np.ndarray:
     if not isinstance(name, str):
-        raise TypeError(f"save: tensors has the key {name!r}; names must be strings.")
-    array = np.require(np.asarray(value), requirements="C")
-    if array.dtype.newbyteorder("=").type not in _DTYPES.values():
-        raise TypeError(f"save: tensors[{name!r}] holds {array.dtype}; bools, integers or floats are needed.")
-    return array
+        raise TypeError(f"save: tensors has a {type(name).__name__} for a name; names must be strings.")
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise ValueError(f"save: tensors has the name {shortened(name)}, which is no valid Unicode.")
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"save: tensors[{shortened(name)}] is no array: {error}") from None
+    if array.dtype.newbyteorder("=").type not in _NAMES:
+        raise TypeError(f"save: tensors[{shortened(name)}] holds {array.dtype}; bools, integers or floats are needed.")
+    return np.require(array, array.dtype.newbyteorder("<"), "C")
+
+
+def _opening(contents: Mapping[str, np.ndarray], metadata: dict[str, str], path: Any) -> bytes:
+    """What stands before the numbers in a safetensors file."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, array in contents.items():
+        begin, end = end, end + array.nbytes
+        dtype = _NAMES[array.dtype.newbyteorder("=").type]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > _LONGEST:
+        raise ValueError(
+            f"save: {os.fspath(path)!r}: architecture, metadata and names take {len(text)} bytes; a safetensors file "
+            f"has at most {_LONGEST} for them."
+        )
+    return len(text).to_bytes(8, "little") + text
 
 
 def _user_metadata(metadata: Mapping[str, Any]) -> str:
@@ -183,6 +224,8 @@ def _user_metadata(metadata: Mapping[str, Any]) -> str:
         raise TypeError("save: the names in metadata must be strings.")
     try:
         return json.dumps(dict(metadata), allow_nan=False)
+    except RecursionError:
+        raise ValueError("save: metadata must be something JSON can hold, but is nested too deep.") from None
     except (TypeError, ValueError) as error:
         raise type(error)(f"save: metadata must be something JSON can hold: {error}") from None
 
@@ -203,22 +246,19 @@ def _converted(value: np.ndarray, dtype: Any, name: str, path: Any) -> np.ndarra
 
 
 def _bad(where: str, path: Any, what: str) -> ValueError:
-    return ValueError(f"{where}: {os.fspath(path)!r}: {what}")
+    return ValueError(f"{where}: {os.fspath(path)!r}: {what if len(what) <= 800 else what[:797] + '...'}")
 
 
 def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoint:
     library = _safetensors()
-    status = os.stat(path)  # raises FileNotFoundError, naming the path
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    if not stat.S_ISREG(status.st_mode):
-        raise _bad(where, path, "not a regular file.")
-    if status.st_size == 0:
+    path = file_name(path, where)
+    if regular(path, where).st_size == 0:
         raise _bad(where, path, "no safetensors file: it is empty.")
     open(path, "rb").close()  # raises PermissionError, naming the path
     tensors = {}
     try:
-        with library.safe_open(path, framework="np") as file:
+        # not mapped into memory: who truncates a mapped file ends this process (SIGBUS)
+        with library.safe_open(path, framework="np", backend="pread") as file:
             header = file.metadata() or {}
             architecture, user = _header(header, where, path)
             for name in file.keys():  # noqa: SIM118 - no dictionary
@@ -227,7 +267,10 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
                 kind = file.get_slice(name).get_dtype()
                 if kind not in _DTYPES:
                     raise _bad(where, path, f"{name} has the type {kind}, which NumPy does not know.")
-                tensors[name] = file.get_tensor(name)
+                try:
+                    tensors[name] = file.get_tensor(name)
+                except (ValueError, TypeError, OverflowError) as error:  # NumPy's, of the shape
+                    raise _bad(where, path, f"{shortened(name)} cannot be read: {error}.") from None
     except library.SafetensorError as error:
         raise _bad(where, path, f"no safetensors file, or a damaged or truncated one ({error}).") from None
     except OSError as error:

@@ -1,9 +1,10 @@
-"""Writing files so that a crash, a full disk or Ctrl-C leaves the previous one as it was."""
+"""Writing files so that a crash, a full disk or Ctrl-C leaves the previous one as it was, and no litter."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable
@@ -11,49 +12,175 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+}
+
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
     """Let ``write(temporary)`` make a file, then rename it to ``path`` in one step.
 
     The temporary file lies in the same directory, keeps the suffix of ``path`` (by which image libraries choose a
-    format), exists when ``write`` is called, and is on the disk before it is renamed. A symbolic link stays one: the
-    file it points to is replaced. The new file has the permissions of the old one, or those that ``open`` would give.
+    format), exists when ``write`` is called, which is to fill it rather than to put another in its place, and is on
+    the disk before it is renamed. A symbolic link stays one: the file it points to is replaced. Other hard links keep
+    the previous contents. The new file has the permissions of the old one, or those that ``open`` would give.
+
+    A process that is killed leaves its temporary file behind; the next writer of the same name removes it. Living
+    ones hold a lock (``flock``) on theirs, which tells them apart on any host that sees the lock, whatever their
+    process numbers. Where there are no locks, nothing is removed.
 
     Raises:
+        TypeError, ValueError: ``path`` is no name of a file, or something is there that is no regular file (a device,
+            a FIFO, a socket), which renaming would destroy.
         OSError: the directory is missing or not writable, or ``path`` is a directory; the message names ``path``.
         Exception: whatever ``write`` raises. ``path`` is untouched then and the temporary file is removed.
 
     >>> atomic_write("loss.png", figure.savefig)
     """
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    # a name may be 255 bytes long, and the temporary one is longer
-    temporary = target.with_name(f".{target.stem[:32]}.{secrets.token_hex(6)}.tmp{target.suffix}")
+    where = "atomic_write"
+    target = writable(path, where)
+    _remove_stale(target)
+    temporary = _temporary(target)
+    descriptor = None
     try:
-        mode = _create(temporary)
-        with suppress(FileNotFoundError):
-            mode = stat.S_IMODE(target.stat().st_mode)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-    try:
+        try:
+            descriptor, mode = _create(temporary)
+            with suppress(FileNotFoundError):
+                mode = stat.S_IMODE(target.stat().st_mode)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         write(temporary)
-        _flush(temporary, mode)
-        os.replace(temporary, target)
+        writable(target, where)  # what is there may be another since
+        try:
+            _flush(temporary, mode)
+            os.replace(temporary, target)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     except BaseException:  # Ctrl-C, too
         with suppress(OSError):
             os.unlink(temporary)
         raise
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
     _flush_directory(target.parent)
 
 
-def _create(path: Path) -> int:
-    """Create an empty file and return its permissions, which the umask decides."""
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+def writable(path: Any, where: str) -> Path:
+    """The place that ``path`` leads to, where there is nothing or a regular file; ``where`` opens error messages.
+
+    Raises:
+        TypeError, ValueError: ``path`` is no name of a file, or what is there is neither file nor directory.
+        OSError: it is a directory, or what it leads through is missing, closed or a circle of links.
+    """
+    text = file_name(path, where)
     try:
-        return stat.S_IMODE(os.fstat(descriptor).st_mode)
+        regular(text, where)
+    except FileNotFoundError:
+        parent = os.path.dirname(os.path.realpath(text))
+        os.stat(os.path.join(parent, ""))  # says what is wrong with the directory
+    return Path(os.path.realpath(text))
+
+
+def regular(path: str, where: str) -> os.stat_result:
+    """The status of the regular file ``path``; errors as of :func:`writable`, also if there is none."""
+    status = os.stat(path)  # its errors name the path
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+        raise ValueError(f"{where}: {path!r}: not a regular file, but {kind}.")
+    return status
+
+
+def file_name(path: Any, where: str) -> str:
+    """``path`` as a string; raises ``TypeError`` or ``ValueError`` unless a file can be called so."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise TypeError(f"{where}: path is a {type(path).__name__}; a string or path is needed.")
+    try:
+        if text and b"\0" not in os.fsencode(text):
+            return text
+    except UnicodeEncodeError:
+        pass
+    shown = repr(text) if len(text) < 60 else f"{text[:50]!r}..."
+    raise ValueError(f"{where}: path is {shown}; the name of a file is needed.")
+
+
+# ---- temporary files ----------------------------------------------------
+
+
+def _affixes(target: Path) -> tuple[str, str]:
+    """What the names of temporary files for ``target`` begin and end with."""
+    # a name may be 255 bytes long, and a character take four of them; a long suffix is no format
+    suffix = target.suffix if len(os.fsencode(target.suffix)) <= 64 else ""
+    return f".{target.stem[:32]}.", f".tmp{suffix}"
+
+
+def _temporary(target: Path) -> Path:
+    start, end = _affixes(target)
+    return target.with_name(f"{start}{secrets.token_hex(6)}{end}")
+
+
+def _create(path: Path) -> tuple[int | None, int]:
+    """Create an empty file, which is locked while the descriptor is open; also its permissions by the umask."""
+    while True:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        try:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            if fcntl is None:  # Windows renames no open files
+                os.close(descriptor)
+                return None, mode
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, path):  # another writer may have taken it for stale before it was locked
+                return descriptor, mode
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _remove_stale(target: Path) -> None:
+    """Remove the temporary files of writers of ``target`` that live no longer."""
+    if fcntl is None:
+        return
+    start, end = _affixes(target)
+    pattern = re.compile(f"{re.escape(start)}[0-9a-f]{{12}}{re.escape(end)}")
+    with suppress(OSError), os.scandir(target.parent) as entries:
+        for name in [entry.name for entry in entries if pattern.fullmatch(entry.name)]:
+            with suppress(OSError):  # somebody else's, or gone since
+                _remove_unlocked(target.with_name(name))
+
+
+def _remove_unlocked(path: Path) -> None:
+    # for writing, which locks of network file systems need; without waiting, should it be a FIFO
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its writer holds it
+        if _is_at(descriptor, path):
+            os.unlink(path)
     finally:
         os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Is the open file the one called ``path``?"""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _flush(path: Path, mode: int) -> None:

@@ -1,0 +1,70 @@
+"""How much a field from a file would take, told from its arguments: a small file must not ask for much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import drjit.nn as drnn
+
+from ..field import NeuralField
+from ..nn import Composite, Embedding, Encoding, Fourier
+from ..nn.lattice import Lattice
+
+#: Numbers that a field may take for each one in its file, and those that it may take besides: drawn frequencies are
+#: not stored, but every one of them meets a column of a matrix, which is.
+SHARE, FREE = 16, 2**20
+
+
+def check_amounts(field: NeuralField, stored: int) -> None:
+    """Raise ``ValueError``, naming the product, if allocating ``field`` would take much more than its file holds.
+
+    Args:
+        field: not built yet; nothing is allocated or computed here.
+        stored: how many numbers the file has for its parameters.
+    """
+    if field.in_features < 1:
+        raise ValueError(f"in_features is {field.in_features}, but every file states the number of coordinates.")
+    total = 0
+    for part, layer in (("encoding", field.encoding), ("network", field.network)):
+        for where, found in _layers(layer, part):
+            factors = _factors(found, where)
+            amount = 1
+            for value in factors.values():
+                amount *= value
+            total += amount if factors else 0
+            if total > SHARE * stored + FREE:
+                product = " * ".join(factors)
+                values = " * ".join(map(str, factors.values()))
+                raise ValueError(f"{where} takes {product} = {values} numbers, but the file holds {stored}.")
+
+
+def _factors(layer: Any, where: str) -> dict[str, int]:
+    """What to multiply for the numbers that ``layer`` stores, draws or returns, at least, by name."""
+    if isinstance(layer, drnn.Linear):
+        n_in, n_out, _ = layer.config
+        return {"in_features": max(n_in, 1), "out_features": max(n_out, 1)}
+    if isinstance(layer, Embedding):
+        return {"count": layer.count, "width": layer.width}
+    if not isinstance(layer, (Fourier, Lattice)):
+        known = isinstance(layer, Encoding) and layer.in_features > 0
+        return {"features": layer.width(layer.in_features)} if known else {}
+    if layer.in_features < 1:
+        raise ValueError(f"{where}.in_features is {layer.in_features}, but every file states it.")
+    names = ["n_frequencies"] if isinstance(layer, Fourier) else ["n_levels", "n_features_per_level"]
+    return {name: getattr(layer, name) for name in (*names, "in_features")}
+
+
+def _layers(module: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """All layers that allocating ``module`` allocates, with their places, inner ones first."""
+    if not isinstance(module, drnn.Module):
+        return
+    for name in getattr(type(module), "DRJIT_STRUCT", None) or ():
+        value = getattr(module, name, None)
+        if isinstance(value, (tuple, list)):
+            for i, item in enumerate(value):
+                if not (isinstance(module, Composite) and module.n_dims_to_encode[i] == 0):  # such are skipped
+                    yield from _layers(item, f"{where}.{name}.{i}")
+        else:
+            yield from _layers(value, f"{where}.{name}")
+    yield where, module
