@@ -18,6 +18,7 @@ from .losses import (
 from .optimizers import SGD, Adam
 from .sampling import uniform
 from .schedules import cosine, exponential
+from .turns import exclusive
 from .weights import (
     EMA,
     clip_gradient_norm,
@@ -41,6 +42,7 @@ __all__ = [
     "cosine",
     "decay_masks",
     "decay_weights",
+    "exclusive",
     "exponential",
     "fit",
     "gradient_norm",

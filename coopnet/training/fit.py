@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-import gc
+import functools
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import drjit as dr
-import numpy as np
-from drjit.opt import Adam, AdamW, Optimizer
+from drjit.opt import Adam, Optimizer
 
-from .. import kinds
 from ..field import NeuralField
 from ..key import Key
+from . import arguments
 from .captures import Captures
-from .losses import check_densities, components, loss_function, outputs_for
+from .divergence import Watch
+from .interrupts import caused_by_interrupt, interrupts_held, no_collection
+from .losses import loss_function
 from .scaler import LossScaler
 from .state import restore, store
-from .weights import EMA, check_averaged, clip_gradient_norm, decay_masks, layer_multipliers
+from .step import Code, step
+from .turns import TURNS
+from .weights import EMA
+
+WINDOW = 256  #: steps after which losses are brought to the host, if nothing asked for them before
 
 
-@dataclass
+@dataclass(repr=False)
 class FitResult:
     """What :func:`fit` did.
 
     ``losses`` holds the mean loss of every step since step 0 (resumed runs included); ``metrics`` pairs of (step,
-    value); ``skipped`` the half-precision steps dropped because of overflow; ``recordings`` how often the step was
-    traced; ``stopped`` is ``"steps"``, ``"patience"`` or ``"interrupt"``; ``seconds`` the wall time of all runs.
+    value); ``best`` the best of them, NaN left out; ``skipped`` the half-precision steps dropped because of overflow;
+    ``recordings`` how often the step was traced; ``stopped`` is ``"steps"``, ``"patience"``, ``"interrupt"`` or
+    ``"diverged"``, and ``message`` says what happened in the latter case; ``seconds`` is the wall time of all runs.
 
     >>> result = cn.fit(field, batch, 1000)
     >>> print(result.losses[-1], result.stopped)
@@ -48,8 +52,32 @@ class FitResult:
     recordings: int = 0
     seconds: float = 0.0
     stopped: str = "steps"
+    message: str = ""
+
+    def __repr__(self) -> str:
+        last = f", last loss {self.losses[-1]:.4g}" if self.losses else ""
+        return (
+            f"<FitResult: {self.steps} steps in {self.seconds:.1f} s, stopped={self.stopped!r}{last}, "
+            f"{len(self.metrics)} metrics, best={self.best}, skipped={self.skipped}, recordings={self.recordings}>"
+        )
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _in_turn(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``function`` in the turn of its thread, to the last array that it frees."""
+
+    @functools.wraps(function)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with TURNS:
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+@_in_turn
 def fit(
     field: NeuralField,
     batch: Callable[[Key], tuple],
@@ -122,12 +150,28 @@ def fit(
         progress: show a progress bar (needs tqdm).
 
     Returns:
-        A :class:`FitResult`. Ctrl-C ends the run early, after writing the checkpoint, with ``stopped="interrupt"``.
+        A :class:`FitResult`. Ctrl-C ends the run early, after writing the checkpoint, with ``stopped="interrupt"``; a
+        second one does not wait for the step to end, and if it breaks one off no checkpoint is written.
+
+        A run whose parameters, optimizer or average have become infinite or NaN, or whose last 10 losses have, or
+        whose last 64 steps were all skipped, ends with ``stopped="diverged"`` and a ``RuntimeWarning`` that names the
+        step, what was not finite and the usual cures. This is looked for whenever losses are brought to the host:
+        before a metric, before a checkpoint is written, at the end, and every 256 steps. The field and ``ema`` are
+        left with the weights of the last look that found nothing, those at the start if there was none, and no
+        checkpoint is written.
 
     Raises:
-        ValueError, TypeError: arguments out of range, a field that is not built, a batch of another shape, a
-            checkpoint of another run.
+        ValueError, TypeError: arguments out of range, a field that is not built, a batch of another shape, densities
+            that are not positive in the first batch, a metric that returns no number, a checkpoint of another run.
         OSError: ``checkpoint`` cannot be read or written.
+        RuntimeError: called while Dr.Jit records a function or loop, or in a thread that a callback of another run
+            waits for.
+
+    Warns:
+        RuntimeWarning: the run diverged, or more than half of its steps were skipped.
+
+    Several threads may train at a time, each its own field: they take turns of some steps (see
+    :func:`coopnet.training.exclusive`, also for what else threads do with Dr.Jit meanwhile).
 
     >>> cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), checkpoint="field.safetensors", resume=True)
 
@@ -138,394 +182,154 @@ def fit(
     ...     return dr.square(dr.norm(gradient) - 1)
     >>> cn.fit(sdf, points, 1000, objective=eikonal)
     """
-    _check(field, batch, steps, seed, metric, metric_every, patience, checkpoint, checkpoint_every, resume)
+    arguments.check(
+        field, batch, steps, seed, metric, metric_every, higher_is_better, patience, checkpoint, checkpoint_every,
+        resume, metadata, progress,
+    )  # fmt: skip
     if checkpoint is not None:
         from ..io.checkpoint import prepare
 
         prepare(checkpoint, field, metadata)  # says now what would be said after hours
-    leaf = _leaf(field)
-    f32, uint32 = dr.float32_array_t(leaf), dr.uint32_array_t(leaf)
-    uint64 = dr.uint64_array_t(leaf)
+    leaf = arguments.leaf(field)
+    f32, uint32, uint64 = dr.float32_array_t(leaf), dr.uint32_array_t(leaf), dr.uint64_array_t(leaf)
     if optimizer is None:
         optimizer = Adam(lr=1e-3)
-    elif not isinstance(optimizer, Optimizer) or len(optimizer):
-        raise ValueError("fit: optimizer must be a drjit.opt optimizer that holds no parameters yet.")
+    arguments.check_optimizer(optimizer)
     loss_fn = loss_function(loss, "fit")
-    _check_objective(objective, loss)
-    rate = _rate(optimizer.lr if lr is None else lr)
-    extras = _extras(field, optimizer, penalty, weight_decay, clip_norm, multipliers, ema)
-    code = _Code(batch, loss_fn, objective)  # one object for all steps: another one would be another recording
-    _check_losses(code, field, Key(seed))
+    arguments.check_objective(objective, loss)
+    rate = arguments.rate(optimizer.lr if lr is None else lr)
+    extras = arguments.extras(field, optimizer, penalty, weight_decay, clip_norm, multipliers, ema)
+    code = Code(batch, loss_fn, objective)  # one object for all steps: another one would be another recording
+    arguments.check_losses(code, field, Key(seed))
     optimizer.update(field)
     scaler = LossScaler(f32) if field.precision == "half" else None
     result = FitResult()
     best: dict[str, Any] | None = None
     if resume and checkpoint is not None and Path(checkpoint).exists():
         best = restore(Path(checkpoint), field, optimizer, scaler, result, seed, ema)
+        result.skipped = _skipped(scaler)
     # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
     dr.make_opaque(optimizer.state)
-    frozen = dr.freeze(_step, state_fn=Captures(batch, loss_fn, objective, penalty))
+    watch = Watch(optimizer, ema, result.steps, result.skipped)
+    frozen = dr.freeze(step, state_fn=Captures(batch, loss_fn, objective, penalty))
     seed_word = dr.opaque(uint64, seed)
-    pending: list[Any] = []
+    pending: list[Any] = []  # losses of the last steps, on the device
     start = last_write = time.monotonic()
     bar = _progress(steps, result.steps) if progress else None
 
-    def collect() -> None:
-        """Bring the losses of the steps since the last call to the host: waits for the device."""
-        if pending:
-            result.losses += [float(v.numpy()[0]) for v in pending]
-            pending.clear()
-        result.skipped = int(scaler.skipped.numpy()[0]) if scaler is not None else 0
+    def collect(at_end: bool = False) -> bool:
+        """Bring the losses of the steps since the last call to the host, which waits for the device; is all finite?"""
+        first = result.steps - len(pending)
+        result.losses[first:] = [float(v.numpy()[0]) for v in pending]
+        pending.clear()
+        result.skipped = _skipped(scaler)
+        if watch.diverged(result.losses[first:], result.steps, result.skipped, at_end or result.steps >= steps):
+            result.stopped = "diverged"
+        return result.stopped != "diverged"
 
     def finish_step() -> bool:
         """Metric, early stop and checkpoint after a step; says whether to go on."""
-        nonlocal best, last_write
+        nonlocal best
         go_on = True
-        at_end = result.steps >= steps
-        if metric is not None and (result.steps % metric_every == 0 or at_end):
-            collect()
+        if metric is not None and (result.steps % metric_every == 0 or result.steps >= steps):
+            if not collect():
+                return False
             _push(field, optimizer)
-            value = float(metric(field))
+            value = arguments.metric_value(metric(field))
             result.metrics.append((result.steps, value))
             if bar is not None:
                 bar.set_postfix_str(f"loss {result.losses[-1]:.3g}, metric {value:.4g}")
-            if result.best is None or (value > result.best[1] if higher_is_better else value < result.best[1]):
+            if _better(value, result.best, higher_is_better):
                 result.best = (result.steps, value)
                 best = {k: dr.copy(dr.detach(v)) for k, v in optimizer.items()} if patience is not None else None
-            elif patience is not None and not math.isnan(value) and _stale(result) >= patience:
+            elif patience is not None and _stale(result) >= patience:
                 result.stopped, go_on = "patience", False
         if checkpoint is not None and time.monotonic() - last_write >= checkpoint_every:
-            write()
+            go_on = write() and go_on
         return go_on
 
-    def write() -> None:
+    def write() -> bool:
+        """Write the checkpoint, unless training has diverged; says whether it was written."""
         nonlocal last_write
-        collect()
+        if not collect():
+            return False
         _push(field, optimizer)
         assert checkpoint is not None
         store(Path(checkpoint), field, optimizer, scaler, result, seed, best, metadata, ema)
         last_write = time.monotonic()
+        return True
 
+    stepping = False  # between the beginning of a step and its end?
     try:
-        with _interrupts() as asked, _no_collection():
+        with interrupts_held() as asked, no_collection():
             while result.steps < steps:
                 if asked:
                     raise KeyboardInterrupt
+                TURNS.hand_on()
                 optimizer.lr = dr.opaque(f32, rate(result.steps))
-                step_word = dr.opaque(uint32, result.steps)
-                pending.append(frozen(field, optimizer, scaler, code, extras, Key(seed_word, None, step_word)))
+                number = dr.opaque(uint32, result.steps)
+                stepping = True
+                pending.append(frozen(field, optimizer, scaler, code, extras, seed_word, number))
                 result.steps += 1
-                if len(pending) >= 256:
-                    collect()
+                stepping = False
+                if len(pending) >= WINDOW and not collect():
+                    break
                 if bar is not None:
                     bar.update(1)
                     if len(result.losses) == result.steps:
                         bar.set_postfix_str(f"loss {result.losses[-1]:.3g}")
                 if not finish_step():
                     break
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not caused_by_interrupt(error) or not TURNS.held():
+            raise
         result.stopped = "interrupt"
-    collect()
+    finally:
+        if bar is not None:
+            bar.close()
+        if TURNS.held():  # an error that goes on from here leaves the last parameters, too
+            _push(field, field if stepping else optimizer)
+    diverged = not collect(at_end=True)
     result.recordings = frozen.n_recordings
     result.seconds += time.monotonic() - start
-    if checkpoint is not None:
+    if checkpoint is not None and not stepping:  # a step that was broken off may have left parameters of two steps
         write()
-    if result.stopped == "patience" and best is not None:
+    if diverged:
+        best = watch.kept
+        if ema is not None:
+            ema.average = watch.kept_average
+    if best is not None and result.stopped in ("patience", "diverged"):
         for name, value in best.items():
             dr.enable_grad(value)
             optimizer.state[name] = (value, *optimizer.state[name][1:])
     _push(field, optimizer)
-    if bar is not None:
-        bar.close()
+    if diverged:
+        result.message = watch.message(code, field, seed)
+        warnings.warn(result.message, RuntimeWarning, stacklevel=3)
+    elif said := watch.skipped_message():
+        warnings.warn(said, RuntimeWarning, stacklevel=3)
     return result
 
 
-@contextmanager
-def _interrupts() -> Iterator[list]:
-    """Holds Ctrl-C back until a step is done: the list is no longer empty then. A second Ctrl-C is not held back.
-
-    An exception inside Dr.Jit's traversal of arguments becomes a ``RuntimeError``, and one between updates leaves the
-    parameters of two different steps.
-    """
-    asked: list[int] = []
-
-    def ask(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    main = threading.current_thread() is threading.main_thread()  # no other may set handlers
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield asked
-        return
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def _skipped(scaler: LossScaler | None) -> int:
+    return 0 if scaler is None else int(scaler.skipped.numpy()[0])
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keeps Python's cyclic garbage collector away.
-
-    An array taken over from NumPy that it frees while Dr.Jit records a frozen function aborts the process.
-    """
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def _push(field: NeuralField, values: Mapping[str, Any]) -> None:
+    """The parameters of an optimizer, or its own, to the field, without their gradients."""
+    for name in field:
+        field[name] = dr.detach(values[name])
 
 
-class _Code:
-    """The user's functions, held where Dr.Jit's argument traversal compares them by identity."""
-
-    def __init__(self, batch: Callable, loss: Callable, objective: Callable | None):
-        self.batch, self.loss, self.objective = batch, loss, objective
-
-    def losses(self, field: NeuralField, key: Key, check: bool = False) -> Any:
-        """The loss of each sample of the batch of ``key``; ``check`` what ``batch`` returned?"""
-        drawn = self.batch(key)
-        if self.objective is not None:
-            return self.objective(field, drawn, key)
-        if check:
-            _check_batch(field, drawn, self.loss)
-        coordinates, targets, *pdf = drawn
-        y = field(coordinates, key)
-        y, targets = components(y, "fit: the field's output"), components(targets, "fit: targets of batch()")
-        return self.loss(y, targets, **({"pdf": pdf[0]} if pdf else {}))
-
-
-class _Extras:
-    """What a step does besides: penalty, clipping, decay, factors of learning rates, average."""
-
-    DRJIT_STRUCT = {"multipliers": dict, "decay": dict, "ema": EMA}
-
-    def __init__(self, penalty: Any = None, weight_decay: float = 0.0, clip_norm: float | None = None):
-        self.penalty, self.weight_decay, self.clip_norm = penalty, weight_decay, clip_norm
-        self.multipliers: dict[str, Any] = {}
-        self.decay: dict[str, Any] = {}  # of each entry: 1 if it decays
-        self.ema: EMA | None = None
-
-
-def _extras(
-    field: NeuralField,
-    optimizer: Optimizer,
-    penalty: Any,
-    weight_decay: Any,
-    clip_norm: Any,
-    multipliers: Any,
-    ema: Any,
-) -> _Extras:
-    for name, value, low in (("weight_decay", weight_decay, "of at least 0"), ("clip_norm", clip_norm, "above 0")):
-        if name == "clip_norm" and value is None:
-            continue
-        number = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
-        if not number or value < 0 or (value == 0 and name == "clip_norm"):
-            raise ValueError(f"fit: {name} is {value!r}; a number {low} is needed.")
-    if penalty is not None and not callable(penalty):
-        raise TypeError(f"fit: penalty is a {type(penalty).__name__}; a function field -> scalar is needed.")
-    if penalty is not None:
-        with dr.suspend_grad():
-            value = penalty(field)
-        if not isinstance(value, dr.ArrayBase) or math.prod(dr.shape(value)) != 1:
-            shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
-            raise TypeError(
-                f"fit: penalty returned a {type(value).__name__}{shape}; a Dr.Jit array of width 1 is needed."
-            )
-    if ema is not None and not isinstance(ema, EMA):
-        raise TypeError(f"fit: ema is a {type(ema).__name__}; a coopnet.training.EMA is needed.")
-    if ema is not None:
-        check_averaged("fit: ema", field, ema.average)
-    extras = _Extras(penalty, float(weight_decay), clip_norm)
-    if multipliers is not None:
-        extras.multipliers = layer_multipliers(field, multipliers)
-    if extras.weight_decay > 0:
-        extras.decay = decay_masks(field)
-    elif isinstance(optimizer, AdamW) and optimizer.weight_decay > 0:
-        extras.weight_decay = optimizer.weight_decay
-        f32 = dr.float32_array_t(_leaf(field))
-        extras.decay = {name: dr.opaque(f32, 1) for name in field}
-    extras.ema = ema
-    return extras
-
-
-def _step(
-    field: NeuralField, optimizer: Optimizer, scaler: LossScaler | None, code: _Code, extras: _Extras, key: Key
-) -> Any:
-    field.update(optimizer)
-    each = code.losses(field, key)
-    n = dr.width(each)
-    value = dr.detach(each)
-    dr.schedule(value)  # so that the kernel of the backward pass writes it along
-    # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
-    roots = [each * (1 / n)]
-    if extras.penalty is not None:
-        roots.append(extras.penalty(field))
-    for root in roots:
-        scaled = root if scaler is None else scaler.scale(root)
-        dr.set_grad(scaled, 1)
-        dr.enqueue(dr.ADMode.Backward, scaled)
-    dr.traverse(dr.ADMode.Backward)  # of all at once: a second one would find the way to the parameters taken down
-    if extras.clip_norm is not None:
-        limit = dr.opaque(dr.float32_array_t(type(value)), extras.clip_norm)
-        clip_gradient_norm(optimizer, limit if scaler is None else limit * scaler.scale_factor)
-    own_rates = _separate_rates(optimizer, extras.multipliers)
-    before = {name: dr.detach(optimizer.state[name][0]) for name in extras.decay}
-    rates = {name: type(lr)(lr) for name, (_, _, lr, _) in optimizer.state.items()}
-    with _no_decay(optimizer):
-        if scaler is None:
-            optimizer.step(eval=False)
-        else:
-            scaler.step(optimizer, eval=False)
-    for name, old in before.items():
-        _decay(optimizer, name, old, rates[name] * extras.weight_decay * extras.decay[name], scaler)
-    for name, lr in own_rates.items():
-        value_, promoted, _, extra = optimizer.state[name]
-        optimizer.state[name] = value_, promoted, lr, extra
-    if extras.ema is not None:
-        extras.ema.update(optimizer)
-    mean = dr.mean(value)
-    dr.eval(mean, optimizer.state, None if extras.ema is None else extras.ema.average)
-    return mean
-
-
-@contextmanager
-def _no_decay(optimizer: Optimizer) -> Iterator[None]:
-    """Keeps AdamW from decaying weights: in Dr.Jit 1.5.0, one with an array for a learning rate makes them grow.
-
-    (``_LRCache.product`` has by then multiplied the rate, in place, by the negative factor of the step.)
-    """
-    if not isinstance(optimizer, AdamW):
-        yield
-        return
-    rate, optimizer.weight_decay = optimizer.weight_decay, 0.0
-    try:
-        yield
-    finally:
-        optimizer.weight_decay = rate
-
-
-def _decay(optimizer: Optimizer, name: str, old: Any, amount: Any, scaler: LossScaler | None) -> None:
-    """Take ``amount * old`` from a parameter, unless the scaler skipped the step."""
-    value, promoted, lr, extra = optimizer.state[name]
-    flat = dr.detach(value).array
-    decayed = dr.fma(old.array, -type(flat)(amount), flat)
-    if scaler is not None:
-        decayed = dr.select(scaler.it == 0, flat, decayed)
-    new = type(value)(decayed, dr.shape(value)) if dr.is_tensor_v(value) else decayed
-    dr.enable_grad(new)
-    optimizer.state[name] = new, promoted, lr, extra
-
-
-def _separate_rates(optimizer: Optimizer, multipliers: dict[str, Any]) -> dict[str, Any]:
-    """Give every parameter a learning rate of its own, times its multipliers; returns those that they had before.
-
-    Dr.Jit 1.5.0 multiplies a learning rate that is an array in place by a parameter's step size (``_LRCache.product``),
-    so that a rate shared by two parameters reaches the second one with the wrong size and sign.
-    """
-    before = {}
-    for name, (value, promoted, lr, extra) in optimizer.state.items():
-        before[name] = lr
-        lr = optimizer.lr if lr is None else lr
-        own = type(lr)(lr)
-        if name in multipliers:
-            own = own * multipliers[name]
-        optimizer.state[name] = value, promoted, own, extra
-    return before
-
-
-def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:
-    """Raise unless ``drawn`` is what the field and the loss take."""
-    if not isinstance(drawn, tuple) or len(drawn) not in (2, 3):
-        raise TypeError(
-            f"fit: batch() returned a {type(drawn).__name__}; a pair (coordinates, targets), or a triple with the "
-            f"density of the samples, is needed."
-        )
-    coordinates, targets, *pdf = drawn
-    outputs = len(components(field(coordinates), "fit: the field's output"))
-    kind, leaf = kinds.kind(targets, "fit: targets of batch()")
-    kinds.require_float(leaf, "fit: targets of batch()")
-    if kind != kinds.ARRAYS:
-        raise TypeError(f"fit: batch() returned targets as a {kind}; arrays, a nested array or a list are needed.")
-    given = kinds.features(targets, kind)
-    if outputs_for(loss, given) != outputs:
-        raise ValueError(
-            f"fit: batch() returned targets with {given} components; the field has {outputs} outputs"
-            + (f", and this loss needs {outputs_for(loss, given)}." if outputs_for(loss, given) != given else ".")
-        )
-    sizes = kinds.samples(coordinates, kinds.kind(coordinates, "fit")[0]), kinds.samples(targets, kind)
-    if 1 not in sizes and sizes[0] != sizes[1]:
-        raise ValueError(
-            f"fit: batch() returned targets of {sizes[1]} samples, but coordinates of {sizes[0]}; both must have one "
-            f"number of samples, or 1."
-        )
-    if pdf:
-        check_densities(pdf[0], given, max(sizes), "fit: batch()")
-
-
-def _check_objective(objective: Any, loss: Any) -> None:
-    if objective is None:
-        return
-    if not callable(objective):
-        raise TypeError(
-            f"fit: objective is a {type(objective).__name__}; a function (field, drawn, key) -> loss of each sample is "
-            f"needed."
-        )
-    if loss != "l2":
-        raise ValueError(f"fit: both objective and loss ({loss!r}) are given; an objective has its own.")
-
-
-def _check_losses(code: _Code, field: NeuralField, key: Key) -> None:
-    """Trace a batch without evaluating it, so that what is wrong with it is said before anything runs."""
-    with dr.suspend_grad():
-        each = code.losses(field, key, check=True)
-    name = "loss" if code.objective is None else "objective"
-    flat = isinstance(each, dr.ArrayBase) and not dr.is_tensor_v(each) and dr.depth_v(each) == 1
-    if not flat or dr.type_v(each) not in (dr.VarType.Float32, dr.VarType.Float64):
-        raise TypeError(
-            f"fit: {name} returned a {type(each).__name__}; an array in single or double precision with the loss of "
-            f"each sample is needed."
-        )
-    if dr.width(each) == 0:
-        raise ValueError(f"fit: {name} returned no losses; the loss of each sample is needed.")
-
-
-def _push(field: NeuralField, optimizer: Optimizer) -> None:
-    """The optimizer's parameters to the field, without their gradients."""
-    for key in field:
-        field[key] = dr.detach(optimizer[key])
+def _better(value: float, best: tuple[int, float] | None, higher: bool) -> bool:
+    if math.isnan(value):
+        return False
+    return best is None or math.isnan(best[1]) or (value > best[1] if higher else value < best[1])
 
 
 def _stale(result: FitResult) -> int:
-    assert result.best is not None
-    return sum(1 for step, _ in result.metrics if step > result.best[0])
-
-
-def _rate(lr: Any) -> Callable[[int], float]:
-    if isinstance(lr, dr.ArrayBase):
-        lr = float(lr.numpy()[0])
-    if callable(lr):
-        return lambda step: _checked_rate(f"lr({step})", lr(step))
-    _checked_rate("lr", lr, ", or a function of the step number,")
-    return lambda step: lr
-
-
-def _checked_rate(name: str, value: Any, alternative: str = "") -> float:
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
-        raise ValueError(f"fit: {name} is {value!r}; a number of at least 0{alternative} is needed.")
-    return float(value)
-
-
-def _leaf(field: NeuralField) -> type:
-    for key in field:
-        return dr.leaf_t(type(field[key])) if not dr.is_tensor_v(field[key]) else dr.array_t(type(field[key]))
-    raise ValueError("fit: the field has no parameters to train.")
+    """Number of metrics since the best one, or of all if there is none."""
+    return sum(1 for step, _ in result.metrics if result.best is None or step > result.best[0])
 
 
 def _progress(steps: int, done: int) -> Any:
@@ -536,39 +340,3 @@ def _progress(steps: int, done: int) -> Any:
             "fit: progress=True needs tqdm; run pip install coopnet[train], or pass progress=False."
         ) from None
     return tqdm(total=steps, initial=done, unit="step", dynamic_ncols=True)
-
-
-def _check(
-    field: Any,
-    batch: Any,
-    steps: Any,
-    seed: Any,
-    metric: Any,
-    metric_every: Any,
-    patience: Any,
-    checkpoint: Any,
-    checkpoint_every: Any,
-    resume: bool,
-) -> None:
-    if not isinstance(field, NeuralField):
-        raise TypeError(f"fit: field is a {type(field).__name__}; a NeuralField is needed.")
-    if field.precision is None:
-        raise ValueError("fit: the field is not built yet; call field = field.build().")
-    if not callable(batch):
-        raise TypeError(f"fit: batch is a {type(batch).__name__}; a function key -> (coordinates, targets) is needed.")
-    for name, value, least in (("steps", steps, 0), ("metric_every", metric_every, 1), ("patience", patience, 1)):
-        if name == "patience" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"fit: {name} is {value!r}; an int of at least {least} is needed.")
-    if steps >= 2**32:
-        raise ValueError(f"fit: steps is {steps}; fewer than 2^32 are needed.")
-    Key(seed)
-    if metric is not None and not callable(metric):
-        raise TypeError(f"fit: metric is a {type(metric).__name__}; a function field -> float is needed.")
-    if patience is not None and metric is None:
-        raise ValueError("fit: patience needs a metric.")
-    if resume and checkpoint is None:
-        raise ValueError("fit: resume=True needs a checkpoint to resume from.")
-    if not isinstance(checkpoint_every, (int, float)) or checkpoint_every < 0 or checkpoint_every != checkpoint_every:
-        raise ValueError(f"fit: checkpoint_every is {checkpoint_every!r}; a number of seconds is needed.")

@@ -11,7 +11,10 @@ or ``None`` for 1. Their mean over samples then estimates the integral of :math:
 al. 2021, *Neural Radiance Caching*, and tiny-cuda-nn's ``data_pdf``).
 
 Components are Dr.Jit arrays with one entry per sample, and so is the result, in their type (single precision, as fields
-return it). ``ValueError`` for unequal numbers of components, and for densities that are neither one nor one for each.
+return it). Other kinds raise ``TypeError``; unequal numbers of components or samples, densities that are neither one
+nor one for each, and one that is a Python number and not positive raise ``ValueError``. Values in arrays are not looked
+at, which would take an evaluation: a density of 0 or NaN there makes the loss infinite or NaN, and a negative one
+changes its sign. :func:`coopnet.fit` looks at those of its first batch.
 
 *Relative* losses divide by the size of the prediction. They are differentiated as if that denominator were a constant,
 as in Lehtinen et al. 2018 (*Noise2Noise*, section 3.3) and tiny-cuda-nn: its gradient would favor predictions that are
@@ -26,6 +29,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import drjit as dr
+import numpy as np
+
+from ..checks import shown
 
 #: Added to denominators, so that dark predictions don't count beyond measure; tiny-cuda-nn's value.
 EPSILON = 1e-2
@@ -62,8 +68,8 @@ def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.huber(list(field(p)), targets, delta=0.1)
     """
-    if isinstance(delta, bool) or not isinstance(delta, numbers.Real) or not (math.isfinite(delta) and delta > 0):
-        raise ValueError(f"huber: delta is {delta!r}; a positive number is needed.")
+    if not _positive(delta):
+        raise ValueError(f"huber: delta is {shown(delta)}; a positive number is needed.")
 
     def one(a: Any, b: Any) -> Any:
         e = a - b
@@ -194,15 +200,40 @@ def _mean(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: 
     ys, ts = components(y, f"{where}: y"), components(target, f"{where}: target")
     if len(ys) != len(ts) or not ys:
         raise ValueError(f"{where}: y has {len(ys)} components and target {len(ts)}; equally many are needed.")
+    ps = [] if pdf is None else _densities(where, pdf, len(ys))
+    _check_entries(where, {"y": ys, "target": ts, "pdf": ps})
     parts = [one(a, b) for a, b in zip(ys, ts, strict=True)]
     if pdf is not None:
-        parts = [v / p for v, p in zip(parts, _densities(where, pdf, len(parts)), strict=True)]
+        parts = [v / p for v, p in zip(parts, ps, strict=True)]
     return sum(parts[1:], parts[0]) * (1 / len(parts))
+
+
+def _check_entries(where: str, groups: dict[str, list]) -> None:
+    """Raise unless all components are arrays or numbers, and of one number of samples, or 1."""
+    sizes = {}
+    for name, parts in groups.items():
+        for part in parts:
+            number = isinstance(part, numbers.Real) and not isinstance(part, bool)
+            if not number and not isinstance(part, dr.ArrayBase):
+                raise TypeError(f"{where}: {name} holds {shown(part)}; arrays with one entry per sample are needed.")
+            if dr.width(part) != 1:
+                sizes[f"{dr.width(part)} in {name}"] = dr.width(part)
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"{where}: got different numbers of samples, {', '.join(sizes)}; all must have one, or 1.")
+
+
+def _positive(value: Any) -> bool:
+    """Is ``value`` a positive finite number?"""
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return number and 0 < value < math.inf
 
 
 def _densities(where: str, pdf: Any, n: int) -> list:
     """One density per component."""
     found = [pdf] if isinstance(pdf, numbers.Real) else components(pdf, f"{where}: pdf")
+    for density in found:
+        if isinstance(density, numbers.Real) and not _positive(density):
+            raise ValueError(f"{where}: pdf is {shown(density)}; a positive number is needed.")
     if len(found) == 1:
         return found * n
     if len(found) != n:
@@ -241,7 +272,7 @@ def loss_function(value: Any, where: str) -> Callable[..., Any]:
     if isinstance(value, str) and value in LOSSES:
         return LOSSES[value]
     raise ValueError(
-        f"{where}: loss is {value!r}; accepted are a function (y, target) -> array, or one of {sorted(LOSSES)}."
+        f"{where}: loss is {shown(value)}; accepted are a function (y, target) -> array, or one of {sorted(LOSSES)}."
     )
 
 
@@ -251,11 +282,23 @@ def outputs_for(loss: Callable[..., Any], components: int) -> int:
 
 
 def check_densities(value: Any, n: int, samples: int, where: str) -> None:
-    """Raise unless ``value`` is a density per sample, or one per component, for one or ``samples`` samples."""
+    """Raise unless ``value`` is a density per sample, or one per component, for one or ``samples`` samples, and all of
+    them are positive and finite. Evaluates them: not for frozen code."""
     if not isinstance(value, (dr.ArrayBase, Sequence)) or isinstance(value, str):
         raise TypeError(f"{where}: pdf is a {type(value).__name__}; an array or a sequence of arrays is needed.")
-    for density in _densities(where, value, n):
+    found = _densities(where, value, n)
+    _check_entries(where, {"pdf": found})
+    for density in found:
         if dr.width(density) not in (1, samples):
             raise ValueError(
                 f"{where}: pdf has {dr.width(density)} entries for {samples} samples; one for each is needed."
+            )
+    for density in {id(v): v for v in found if isinstance(v, dr.ArrayBase)}.values():
+        fine = (density > 0) & (density < math.inf)
+        bad = dr.width(fine) - int(dr.count(fine).numpy()[0])
+        if bad:
+            first = density.numpy().ravel()[int(np.argmin(fine.numpy()))]
+            raise ValueError(
+                f"{where}: pdf has {bad} of {dr.width(fine)} entries that are not positive and finite, such as "
+                f"{first:g}; the density that a sample was drawn from is needed."
             )

@@ -18,12 +18,13 @@ parameters become :math:`s \leftarrow s + \alpha (w - s)`. Train for a multiple 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import drjit as dr
 import drjit.opt as dropt
+
+from ..checks import is_number, shown
 
 
 class _Extended(dropt.Optimizer):
@@ -42,7 +43,7 @@ class _Extended(dropt.Optimizer):
         self.l2_reg = _strength(where, "l2_reg", l2_reg)
         for name, value, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**32:
-                raise ValueError(f"{where}: {name} is {value!r}; an int of at least {least} is needed.")
+                raise ValueError(f"{where}: {name} is {shown(value)}; an int of at least {least} is needed.")
         self.accumulate, self.lookahead, self.alpha = accumulate, lookahead, _strength(where, "alpha", alpha)
         if options.get("mask_updates") and self._paces:
             raise ValueError(f"{where}: mask_updates=True goes with neither accumulate nor lookahead.")
@@ -183,6 +184,6 @@ class SGD(_Extended, dropt.SGD):
 
 
 def _strength(where: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{where}: {name} is {value!r}; a finite number of at least 0 is needed.")
+    if not is_number(value) or value < 0:
+        raise ValueError(f"{where}: {name} is {shown(value)}; a finite number of at least 0 is needed.")
     return float(value)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..checks import is_number, shown
 
 
 def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callable[[int], float]:
@@ -11,16 +16,18 @@ def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callab
     (Loshchilov and Hutter 2017, without restarts).
 
     Returns a function from the step number to the rate, for ``fit(..., lr=...)``. Raises ``ValueError`` for rates that
-    are negative or not finite, and unless ``0 <= warmup < steps``.
+    are negative or not finite, and unless ``0 <= warmup < steps``; and so does the function, for what is no number.
 
     >>> cn.training.cosine(1e-2, 1000)(500)
     0.005
     """
-    _check("cosine", lr=lr, final=final, steps=steps, warmup=warmup)
+    for name, value in {"lr": lr, "final": final, "steps": steps, "warmup": warmup}.items():
+        _number("cosine", name, value, 0)
     if not warmup < steps:
-        raise ValueError(f"cosine: warmup is {warmup} of {steps} steps; 0 <= warmup < steps is needed.")
+        raise ValueError(f"cosine: warmup is {shown(warmup)} of {shown(steps)} steps; 0 <= warmup < steps is needed.")
 
     def rate(step: int) -> float:
+        _number("cosine", "step", step)
         if step < warmup:
             return lr * (step + 1) / (warmup + 1)
         t = min((step - warmup) / (steps - warmup), 1.0)
@@ -39,18 +46,31 @@ def exponential(
     at ``decay_start`` itself: that is ``start = decay_start - decay_interval``, which may be negative.
 
     Returns a function from the step number to the rate, for ``fit(..., lr=...)``. Raises ``ValueError`` for a rate or
-    decay that is negative or not finite, and for ``every`` below 1.
+    decay that is negative or not finite, for ``every`` below 1, and for a start or end that is no number; and so does
+    the function, for a step that is none.
 
     >>> cn.training.exponential(1e-2, 0.5, every=100)(250)
     0.0025
     """
-    _check("exponential", lr=lr, decay=decay)
-    if every < 1:
-        raise ValueError(f"exponential: every is {every}; at least 1 is needed.")
-    return lambda step: lr * decay ** max(0, ((step if end is None else min(step, end)) - start) // every)
+    least = {"lr": 0, "decay": 0, "every": 1, "start": -math.inf, "end": -math.inf}
+    given = {"lr": lr, "decay": decay, "every": every, "start": start} | ({} if end is None else {"end": end})
+    for name, value in given.items():
+        _number("exponential", name, value, least[name])
+
+    def rate(step: int) -> float:
+        _number("exponential", "step", step)
+        last = step if end is None else min(step, end)
+        try:
+            return lr * decay ** max(0, (last - start) // every)
+        except OverflowError:
+            return math.inf
+
+    return rate
 
 
-def _check(where: str, **values: float) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-            raise ValueError(f"{where}: {name} is {value!r}; a finite number of at least 0 is needed.")
+def _number(where: str, name: str, value: Any, least: float = -math.inf) -> None:
+    """Raise unless ``value`` is a finite number of at least ``least``, Python's or NumPy's."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if not is_number(plain) or plain < least:
+        bound = "" if least == -math.inf else f" of at least {least:g}"
+        raise ValueError(f"{where}: {name} is {shown(value)}; a finite number{bound} is needed.")

@@ -15,6 +15,7 @@ import drjit as dr
 import numpy as np
 from drjit.opt import Optimizer
 
+from ..checks import check_above, is_number, shown
 from ..nn import Module
 from ..nn.parameters import is_matrix, listed, parameters, places, storage_of, to_numpy
 
@@ -86,7 +87,7 @@ def clip_weights(net: Module, limit: float, biases: bool = False) -> None:
 
     >>> cn.training.clip_weights(net, 0.01)
     """
-    limit = _positive("clip_weights", "limit", limit)
+    limit = check_above("clip_weights", "limit", limit)
     masks = _spread("clip_weights", net, {n: 1.0 for n, _, _ in _chosen("clip_weights", net, biases)}, 0.0)
     for name, mask in masks.items():
         value = dr.detach(net[name]).array
@@ -138,7 +139,7 @@ def clip_gradient_norm(params: Any, limit: Any) -> Any:
     >>> opt.step()
     """
     if not isinstance(limit, dr.ArrayBase):
-        limit = _positive("clip_gradient_norm", "limit", limit)
+        limit = check_above("clip_gradient_norm", "limit", limit)
     norm = gradient_norm(params)
     factor = dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
     for value in _leaves("clip_gradient_norm", params).values():
@@ -154,7 +155,7 @@ def clip_gradient_values(params: Any, limit: float) -> None:
 
     >>> cn.training.clip_gradient_values(opt, 0.5)
     """
-    limit = _positive("clip_gradient_values", "limit", limit)
+    limit = check_above("clip_gradient_values", "limit", limit)
     for value in _leaves("clip_gradient_values", params).values():
         grad = _grad(value)
         _set_grad(value, dr.select(dr.isfinite(grad), dr.clip(grad, -limit, limit), grad))
@@ -224,15 +225,17 @@ def _factors(where: str, net: Any, rates: Any) -> dict[str, float]:
     result = dict.fromkeys(names, 1.0)
     for key in sorted(rates, key=lambda k: len(str(k))):
         factor = rates[key]
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < math.inf:
-            raise ValueError(f"{where}: the factor of {key!r} is {factor!r}; a number of at least 0 is needed.")
+        if not is_number(factor) or factor < 0:
+            raise ValueError(
+                f"{where}: the factor of {shown(key)} is {shown(factor)}; a number of at least 0 is needed."
+            )
         plural = f"{key}s" if str(key).split(".")[-1] == "weight" else str(key)
         for start in (plural, f"network.{plural}"):
             meant = [n for n in names if n == start or n.startswith(f"{start}.")]
             if meant:
                 break
         else:
-            raise ValueError(f"{where}: there is no layer or parameter {key!r}; the network has {listed(names)}.")
+            raise ValueError(f"{where}: there is no layer or parameter {shown(key)}; the network has {listed(names)}.")
         result |= dict.fromkeys(meant, float(factor))
     return result
 
@@ -282,8 +285,8 @@ def decay_weights(net: Module, amount: float, biases: bool = False) -> None:
 
     >>> cn.training.decay_weights(net, 1e-3 * 0.01)
     """
-    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount <= 1:
-        raise ValueError(f"decay_weights: amount is {amount!r}; a number in [0, 1] is needed.")
+    if not is_number(amount) or not 0 <= amount <= 1:
+        raise ValueError(f"decay_weights: amount is {shown(amount)}; a number in [0, 1] is needed.")
     for name, mask in decay_masks(net, biases).items():
         value = dr.detach(net[name]).array
         _write(net, name, type(mask)(value) * (1 - amount * mask))
@@ -336,8 +339,8 @@ class EMA:
     DRJIT_STRUCT = {"average": dict, "decay": float}
 
     def __init__(self, net: Module | None = None, decay: float = 0.999):
-        if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not 0 <= decay < 1:
-            raise ValueError(f"EMA: decay is {decay!r}; a number in [0, 1) is needed.")
+        if not is_number(decay) or not 0 <= decay < 1:
+            raise ValueError(f"EMA: decay is {shown(decay)}; a number in [0, 1) is needed.")
         self.decay = float(decay)
         self.average: dict[str, Any] = {}
         if net is None:  # only while Dr.Jit rebuilds the tree
@@ -425,9 +428,3 @@ def _chosen(where: str, net: Any, biases: bool) -> list[tuple[str, Any, str]]:
     if not found:
         raise ValueError(f"{where}: the network has no matrices; call alloc() or build() first.")
     return found
-
-
-def _positive(where: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError(f"{where}: {name} is {value!r}; a positive number is needed.")
-    return float(value)

@@ -1,0 +1,168 @@
+"""Noticing that training has come to nothing: losses or parameters that are not finite, steps that are all skipped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import drjit as dr
+
+from ..field import NeuralField
+from ..key import Key
+from .step import Code
+
+#: So many losses in a row that are not finite are divergence, though parameters are finite: a loss scaler skips a step
+#: whose gradient overflows, and the next may be well.
+LOSSES = 10
+#: So many steps in a row that a loss scaler skips are divergence. It halves the scale every time: after 64, no scale
+#: that half precision allows is left, and gradients are infinite by themselves.
+SKIPPED = 64
+
+
+class Watch:
+    """Looks at losses, parameters, optimizer and average whenever losses are brought to the host.
+
+    A look costs a few small kernels. After one that found nothing, ``step`` is the number of steps that were taken by
+    then, and ``kept`` and ``kept_average`` hold the parameters and averages: their memory is not given back until the
+    next.
+    """
+
+    def __init__(self, optimizer: Any, ema: Any, steps: int, skipped: int):
+        self.optimizer, self.ema = optimizer, ema
+        self.first, self.skipped_before = steps, skipped
+        self.skipped, self.looked = skipped, -1
+        self.bad_losses = self.bad_steps = 0  # in a row, up to now
+        self.found, self.bad_step = "", 0  # what was not finite, in words, and the step that it began with
+        self._keep(steps)
+
+    def _keep(self, steps: int) -> None:
+        self.step = steps
+        # copies of the handles, not of the memory: frozen functions assign to the arrays that they are called with
+        state = self.optimizer.state
+        self.kept = {name: dr.copy(dr.detach(value)) for name, (value, *_) in state.items()}
+        self.kept_average = {} if self.ema is None else {k: dr.copy(v) for k, v in self.ema.average.items()}
+
+    def diverged(self, losses: list[float], steps: int, skipped: int, at_end: bool) -> bool:
+        """Has training diverged?
+
+        Args:
+            losses: of the steps since the last look.
+            steps, skipped: that were taken, and skipped, from step 0 on.
+            at_end: is this the last look?
+        """
+        if self.found or (self.looked == steps and not losses):
+            return bool(self.found)
+        self.looked = steps
+        good = [math.isfinite(v) for v in losses]
+        tail = good[::-1].index(True) if any(good) else len(good)
+        self.bad_losses = tail if any(good) else self.bad_losses + tail
+        new, self.skipped = skipped - self.skipped, skipped
+        self.bad_steps = self.bad_steps + new if new == len(losses) else 0
+        enough = min(LOSSES, max(2, steps - self.first)) if at_end else LOSSES
+        first = steps - self.bad_losses
+        names = list(not_finite(self._everything()))
+        if names:
+            self.found = f"{_listed(names)} not finite after {steps} steps"
+            if self.bad_losses:
+                self.found = f"losses are not finite from step {first} on, and {self.found}"
+            elif losses:
+                first = steps - len(losses) + (good.index(False) if False in good else len(good) - 1)
+        elif self.bad_losses >= enough:
+            self.found = f"losses are not finite from step {first} on"
+        elif self.bad_steps >= SKIPPED:
+            first = steps - self.bad_steps
+            self.found = f"all steps from step {first} on were skipped, because their gradients are not finite"
+        else:
+            self._keep(steps)
+        self.bad_step = first
+        return bool(self.found)
+
+    def _everything(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, (value, _, _, extra) in self.optimizer.state.items():
+            found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": extra}
+        return found | {f"the average of {k!r}": v for k, v in (self.ema.average if self.ema else {}).items()}
+
+    def message(self, code: Code, field: NeuralField, seed: int) -> str:
+        """What happened, why if that can be told, where ``field`` is now, which has been given ``kept``, and what
+        usually helps."""
+        when = f"after {self.step} steps" if self.step > self.first else "at the start"
+        where = f"the parameters it had {when}, the last known to be finite"
+        if not_finite(self.kept):
+            where, cause, cures = "those it came with", "It came with parameters that are not finite", "another field"
+        else:
+            cause, cures = self._cause(code, field, Key(seed, step=self.bad_step))
+        return f"fit: training diverged: {self.found}. The field has {where}. {cause}. Usual cures: {cures}."
+
+    def _cause(self, code: Code, field: NeuralField, key: Key) -> tuple[str, str]:
+        """Why, as far as the batch of the first bad step tells, and what helps."""
+        batch = f"the batch of step {self.bad_step}"
+        cures = "a smaller lr, one that rises at the start, clip_norm=1"
+        if field.precision == "half":
+            cures += ", smaller outputs, single precision (on LLVM)"
+        try:
+            with dr.suspend_grad():
+                bad = list(not_finite(code.inputs(key)))
+                if bad:
+                    return f"In {batch}, {_listed(bad)} not finite", "a batch() that draws finite numbers"
+                bad = list(not_finite(code.outputs(field, key)))
+        except Exception as error:  # never instead of the message
+            return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", cures
+        cures = f"a loss without poles, {cures}"
+        if bad:
+            return f"For {batch}, which is finite, {_listed(bad)} not finite with those parameters", cures
+        if self.bad_steps >= SKIPPED:
+            return f"For {batch}, the losses are finite, but not their gradients", cures
+        return f"For {batch}, all was finite with those parameters", cures
+
+    def skipped_message(self) -> str:
+        """What to say if more than half of the steps were skipped, otherwise nothing."""
+        skipped, steps = self.skipped - self.skipped_before, self.looked - self.first
+        if 2 * skipped <= steps:
+            return ""
+        return (
+            f"fit: {skipped} of {steps} steps were skipped, because their gradients overflowed half precision. Usual "
+            f"cures: a smaller loss, bounded outputs, single precision (on LLVM)."
+        )
+
+
+def not_finite(values: dict[str, Any]) -> dict[str, int]:
+    """How many numbers of each of ``values``, arrays or PyTrees of them, are not finite, where any are."""
+    masks = {name: [~dr.isfinite(v) for v in arrays(value)] for name, value in values.items()}
+    dr.eval(masks)
+    counts = {name: [dr.count(m) for m in found] for name, found in masks.items() if found}
+    totals = {name: sum(found[1:], found[0]) for name, found in counts.items()}
+    if not totals:
+        return {}
+    everything = list(totals.values())
+    if not sum(everything[1:], everything[0]).numpy()[0]:
+        return {}
+    numbers = {name: int(total.numpy()[0]) for name, total in totals.items()}
+    return {name: n for name, n in numbers.items() if n}
+
+
+def arrays(tree: Any) -> Iterator[Any]:
+    """The flat floating point arrays in a PyTree, without their gradients."""
+    if isinstance(tree, dr.ArrayBase):
+        if dr.is_tensor_v(tree):
+            tree = tree.array
+        if dr.depth_v(tree) > 1:
+            for entry in tree:
+                yield from arrays(entry)
+        elif dr.is_float_v(tree) and dr.width(tree):
+            yield dr.detach(tree)
+    elif isinstance(tree, dict):
+        for entry in tree.values():
+            yield from arrays(entry)
+    elif isinstance(tree, (list, tuple)):
+        for entry in tree:
+            yield from arrays(entry)
+    else:
+        for name in getattr(type(tree), "DRJIT_STRUCT", getattr(tree, "__dataclass_fields__", ())):
+            yield from arrays(getattr(tree, name, None))
+
+
+def _listed(names: list[str]) -> str:
+    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{some} {'is' if len(names) == 1 and names[0].startswith('what') else 'are'}"

@@ -1,0 +1,120 @@
+"""Threads that train take turns.
+
+Dr.Jit 1.5 replays frozen functions with variables of the whole process: two threads in such functions raise or abort.
+It also traverses their arguments while it holds its lock, and Python may pick another thread meanwhile: if that one
+uses Dr.Jit, both wait for ever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of its
+run, and hands it on between two steps.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from types import FrameType
+
+#: Seconds that a thread trains before others that wait have theirs: many short steps, so that handing on costs little.
+SLICE = 0.02
+
+
+class Turns:
+    """A lock that a thread may take several times over, that goes to who has waited longest, and that finds a thread
+    out that waits for one that waits for the lock.
+
+    Whether a thread holds it is known from ``owner`` alone, so that an exception at any place, such as Ctrl-C, leaves
+    it either taken or not.
+    """
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.queue: deque[int] = deque()
+        self.owner: int | None = None
+        self.depth, self.since = 0, 0.0
+
+    def held(self) -> bool:
+        """Does this thread have the turn?"""
+        return self.owner == threading.get_ident()
+
+    def __enter__(self) -> None:
+        if self.held():
+            self.depth += 1
+        else:
+            self._take()
+
+    def __exit__(self, *_: object) -> None:
+        if not self.held():  # Ctrl-C while it waited to have it back
+            return
+        self.depth -= 1
+        if self.depth == 0:
+            self._leave()
+
+    def hand_on(self) -> None:
+        """Let others have a turn, if any wait and this thread's has lasted long enough. Not while it is held twice."""
+        if self.queue and self.depth == 1 and time.monotonic() - self.since >= SLICE:
+            self._leave()
+            self._take()
+
+    def _take(self) -> None:
+        me = threading.get_ident()
+        try:
+            with self.condition:
+                self.queue.append(me)
+                while self.owner is not None or self.queue[0] != me:
+                    self._check_owner()
+                    self.condition.wait(1)
+                self.owner, self.depth, self.since = me, 1, time.monotonic()
+                self.queue.popleft()
+        except BaseException:
+            with self.condition:
+                if me in self.queue:
+                    self.queue.remove(me)
+                if self.held():
+                    self.owner = None
+                self.condition.notify_all()
+            raise
+
+    def _leave(self) -> None:
+        with self.condition:
+            self.owner = None
+            self.condition.notify_all()
+
+    def _check_owner(self) -> None:
+        """Raise ``RuntimeError`` if the thread that has the turn waits for this one to end, which it will not."""
+        frame: FrameType | None = sys._current_frames().get(self.owner or 0)
+        me = threading.current_thread()
+        while frame is not None:
+            waits = frame.f_code is threading.Thread.join.__code__ and frame.f_locals.get("timeout") is None
+            if waits and frame.f_locals.get("self") is me:
+                raise RuntimeError(
+                    f"fit: the thread that trains waits for {me.name!r}, which was to train as well; a callback of fit "
+                    f"may call fit itself, but not wait for a thread that does."
+                )
+            frame = frame.f_back
+
+    def forget(self) -> None:
+        """Start anew: in a forked process, where the thread that had the turn is not."""
+        self.__init__()  # type: ignore[misc]
+
+
+TURNS = Turns()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=TURNS.forget)
+
+
+def exclusive() -> Turns:
+    """A ``with`` block in which no other thread of this process trains.
+
+    For threads that use Dr.Jit in any way while others are in :func:`coopnet.fit`: to build and evaluate fields, to
+    draw with Mitsuba, to call frozen functions. Without it, Dr.Jit 1.5 may raise, abort the process, or hang. It waits
+    until the running step, metric or checkpoint is done, and may be nested; :func:`coopnet.fit` in it keeps all others
+    out until it ends. The metric of a run needs none: it is called in the run's turn.
+
+    Raises:
+        RuntimeError: the thread that trains is in a callback that waits for this one.
+
+    >>> with cn.training.exclusive():
+    ...     picture = field(p)
+    """
+    return TURNS
