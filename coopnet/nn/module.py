@@ -202,8 +202,11 @@ class Module(drnn.Module):
         return True  # as a mapping without entries, a layer that has no parameters (yet) would count as none
 
     # mappings compare their values, which arrays do entry by entry; layers without parameters would all be equal
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def update(self, other: Any = (), /, **parameters: Any) -> None:  # type: ignore[override]
         """Push values into the parameters of the same name.

@@ -127,6 +127,7 @@ def find(module: Any, name: Any, where: str) -> tuple[str, Any, str]:
     """
     if not isinstance(name, str):
         raise TypeError(f"{where}: name is a {type(name).__name__}; a string such as 'layers.0.weights' is needed.")
+    name = str.__str__(name)  # a plain one
     known = {found[0]: found for found in parameters(module)}
     plural = f"{name}s" if name.split(".")[-1] == "weight" else name
     for candidate in (name, plural, f"network.{plural}"):
