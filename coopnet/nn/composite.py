@@ -114,8 +114,8 @@ class Composite(Encoding):
             own = getattr(encoding, "in_features", -1)
             if own > 0 and n >= 0 and n not in (0, own):
                 raise ValueError(
-                    f"Composite: n_dims_to_encode[{i}] is {n}, but the {type(encoding).__name__} takes {own} "
-                    f"coordinates."
+                    f"Composite: n_dims_to_encode[{i}] is {n}, but the encoding takes {own} coordinates: "
+                    f"{type(encoding).__name__}."
                 )
             counts.append(own if n < 0 else n)
         return counts

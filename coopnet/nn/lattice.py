@@ -7,9 +7,9 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import check_in_features, check_number, check_positive
+from ..checks import check_in_features, check_number, check_positive, shown
 from ..engine import grid_tangents, only
-from ..limits import check_entries, check_features
+from ..limits import MAX_ENTRIES, check_entries, check_features
 from ..opaque import Opaque
 from .encodings import Encoding
 
@@ -58,7 +58,8 @@ class Lattice(Encoding):
         self.per_level_scale = per_level_scale
         self.init_scale = check_number(where, "init_scale", init_scale, 0)
         check_features(where, "n_levels", n_levels, self.width(1))
-        check_entries(where, "features of a level", (hashmap_size, n_features_per_level), on_host=False)
+        if hashmap_size > MAX_ENTRIES:
+            raise ValueError(f"{where}: hashmap_size is {shown(hashmap_size)}; fewer than 2^32 are possible.")
         self.grid = Opaque()
 
     def width(self, size: int) -> int:

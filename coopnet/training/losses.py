@@ -228,13 +228,15 @@ def _check_entries(where: str, groups: dict[str, list]) -> None:
 
 def _real(value: Any) -> bool:
     """Is ``value`` a number, of those that single precision has room for?"""
-    no = (bool, np.timedelta64)  # both integers to Python
-    return isinstance(value, numbers.Real) and not isinstance(value, no) and not abs(value) > 1e38
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.timedelta64)):  # those are integers to Python
+        return False
+    size: Any = abs(value)
+    return bool(size <= 1e38)
 
 
 def _positive(value: Any) -> bool:
     """Is ``value`` a positive finite number?"""
-    return _real(value) and 0 < value < math.inf  # type: ignore[operator]
+    return _real(value) and bool(0 < value < math.inf)
 
 
 def _densities(where: str, pdf: Any, n: int) -> list:
