@@ -105,7 +105,7 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
         if dr.depth_v(eps) != 1 or not dr.is_float_v(eps) or dr.is_tensor_v(eps):
             raise TypeError(f"{where}: eps is a {type(eps).__name__}; a number or a Dr.Jit Float is needed.")
     else:
-        check_above(where, "eps", eps)
+        eps = check_above(where, "eps", eps)
     single = dr.float32_array_t(leaf)
     if isinstance(eps, dr.ArrayBase):
         if dr.backend_v(eps) != dr.backend_v(leaf):

@@ -95,7 +95,7 @@ def kind(x: Any, where: str) -> tuple[str, type]:
         return ARRAYS, leaf
     if isinstance(x, (list, tuple)):
         return ARRAYS, _kind_of_list(x, where)
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray) and not isinstance(x, (np.ma.MaskedArray, np.matrix)):  # their products are others
         if x.ndim != 2:
             raise ValueError(f"{where}: got a NumPy array of shape {x.shape}; its shape must be (features, samples).")
         if x.size == 0:

@@ -824,7 +824,7 @@ def test_bad_inputs(ns):
         (
             cn.Grid(storage="dense", per_level_scale=2.0),
             3,
-            r"takes \d+ parameters, but an array holds fewer than 2\^32",
+            r"x 2 features in 16 levels, .* array can hold, fewer than 2\^32",
         ),
         (cn.SphericalHarmonics(), 2, "SphericalHarmonics: in_features is 3, but the input has 2"),
         (cn.Frequency(), -1, "Frequency: the size of the input is unknown"),

@@ -394,3 +394,13 @@ def test_shared_coordinates_in_frozen_functions(ns, backend):
         dr.backward(dr.sum(field(x)[0]))
         expected = dr.grad(x[1]).numpy().sum()
         assert abs(slope(ns.Float(u), dr.opaque(ns.Float, 0.4))[0] - expected) < 1e-2 * abs(expected)
+
+
+# ---- NumPy's other arrays ----------------------------------------------------------------------------------
+
+
+def test_masked_arrays_and_matrices_are_refused():
+    for bad in (np.ma.ones((2, 3)), np.matrix([[1.0]])):
+        for call in (lambda: cn.dropout(bad, 0.5, cn.Key(1)), lambda: cn.SparseProjection(2, 2)(bad)):  # noqa: B023
+            with pytest.raises(TypeError, match=f"{type(bad).__name__}; accepted are"):
+                call()

@@ -140,7 +140,7 @@ def clip_gradient_norm(params: Any, limit: Any) -> Any:
     """
     if not isinstance(limit, dr.ArrayBase):
         limit = check_above("clip_gradient_norm", "limit", limit)
-    elif not (dr.is_float_v(limit) and dr.depth_v(limit) == dr.width(limit) == 1) or dr.is_tensor_v(limit):
+    elif dr.is_tensor_v(limit) or not (dr.is_jit_v(limit) and dr.is_float_v(limit) and dr.shape(limit) == (1,)):
         raise TypeError(f"clip_gradient_norm: limit is a {type(limit).__name__}; a number or a Float is needed.")
     norm = gradient_norm(params)
     factor = dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
