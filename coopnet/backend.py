@@ -305,7 +305,7 @@ def _resolve(backend: Any) -> str:
         if backend == "auto":
             return _auto()
         if backend not in BACKENDS:
-            raise ValueError(f'require: backend={backend!r} is not a backend; use "auto", "llvm" or "cuda".')
+            raise ValueError(f'require: backend={_shown(backend)} is not a backend; use "auto", "llvm" or "cuda".')
         name = backend
     else:
         name = _name_of(backend)
@@ -325,15 +325,22 @@ def _name_of(backend: Any) -> str:
         kind = dr.backend_v(backend)
     else:
         raise TypeError(
-            f'require: backend={backend!r} must be "auto", "llvm", "cuda", a drjit.JitBackend or a Dr.Jit array type.'
+            f'require: backend={_shown(backend)} must be "auto", "llvm", "cuda", a drjit.JitBackend or a Dr.Jit array '
+            f"type."
         )
     names = {dr.JitBackend.CUDA: "cuda", dr.JitBackend.LLVM: "llvm"}
     if kind not in names:
         raise ValueError(
-            f"require: backend={backend!r} belongs to neither LLVM nor CUDA; "
+            f"require: backend={_shown(backend)} belongs to neither LLVM nor CUDA; "
             "use an array type of drjit.llvm.ad or drjit.cuda.ad."
         )
     return names[kind]
+
+
+def _shown(value: Any) -> str:
+    from .checks import shown  # not above: this file also runs by itself
+
+    return shown(value)
 
 
 def _auto() -> str:

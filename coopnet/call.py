@@ -24,9 +24,9 @@ class Call:
 
     def __init__(self, p: Any, in_features: int, key: Any, active: Any, where: str):
         kind, leaf = kinds.kind(p, where)
-        kinds.require_float(leaf, where)
         if kind == kinds.NUMPY:
             raise TypeError(f"{where}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+        kinds.require_single(leaf, where)
         if kinds.features(p, kind) != in_features:
             given = kinds.features(p, kind)
             raise ValueError(f"{where}: p has {given} coordinates, but the field takes {in_features}.")

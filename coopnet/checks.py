@@ -65,6 +65,14 @@ def shown_path(path: Any) -> str:
     return text if len(text) <= 200 else "..." + text[-197:]
 
 
+def entries(where: str, name: str, value: Any) -> list:
+    """``value``, a list or something else that can be iterated, as a list; raises ``TypeError`` if it cannot."""
+    try:
+        return list(value)
+    except Exception as error:  # it may be anybody's
+        raise TypeError(f"{where}: {name} is a {type(value).__name__} that cannot be read: {shown(error)}.") from None
+
+
 def whole(value: Any) -> int | None:
     """``value`` as an int if it is one, NumPy's included; ``None`` for bools and everything else."""
     if isinstance(value, (bool, np.bool_, dr.ArrayBase)):

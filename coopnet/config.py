@@ -15,7 +15,9 @@ from typing import Any
 from drjit.opt import Optimizer
 
 from . import nn, training
+from .checks import check_positive, is_number, shown, shown_path
 from .field import NeuralField
+from .limits import MAX_FEATURES, check_features
 from .training import SGD, Adam, exponential
 
 
@@ -75,9 +77,14 @@ def from_config(n_in: int, n_out: int, config: Mapping[str, Any] | str | Path) -
     >>> config = cn.from_config(2, 3, {"network": {"otype": "FullyFusedMLP", "n_neurons": 64, "n_hidden_layers": 2}})
     """
     for name, value in (("n_in", n_in), ("n_out", n_out)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"from_config: {name} is {value!r}; a positive int is needed.")
-    sections = _parse(config)
+        check_features("from_config", name, check_positive("from_config", name, value))
+    try:
+        return _configuration(n_in, n_out, _parse(config))
+    except RecursionError:
+        raise ValueError("from_config: the configuration is nested too deep, or contains itself.") from None
+
+
+def _configuration(n_in: int, n_out: int, sections: dict[str, Any]) -> Configuration:
     _known("the configuration", sections, ("encoding", "network", "loss", "optimizer"))
     encoding = _encoding(_section(sections, "encoding"), "encoding", n_in)
     network = _network(_section(sections, "network"), n_out)
@@ -97,7 +104,7 @@ def _parse(config: Any) -> dict[str, Any]:
     if isinstance(config, str) and config.lstrip().startswith(("{", "//", "/*")):
         text = config
     elif isinstance(config, (str, Path)):
-        text, where = Path(config).read_text(encoding="utf-8"), str(config)
+        text, where = _text(Path(config)), shown_path(config)
     elif isinstance(config, Mapping):
         return dict(config)
     else:
@@ -116,13 +123,20 @@ def _parse(config: Any) -> dict[str, Any]:
     return parsed
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except ValueError as error:  # no path, or no text
+        raise ValueError(f"from_config: {shown_path(path)!r} cannot be read: {error}") from None
+
+
 def _section(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
     return _object(sections.get(name, {}), name)
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"from_config: {where} is {_short(value)}; an object is needed.")
+        raise ValueError(f"from_config: {where} is {shown(value)}; an object is needed.")
     return dict(value)
 
 
@@ -140,22 +154,21 @@ class Key:
         default = self.default
         if isinstance(default, bool):
             if not isinstance(value, bool):
-                raise ValueError(f"from_config: {where} is {_short(value)}; true or false is needed.")
+                raise ValueError(f"from_config: {where} is {shown(value)}; true or false is needed.")
         elif isinstance(default, (int, float)):
             whole = isinstance(default, int)
-            good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-            if not good or (whole and value != int(value)):
+            if not is_number(value) or (whole and value != int(value)):
                 kind = "an integer" if whole else "a number"
-                raise ValueError(f"from_config: {where} is {_short(value)}; {kind} is needed.")
+                raise ValueError(f"from_config: {where} is {shown(value)}; {kind} is needed.")
             value = int(value) if whole else float(value)
             if (self.least is not None and value < self.least) or value >= self.below:
                 limit = f" and less than {self.below}" if self.below < math.inf else ""
-                raise ValueError(f"from_config: {where} is {value!r}; at least {self.least}{limit} is needed.")
+                raise ValueError(f"from_config: {where} is {shown(value)}; at least {self.least}{limit} is needed.")
         elif isinstance(default, str) and not isinstance(value, str):
-            raise ValueError(f"from_config: {where} is {_short(value)}; a string is needed.")
+            raise ValueError(f"from_config: {where} is {shown(value)}; a string is needed.")
         same = value.lower() == default.lower() if isinstance(default, str) else value == default
         if self.only is not None and not same:
-            raise ValueError(f"from_config: {where} is {_short(value)}, which has no counterpart here: {self.only}.")
+            raise ValueError(f"from_config: {where} is {shown(value)}, which has no counterpart here: {self.only}.")
         return value
 
 
@@ -168,20 +181,20 @@ def _read(where: str, given: dict[str, Any], keys: Mapping[str, Key]) -> dict[st
 def _known(where: str, given: Mapping[str, Any], accepted: tuple[str, ...]) -> None:
     for name in given:
         if name not in accepted:
-            raise ValueError(f"from_config: {where} has the unknown key {_short(name)}{_nearest(name, accepted)}")
+            raise ValueError(f"from_config: {where} has the unknown key {shown(name)}{_nearest(name, accepted)}")
 
 
 def _choice(where: str, value: Any, table: Mapping[str, Any], refused: Mapping[str, str]) -> tuple[str, Any]:
     """The entry of ``table`` with the name ``value``, in any case, and its name as written there."""
     if not isinstance(value, str):
-        raise ValueError(f"from_config: {where} is {_short(value)}; a string is needed.")
+        raise ValueError(f"from_config: {where} is {shown(value)}; a string is needed.")
     for name, entry in table.items():
         if name.lower() == value.lower():
             return name, entry
     for name, reason in refused.items():
         if name.lower() == value.lower():
-            raise ValueError(f"from_config: {where} is {value!r}, which has no counterpart here: {reason}.")
-    raise ValueError(f"from_config: {where} is {_short(value)}, which is unknown{_nearest(value, tuple(table))}")
+            raise ValueError(f"from_config: {where} is {shown(value)}, which has no counterpart here: {reason}.")
+    raise ValueError(f"from_config: {where} is {shown(value)}, which is unknown{_nearest(value, tuple(table))}")
 
 
 def _nearest(name: Any, accepted: tuple[str, ...]) -> str:
@@ -189,11 +202,6 @@ def _nearest(name: Any, accepted: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(str(name).lower(), lower, n=1)
     known = ", ".join(accepted)
     return f"; did you mean {lower[close[0]]!r}? Known are {known}." if close else f"; known are {known}."
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # ---- Encodings ----------------------------------------------------------------------------------------------
@@ -283,7 +291,7 @@ def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
     reduction = _choice(f"{where}.reduction", values["reduction"], _REDUCTION, {})[1]
     parts = values["nested"]
     if not isinstance(parts, (list, tuple)) or not parts:
-        raise ValueError(f"from_config: {where}.nested is {_short(parts)}; a list of encodings is needed.")
+        raise ValueError(f"from_config: {where}.nested is {shown(parts)}; a list of encodings is needed.")
     objects = [_object(part, f"{where}.nested[{i}]") for i, part in enumerate(parts)]
     for i, part in enumerate(objects):
         # before anything is concluded from the absence of a key: it may be misspelled
@@ -347,7 +355,7 @@ def _make(cls: str, where: str, **arguments: Any) -> Any:
 _MLP = {
     "activation": Key("ReLU"),
     "output_activation": Key("None"),
-    "n_neurons": Key(128, 1, 2**16),  # components of a cooperative vector are fewer
+    "n_neurons": Key(128, 1, MAX_FEATURES + 1),
     "n_hidden_layers": Key(5, 0, 2**10),  # one kernel holds all of them
 }
 #: Networks by their name there; the value says whether only certain widths are allowed.

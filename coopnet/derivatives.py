@@ -8,13 +8,13 @@ losses on gradients and curvature need them (Gropp et al. 2020, *Implicit Geomet
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
 from . import kinds
+from .checks import check_above
 from .half import widened
 from .key import Key
 from .nn import Encoding, Identity
@@ -90,7 +90,7 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
 
     Raises:
         ValueError: ``eps`` is no positive number; the field has several outputs; ``p`` does not fit.
-        TypeError: ``p`` or ``eps`` is of another kind.
+        TypeError: ``p``, ``eps`` or what the field returns is of another kind, or ``p`` in double precision.
 
     >>> normal = cn.numerical_gradient(sdf, p, eps=0.01)
     """
@@ -98,14 +98,14 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     if not callable(field):
         raise TypeError(f"{where}: field is a {type(field).__name__}; a NeuralField or a function is needed.")
     kind, leaf = kinds.kind(p, where)
-    kinds.require_float(leaf, where)
     if kind == kinds.NUMPY:
         raise TypeError(f"{where}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+    kinds.require_single(leaf, where)
     if isinstance(eps, dr.ArrayBase):
         if dr.depth_v(eps) != 1 or not dr.is_float_v(eps) or dr.is_tensor_v(eps):
             raise TypeError(f"{where}: eps is a {type(eps).__name__}; a number or a Dr.Jit Float is needed.")
-    elif isinstance(eps, bool) or not isinstance(eps, (int, float)) or not (math.isfinite(eps) and eps > 0):
-        raise ValueError(f"{where}: eps is {eps!r}; a positive number is needed.")
+    else:
+        eps = check_above(where, "eps", eps)
     single = dr.float32_array_t(leaf)
     if isinstance(eps, dr.ArrayBase):
         if dr.backend_v(eps) != dr.backend_v(leaf):
@@ -124,12 +124,12 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     def at(i: int, step: Any) -> Any:
         moved = [v + step if i == j else v for j, v in enumerate(parts)]
         y = field(like(moved, p)) if key is None else field(like(moved, p), key)
-        y = list(y) if isinstance(y, drnn.CoopVec) or dr.depth_v(y) > 1 or isinstance(y, (list, tuple)) else [y]
-        if kind == kinds.TENSOR:
-            y = [y[0].array] * y[0].shape[0]
-        if len(y) != 1:
-            raise ValueError(f"{where}: the field has {len(y)} outputs; one is needed.")
-        return single(y[0])
+        given, of_y = kinds.kind(y, f"{where}: the field's output")
+        if kinds.features(y, given) != 1:
+            raise ValueError(f"{where}: the field has {kinds.features(y, given)} outputs; one is needed.")
+        if given == kinds.NUMPY or dr.backend_v(of_y) != dr.backend_v(leaf):
+            raise TypeError(f"{where}: the field returned {type(y).__name__}; an array of the backend of p is needed.")
+        return single(y.array if given == kinds.TENSOR else kinds.components(y)[0])
 
     return like([(at(i, eps) - at(i, -eps)) / (2 * eps) for i in range(len(parts))], p)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
 import sys
 from typing import Any
 
@@ -14,7 +13,9 @@ import numpy as np
 
 from . import kinds
 from .backend import require
+from .checks import check_unsigned, shown
 from .key import Key
+from .limits import check_entries, check_features
 from .modulation import Law, modulate, numpy_decisions, samples
 from .opaque import Constant
 
@@ -26,9 +27,9 @@ IDENTITY_WIDTH = 64
 def check_probability(p: Any, where: str) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``p`` is a number in [0, 1)."""
     if isinstance(p, bool) or not isinstance(p, numbers.Real):
-        raise TypeError(f"{where}: p is {p!r} of type {type(p).__name__}; a number in [0, 1) is needed.")
-    if not 0 <= float(p) < 1:  # also catches NaN
-        raise ValueError(f"{where}: p is {p!r}; a drop probability in [0, 1) is needed.")
+        raise TypeError(f"{where}: p is {shown(p)} of type {type(p).__name__}; a number in [0, 1) is needed.")
+    if not 0 <= p < 1:  # type: ignore[operator]  # also catches NaN
+        raise ValueError(f"{where}: p is {shown(p)}; a drop probability in [0, 1) is needed.")
 
 
 def is_schedule(p: Any) -> bool:
@@ -66,12 +67,12 @@ def threshold(p: float, bits: int = 16, where: str = "dropout") -> int:
     Raises ``ValueError`` unless 0 <= p < 1, ``bits`` is 8, 16 or 32, and ``t < 2^bits``.
     """
     if not isinstance(bits, numbers.Integral) or bits not in BITS:
-        raise ValueError(f"{where}: bits is {bits!r}; accepted are 8, 16 and 32.")
+        raise ValueError(f"{where}: bits is {shown(bits)}; accepted are 8, 16 and 32.")
     check_probability(p, where)
     t = round(float(p) * 2**bits)
     if t >= 2**bits:
         raise ValueError(
-            f"{where}: p = {p!r} rounds to dropping everything with bits={bits}; use more bits or a smaller p."
+            f"{where}: p = {shown(p)} rounds to dropping everything with bits={bits}; use more bits or a smaller p."
         )
     return t
 
@@ -99,13 +100,7 @@ def numpy_dtype(tp: type) -> type:
 
 def check_stream(stream: Any, where: str) -> int:
     """``stream`` as an int in [0, 2^32), or an error."""
-    try:
-        number = operator.index(stream)
-    except TypeError:
-        number = -1
-    if isinstance(stream, bool) or not 0 <= number < 2**32:
-        raise ValueError(f"{where}: stream is {stream!r}; an int in [0, 2^32) is needed.")
-    return number
+    return check_unsigned(where, "stream", stream, 32)
 
 
 def _check_key(key: Any, where: str) -> None:
@@ -242,7 +237,7 @@ def drop(x: Any, p: Any, key: Any, *, stream: int, bits: int, identity: Any = No
     """:func:`dropout`, or with ``shared`` that of whole samples."""
     kind, leaf = kinds.kind(x, "dropout")
     kinds.require_float(leaf, "dropout")
-    check_rate(p, bits, "dropout", schedule_width(x, kind))
+    check_rate(p, bits, "dropout", schedule_width(x, kind) if is_schedule(p) else 1)
     stream = check_stream(stream, "dropout")
     if key is not None:
         _check_key(key, "dropout")
@@ -269,7 +264,7 @@ def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16) -
     """
     where = "dropout_mask"
     if isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1:
-        raise ValueError(f"{where}: n is {n!r}; an int of at least 1 is needed.")
+        raise ValueError(f"{where}: n is {shown(n)}; an int of at least 1 is needed.")
     n = int(n)
     check_rate(p, bits, where)
     stream = check_stream(stream, where)
@@ -280,8 +275,10 @@ def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16) -
             f"Key(seed, index=dr.arange(UInt32, samples))."
         )
     if not isinstance(key.index, dr.ArrayBase):
-        law = Drop(p, bits, stream, np.float64)
-        return numpy_decisions(n, np.atleast_1d(key.index).size, law, key)
+        law, width = Drop(p, bits, stream, np.float64), np.atleast_1d(key.index).size
+        check_entries(where, "masks", (n, width), 24)  # with the words that they are made of
+        return numpy_decisions(n, width, law, key)
+    check_features(where, "n", n)
     require(type(key.index))
     leaf = dr.float64_array_t(type(key.index))
     keep = samples(n, Drop(p, bits, stream, leaf), key, type(key.index), dr.width(key.index))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from reprlib import recursive_repr
 from typing import Any
 
 import drjit as dr
@@ -13,12 +14,13 @@ from .audit import Audit
 from .audit import audit as run_audit
 from .backend import namespace, require
 from .call import Call
+from .checks import check_choice, check_flag, check_in_features, check_module, check_unsigned, shown
 from .derivatives import like, pushforward, unit_tangents
 from .engine import Explanation, explain
 from .key import Key
+from .limits import MAX_ENTRIES, check_features
 from .nn import Encoding, Identity, Module
-from .nn.encodings import check_in_features
-from .nn.module import children, connect_dropouts
+from .nn.module import allocated, check_network, children
 from .nn.sequential import apply, stages_of, stated_width
 
 PRECISIONS = ("half", "single")
@@ -52,11 +54,9 @@ class NeuralField(Module):
 
     def __init__(self, encoding: Any = None, network: Any = None, output: str = "float32", in_features: int = -1):
         for name, part in (("encoding", encoding), ("network", network)):
-            if part is not None and not isinstance(part, drnn.Module):
-                raise TypeError(f"NeuralField: {name} is a {type(part).__name__}; a Module instance is needed.")
-        if output not in ("float32", "float16"):
-            raise ValueError(f"NeuralField: output is {output!r}; accepted are 'float32' and 'float16'.")
-        check_in_features("NeuralField", in_features)
+            check_module("NeuralField", name, part)
+        check_choice("NeuralField", "output", output, ("float32", "float16"))
+        check_features("NeuralField", "in_features", check_in_features("NeuralField", in_features))
         self.encoding, self.network, self.output, self.in_features = encoding, network, output, in_features
         self.precision: str | None = None  # set by build()
 
@@ -77,8 +77,7 @@ class NeuralField(Module):
 
         >>> field = cn.NeuralField(cn.HashGrid(3), cn.MLP(out_features=1)).build("llvm", "half", seed=7)
         """
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
-            raise ValueError(f"NeuralField.build: seed is {seed!r}; an int in [0, 2^64) is needed.")
+        seed = check_unsigned("NeuralField.build", "seed", seed)
         dtype, precision = storage(backend, precision, "NeuralField.build")
         return self.allocate(dtype, precision, seed).pack()
 
@@ -86,6 +85,7 @@ class NeuralField(Module):
         """A copy with parameters of tensor type ``dtype``, not packed yet: the first half of :meth:`build`."""
         if self.network is None:
             raise ValueError("NeuralField.build: the field has no network; call NeuralField(encoding, network).")
+        check_network(self, "NeuralField.build")
         rng = dr.rng(seed=seed)
         size = self._input_size()
         field = NeuralField(output=self.output, in_features=size)
@@ -93,8 +93,7 @@ class NeuralField(Module):
             field.encoding, size = self.encoding._alloc(dtype, size, rng)
         field.network, _ = self.network._alloc(dtype, size, rng)
         field.precision = precision
-        connect_dropouts(field)
-        return field
+        return allocated(field, "NeuralField.build")
 
     def pack(self) -> NeuralField:
         """Pack the parameters of an allocated field, and return it: the second half of :meth:`build`."""
@@ -118,8 +117,8 @@ class NeuralField(Module):
             if self.encoding.width(size) == needed and self.encoding.width(size + 1) != needed:
                 return size
         raise ValueError(
-            f"NeuralField.build: no number of coordinates makes {self.encoding!r} give the {needed} features that the "
-            f"network takes; give the encoding in_features."
+            f"NeuralField.build: no number of coordinates makes {type(self.encoding).__name__} give the {needed} "
+            f"features that the network takes; give the encoding in_features."
         )
 
     # ---- evaluation -----------------------------------------------------
@@ -140,7 +139,8 @@ class NeuralField(Module):
         Raises:
             ValueError: the field is not built, ``p`` is empty or has the wrong number of coordinates, or ``active``
                 another number of samples.
-            TypeError: ``p`` is of another kind or backend, ``key`` is no :class:`Key`, or ``active`` no mask.
+            TypeError: ``p`` is of another kind or backend, or in double precision, which would be rounded; ``key`` is
+                no :class:`Key`, or ``active`` no mask.
 
         >>> y = field(p, active=hit)  # hit a Bool: the rays that hit something
         """
@@ -213,7 +213,8 @@ class NeuralField(Module):
         where = "NeuralField.jvp"
         call = self._enter(p, key, active, where)
         kind, leaf = kinds.kind(v, f"{where}: v")
-        kinds.require_float(leaf, f"{where}: v")
+        if kind != kinds.NUMPY:
+            kinds.require_single(leaf, f"{where}: v")
         if kind != call.kind or dr.backend_v(leaf) != dr.backend_v(call.leaf):
             raise TypeError(
                 f"{where}: v is {_described(kind, leaf)} and p {_described(call.kind, call.leaf)}; both must agree."
@@ -262,8 +263,9 @@ class NeuralField(Module):
         """
         if self.precision is None:
             raise ValueError("NeuralField.explain: the field is not built yet; call field = field.build().")
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise ValueError(f"NeuralField.explain: batch is {batch!r}; a positive int is needed.")
+        if isinstance(batch, bool) or not isinstance(batch, int) or not 0 < batch <= MAX_ENTRIES:
+            raise ValueError(f"NeuralField.explain: batch is {shown(batch)}; a positive int is needed.")
+        check_flag("NeuralField.explain", "frozen", frozen)
         stages = stages_of([self.network])
         backend = dr.backend_v(next(iter(self.values()))).name.lower()
         itemsize = 2 if self.precision == "half" and backend == "cuda" else 4
@@ -299,6 +301,7 @@ class NeuralField(Module):
             return self.encoding(parts, key)
         return list(apply([self.encoding], drnn.CoopVec(parts), key))
 
+    @recursive_repr()
     def __repr__(self) -> str:
         parts = [f"{name}={getattr(self, name)!r}" for name in ("encoding", "network", "output", "precision")]
         return "NeuralField(\n" + textwrap.indent(",\n".join(parts), "  ") + "\n)"
@@ -311,8 +314,7 @@ def storage(backend: Any, precision: str, where: str) -> tuple[type, str]:
         BackendError: no such backend here.
         ValueError: unknown names, or a precision that the backend does not have.
     """
-    if precision not in ("auto", *PRECISIONS):
-        raise ValueError(f"{where}: precision is {precision!r}; accepted are 'auto', 'half' and 'single'.")
+    check_choice(where, "precision", precision, ("auto", *PRECISIONS))
     backend = require(backend)
     if precision == "auto":
         precision = "half" if backend == "cuda" else "single"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import operator
 import os
 from dataclasses import dataclass
 from typing import Any
 
 import drjit as dr
 import numpy as np
+
+from .checks import shown, whole
 
 
 @dataclass(eq=False)
@@ -24,12 +25,12 @@ class Key:
     i)``), since Dr.Jit records a frozen function anew for every new Python int.
 
     Args:
-        seed: int in [0, 2^64) or a Dr.Jit ``UInt64`` of width 1.
-        index: the identity of each sample (a pixel, ray or path number): a Dr.Jit ``UInt32``, a NumPy array of
-            integers, or an int shared by all samples. ``None`` is the lane number ``arange(UInt32, width)``, which
-            does not exist inside virtual calls (``dr.switch``, ``dr.dispatch``, methods of instance arrays): there it
-            is an error, and an index must be passed.
-        step: int in [0, 2^32) or a Dr.Jit ``UInt32``; time, such as the training step or bounce number.
+        seed: int in [0, 2^64) or a Dr.Jit ``UInt64`` of width 1; narrower unsigned types are widened.
+        index: the identity of each sample (a pixel, ray or path number): a Dr.Jit ``UInt32`` (or ``UInt8``), a NumPy
+            array of integers, or an int shared by all samples. ``None`` is the lane number ``arange(UInt32, width)``,
+            which does not exist inside virtual calls (``dr.switch``, ``dr.dispatch``, methods of instance arrays):
+            there it is an error, and an index must be passed.
+        step: int in [0, 2^32) or a Dr.Jit ``UInt32`` (or ``UInt8``); time, such as the training step or bounce number.
 
     Raises:
         TypeError: a value that is no integer of these kinds.
@@ -104,35 +105,38 @@ class Key:
 
 
 _DRJIT = {32: dr.VarType.UInt32, 64: dr.VarType.UInt64}
+#: Unsigned types whose values are all values of the wider ones.
+_UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
 
 
 def check_word(value: Any, name: str, bits: int) -> Any:
     """``value`` as an int in [0, 2^bits), a Dr.Jit array of that type, or an error."""
     if isinstance(value, dr.ArrayBase):
-        if dr.type_v(value) != _DRJIT[bits] or dr.depth_v(value) != 1 or dr.is_tensor_v(value):
+        found = dr.type_v(value)
+        flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
+        if flat and found == _DRJIT[bits]:
+            return value
+        if not flat or _UNSIGNED.get(found, 64) > bits or found not in _UNSIGNED:
             raise TypeError(
                 f"Key: {name} is a Dr.Jit {type(value).__name__}; a UInt{bits} is needed: UInt{bits}({name})."
             )
-        return value
+        return (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
     if isinstance(value, np.ndarray) and name == "index":
-        if value.ndim != 1 or not np.issubdtype(value.dtype, np.integer):
+        if value.ndim != 1 or value.dtype.kind not in "iu":
             raise TypeError(
                 f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}; 1D integers are needed."
             )
         if value.size == 0 or int(value.min()) < 0 or int(value.max()) >= 1 << 32:
             raise ValueError("Key: a NumPy index must be non-empty with entries in [0, 2^32).")
         return value.astype(np.uint32)
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
+    number = whole(value)
+    if number is None:
         raise TypeError(
-            f"Key: {name} is {value!r} of type {type(value).__name__}; an int in [0, 2^{bits}) or a Dr.Jit UInt{bits} "
-            f"is needed."
+            f"Key: {name} is {shown(value)} of type {type(value).__name__}; an int in [0, 2^{bits}) or a Dr.Jit "
+            f"UInt{bits} is needed."
         )
     if not 0 <= number < 1 << bits:
-        raise ValueError(f"Key: {name} is {number}; an int in [0, 2^{bits}) is needed.")
+        raise ValueError(f"Key: {name} is {shown(number)}; an int in [0, 2^{bits}) is needed.")
     return number
 
 

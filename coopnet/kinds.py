@@ -8,6 +8,8 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
+from .checks import entries, shown
+
 #: A cooperative vector: element = component, sample = lane.
 COOPVEC = "CoopVec"
 #: A 2D Dr.Jit tensor of shape ``(features, samples)``.
@@ -87,13 +89,13 @@ def kind(x: Any, where: str) -> tuple[str, type]:
                 f"{where}: got a {type(x).__name__} nested {d.depth} deep; an array of arrays (2 deep) is the most."
             )
         if d.depth == 2:
-            _check_sizes(x, where)
+            check_sizes(x, where)
         if dr.width(x) == 0 or len(x) == 0:
             raise ValueError(f"{where}: got an empty array of type {type(x).__name__}.")
         return ARRAYS, leaf
     if isinstance(x, (list, tuple)):
         return ARRAYS, _kind_of_list(x, where)
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray) and not isinstance(x, (np.ma.MaskedArray, np.matrix)):  # their products are others
         if x.ndim != 2:
             raise ValueError(f"{where}: got a NumPy array of shape {x.shape}; its shape must be (features, samples).")
         if x.size == 0:
@@ -103,10 +105,11 @@ def kind(x: Any, where: str) -> tuple[str, type]:
 
 
 def _kind_of_list(x: list | tuple, where: str) -> type:
-    if not x:
+    parts = entries(where, "the input", x)
+    if not parts:
         raise ValueError(f"{where}: got an empty {type(x).__name__}.")
     leaf = None
-    for i, v in enumerate(x):
+    for i, v in enumerate(parts):
         if not isinstance(v, dr.ArrayBase) or describe(type(v)).is_tensor or describe(type(v)).depth != 1:
             raise TypeError(
                 f"{where}: entry {i} of the {type(x).__name__} is a {type(v).__name__}; every entry must be a 1D "
@@ -123,15 +126,16 @@ def _kind_of_list(x: list | tuple, where: str) -> type:
         if dr.width(v) == 0:
             raise ValueError(f"{where}: entry {i} of the {type(x).__name__} is empty.")
     assert leaf is not None
-    _check_sizes(x, where)
+    check_sizes(parts, where)
     return leaf
 
 
-def _check_sizes(parts: Any, where: str) -> None:
+def check_sizes(parts: Any, where: str) -> None:
     """Raise ``ValueError`` for arrays of different sizes: a kernel of those would abort the process."""
     sizes = {dr.width(v) for v in parts} - {1}
     if len(sizes) > 1:
-        raise ValueError(f"{where}: got arrays of different sizes, {sorted(sizes)}; all must have one size, or size 1.")
+        sizes_shown = shown(sorted(sizes))
+        raise ValueError(f"{where}: got arrays of different sizes, {sizes_shown}; all must have one size, or size 1.")
 
 
 def _name(tp: type) -> str:
@@ -143,6 +147,28 @@ def require_float(tp: type, where: str) -> None:
     ok = np.issubdtype(tp, np.floating) if issubclass(tp, np.generic) else describe(tp).is_float
     if not ok:
         raise TypeError(f"{where}: got values of type {_name(tp)}; a floating point type is needed.")
+
+
+def require_single(tp: type, where: str) -> None:
+    """Raise ``TypeError`` unless ``tp`` is a floating point type that single precision holds all values of."""
+    require_float(tp, where)
+    if dr.type_v(tp) == dr.VarType.Float64:
+        raise TypeError(
+            f"{where}: got values of type {_name(tp)}, but fields compute in single precision; convert them, as in "
+            f"Float32(x), which rounds."
+        )
+
+
+def even(parts: list) -> list:
+    """``parts``, where those of one lane beside wider ones that track gradients become as wide.
+
+    As components of a cooperative vector they would get a gradient with an entry for every lane, which Dr.Jit does not
+    add up; the adjoint of this broadcast does.
+    """
+    lanes = max(dr.width(v) for v in parts)
+    if lanes == 1:
+        return parts
+    return [v + dr.zeros(type(v), lanes) if dr.width(v) == 1 and dr.grad_enabled(v) else v for v in parts]
 
 
 def components(x: Any) -> list:

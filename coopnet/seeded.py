@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
 from typing import Any
 
 import drjit as dr
@@ -12,6 +11,7 @@ import numpy as np
 
 from . import kinds
 from .backend import require
+from .checks import check_choice, shown, whole
 from .dropout import check_probability, numpy_dtype
 from .key import inside_call
 from .philox import philox4x32
@@ -67,8 +67,7 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
     >>> y = cn.seeded_dropout(x, 0.5, seed=123, convention="triton")
     >>> rows = cn.seeded_dropout(TensorXf(m), 0.5, seed=[3, 1, 4], convention="triton")  # m of shape (3, columns)
     """
-    if convention not in CONVENTIONS:
-        raise ValueError(f"{_WHERE}: convention is {convention!r}; accepted are 'triton' and 'ztensor'.")
+    check_choice(_WHERE, "convention", convention, CONVENTIONS)
     check_probability(p, _WHERE)
     on_host = isinstance(x, np.ndarray)
     shape, leaf = _shape(x)
@@ -115,8 +114,8 @@ def _factor(p: float, leaf: type) -> float:
         factor = float(np.asarray(1 / (1 - p)).astype(dtype))
     if not math.isfinite(factor):
         raise ValueError(
-            f"{_WHERE}: p is {p!r}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {np.dtype(dtype).name} cannot hold; use "
-            f"a smaller p or single precision."
+            f"{_WHERE}: p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {np.dtype(dtype).name} cannot hold; "
+            f"use a smaller p or single precision."
         )
     return factor
 
@@ -145,25 +144,22 @@ def _numpy(value: Any, name: str) -> np.ndarray:
                 raise ValueError("out of range")
             return exact.astype(np.uint64)
         return np.asarray(value)
-    except ValueError as error:
+    except Exception as error:  # whatever NumPy says
         raise ValueError(
             f"{_WHERE}: {name} is a {type(value).__name__} that NumPy makes no array of integers in [0, 2^64) of "
-            f"({error})."
+            f"({str(error)[:80]})."
         ) from None
 
 
 def _one_seed(seed: Any) -> int:
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        number = None
-    if number is None or isinstance(seed, bool):
+    number = whole(seed)
+    if number is None:
         raise TypeError(
-            f"{_WHERE}: seed is {seed!r} of type {type(seed).__name__}; an int in [0, 2^64), or an array of integers, "
-            f"is needed."
+            f"{_WHERE}: seed is {shown(seed)} of type {type(seed).__name__}; an int in [0, 2^64), or an array of "
+            f"integers, is needed."
         )
     if not 0 <= number < 1 << 64:
-        raise ValueError(f"{_WHERE}: seed is {number}; an int in [0, 2^64) is needed.")
+        raise ValueError(f"{_WHERE}: seed is {shown(number)}; an int in [0, 2^64) is needed.")
     return number
 
 

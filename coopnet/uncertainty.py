@@ -9,6 +9,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from . import kinds
+from .checks import shown
 from .dropout import Dropout
 from .engine.modes import is_deterministic
 from .field import NeuralField
@@ -198,10 +199,11 @@ def _check(field: Any, key: Any, samples: Any) -> None:
             f"is no dropout."
         )
     if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)):
-        raise TypeError(f"{_WHERE}: samples is {samples!r} of type {type(samples).__name__}; an int is needed.")
+        raise TypeError(f"{_WHERE}: samples is {shown(samples)} of type {type(samples).__name__}; an int is needed.")
     if not 2 <= int(samples) <= 2**24:
         raise ValueError(
-            f"{_WHERE}: samples is {samples}; an int in [2, 2^24] is needed (the deviation of one pass is unknown)."
+            f"{_WHERE}: samples is {shown(samples)}; an int in [2, 2^24] is needed (the deviation of one pass is "
+            f"unknown)."
         )
     layers = list(children(field))
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in layers)  # others may draw masks, too

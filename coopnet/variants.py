@@ -96,7 +96,7 @@ def gaussian_dropout(x: Any, p: Any, key: Key | None, stream: int, identity: Any
     where = "gaussian_dropout"
     kind, leaf = kinds.kind(x, where)
     kinds.require_float(leaf, where)
-    _check_rate(p, where, schedule_width(x, kind))
+    _check_rate(p, where, schedule_width(x, kind) if is_schedule(p) else 1)
     stream = check_stream(stream, where)
     if key is not None and not isinstance(key, Key):
         raise TypeError(f"{where}: key is a {type(key).__name__}; a coopnet.Key or None is needed.")

@@ -260,7 +260,7 @@ def test_errors(ns):
     for run, error, message in [
         (lambda: cn.Embedding(0, 2), ValueError, "Embedding: count is 0; a positive int"),
         (lambda: cn.Embedding(2, True), ValueError, "Embedding: width is True"),
-        (lambda: cn.Embedding(2**20, 2**12), ValueError, r"count is 1048576 and width 4096, .* fewer than 2\^32"),
+        (lambda: cn.Embedding(2**20, 2**12), ValueError, r"1048576 x 4096 entries, 4.3e9 numbers, .* fewer than 2\^32"),
         (lambda: cn.Embedding(2, 2, -1.0), ValueError, "Embedding: init_scale is -1.0; a number of at least 0"),
         (lambda: cn.Embedding(2, 2, precision="fp16"), ValueError, "precision is 'fp16'; accepted are 'auto', 'half'"),
         (lambda: cn.Embedding(2, 2, output=None), ValueError, "output is None; accepted are 'float16', .*'table'"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import stat

@@ -128,7 +128,7 @@ def test_errors(arguments, error, message):
 
 def test_errors_of_drjit_values(ns):
     for name, bad in [
-        ("seed", ns.UInt32(1)),
+        ("seed", ns.Int64(1)),
         ("seed", ns.Float(1)),
         ("seed", ns.TensorXu64([1])),
         ("step", ns.UInt64(1)),

@@ -140,14 +140,16 @@ def room(name: str) -> list[Path]:
 
 
 # Each row may import what stands above it; philox <- key <- dropout <- nn <- field <- training, io
-GROUND = {"philox", "kinds", "opaque", "backend"}
+GROUND = {"checks", "limits", "philox", "kinds", "opaque", "backend"}
 ALLOWED = {
-    "philox": set(),
-    "kinds": set(),
+    "checks": set(),
+    "limits": {"checks"},
+    "philox": {"checks", "limits"},
+    "kinds": {"checks"},
     "registers": set(),
     "half": set(),
     "opaque": set(),
-    "backend": set(),
+    "backend": {"checks"},
     "reference": set(),
     "key": GROUND,
     "modulation": GROUND | {"key", "registers"},

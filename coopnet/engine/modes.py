@@ -7,6 +7,8 @@ import contextvars
 import warnings
 from collections.abc import Iterator
 
+from ..checks import check_choice, check_flag
+
 #: The paths by name.
 PATHS = ("auto", "spill", "banks", "builtin")
 
@@ -25,7 +27,7 @@ def deterministic(enabled: bool = True) -> Iterator[None]:
     >>> with cn.deterministic():
     ...     dr.backward(dr.mean(field(p)[0]))
     """
-    token = _deterministic.set(enabled)
+    token = _deterministic.set(check_flag("deterministic", "enabled", enabled))
     try:
         yield
     finally:
@@ -45,9 +47,7 @@ def gradient_path(name: str) -> Iterator[None]:
     >>> with cn.gradient_path("builtin"):
     ...     dr.backward(dr.mean(field(p)[0]))
     """
-    if name not in PATHS:
-        raise ValueError(f"gradient_path: name is {name!r}; accepted are {', '.join(map(repr, PATHS))}.")
-    token = _path.set(name)
+    token = _path.set(check_choice("gradient_path", "name", name, PATHS))
     try:
         yield
     finally:

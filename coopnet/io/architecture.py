@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import drjit.nn as drnn
 import numpy as np
 
+from ..checks import shown
 from ..dropout import Dropout, is_schedule
 from ..field import NeuralField
 from ..nn import (
@@ -98,7 +99,7 @@ def register(cls: _Class) -> _Class:
     ... class Residual(cn.Module): ...
     """
     if not (isinstance(cls, type) and issubclass(cls, drnn.Module)):
-        raise TypeError(f"register: cls is {cls!r}; a subclass of coopnet.Module or drjit.nn.Module is needed.")
+        raise TypeError(f"register: cls is {shown(cls)}; a subclass of coopnet.Module or drjit.nn.Module is needed.")
     if cls not in _TYPES.values():
         for name, p in _parameters(cls).items():
             if name == "type" or p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):

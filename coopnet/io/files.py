@@ -39,14 +39,16 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
     process numbers. Where there are no locks, nothing is removed.
 
     Raises:
-        TypeError, ValueError: ``path`` is no name of a file, or something is there that is no regular file (a device,
-            a FIFO, a socket), which renaming would destroy.
+        TypeError, ValueError: ``path`` is no name of a file, ``write`` no function, or something is there that is no
+            regular file (a device, a FIFO, a socket), which renaming would destroy.
         OSError: the directory is missing or not writable, or ``path`` is a directory; the message names ``path``.
         Exception: whatever ``write`` raises. ``path`` is untouched then and the temporary file is removed.
 
     >>> atomic_write("loss.png", figure.savefig)
     """
     where = "atomic_write"
+    if not callable(write):
+        raise TypeError(f"{where}: write is a {type(write).__name__}; a function of a path is needed.")
     target = writable(path, where)
     _remove_stale(target)
     temporary = _temporary(target)
@@ -104,7 +106,9 @@ def regular(path: str, where: str) -> os.stat_result:
 
 def file_name(path: Any, where: str) -> str:
     """``path`` as a string; raises ``TypeError`` or ``ValueError`` unless a file can be called so."""
-    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    text = None
+    with suppress(Exception):  # __fspath__ may be anybody's
+        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str):
         raise TypeError(f"{where}: path is a {type(path).__name__}; a string or path is needed.")
     try:

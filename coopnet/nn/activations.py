@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import drjit.nn as drnn
 
 from .. import kinds
+from ..checks import check_above, check_number, shown
 from ..engine import FUNCTIONS, evaluate_jet
 from ..engine import Activation as Stage
 from ..key import Key
 from .module import Module
+from .tangents import check_jet
 
 
 class Activation(Module):
@@ -51,6 +52,8 @@ class Activation(Module):
         return f.array(x, *self.params())
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents)
+        kinds.require_float(x.type, f"{type(self).__name__}.jvp")
         y, *moved = evaluate_jet([self.stage()], [x, *tangents], key)
         return y, moved
 
@@ -75,7 +78,7 @@ class LeakyReLU(Activation):
     function = "leaky_relu"
 
     def __init__(self, negative_slope: float = 0.01):
-        self.negative_slope = _number("LeakyReLU", "negative_slope", negative_slope)
+        self.negative_slope = check_number("LeakyReLU", "negative_slope", negative_slope)
 
     def params(self) -> tuple[float, ...]:
         return (self.negative_slope,)
@@ -107,10 +110,7 @@ class _Sharp(Activation):
     DRJIT_STRUCT = {"beta": float}
 
     def __init__(self, beta: float = 1.0):
-        name = type(self).__name__
-        self.beta = _number(name, "beta", beta)
-        if self.beta <= 0:
-            raise ValueError(f"{name}: beta is {beta!r}; a positive number is needed.")
+        self.beta = check_above(type(self).__name__, "beta", beta)
 
     def params(self) -> tuple[float, ...]:
         return (self.beta,)
@@ -175,7 +175,7 @@ class Sine(Activation):
     function = "sine"
 
     def __init__(self, omega: float = 1.0):
-        self.omega = _number("Sine", "omega", omega)
+        self.omega = check_number("Sine", "omega", omega)
 
     def params(self) -> tuple[float, ...]:
         return (self.omega,)
@@ -205,7 +205,7 @@ class Identity(Activation):
     function = "identity"
 
     def __init__(self, scale: float = 1.0, offset: float = 0.0):
-        self.scale, self.offset = _number("Identity", "scale", scale), _number("Identity", "offset", offset)
+        self.scale, self.offset = check_number("Identity", "scale", scale), check_number("Identity", "offset", offset)
 
     def params(self) -> tuple[float, ...]:
         return () if (self.scale, self.offset) == (1, 0) else (self.scale, self.offset)
@@ -213,6 +213,7 @@ class Identity(Activation):
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         if isinstance(x, drnn.CoopVec):
             return super().jvp(x, tangents, key)
+        check_jet(self, x, tangents, arrays=True)
         return self(x, key), [[v * self.scale for v in t] for t in tangents]
 
     def width(self, size: int) -> int:
@@ -231,7 +232,7 @@ ACTIVATIONS: dict[str, type[Activation]] = {
 
 def activation(value: Any, where: str) -> Activation | None:
     """An activation layer from its name, a layer, or ``None`` (also ``"none"``) for no activation."""
-    if value is None or value == "none":
+    if value is None or (isinstance(value, str) and value == "none"):
         return None
     if isinstance(value, Activation):
         return value
@@ -240,11 +241,6 @@ def activation(value: Any, where: str) -> Activation | None:
     if isinstance(value, type) and issubclass(value, Activation):
         raise ValueError(f"{where}: activation is the class {value.__name__}; pass a layer, {value.__name__}().")
     raise ValueError(
-        f"{where}: activation is {value!r}; accepted are None, an Activation layer, or one of {sorted(ACTIVATIONS)}."
+        f"{where}: activation is {shown(value)}; accepted are None, an Activation layer, or one of "
+        f"{sorted(ACTIVATIONS)}."
     )
-
-
-def _number(layer: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{layer}: {name} is {value!r}; a finite number is needed.")
-    return float(value)

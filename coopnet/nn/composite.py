@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from reprlib import recursive_repr
 from typing import Any
 
+from ..checks import check_choice, check_in_features, shown
+from ..limits import check_features, check_layers
 from .activations import Identity
 from .embedding import Embedding
-from .encodings import Encoding, check_choice, check_in_features
+from .encodings import Encoding
 
 
 class Composite(Encoding):
@@ -68,11 +71,12 @@ class Composite(Encoding):
                     f"Composite: nested[{i}] is a {type(encoding).__name__}; an Encoding, Identity or Embedding is "
                     f"needed."
                 )
+        check_layers("Composite", "the number of encodings", len(nested))
         self.nested = tuple(nested)
         self.n_dims_to_encode = self._per_encoding("n_dims_to_encode", n_dims_to_encode, 0)
         self.dims_to_encode_begin = self._per_encoding("dims_to_encode_begin", dims_to_encode_begin, 0)
         self.reduction = check_choice("Composite", "reduction", reduction, ("concatenation", "sum", "product"))
-        check_in_features("Composite", in_features)
+        check_features("Composite", "in_features", check_in_features("Composite", in_features))
         counts = self._counts()
         rest = [i for i, n in enumerate(counts) if n < 0]
         if len(rest) > 1:
@@ -87,17 +91,20 @@ class Composite(Encoding):
             )
         if not rest and self.nested and in_features < 0:
             in_features = max(begin + n for begin, n in self._ranges(-1))
-            in_features = in_features if in_features > 0 else -1
+            in_features = check_features("Composite", "in_features", in_features) if in_features > 0 else -1
         self.in_features = in_features
 
     def _per_encoding(self, name: str, value: Any, least: int) -> tuple[int, ...]:
         if value is None:
             return (-1,) * len(self.nested)
         if not isinstance(value, (list, tuple)) or len(value) != len(self.nested):
-            raise ValueError(f"Composite: {name} is {value!r}; a list of {len(self.nested)} ints, or None, is needed.")
+            raise ValueError(
+                f"Composite: {name} is {shown(value)}; a list of {len(self.nested)} ints, or None, is needed."
+            )
         for v in value:
             if isinstance(v, bool) or not isinstance(v, int) or (v < least and v != -1):
-                raise ValueError(f"Composite: {name} is {value!r}; ints of at least {least}, or -1, are needed.")
+                raise ValueError(f"Composite: {name} is {shown(value)}; ints of at least {least}, or -1, are needed.")
+            check_features("Composite", name, v)
         return tuple(value)
 
     def _counts(self) -> list[int]:
@@ -107,7 +114,8 @@ class Composite(Encoding):
             own = getattr(encoding, "in_features", -1)
             if own > 0 and n >= 0 and n not in (0, own):
                 raise ValueError(
-                    f"Composite: n_dims_to_encode[{i}] is {n}, but the encoding takes {own} coordinates: {encoding!r}."
+                    f"Composite: n_dims_to_encode[{i}] is {n}, but the encoding takes {own} coordinates: "
+                    f"{type(encoding).__name__}."
                 )
             counts.append(own if n < 0 else n)
         return counts
@@ -185,6 +193,7 @@ class Composite(Encoding):
         )
         return layer, self.width(size)
 
+    @recursive_repr()
     def __repr__(self) -> str:
         inner = "".join(textwrap.indent(f"{e!r},\n", "  ") for e in self.nested)
         arguments = ", ".join(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
+from reprlib import recursive_repr
 from typing import Any
 
-import drjit.nn as drnn
-
 from .. import kinds
+from ..checks import check_module, shown
+from ..limits import check_layers
 from .encodings import nested
 from .module import Module
 from .sequential import Parallel, Sequential
@@ -33,7 +34,7 @@ class Residual(Parallel):
     merge = "sum"
 
     def __init__(self, body: Module | None = None):
-        _check_module("Residual", "body", body)
+        check_module("Residual", "body", body)
         self.body = body  # None only while nn.pack rebuilds the tree
 
     def bodies(self) -> list[list]:
@@ -48,6 +49,7 @@ class Residual(Parallel):
             )
         return Residual(body), size
 
+    @recursive_repr()
     def __repr__(self) -> str:
         return _shown(self, {"body": self.body})
 
@@ -70,7 +72,7 @@ class Skip(Parallel):
     DRJIT_STRUCT = {"body": Module}
 
     def __init__(self, body: Module | None = None):
-        _check_module("Skip", "body", body)
+        check_module("Skip", "body", body)
         self.body = body
 
     def bodies(self) -> list[list]:
@@ -80,6 +82,7 @@ class Skip(Parallel):
         body, size, out = _alloc_body(self, self.body, dtype, size, rng)
         return Skip(body), out + size
 
+    @recursive_repr()
     def __repr__(self) -> str:
         return _shown(self, {"body": self.body})
 
@@ -105,6 +108,7 @@ class Branches(Parallel):
         result.sizes = tuple(width for _, width in pairs)
         return result, sum(result.sizes)
 
+    @recursive_repr()
     def __repr__(self) -> str:
         return _shown(self, dict(zip(self.names, self.heads, strict=True)))
 
@@ -129,15 +133,17 @@ class Heads(Sequential):
     """
 
     def __init__(self, trunk: Module | None = None, heads: Mapping[str, Module] | None = None):
-        _check_module("Heads", "trunk", trunk)
+        check_module("Heads", "trunk", trunk)
         if heads is not None and not isinstance(heads, Mapping):
             raise TypeError(f"Heads: heads is a {type(heads).__name__}; a mapping from names to modules is needed.")
-        for name, head in (heads or {}).items():
+        heads = dict(heads or {})
+        check_layers("Heads", "the number of heads", len(heads))
+        for name, head in heads.items():
             if not isinstance(name, str) or not name:
-                raise ValueError(f"Heads: a head has the name {name!r}; a non-empty string is needed.")
+                raise ValueError(f"Heads: a head has the name {shown(name)}; a non-empty string is needed.")
             if head is None:
-                raise TypeError(f"Heads: heads[{name!r}] is None; a Module instance is needed.")
-            _check_module("Heads", f"heads[{name!r}]", head)
+                raise TypeError(f"Heads: heads[{shown(name)}] is None; a Module instance is needed.")
+            check_module("Heads", f"heads[{shown(name)}]", head)
         super().__init__(*([] if trunk is None else [trunk]), Branches(heads))
 
     @property
@@ -189,13 +195,9 @@ class Heads(Sequential):
         result.layers = tuple(layers)
         return result, size
 
+    @recursive_repr()
     def __repr__(self) -> str:
         return _shown(self, {"trunk": self.trunk, **self.heads})
-
-
-def _check_module(where: str, name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, drnn.Module):
-        raise TypeError(f"{where}: {name} is a {type(value).__name__}; a Module instance is needed.")
 
 
 def _alloc_body(layer: Parallel, body: Any, dtype: type, size: int, rng: Any) -> tuple[Any, int, int]:

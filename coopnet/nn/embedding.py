@@ -9,13 +9,15 @@ import drjit.nn as drnn
 import numpy as np
 
 from .. import kinds
+from ..checks import check_choice, check_flag, check_number, check_positive, shown
 from ..engine.rows import Table, lookup
 from ..engine.stages import frozen, symbolic
 from ..key import Key
+from ..limits import check_entries, check_features
 from ..opaque import Opaque
-from .encodings import check_choice, check_number, check_positive, nested
+from .encodings import nested
 from .module import Module
-from .tangents import rebuilt
+from .tangents import check_jet, rebuilt
 
 _OUTPUTS = {"float16": dr.float16_array_t, "float32": dr.float32_array_t, "float64": dr.float64_array_t}
 
@@ -100,20 +102,17 @@ class Embedding(Module):
     ):
         self.count = check_positive("Embedding", "count", count)
         self.width = check_positive("Embedding", "width", width)
-        if count * width >= 2**32:
-            raise ValueError(
-                f"Embedding: count is {count} and width {width}, {count * width} entries; fewer than 2^32 are possible."
-            )
+        check_features("Embedding", "width", width)
+        check_entries("Embedding", "entries", (count, width), on_host=False)
         self.init_scale = check_number("Embedding", "init_scale", init_scale, 0)
         self.precision = check_choice("Embedding", "precision", precision, ("auto", "half", "single"))
         self.output = check_choice("Embedding", "output", output, (*_OUTPUTS, "table"))
         self.out_of_range = check_choice("Embedding", "out_of_range", out_of_range, ("zero", "clamp"))
-        for name, value in (("check", check), ("deterministic", deterministic)):
-            if not isinstance(value, bool):
-                raise ValueError(f"Embedding: {name} is {value!r}; True or False is needed.")
+        self.check = check_flag("Embedding", "check", check)
+        self.deterministic = check_flag("Embedding", "deterministic", deterministic)
         if not isinstance(prefix, str):
-            raise ValueError(f"Embedding: prefix is {prefix!r}; a string is needed.")
-        self.check, self.deterministic, self.prefix = check, deterministic, prefix
+            raise ValueError(f"Embedding: prefix is {shown(prefix)}; a string is needed.")
+        self.prefix = prefix
         self.table = Opaque()
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
@@ -132,6 +131,7 @@ class Embedding(Module):
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         """Rows jump from one id to the next: the derivative with respect to the id is zero."""
+        check_jet(self, x, tangents, arrays=True)
         y = self(x, key)
         zeros = [dr.zeros(type(v), dr.width(v)) for v in y]
         return y, [rebuilt(list(zeros), x) for _ in tangents]
@@ -180,6 +180,8 @@ class Embedding(Module):
         leaf = dr.array_t(dtype)
         if self.precision != "auto":
             leaf = dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
+        on_host = dr.backend_v(leaf) == dr.JitBackend.LLVM
+        check_entries("Embedding", "entries", (self.count, self.width), dr.itemsize_v(leaf), on_host)
         samples = rng.random(dr.float32_array_t(leaf), self.count * self.width)
         values = leaf(dr.fma(samples, 2 * self.init_scale, -self.init_scale))
         layer.table = Opaque(Table(dr.tensor_t(leaf)(values, (self.count, self.width))))

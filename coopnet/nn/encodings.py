@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
@@ -10,9 +9,11 @@ import drjit as dr
 import drjit.nn as drnn
 
 from .. import kinds
+from ..checks import check_in_features, check_number, check_positive, shown
 from ..key import Key
+from ..limits import MAX_OCTAVES, check_features
 from .module import Module
-from .tangents import no_rule, rebuilt, sines, triangles
+from .tangents import check_jet, no_rule, rebuilt, sines, triangles
 
 
 class Encoding(Module):
@@ -53,7 +54,7 @@ class Encoding(Module):
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind = self._check(x)
-        parts = [v.array for v in x] if kind == kinds.TENSOR else kinds.components(x)
+        parts = [v.array for v in x] if kind == kinds.TENSOR else kinds.even(kinds.components(x))
         leaf = type(parts[0])
         # high frequencies and fine levels need every bit of the coordinates, so half precision is widened
         wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
@@ -65,6 +66,7 @@ class Encoding(Module):
         return features if isinstance(x, (list, tuple)) else nested(features)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents, arrays=True)
         self._check(x)
         leaf = type(next(iter(x)))
         wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
@@ -94,6 +96,8 @@ class Encoding(Module):
         size = self.in_features if size < 0 else size
         if size < 1:
             raise ValueError(f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
+        check_features(name, "in_features", size)
+        check_features(name, "in_features", size, self.width(size))
         return size
 
     def _same_backend(self, leaf: type, own: type) -> None:
@@ -111,12 +115,10 @@ class _Octaves(Encoding):
 
     def __init__(self, octaves: int = 8, shift: float = 0.0, in_features: int = -1):
         name = type(self).__name__
-        if isinstance(octaves, bool) or not isinstance(octaves, int) or octaves < 1:
-            raise ValueError(f"{name}: octaves is {octaves!r}; a positive int is needed.")
-        if isinstance(shift, bool) or not isinstance(shift, (int, float)) or not math.isfinite(shift):
-            raise ValueError(f"{name}: shift is {shift!r}; a finite number is needed.")
-        check_in_features(name, in_features)
-        self.octaves, self.shift, self.in_features = octaves, float(shift), in_features
+        self.octaves = check_octaves(name, "octaves", octaves)
+        self.shift = check_number(name, "shift", shift)
+        self.in_features = check_in_features(name, in_features)
+        check_features(name, "octaves", octaves, self.width(abs(in_features)))
 
     def width(self, size: int) -> int:
         return 2 * self.octaves * size
@@ -126,7 +128,7 @@ class _Octaves(Encoding):
         layer = self._layer(self.octaves, self.shift)
         if kind != kinds.ARRAYS:
             return layer(x)
-        features = list(layer(drnn.CoopVec(kinds.components(x))))
+        features = list(layer(drnn.CoopVec(kinds.even(kinds.components(x)))))
         return features if isinstance(x, (list, tuple)) else nested(features)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
@@ -146,7 +148,7 @@ class Sinusoidal(_Octaves):
     :math:`2^{n} \cdot 10^{-7}` in single precision.
 
     Args:
-        octaves: number of frequencies :math:`n`.
+        octaves: number of frequencies :math:`n`, at most 128.
         shift: phase :math:`s` per octave, in periods.
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
 
@@ -160,6 +162,7 @@ class Sinusoidal(_Octaves):
     _layer = drnn.SinEncode
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents, arrays=True)
         y = self(x)
         return y, sines(y, tangents, self.octaves)
 
@@ -177,6 +180,7 @@ class Triangular(_Octaves):
     _layer = drnn.TriEncode
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents, arrays=True)
         y = self(x)
         return y, triangles(x, y, tangents, self.octaves, self.shift)
 
@@ -188,29 +192,11 @@ def nested(parts: list) -> Any:
     return getattr(sys.modules[leaf.__module__], "ArrayX" + suffix)(parts)
 
 
-def check_positive(layer: str, name: str, value: Any) -> int:
-    """``value``; raises ``ValueError`` unless it is a positive int."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{layer}: {name} is {value!r}; a positive int is needed.")
-    return value
-
-
-def check_number(layer: str, name: str, value: Any, least: float = -math.inf) -> float:
-    """``value`` as a float; raises ``ValueError`` unless it is a finite number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
-        bound = "finite number" if least == -math.inf else f"number of at least {least:g}"
-        raise ValueError(f"{layer}: {name} is {value!r}; a {bound} is needed.")
-    return float(value)
-
-
-def check_in_features(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless ``value`` is a positive int or -1."""
-    if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
-        raise ValueError(f"{name}: in_features is {value!r}; a positive int, or -1 to infer it, is needed.")
-
-
-def check_choice(where: str, name: str, value: Any, accepted: tuple[str, ...]) -> str:
-    """``value``; raises ``ValueError`` unless it is one of ``accepted``."""
-    if not isinstance(value, str) or value not in accepted:
-        raise ValueError(f"{where}: {name} is {value!r}; accepted are {', '.join(map(repr, accepted))}.")
+def check_octaves(layer: str, name: str, value: Any) -> int:
+    """``value``; raises ``ValueError`` unless it is a number of doublings that single precision can hold."""
+    if check_positive(layer, name, value) > MAX_OCTAVES:
+        raise ValueError(
+            f"{layer}: {name} is {shown(value)}; at most {MAX_OCTAVES} are possible, beyond which single precision has "
+            f"no frequencies."
+        )
     return value

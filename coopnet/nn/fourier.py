@@ -8,10 +8,12 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
+from ..checks import check_flag, check_in_features, check_number, check_positive, check_unsigned
 from ..engine.projection import project
+from ..limits import check_entries, check_features
 from ..opaque import Constant, Opaque
 from ..philox import philox4x32
-from .encodings import Encoding, check_in_features, check_number, check_positive
+from .encodings import Encoding
 
 
 class Fourier(Encoding):
@@ -63,12 +65,10 @@ class Fourier(Encoding):
     ):
         self.n_frequencies = check_positive("Fourier", "n_frequencies", n_frequencies)
         self.scale = check_number("Fourier", "scale", scale, 0)
-        if not isinstance(trained, bool):
-            raise ValueError(f"Fourier: trained is {trained!r}; True or False is needed.")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
-            raise ValueError(f"Fourier: seed is {seed!r}; an int in [0, 2^64) is needed.")
-        check_in_features("Fourier", in_features)
-        self.trained, self.seed, self.in_features = trained, seed, in_features
+        check_features("Fourier", "n_frequencies", n_frequencies, 2 * n_frequencies)
+        self.trained = check_flag("Fourier", "trained", trained)
+        self.seed = check_unsigned("Fourier", "seed", seed)
+        self.in_features = check_in_features("Fourier", in_features)
         self.frequencies: Opaque = Constant()
 
     def width(self, size: int) -> int:
@@ -104,6 +104,8 @@ class Fourier(Encoding):
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Fourier, int]:  # type: ignore[override]
         size = self._size(size)
+        # on the host in double precision, with the words that they are made of
+        check_entries("Fourier", "frequencies", (self.n_frequencies, size), 64)
         layer = Fourier(self.n_frequencies, self.scale, self.trained, self.seed, size)
         values = self.scale * normals(self.n_frequencies * size, self.seed)
         data = dr.float32_array_t(dr.array_t(dtype))(values.astype(np.float32))

@@ -7,7 +7,9 @@ from typing import Any
 
 import drjit as dr
 
-from .encodings import Encoding, check_in_features, check_positive
+from ..checks import check_in_features
+from ..limits import check_features
+from .encodings import Encoding, check_octaves
 from .tangents import sines
 
 #: Frequencies per evaluation of a sine. Doubling an angle costs less, but doubles its error.
@@ -21,9 +23,9 @@ class _Frequencies(Encoding):
 
     def __init__(self, n_frequencies: int = 12, in_features: int = -1):
         name = type(self).__name__
-        self.n_frequencies = check_positive(name, "n_frequencies", n_frequencies)
-        check_in_features(name, in_features)
-        self.in_features = in_features
+        self.n_frequencies = check_octaves(name, "n_frequencies", n_frequencies)
+        self.in_features = check_in_features(name, in_features)
+        check_features(name, "n_frequencies", n_frequencies, self.width(abs(in_features)))
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         size = self._size(size)
@@ -43,11 +45,11 @@ class Frequency(_Frequencies):
     :class:`Sinusoidal`.
 
     Args:
-        n_frequencies: number of frequencies :math:`n`.
+        n_frequencies: number of frequencies :math:`n`, at most 128.
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
 
     Raises:
-        ValueError: ``n_frequencies`` is not positive, or the number of coordinates is another.
+        ValueError: ``n_frequencies`` is out of range, or the number of coordinates is another.
 
     >>> field = cn.NeuralField(cn.Frequency(10, in_features=3), cn.MLP(out_features=4)).build()
     """
@@ -81,11 +83,11 @@ class TriangleWave(_Frequencies):
     waves apart, where the derivative jumps between :math:`\pm 2^{i+1}`.
 
     Args:
-        n_frequencies: number of frequencies :math:`n`.
+        n_frequencies: number of frequencies :math:`n`, at most 128.
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
 
     Raises:
-        ValueError: ``n_frequencies`` is not positive, or the number of coordinates is another.
+        ValueError: ``n_frequencies`` is out of range, or the number of coordinates is another.
 
     >>> field = cn.NeuralField(cn.TriangleWave(12, in_features=3), cn.MLP(out_features=4)).build()
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checks import check_choice
 from ..engine.grid import Grid as Engine
 from ..opaque import Opaque
-from .encodings import check_choice
 from .lattice import INTERPOLATIONS, Lattice, check_dimension
 
 
@@ -97,13 +97,14 @@ class Grid(Lattice):
             init_scale,
         )
 
+    def _growth(self) -> float:
+        if self.per_level_scale is None and self.storage == "dense" and self.n_levels > 1:
+            return max(1.0, (256 / self.base_resolution) ** (1 / (self.n_levels - 1)))
+        return super()._growth()
+
     def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
         check_dimension("Grid", size)
-        if options["per_level_scale"] is None:
-            growth = 2.0
-            if self.storage == "dense" and self.n_levels > 1:
-                growth = max(1.0, (256 / self.base_resolution) ** (1 / (self.n_levels - 1)))
-            options["per_level_scale"] = growth
+        options["per_level_scale"] = self._growth()
         return Engine(
             leaf, size, storage=self.storage, interpolation=self.interpolation, multiple=8, rng=rng, **options
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checks import check_choice
 from ..engine.grid import Grid as Engine
 from ..opaque import Opaque
-from .encodings import check_choice
 from .lattice import INTERPOLATIONS, Lattice, check_dimension
 
 

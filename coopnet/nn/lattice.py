@@ -7,9 +7,11 @@ from typing import Any
 
 import drjit as dr
 
+from ..checks import check_in_features, check_number, check_positive, shown
 from ..engine import grid_tangents, only
+from ..limits import MAX_ENTRIES, check_entries, check_features
 from ..opaque import Opaque
-from .encodings import Encoding, check_in_features, check_number, check_positive
+from .encodings import Encoding
 
 INTERPOLATIONS = ("linear", "smoothstep", "nearest")
 
@@ -41,8 +43,7 @@ class Lattice(Encoding):
         init_scale: float = 1e-4,
     ):
         where = type(self).__name__
-        check_in_features(where, in_features)
-        self.in_features = in_features
+        self.in_features = check_in_features(where, in_features)
         self.n_levels = check_positive(where, "n_levels", n_levels)
         self.n_features_per_level = check_positive(where, "n_features_per_level", n_features_per_level)
         self.hashmap_size = check_positive(where, "hashmap_size", hashmap_size)
@@ -56,6 +57,9 @@ class Lattice(Encoding):
             per_level_scale = check_number(where, "per_level_scale", per_level_scale, 1)
         self.per_level_scale = per_level_scale
         self.init_scale = check_number(where, "init_scale", init_scale, 0)
+        check_features(where, "n_levels", n_levels, self.width(1))
+        if hashmap_size > MAX_ENTRIES:
+            raise ValueError(f"{where}: hashmap_size is {shown(hashmap_size)}; fewer than 2^32 are possible.")
         self.grid = Opaque()
 
     def width(self, size: int) -> int:
@@ -89,16 +93,18 @@ class Lattice(Encoding):
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         size = self._size(size)
         layer = type(self)(**{name: getattr(self, name) for name in self._FIELDS} | {"in_features": size})
-        self._check_levels(size)
+        self._check_levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM)
         options = {name: getattr(self, name) for name in Lattice._FIELDS[1:]}
         layer.grid = Opaque(self._make(dr.float32_array_t(dr.array_t(dtype)), size, options, rng))
         return layer, self.width(size)
 
-    def _check_levels(self, size: int) -> None:
-        """Raise ``ValueError`` for levels too fine to number their cells, or more parameters than an array holds."""
-        name = type(self).__name__
-        # a dense grid that chooses its growth itself is never too large
-        growth = self.per_level_scale or (1.0 if self.storage == "dense" else 2.0)
+    def _growth(self) -> float:
+        """How much finer a level is than the one before."""
+        return self.per_level_scale or 2.0
+
+    def _check_levels(self, size: int, on_host: bool) -> None:
+        """Raise ``ValueError`` for levels too fine to number their cells, or more parameters than there is room for."""
+        name, growth = type(self).__name__, self._growth()
         finest = math.log2(self.base_resolution) + math.log2(growth) * (self.n_levels - 1)
         if finest >= 31:
             raise ValueError(
@@ -107,12 +113,9 @@ class Lattice(Encoding):
             )
         sides = [self.base_resolution * growth**level for level in range(self.n_levels)]
         vertices = [2.0 ** min(64, size * math.log2(side)) for side in sides]
-        hashed = sum(min(n, self.hashmap_size) for n in vertices) * self.n_features_per_level
-        if self.storage == "hash" and hashed >= 2**32:
-            raise ValueError(
-                f"{name}: these {self.n_levels} levels take about {hashed:.2g} parameters, but an array holds fewer "
-                f"than 2^32; use fewer levels or a smaller hashmap_size."
-            )
+        most = {"hash": self.hashmap_size, "tiled": vertices[0], "dense": math.inf}[self.storage]
+        entries = round(sum(min(n, most) for n in vertices))
+        check_entries(name, f"features in {self.n_levels} levels", (entries, self.n_features_per_level), 4, on_host)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._FIELDS)})"

@@ -11,10 +11,13 @@ import drjit.nn as drnn
 import numpy as np
 
 from .. import kinds
+from ..checks import check_choice, check_flag, check_in_features, check_number
 from ..engine import Affine, Layout, evaluate, evaluate_jet
 from ..key import Key
+from ..limits import check_entries, check_features
 from ..opaque import Constant
 from .module import Module
+from .tangents import check_jet
 
 
 class Linear(drnn.Linear, Module):
@@ -62,13 +65,10 @@ class Linear(drnn.Linear, Module):
         gain: float = 1.0,
     ):
         for name, value in (("in_features", in_features), ("out_features", out_features)):
-            if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
-                raise ValueError(f"Linear: {name} is {value!r}; a positive int, or -1 to infer it, is needed.")
+            check_features("Linear", name, check_in_features("Linear", value, name))
         check_init("Linear", init)
-        if isinstance(gain, bool) or not isinstance(gain, (int, float)) or not math.isfinite(gain):
-            raise ValueError(f"Linear: gain is {gain!r}; a finite number is needed.")
-        super().__init__(in_features, out_features, bool(bias))
-        self.init, self.gain = init, float(gain)
+        super().__init__(in_features, out_features, check_flag("Linear", "bias", bias))
+        self.init, self.gain = init, check_number("Linear", "gain", gain)
         self.layout = Constant()
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
@@ -95,6 +95,7 @@ class Linear(drnn.Linear, Module):
         return y if self.bias is None else y + dr.reshape(self.bias, (self.bias.shape[0], 1))
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents)
         check_packed(self)
         check_input(self, len(x), x.type)
         y, *moved = evaluate_jet([stage(self)], [x, *tangents], key)
@@ -111,6 +112,8 @@ class Linear(drnn.Linear, Module):
         if n_in < 1:
             raise ValueError("Linear: in_features is -1 and the size of the input is unknown; call alloc(dtype, size).")
         n_out = n_in if n_out < 0 else n_out
+        on_host = dr.backend_v(dtype) == dr.JitBackend.LLVM
+        check_entries("Linear", "weights", (n_out, n_in), dr.itemsize_v(dtype), on_host)
         layer = Linear(n_in, n_out, bias, self.init, self.gain)
         numbers = _initial(self.init, self.gain, dr.float32_array_t(dr.array_t(dtype)), n_in, n_out, rng)
         weights = dtype(dr.array_t(dtype)(numbers), (n_out, n_in))
@@ -146,8 +149,7 @@ INITS: dict[str, tuple[str, Callable[[int, int], float]]] = {
 
 def check_init(where: str, value: Any) -> None:
     """Raise ``ValueError`` unless ``value`` names an initialization."""
-    if not isinstance(value, str) or value not in INITS:
-        raise ValueError(f"{where}: init is {value!r}; accepted are {sorted(INITS)}.")
+    check_choice(where, "init", value, tuple(INITS))
 
 
 def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any) -> Any:

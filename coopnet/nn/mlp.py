@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checks import check_flag, check_in_features, shown
 from ..dropout import Dropout, check_rate, is_schedule
+from ..limits import check_features, check_layers
 from .activations import Sine
 from .activations import activation as as_activation
 from .linear import Linear, check_init
@@ -52,10 +54,18 @@ class MLP(Sequential):
     ):
         for name, value in (("width", width), ("depth", depth)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (name == "width"):
-                raise ValueError(f"MLP: {name} is {value!r}; an int of at least {int(name == 'width')} is needed.")
+                raise ValueError(f"MLP: {name} is {shown(value)}; an int of at least {int(name == 'width')} is needed.")
+        for name, value in (("in_features", in_features), ("out_features", out_features)):
+            check_in_features("MLP", value, name)
+        for name, value in (("in_features", in_features), ("out_features", out_features), ("width", width)):
+            check_features("MLP", name, value)
         check_rate(dropout, 16, "MLP")
+        check_flag("MLP", "bias", bias)
+        check_flag("MLP", "zero_last", zero_last)
         check_init("MLP", init)
-        hidden = as_activation(activation, "MLP")
+        hidden, output = as_activation(activation, "MLP"), as_activation(output_activation, "MLP")
+        each = 1 + (hidden is not None) + (is_schedule(dropout) or dropout > 0)
+        check_layers("MLP", "depth", depth, depth * each + 1 + (output is not None))
         gain = 1 / hidden.omega if init == "siren" and isinstance(hidden, Sine) and hidden.omega else 1.0
         layers: list[Any] = []
         n_in = in_features
@@ -69,6 +79,6 @@ class MLP(Sequential):
             n_in = width
         last = "zero" if zero_last else "siren_first" if init == "siren" and depth == 0 else init
         layers.append(Linear(n_in, out_features, bias, last, gain if depth and not zero_last else 1.0))
-        if (layer := as_activation(output_activation, "MLP")) is not None:
-            layers.append(layer)
+        if output is not None:
+            layers.append(output)
         super().__init__(*layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import drjit as dr
@@ -10,10 +10,12 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..backend import require
+from ..checks import entries, shown
 from ..dropout import Dropout
 from ..key import Key
+from ..limits import MAX_ENTRIES, check_entries, check_layers
 from ..opaque import Constant, Opaque
-from .parameters import find, to_numpy, write
+from .parameters import check_acyclic, find, listed, logical_shape, parameters, storage_of, to_numpy, write
 from .report import Report, report
 
 
@@ -56,8 +58,9 @@ class Module(drnn.Module):
             rng: ``dr.rng(seed)`` for the initial weights; a fixed seed if ``None``.
 
         Raises:
-            TypeError: ``dtype`` is no differentiable floating point tensor type.
-            ValueError: layers whose widths don't fit together.
+            TypeError: ``dtype`` is no differentiable floating point tensor type; ``rng`` is no generator.
+            ValueError: layers whose widths don't fit together; a network that contains itself; weights that there is
+                no room for (``coopnet.limits``).
             BackendError: the backend of ``dtype`` is missing.
 
         >>> net = cn.MLP(out_features=3).alloc(TensorXf, size=2, rng=dr.rng(seed=1))
@@ -65,19 +68,23 @@ class Module(drnn.Module):
         name = type(self).__name__
         if not (isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)):
             raise TypeError(
-                f"{name}.alloc: dtype is {dtype!r}; a tensor type such as drjit.llvm.ad.TensorXf is needed."
+                f"{name}.alloc: dtype is {shown(dtype)}; a tensor type such as drjit.llvm.ad.TensorXf is needed."
             )
         if not dr.is_float_v(dtype) or not dr.is_diff_v(dtype):
             raise TypeError(
                 f"{name}.alloc: dtype is {dtype.__module__}.{dtype.__name__}; a floating point tensor type of "
                 f"drjit.llvm.ad or drjit.cuda.ad is needed."
             )
-        if isinstance(size, bool) or not isinstance(size, int) or size == 0 or size < -1:
-            raise ValueError(f"{name}.alloc: size is {size!r}; a positive number of input features, or -1, is needed.")
+        if isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or 0 < size <= MAX_ENTRIES):
+            raise ValueError(
+                f"{name}.alloc: size is {shown(size)}; a positive number of input features, or -1, is needed."
+            )
+        if rng is not None and not isinstance(rng, dr.random.Generator):
+            raise TypeError(f"{name}.alloc: rng is a {type(rng).__name__}; dr.rng(seed), or None, is needed.")
         require(dtype)
+        check_network(self, f"{name}.alloc")
         net, _ = self._alloc(dtype, size, dr.rng(seed=0x100000000) if rng is None else rng)
-        connect_dropouts(net)
-        return net
+        return allocated(net, f"{name}.alloc")
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         r"""The output and its forward derivatives: ``(y, [J t for t in tangents])`` with the Jacobian ``J`` at ``x``.
@@ -158,24 +165,29 @@ class Module(drnn.Module):
         _collect(self, getattr(self, "prefix", ""), slots)
         return slots
 
+    def _slot(self, key: Any) -> tuple[Any, str, bool]:
+        slots = self._slots()
+        if not isinstance(key, str) or key not in slots:
+            raise KeyError(
+                f"{type(self).__name__}: there is no parameter {shown(key)}; the network has {listed(slots)}."
+            )
+        return slots[key]
+
     def __getitem__(self, key: str) -> Any:
-        owner, attribute, _ = self._slots()[key]
+        owner, attribute, _ = self._slot(key)
         return getattr(owner, attribute)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        owner, attribute, in_place = self._slots()[key]
+        owner, attribute, in_place = self._slot(key)
         current = getattr(owner, attribute)
-        if dr.shape(value) != dr.shape(current):
-            raise ValueError(
-                f"{type(self).__name__}: parameter {key!r} has shape {tuple(dr.shape(current))}, but the new value has "
-                f"shape {tuple(dr.shape(value))}."
-            )
-        if type(value) is not type(current):
-            value = type(current)(value)
+        value = _as_parameter(value, current, f"{type(self).__name__}: parameter {shown(key)}")
         if in_place:
             current[:] = value  # the layers' views point at this very array
         else:
             setattr(owner, attribute, value)
+
+    def __delitem__(self, key: str) -> None:
+        raise TypeError(f"{type(self).__name__}: parameters cannot be deleted.")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._slots())
@@ -184,15 +196,30 @@ class Module(drnn.Module):
         return len(self._slots())
 
     def __contains__(self, key: object) -> bool:
-        return key in self._slots()
+        return isinstance(key, str) and key in self._slots()
 
     def __bool__(self) -> bool:
         return True  # as a mapping without entries, a layer that has no parameters (yet) would count as none
 
-    def update(self, other: Any = (), /, **parameters: Any) -> None:  # type: ignore[override]
-        """Push values into the parameters of the same name; a mapping may hold those of other networks, too.
+    # mappings compare their values, which arrays do entry by entry; layers without parameters would all be equal
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
-        ``KeyError`` and ``ValueError`` for pairs and keywords of unknown name or another shape.
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def update(self, other: Any = (), /, **parameters: Any) -> None:  # type: ignore[override]
+        """Push values into the parameters of the same name.
+
+        Args:
+            other: a mapping, such as an optimizer, which may hold those of other networks, too; or pairs of name and
+                value.
+            parameters: values by name.
+
+        Raises:
+            KeyError: a pair or keyword of unknown name.
+            ValueError: a value of another shape.
+            TypeError: ``other`` is something else; a value that is no array of real numbers.
 
         >>> field.update(opt)
         """
@@ -201,13 +228,55 @@ class Module(drnn.Module):
                 if key in other:
                     self[key] = other[key]
         else:
-            for key, value in other:
+            for key, value in _pairs(other, f"{type(self).__name__}.update"):
                 self[key] = value
         for key, value in parameters.items():
             self[key] = value
 
 
-def _collect(owner: Any, prefix: str, slots: dict) -> None:
+def _pairs(other: Any, where: str) -> list[tuple[Any, Any]]:
+    """``other`` as pairs of name and value, or ``TypeError``."""
+    found = None
+    if isinstance(other, Iterable) and not isinstance(other, (str, bytes, dr.ArrayBase, np.ndarray)):
+        found = entries(where, "the argument", other)
+        if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in found):
+            found = None
+    if found is None:
+        raise TypeError(f"{where}: got {shown(other)}; a mapping, or pairs of name and value, are needed.")
+    return [(key, value) for key, value in found]
+
+
+def _as_parameter(value: Any, current: Any, what: str) -> Any:
+    """``value`` in the type of the parameter ``current``; raises unless it has its shape and holds real numbers."""
+    if isinstance(value, (list, tuple)):  # dr.shape() follows those that contain themselves for ever
+        try:
+            value = np.asarray(value)
+        except Exception:
+            raise TypeError(f"{what}: the new value is {shown(value)}; an array of real numbers is needed.") from None
+    if isinstance(value, np.ndarray):
+        shape, real = value.shape, value.dtype.kind in "fiu"
+    elif isinstance(value, dr.ArrayBase):
+        special = dr.is_mask_v(value) or dr.is_special_v(value) or not dr.is_jit_v(value)
+        shape, real = tuple(dr.shape(value)), not special
+    else:
+        raise TypeError(f"{what}: the new value is {shown(value)}; an array of real numbers is needed.")
+    if not real:
+        kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise TypeError(f"{what}: the new value holds {kind}; real numbers are needed.")
+    if shape != tuple(dr.shape(current)):
+        raise ValueError(f"{what} has shape {tuple(dr.shape(current))}, but the new value has shape {shape}.")
+    if isinstance(value, dr.ArrayBase) and dr.backend_v(value) != dr.backend_v(current):
+        raise TypeError(
+            f"{what} lives on the {dr.backend_v(current).name} backend, but the new value on "
+            f"{dr.backend_v(value).name}; convert it by way of NumPy."
+        )
+    return value if type(value) is type(current) else type(current)(value)
+
+
+def _collect(owner: Any, prefix: str, slots: dict, above: tuple = ()) -> None:
+    check_acyclic(owner, above)
+    above = (*above, owner)
+
     def name(part: str) -> str:
         return f"{prefix}.{part}" if prefix else part
 
@@ -223,19 +292,47 @@ def _collect(owner: Any, prefix: str, slots: dict) -> None:
         elif isinstance(value, (tuple, list)):
             for i, item in enumerate(value):
                 if isinstance(item, drnn.Module):
-                    _collect(item, name(f"{field}.{i}"), slots)
+                    _collect(item, name(f"{field}.{i}"), slots, above)
         elif isinstance(value, drnn.Module):
-            _collect(value, name(field), slots)
+            _collect(value, name(field), slots, above)
 
 
-def children(module: Any) -> Iterator[Any]:
-    """All layers inside ``module``, itself first, in evaluation order."""
+def children(module: Any, above: tuple = ()) -> Iterator[Any]:
+    """All layers inside ``module``, itself first, in evaluation order.
+
+    Raises ``ValueError`` for one that contains itself.
+    """
+    check_acyclic(module, above)
     yield module
+    for layer in _inside(module):
+        yield from children(layer, (*above, module))
+
+
+def _inside(module: Any) -> Iterator[Any]:
+    """The layers that ``module`` itself holds."""
     for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
         value = getattr(module, field, None)
         for item in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(item, drnn.Module):
-                yield from children(item)
+                yield item
+
+
+def check_network(module: Any, where: str) -> None:
+    """Raise ``ValueError`` for a network that contains itself or has too many layers."""
+    check_layers(where, "the number of layers", sum(1 for m in children(module) if next(_inside(m), None) is None))
+
+
+def allocated(module: Any, where: str) -> Any:
+    """``module``, freshly allocated: dropouts numbered; raises ``ValueError`` if all its parameters have no room."""
+    entries, itemsize, on_host = 0, 2, False
+    for _, owner, attribute in parameters(module):
+        stored = storage_of(owner, attribute)
+        entries += int(np.prod(logical_shape(owner, attribute)))
+        itemsize = max(itemsize, dr.itemsize_v(stored))
+        on_host |= dr.backend_v(stored) == dr.JitBackend.LLVM
+    check_entries(where, "parameters", (entries,), itemsize, on_host)
+    connect_dropouts(module)
+    return module
 
 
 def connect_dropouts(module: Any) -> None:

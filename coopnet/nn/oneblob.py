@@ -7,7 +7,9 @@ from typing import Any
 
 import drjit as dr
 
-from .encodings import Encoding, check_in_features, check_positive
+from ..checks import check_in_features, check_positive
+from ..limits import check_features
+from .encodings import Encoding
 
 
 class OneBlob(Encoding):
@@ -39,8 +41,8 @@ class OneBlob(Encoding):
 
     def __init__(self, n_bins: int = 16, in_features: int = -1):
         self.n_bins = check_positive("OneBlob", "n_bins", n_bins)
-        check_in_features("OneBlob", in_features)
-        self.in_features = in_features
+        self.in_features = check_in_features("OneBlob", in_features)
+        check_features("OneBlob", "n_bins", n_bins, self.width(abs(in_features)))
 
     def width(self, size: int) -> int:
         return self.n_bins * size

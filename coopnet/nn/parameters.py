@@ -14,6 +14,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
+from ..checks import shown
 from ..engine import Layout
 from ..opaque import Constant, Opaque
 
@@ -21,8 +22,19 @@ from ..opaque import Constant, Opaque
 NUMPY_TYPES = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, dr.VarType.Float64: np.float64}
 
 
-def parameters(module: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+def check_acyclic(module: Any, above: tuple) -> None:
+    """Raise ``ValueError`` if ``module`` is among the ones that contain it, ``above``."""
+    if any(m is module for m in above):
+        raise ValueError(
+            f"{type(above[0]).__name__}: the network contains itself, through a {type(module).__name__}; layers may "
+            f"not hold what holds them."
+        )
+
+
+def parameters(module: Any, prefix: str = "", above: tuple = ()) -> Iterator[tuple[str, Any, str]]:
     """``(name, owner, attribute)`` of every parameter: a tensor, a view of packed weights, or a flat array."""
+    check_acyclic(module, above)
+    above = (*above, module)
     for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
         value = getattr(module, field, None)
         name = f"{prefix}{field}"
@@ -34,9 +46,9 @@ def parameters(module: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
         elif isinstance(value, (tuple, list)):
             for i, item in enumerate(value):
                 if isinstance(item, drnn.Module):
-                    yield from parameters(item, f"{name}.{i}.")
+                    yield from parameters(item, f"{name}.{i}.", above)
         elif isinstance(value, drnn.Module):
-            yield from parameters(value, f"{name}.")
+            yield from parameters(value, f"{name}.", above)
 
 
 def logical_shape(owner: Any, attribute: str) -> tuple[int, ...]:
@@ -115,25 +127,29 @@ def find(module: Any, name: Any, where: str) -> tuple[str, Any, str]:
     """
     if not isinstance(name, str):
         raise TypeError(f"{where}: name is a {type(name).__name__}; a string such as 'layers.0.weights' is needed.")
+    name = str.__str__(name)  # a plain one
     known = {found[0]: found for found in parameters(module)}
     plural = f"{name}s" if name.split(".")[-1] == "weight" else name
     for candidate in (name, plural, f"network.{plural}"):
         if candidate in known:
             return known[candidate]
-    raise ValueError(f"{where}: there is no parameter {name!r}; the network has {listed(known)}.")
+    raise ValueError(f"{where}: there is no parameter {shown(name)}; the network has {listed(known)}.")
 
 
 def listed(names: Any) -> str:
     """Names for an error message."""
     names = list(names)
-    some = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    some = ", ".join(map(str, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     return some or "none: call alloc() or build() first"
 
 
 def write(name: str, owner: Any, attribute: str, value: Any, where: str = "set_matrix") -> None:
     """Replace the value of a parameter by NumPy's ``value``, in place; see :meth:`Module.set_matrix`."""
-    array = np.asarray(value)
     shape = logical_shape(owner, attribute)
+    try:
+        array = np.asarray(value)
+    except Exception:
+        raise TypeError(f"{where}: the new value of {name} is {shown(value)}; real numbers are needed.") from None
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{where}: the new value of {name} holds {array.dtype}; real numbers are needed.")
     if array.shape != shape:

@@ -7,6 +7,9 @@ from typing import Any
 from ..engine.grid import Permutohedral as Engine
 from .lattice import Lattice
 
+#: Most coordinates: every level sorts them, which takes operations in proportion to their square.
+MAX_DIMENSION = 64
+
 
 class Permutohedral(Lattice):
     r"""Multiresolution lattice of simplices (Rosu and Behnke 2023, *PermutoSDF*; ``drjit.nn.PermutoEncoding``).
@@ -22,7 +25,7 @@ class Permutohedral(Lattice):
     :class:`HashGrid`.
 
     Args:
-        in_features: number of coordinates :math:`d`; -1 takes it from ``alloc``.
+        in_features: number of coordinates :math:`d`, at most 64; -1 takes it from ``alloc``.
         n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, init_scale: see
             :class:`HashGrid`.
 
@@ -36,4 +39,6 @@ class Permutohedral(Lattice):
     """
 
     def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
+        if size > MAX_DIMENSION:
+            raise ValueError(f"Permutohedral: in_features is {size}; at most {MAX_DIMENSION} coordinates are possible.")
         return Engine(leaf, size, rng=rng, **options)

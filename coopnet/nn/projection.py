@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -13,10 +14,13 @@ import numpy as np
 
 from .. import kinds
 from ..backend import require
+from ..checks import check_in_features, check_positive, check_unsigned, is_number, shown
 from ..engine.operation import pin_batch_size
 from ..key import Key
+from ..limits import MAX_ENTRIES, check_entries, check_features
 from ..philox import philox4x32
-from .encodings import Encoding, check_in_features, nested
+from .encodings import Encoding, nested
+from .tangents import check_jet
 
 #: Word 3 of every counter: a stream that neither dropouts nor samples use.
 STREAM = 0xFFFFFFFF
@@ -66,8 +70,8 @@ class SparseProjection(Encoding):
     The gradient is the product with the transpose, which is drawn in the same way.
 
     Args:
-        in_features: features of a sample; -1 takes them from ``alloc`` or the input.
-        out_features: features after the projection.
+        in_features: features of a sample, fewer than 2^32; -1 takes them from ``alloc`` or the input.
+        out_features: features after the projection, at most 65535.
         density: share of nonzero entries, in (2^-32, 1].
         seed: int in [0, 2^64).
 
@@ -87,18 +91,14 @@ class SparseProjection(Encoding):
     DRJIT_STRUCT = {"in_features": int, "out_features": int, "density": float, "seed": int}
 
     def __init__(self, in_features: int = -1, out_features: int = 64, density: float = 1 / 3, seed: int = 0):
-        check_in_features("SparseProjection", in_features)
-        if isinstance(out_features, bool) or not isinstance(out_features, int) or out_features < 1:
-            raise ValueError(f"SparseProjection: out_features is {out_features!r}; a positive int is needed.")
-        if isinstance(density, bool) or not isinstance(density, (int, float)) or not 2**-32 < density <= 1:
-            raise ValueError(f"SparseProjection: density is {density!r}; a number in (2^-32, 1] is needed.")
-        try:
-            number = -1 if isinstance(seed, bool) else operator.index(seed)
-        except TypeError:
-            number = -1
-        if not 0 <= number < 1 << 64:
-            raise ValueError(f"SparseProjection: seed is {seed!r}; an int in [0, 2^64) is needed.")
-        self.in_features, self.out_features, self.density, self.seed = in_features, out_features, float(density), number
+        where = "SparseProjection"
+        if check_in_features(where, in_features) > MAX_ENTRIES:  # a tensor may have more rows than a vector components
+            raise ValueError(f"{where}: in_features is {shown(in_features)}; fewer than 2^32 are possible.")
+        check_features(where, "out_features", check_positive(where, "out_features", out_features))
+        if not is_number(density) or not 2**-32 < density <= 1:
+            raise ValueError(f"{where}: density is {shown(density)}; a number in (2^-32, 1] is needed.")
+        self.in_features, self.out_features, self.density = in_features, out_features, float(density)
+        self.seed = check_unsigned(where, "seed", seed)
 
     def width(self, size: int) -> int:
         return self.out_features
@@ -107,6 +107,7 @@ class SparseProjection(Encoding):
         return self._apply(x, False)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents, arrays=True)
         return self(x), [self(t) for t in tangents]
 
     def transpose(self, y: Any) -> Any:
@@ -121,10 +122,9 @@ class SparseProjection(Encoding):
     def matrix(self, dtype: Any = np.float32) -> np.ndarray:
         """The matrix ``(out_features, in_features)`` in NumPy's ``float32`` or ``float64``, to check against."""
         n_in = self._known("matrix")
-        if np.dtype(dtype) not in (np.float32, np.float64):
-            raise ValueError(f"SparseProjection.matrix: dtype is {dtype!r}; accepted are float32 and float64.")
-        scale = np.dtype(dtype).type(self._scale)
-        return signs(self._threshold, self.seed, self.out_features, 0, n_in).astype(dtype) * scale
+        wide = _float_type(dtype)
+        check_entries("SparseProjection.matrix", "entries", (self.out_features, n_in), 8 * wide.itemsize)
+        return signs(self._threshold, self.seed, self.out_features, 0, n_in).astype(wide) * wide.type(self._scale)
 
     @property
     def _threshold(self) -> int:
@@ -149,10 +149,12 @@ class SparseProjection(Encoding):
         if takes not in (-1, size):
             raise ValueError(f"{where}: the input has {size} features, but the projection takes {takes}.")
         n_in = self.in_features if transposed else size
+        columns = kinds.samples(x, kind)
+        on_host = kind == kinds.NUMPY or dr.backend_v(leaf) == dr.JitBackend.LLVM
+        check_entries(where, "results", (n_in if transposed else self.out_features, columns), 4, on_host)
         if kind == kinds.NUMPY:
             return self._numpy(x, n_in, transposed)
         require(leaf)
-        columns = kinds.samples(x, kind)
         if kind != kinds.TENSOR:
             # the adjoint of a broadcast is a sum, which Dr.Jit sees to here
             parts = [v if dr.width(v) == columns else v + dr.zeros(leaf, columns) for v in kinds.components(x)]
@@ -199,11 +201,20 @@ class SparseProjection(Encoding):
         return (y * scale).astype(x.dtype)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[SparseProjection, int]:  # type: ignore[override]
-        size = self._size(size)
+        if size > 0 and self.in_features > 0 and size != self.in_features:
+            raise ValueError(f"SparseProjection: in_features is {self.in_features}, but the input has {size} features.")
+        size = self._known("alloc") if size < 0 else size
         return SparseProjection(size, self.out_features, self.density, self.seed), self.out_features
 
     def __repr__(self) -> str:
         return f"SparseProjection({', '.join(f'{name}={getattr(self, name)}' for name in self._FIELDS)})"
+
+
+def _float_type(dtype: Any) -> np.dtype:
+    with contextlib.suppress(Exception):  # whatever NumPy makes of it
+        if np.dtype(dtype) in (np.float32, np.float64):
+            return np.dtype(dtype)
+    raise ValueError(f"SparseProjection.matrix: dtype is {shown(dtype)}; accepted are float32 and float64.")
 
 
 # ---- The matrix on the host --------------------------------------------------------------------------------

@@ -5,22 +5,26 @@ from __future__ import annotations
 import functools
 import textwrap
 from collections.abc import Callable, Iterator
+from reprlib import recursive_repr
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
 from .. import kinds
+from ..checks import shown
 from ..dropout import Dropout
 from ..engine import Fork, Mask, Noise, evaluate, evaluate_jet
 from ..key import Key
+from ..limits import check_layers
 from ..variants import DropPath, GaussianDropout
 from .activations import Activation
 from .encodings import nested
 from .linear import check_input, check_packed
 from .linear import stage as linear_stage
 from .module import Module
-from .tangents import jvp
+from .parameters import check_acyclic
+from .tangents import check_jet, jvp
 
 
 class Sequential(Module):
@@ -45,15 +49,19 @@ class Sequential(Module):
     DRJIT_STRUCT = {"layers": tuple, "prefix": str}
 
     def __init__(self, *layers: Any, prefix: str = ""):
+        check_layers("Sequential", "the number of layers", len(layers))
         for i, layer in enumerate(layers):
             if not isinstance(layer, drnn.Module):
                 raise TypeError(f"Sequential: layer {i} is a {type(layer).__name__}; a Module instance is needed.")
+        if not isinstance(prefix, str):
+            raise TypeError(f"Sequential: prefix is {shown(prefix)}; a string is needed.")
         self.layers, self.prefix = layers, prefix
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         return apply(self.layers, x, key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents)
         return apply_jvp(self.layers, x, tangents, key)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
@@ -63,6 +71,7 @@ class Sequential(Module):
             layers.append(layer)
         return Sequential(*layers, prefix=self.prefix), size
 
+    @recursive_repr()
     def __repr__(self) -> str:
         return f"{type(self).__name__}(\n" + textwrap.indent(",\n".join(map(repr, self.layers)), "  ") + "\n)"
 
@@ -100,14 +109,11 @@ class Parallel(Module):
         kinds.require_float(leaf, name)
         if kind == kinds.NUMPY:
             raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
-        if kind == kinds.COOPVEC and self.stage() is not None:
-            return apply([self], x, key)
-        return self.parallel(x, key)
+        return apply([self], x, key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        if self.stage() is not None:
-            return apply_jvp([self], x, tangents, key)
-        return self.parallel_jvp(x, tangents, key)
+        check_jet(self, x, tangents)
+        return apply_jvp([self], x, tangents, key)
 
     def parallel_jvp(self, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
         """:meth:`parallel` on the ``CoopVec`` ``x``, with forward derivatives in the directions ``tangents``."""
@@ -131,11 +137,12 @@ class Parallel(Module):
         return nested(joined)
 
 
-def flatten(layers: Any) -> Iterator[Any]:
+def flatten(layers: Any, above: tuple = ()) -> Iterator[Any]:
     """The layers inside nested containers, in evaluation order."""
     for layer in layers:
         if isinstance(layer, (Sequential, drnn.Sequential)):
-            yield from flatten(layer.layers)
+            check_acyclic(layer, above)
+            yield from flatten(layer.layers, (*above, layer))
         else:
             yield layer
 
@@ -225,6 +232,13 @@ def _walk(layers: Any, state: Any, key: Key | None, value: Callable, together: C
 
     ``together(stages, state, key)`` evaluates consecutive layers that the engine knows, ``alone(layer, state)`` others.
     """
+    try:
+        return _steps(layers, state, key, value, together, alone)
+    except RecursionError:
+        raise ValueError("Sequential: the layers are nested too deep, or contain themselves.") from None
+
+
+def _steps(layers: Any, state: Any, key: Key | None, value: Callable, together: Callable, alone: Callable) -> Any:
     if key is not None and not isinstance(key, Key):
         raise TypeError(f"Sequential: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
     run: list[Any] = []

@@ -7,8 +7,9 @@ from typing import Any
 
 import drjit as dr
 
+from ..checks import check_above, check_in_features, check_positive
+from ..limits import check_features, check_layers
 from .activations import Sine
-from .encodings import check_in_features, check_number, check_positive
 from .linear import Linear
 from .sequential import Sequential
 
@@ -52,10 +53,11 @@ class SIREN(Sequential):
         check_in_features("SIREN", in_features)
         for name, value in (("out_features", out_features), ("width", width), ("depth", depth)):
             check_positive("SIREN", name, value)
-        for name, frequency in (("omega_0", omega_0), ("omega", omega)):
-            if check_number("SIREN", name, frequency, 0) == 0:
-                raise ValueError(f"SIREN: {name} is {frequency!r}; a positive number is needed.")
-        self.omega = float(omega)
+        check_layers("SIREN", "depth", depth, 2 * depth + 1)
+        for name, value in (("in_features", in_features), ("out_features", out_features), ("width", width)):
+            check_features("SIREN", name, value)
+        check_above("SIREN", "omega_0", omega_0)
+        self.omega = check_above("SIREN", "omega", omega)
         layers: list[Any] = [Linear(in_features, width), Sine(omega_0)]
         for _ in range(depth - 1):
             layers += [Linear(width, width), Sine(omega)]

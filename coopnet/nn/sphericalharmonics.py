@@ -8,6 +8,7 @@ from typing import Any
 
 import drjit as dr
 
+from ..checks import shown
 from .encodings import Encoding
 
 
@@ -41,7 +42,7 @@ class SphericalHarmonics(Encoding):
 
     def __init__(self, degree: int = 4):
         if isinstance(degree, bool) or not isinstance(degree, int) or not 1 <= degree <= 8:
-            raise ValueError(f"SphericalHarmonics: degree is {degree!r}; an int from 1 to 8 is needed.")
+            raise ValueError(f"SphericalHarmonics: degree is {shown(degree)}; an int from 1 to 8 is needed.")
         self.degree = degree
 
     def width(self, size: int) -> int:

@@ -15,6 +15,8 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
+from .. import kinds
+from ..checks import entries
 from ..engine import FUNCTIONS
 from ..key import Key
 
@@ -31,6 +33,28 @@ def jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]
     if not hasattr(layer, "jvp"):
         raise no_rule(layer)
     return layer.jvp(x, tangents, key)
+
+
+def check_jet(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless ``x`` is a ``CoopVec`` (or, with ``arrays``, a list of arrays) and
+    ``tangents`` a list of such of the same type and length."""
+    where = f"{type(layer).__name__}.jvp"
+    kind = drnn.CoopVec if isinstance(x, drnn.CoopVec) or not arrays else (list, tuple)
+    if not isinstance(x, kind):
+        also = " or a list of arrays" if arrays else ""
+        raise TypeError(f"{where}: x is a {type(x).__name__}; a drjit.nn.CoopVec{also} is needed.")
+    if not isinstance(tangents, (list, tuple)):
+        raise TypeError(f"{where}: tangents is a {type(tangents).__name__}; a list of directions is needed.")
+    _, leaf = kinds.kind(x, where)
+    for i, t in enumerate(entries(where, "tangents", tangents)):
+        if not isinstance(t, kind):
+            raise TypeError(f"{where}: tangents[{i}] is a {type(t).__name__}, but x a {type(x).__name__}.")
+        own = kinds.kind(t, f"{where}: tangents[{i}]")[1]
+        if len(t) != len(x):
+            raise ValueError(f"{where}: tangents[{i}] has {len(t)} components, but x has {len(x)}.")
+        if own is not leaf:
+            raise TypeError(f"{where}: tangents[{i}] is of {own.__name__}, but x of {leaf.__name__}.")
+    kinds.check_sizes([v for vector in (x, *tangents) for v in vector], where)
 
 
 def no_rule(layer: Any) -> TypeError:

@@ -31,7 +31,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import shown
+from ..checks import entries, shown
 
 #: Added to denominators, so that dark predictions don't count beyond measure; tiny-cuda-nn's value.
 EPSILON = 1e-2
@@ -216,19 +216,29 @@ def _check_entries(where: str, groups: dict[str, list]) -> None:
     sizes = {}
     for name, parts in groups.items():
         for part in parts:
-            number = isinstance(part, numbers.Real) and not isinstance(part, bool)
-            if not number and not isinstance(part, dr.ArrayBase):
+            array = isinstance(part, dr.ArrayBase) and dr.is_jit_v(part) and dr.depth_v(part) == 1
+            fits = array and (dr.is_arithmetic_v(part) if name == "target" else dr.is_float_v(part))
+            if not _real(part) and (not fits or dr.is_tensor_v(part)):
                 raise TypeError(f"{where}: {name} holds {shown(part)}; arrays with one entry per sample are needed.")
-            if dr.width(part) != 1:
+            if array and dr.width(part) == 0:
+                raise ValueError(f"{where}: {name} holds an empty array.")
+            if array and dr.width(part) != 1:
                 sizes[f"{dr.width(part)} in {name}"] = dr.width(part)
     if len(set(sizes.values())) > 1:
         raise ValueError(f"{where}: got different numbers of samples, {', '.join(sizes)}; all must have one, or 1.")
 
 
+def _real(value: Any) -> bool:
+    """Is ``value`` a number, of those that single precision has room for?"""
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.timedelta64)):  # those are integers to Python
+        return False
+    size: Any = abs(value)
+    return bool(size <= 1e38)
+
+
 def _positive(value: Any) -> bool:
     """Is ``value`` a positive finite number?"""
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return number and 0 < value < math.inf
+    return _real(value) and bool(0 < value < math.inf)
 
 
 def _densities(where: str, pdf: Any, n: int) -> list:
@@ -237,6 +247,7 @@ def _densities(where: str, pdf: Any, n: int) -> list:
     for density in found:
         if isinstance(density, numbers.Real) and not _positive(density):
             raise ValueError(f"{where}: pdf is {shown(density)}; a positive number is needed.")
+    found = [float(v) if isinstance(v, numbers.Real) else v for v in found]
     if len(found) == 1:
         return found * n
     if len(found) != n:
@@ -253,9 +264,10 @@ def components(value: Any, what: str) -> list:
         if dr.is_tensor_v(value):
             return [row.array for row in value] if value.ndim > 1 else [value.array]
         return [value] if dr.depth_v(value) == 1 else list(value)
-    if not isinstance(value, Iterable) or isinstance(value, str):
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
         raise TypeError(f"{what} is a {type(value).__name__}; an array or a sequence of arrays is needed.")
-    return list(value)
+    where, _, name = what.partition(": ")
+    return entries(where, name, value)
 
 
 #: Losses by the name that ``fit`` takes.

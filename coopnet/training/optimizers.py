@@ -24,7 +24,7 @@ from typing import Any
 import drjit as dr
 import drjit.opt as dropt
 
-from ..checks import is_number, shown
+from ..checks import check_flag, is_number, shown
 
 
 class _Extended(dropt.Optimizer):
@@ -38,8 +38,14 @@ class _Extended(dropt.Optimizer):
     #: Is the L2 term for parameters named ``"weights"`` only?
     matrices_only = False
 
-    def _extend(self, l2_reg: Any, accumulate: Any, lookahead: Any, alpha: Any, options: dict[str, Any]) -> None:
+    def _extend(
+        self, lr: Any, params: Any, l2_reg: Any, accumulate: Any, lookahead: Any, alpha: Any, options: dict[str, Any]
+    ) -> None:
         where = type(self).__name__
+        if not isinstance(lr, dr.ArrayBase):
+            _strength(where, "lr", lr)
+        if params is not None and not isinstance(params, Mapping):
+            raise TypeError(f"{where}: params is a {type(params).__name__}; a mapping from names to arrays is needed.")
         self.l2_reg = _strength(where, "l2_reg", l2_reg)
         for name, value, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**32:
@@ -50,6 +56,7 @@ class _Extended(dropt.Optimizer):
 
     def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
         """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
+        check_flag(f"{type(self).__name__}.step", "eval", eval)
         if self.l2_reg:
             for name, (value, *_) in self.state.items():
                 if not self.matrices_only or name.rsplit(".", 1)[-1] == "weights":
@@ -114,8 +121,9 @@ class Adam(_Extended, dropt.Adam):
         alpha: :math:`\\alpha`, the part of the way that the slow weights go.
 
     Raises:
-        ValueError: a strength that is negative or no number, a count that is no int or too small, ``mask_updates``
-            with one of the counts.
+        TypeError: ``params`` is no mapping.
+        ValueError: a rate or strength that is negative or no number, a count that is no int or too small,
+            ``mask_updates`` with one of the counts.
 
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.Adam(1e-2, l2_reg=1e-6))
     """
@@ -135,7 +143,7 @@ class Adam(_Extended, dropt.Adam):
         alpha: float = 0.5,
         **options: Any,
     ):
-        self._extend(l2_reg, accumulate, lookahead, alpha, options)
+        self._extend(lr, params, l2_reg, accumulate, lookahead, alpha, options)
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)
         super().__init__(lr, params, **options)
@@ -179,7 +187,7 @@ class SGD(_Extended, dropt.SGD):
         alpha: float = 0.5,
         **options: Any,
     ):
-        self._extend(l2_reg, accumulate, lookahead, alpha, options)
+        self._extend(lr, params, l2_reg, accumulate, lookahead, alpha, options)
         super().__init__(lr, params, **options)
 
 

@@ -15,7 +15,7 @@ import drjit as dr
 import numpy as np
 from drjit.opt import Optimizer
 
-from ..checks import check_above, is_number, shown
+from ..checks import check_above, check_flag, is_number, shown
 from ..nn import Module
 from ..nn.parameters import is_matrix, listed, parameters, places, storage_of, to_numpy
 
@@ -140,6 +140,8 @@ def clip_gradient_norm(params: Any, limit: Any) -> Any:
     """
     if not isinstance(limit, dr.ArrayBase):
         limit = check_above("clip_gradient_norm", "limit", limit)
+    elif dr.is_tensor_v(limit) or not (dr.is_jit_v(limit) and dr.is_float_v(limit) and dr.shape(limit) == (1,)):
+        raise TypeError(f"clip_gradient_norm: limit is a {type(limit).__name__}; a number or a Float is needed.")
     norm = gradient_norm(params)
     factor = dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
     for value in _leaves("clip_gradient_norm", params).values():
@@ -424,6 +426,7 @@ def _chosen(where: str, net: Any, biases: bool) -> list[tuple[str, Any, str]]:
     """The matrices of ``net``, and its biases if wanted."""
     if not isinstance(net, Module):
         raise TypeError(f"{where}: net is a {type(net).__name__}; a coopnet Module is needed.")
+    check_flag(where, "biases", biases)
     found = [p for p in parameters(net) if is_matrix(p[1], p[2]) or (biases and p[2] == "bias")]
     if not found:
         raise ValueError(f"{where}: the network has no matrices; call alloc() or build() first.")

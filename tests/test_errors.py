@@ -1,0 +1,406 @@
+"""Arguments that cannot be meant: refused with a clear message before anything is traced, allocated or changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet import checks, limits
+from coopnet.audit import _twin
+from coopnet.nn.linear import to_numpy
+
+ROOT = Path(cn.__file__).parent.parent
+
+
+def field_of(backend, **options):
+    return cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1, **options)).build(backend)
+
+
+# ---- Values in messages ------------------------------------------------------------------------------------
+
+
+class Broken:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+def test_values_are_shown_in_a_line(ns):
+    cyclic = []
+    cyclic.append(cyclic)
+    for value, text in (
+        ("x", "'x'"), (3, "3"), (0.5, "0.5"), (None, "None"), (True, "True"), ([1, "a"], "[1, 'a']"),
+        (np.float32(0.5), repr(np.float32(0.5))), (np.array([1, 2]), "array([1, 2])"), (Broken, None),
+        (cyclic, "[[[[...]]]]"), (10**5000, "an int of 16610 bits"), (ns.Float(1, 2), "a Float"),
+        ([ns.Float(1)], "[a Float]"), (cn.ReLU(), "a ReLU"), (np.zeros(99), "a NumPy array of float64 and shape (99,)"),
+        ("a\nb", r"'a\nb'"),
+    ):  # fmt: skip
+        shown = checks.shown(value)
+        assert text is None or shown == text
+        assert len(shown) <= checks.LINE and "\n" not in shown
+    for value in (
+        "a" * 10**6,
+        list(range(10**6)),
+        {i: "a" * 99 for i in range(99)},
+        b"a" * 10**6,
+        Broken(),
+        [Broken()],
+    ):
+        assert len(checks.shown(value)) <= checks.LINE
+    # what is not evaluated yet stays so
+    lazy = dr.arange(ns.Float, 3) * 2
+    checks.shown([lazy])
+    assert lazy.state == dr.VarState.Unevaluated
+
+
+@pytest.mark.parametrize("value", ["a" * 5000, 10**400, [0] * 10**5, Broken(), np.zeros((50, 50))], ids=range(5))
+def test_messages_are_short_whatever_they_echo(value):
+    for call in (
+        lambda: cn.Linear(value, 2), lambda: cn.MLP(activation=value), lambda: cn.MLP(init=value),
+        lambda: cn.Key(value),
+        lambda: cn.MLP(width=value), lambda: cn.Sine(value), lambda: cn.Dropout(value), lambda: cn.Dropout(0.5, value),
+        lambda: cn.Grid(storage=value), lambda: cn.Fourier(seed=value), lambda: cn.SparseProjection(density=value),
+        lambda: cn.NeuralField(output=value), lambda: cn.from_config(value, 1, {}),
+        lambda: cn.Embedding(prefix=[value]),
+        lambda: cn.from_config(1, 1, {"network": {"activation": value}}), lambda: cn.Composite([], value),
+        lambda: cn.philox4x32((value, 0, 0, 0), (0, 0)), lambda: cn.backend.require(value),
+        lambda: cn.seeded_dropout(np.ones(3), 0.5, 1, convention=value),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError)) as caught:
+            call()
+        assert len(str(caught.value)) < 400
+
+
+# ---- Flags -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", ["no", 0, 1, None, np.bool_(True)], ids=repr)
+def test_flags_are_bools(bad, backend):
+    field = field_of(backend)
+    for name, call in (
+        ("Linear: bias", lambda: cn.Linear(2, 2, bias=bad)),
+        ("MLP: bias", lambda: cn.MLP(2, 2, bias=bad)),
+        ("MLP: zero_last", lambda: cn.MLP(2, 2, zero_last=bad)),
+        ("Fourier: trained", lambda: cn.Fourier(trained=bad)),
+        ("Embedding: check", lambda: cn.Embedding(check=bad)),
+        ("Embedding: deterministic", lambda: cn.Embedding(deterministic=bad)),
+        ("NeuralField.explain: frozen", lambda: field.explain(8, frozen=bad)),
+        ("deterministic: enabled", lambda: cn.deterministic(bad).__enter__()),
+    ):
+        with pytest.raises(ValueError, match=f"{name} is .*; True or False is needed"):
+            call()
+
+
+# ---- Precision ---------------------------------------------------------------------------------------------
+
+
+def test_fields_refuse_double_precision(ns, backend):
+    field = field_of(backend)
+    p = ns.Array2f([0.25, 0.5], [0.1, 0.2])
+    wide = ns.Array2f64(p)
+    tensor = ns.TensorXf64(np.ones((2, 3)))
+    for call in (
+        lambda: field(wide), lambda: field([ns.Float64(1), ns.Float64(2)]), lambda: field(tensor),
+        lambda: field(drnn.CoopVec(ns.Float64(1), ns.Float64(2))), lambda: field.value_and_grad(wide),
+        lambda: field.jacobian(wide), lambda: field.jvp(wide, wide), lambda: field.jvp(p, wide),
+        lambda: field.audit(wide), lambda: cn.numerical_gradient(field, wide, 0.1),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=r"Float64, but fields compute in single precision; convert them, as in"):
+            call()
+    # layers keep double precision
+    assert type(cn.Frequency(2, 2)([ns.Float64(0.1), ns.Float64(0.2)])[0]) is ns.Float64
+    assert type(cn.Tanh()(ns.Float64(0.1))) is ns.Float64
+
+
+# ---- Mappings ----------------------------------------------------------------------------------------------
+
+
+def cyclic_list():
+    found = []
+    found.append(found)
+    return found
+
+
+def test_update_and_assignment_refuse_what_is_no_parameter(ns, backend):
+    field = field_of(backend)
+    name = "network.weights"
+    before = field[name].numpy().copy()
+    for bad in ("", "x", 5, None, b"", [1], [("a",)], ns.UInt32(), np.zeros(3), 1.5):
+        with pytest.raises(TypeError, match=r"NeuralField.update: got .*; a mapping, or pairs of name and value"):
+            field.update(bad)
+    for bad in ("x", 5, None, object(), ["x"], cyclic_list(), np.array(["x"]), dr.zeros(ns.Bool, before.size), {}):
+        with pytest.raises(TypeError, match=r"NeuralField: parameter 'network.weights'.* real numbers"):
+            field[name] = bad
+        with pytest.raises(TypeError, match="real numbers"):
+            field.update({name: bad})
+    with pytest.raises(ValueError, match=rf"has shape \({before.size},\), but the new value has shape \(3,\)"):
+        field[name] = [1, 2, 3]
+    for call in (lambda: field["weights"], lambda: field.update([("weights", 1)]), lambda: field.update(weights=1)):
+        with pytest.raises(KeyError, match=r"NeuralField: there is no parameter 'weights'; the network has network.w"):
+            call()
+    for bad in (ns.Float(1), 3, None, np.zeros(3), "a" * 5000):
+        assert bad not in field
+        with pytest.raises(KeyError, match="there is no parameter") as caught:
+            field[bad]
+        assert len(str(caught.value)) < 400
+    with pytest.raises(TypeError, match="parameters cannot be deleted"):
+        del field[name]
+    assert np.array_equal(field[name].numpy(), before)
+    # what is meant still works
+    for good in (before, before.tolist(), type(field[name])(before)):
+        field[name] = good
+    field.update([(name, before)])
+    field.update({name: before, "another": "x"})
+    field.update()
+    field.update({})
+    with pytest.raises(TypeError, match=r"set_matrix: the new value of .* is \[\[\[\[...\]\]\]\]; real numbers"):
+        field.set_matrix("layers.0.weights", cyclic_list())
+
+
+def test_layers_are_compared_by_identity():
+    a, b = cn.ReLU(), cn.Tanh()
+    assert a == a and a != b and len({a, b, a}) == 2 and b in [a, b]
+
+
+# ---- Networks that contain themselves ----------------------------------------------------------------------
+
+
+def cyclic_networks():
+    chain = cn.Sequential(cn.ReLU())
+    chain.layers = (cn.Sequential(chain),)
+    residual, skip = cn.Residual(cn.ReLU()), cn.Skip(cn.ReLU())
+    residual.body = cn.Sequential(residual)
+    skip.body = skip
+    heads = cn.Heads(None, {"a": cn.ReLU()})
+    heads.layers[-1].heads = (heads,)
+    return [chain, residual, skip, heads]
+
+
+@pytest.mark.parametrize("i", range(4))
+def test_networks_that_contain_themselves(i, ns, backend):
+    net = cyclic_networks()[i]
+    assert "..." in repr(net)
+    x = drnn.CoopVec(ns.Float(1), ns.Float(2))
+    for call in (
+        lambda: net.alloc(ns.TensorXf, 2), lambda: len(net), lambda: net.report(), lambda: net.matrix("a"),
+        lambda: cn.NeuralField(None, net, in_features=2).build(backend), lambda: net(x), lambda: net.jvp(x, [x]),
+        lambda: net.update({}),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"contains itself|contain themselves"):
+            call()
+    with pytest.raises(ValueError, match="activation is a "):  # the message does not print it
+        cn.MLP(activation=net)
+
+
+# ---- Sizes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: cn.Linear(10**10, 2), r"Linear: in_features is 1.0e10; a vector has at most 65535 features"),
+        (lambda: cn.Linear(2, 2**16), r"Linear: out_features is 65536; a vector has at most 65535 features"),
+        (lambda: cn.MLP(depth=2**32), r"MLP: depth is 4.3e9, which makes 8.6e9 layers; a network has at"),
+        (lambda: cn.MLP(depth=10**7), r"MLP: depth is 10000000, which makes 20000001 layers"),
+        (lambda: cn.MLP(width=10**400), r"MLP: width is an int of 1329 bits; a vector has at most"),
+        (lambda: cn.SIREN(depth=10**7), r"SIREN: depth is 10000000, which makes 20000001 layers"),
+        (lambda: cn.SIREN(width=10**7), r"SIREN: width is 10000000; a vector has at most"),
+        (lambda: cn.Sequential(*[cn.ReLU()] * 4097), r"Sequential: the number of layers is 4097; a network has at"),
+        (lambda: cn.Fourier(2**25), r"Fourier: n_frequencies is 33554432, which makes 67108864 features; a vector has"),
+        (lambda: cn.Frequency(2**25), r"Frequency: n_frequencies is 33554432; at most 128 are possible"),
+        (lambda: cn.TriangleWave(2000), r"TriangleWave: n_frequencies is 2000; at most 128"),
+        (lambda: cn.Sinusoidal(2000), r"Sinusoidal: octaves is 2000; at most 128"),
+        (lambda: cn.Triangular(10**10), r"Triangular: octaves is 10000000000; at most 128"),
+        (lambda: cn.OneBlob(2**20), r"OneBlob: n_bins is 1048576, which makes 1048576 features"),
+        (lambda: cn.OneBlob(1000, 1000), r"OneBlob: n_bins is 1000, which makes 1000000 features"),
+        (lambda: cn.HashGrid(2, 2**20), r"HashGrid: n_levels is 1048576, which makes 2097152 features"),
+        (lambda: cn.HashGrid(2, hashmap_size=2**32), r"HashGrid: hashmap_size is 4294967296; fewer than"),
+        (lambda: cn.Embedding(2**30, 8), r"Embedding: 1073741824 x 8 entries, 8.6e9 numbers, are more than an array"),
+        (lambda: cn.Embedding(2, 2**17), r"Embedding: width is 131072; a vector has at most"),
+        (lambda: cn.SparseProjection(2**32), r"SparseProjection: in_features is 4294967296; fewer than 2\^32"),
+        (lambda: cn.SparseProjection(2, 2**32), r"SparseProjection: out_features is 4.3e9; a vector has at most"),
+        (lambda: cn.Composite([cn.Identity()], [2**40]), r"Composite: n_dims_to_encode is 1.1e12; a vector"),
+        (lambda: cn.NeuralField(in_features=2**40), r"NeuralField: in_features is 1.1e12; a vector has at most"),
+        (lambda: cn.philox4x32((0,) * 4, (0, 0), 2**40), r"philox4x32: rounds is 1099511627776; an int of at least 1"),
+        (lambda: cn.dropout_mask(2**40, 0.5, cn.Key(1, 0)), r"dropout_mask: 1.1e12 x 1 masks, 1.1e12 numbers"),
+        (lambda: cn.from_config(2**40, 1, {}), r"from_config: n_in is 1.1e12; a vector has at most 65535"),
+    ],
+)  # fmt: skip
+def test_sizes_are_bounded_before_anything_is_made(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_allocation_is_bounded(ns, backend, monkeypatch):
+    monkeypatch.setattr(limits, "available_memory", lambda: 1 << 30)
+    deep = cn.Sequential(*[cn.Linear(4000, 4000) for _ in range(20)])
+    for net, size, message in [
+        (cn.Linear(60000, 60000), -1, r"Linear: 60000 x 60000 weights, 3.6e9 numbers, are more than fit: twice 13.4"),
+        (cn.Linear(-1, 65535), 65535, r"Linear: 65535 x 65535 weights, 4.3e9 numbers, are more than fit"),
+        (deep, -1, r"Sequential.alloc: 320080000 parameters are more than fit: twice 1.2 GiB, but 1.0 GiB of memory"),
+        (cn.Embedding(2**28, 1), -1, r"Embedding: 268435456 x 1 entries, 2.7e8 numbers, are more than fit"),
+        (cn.Grid(3, "dense", 1, base_resolution=512), -1, r"Grid: 134217728 x 2 features in 1 levels, .* than fit"),
+        (cn.Grid(3, "dense", 1, base_resolution=4096), -1, r"Grid: 6.9e10 x 2 .* more than an array can"),
+        (cn.Fourier(32767), 2000, r"Fourier: 32767 x 2000 frequencies, 6.6e7 numbers, are more than fit"),
+        (cn.OneBlob(60000), 2, r"OneBlob: in_features is 2, which makes 120000 features"),
+        (cn.Permutohedral(), 65, r"Permutohedral: in_features is 65; at most 64"),
+        (cn.Frequency(), 2**20, r"Frequency: in_features is 1048576; a vector has at most"),
+    ]:  # fmt: skip
+        if backend == "cuda" and "than fit" in message and "frequencies" not in message:
+            continue  # how much room a GPU has is not asked
+        with pytest.raises(ValueError, match=message):
+            net.alloc(ns.TensorXf, size)
+    layers = cn.Sequential(*[cn.Sequential(*[cn.ReLU()] * 3000)] * 2)
+    with pytest.raises(ValueError, match=r"Sequential.alloc: the number of layers is 6000; a network has at most 4096"):
+        layers.alloc(ns.TensorXf, 2)
+    for bad in (5, "x", np.random.default_rng(), ns.Float(1)):
+        with pytest.raises(TypeError, match=r"Linear.alloc: rng is a .*; dr.rng\(seed\), or None, is needed"):
+            cn.Linear(2, 2).alloc(ns.TensorXf, rng=bad)
+    assert cn.Linear(64, 64).alloc(ns.TensorXf).weights.shape == (64, 64)
+
+
+def test_memory_is_asked():
+    left = limits.available_memory()
+    assert left is None or 1 << 20 < left < 1 << 60
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits of the address space")
+def test_a_process_with_little_memory_survives():
+    """A Linear layer beyond the memory limit used to end the process."""
+    code = """
+import resource
+import coopnet as cn
+from drjit.llvm.ad import TensorXf
+
+cn.backend.require("llvm")
+cn.Linear(4, 4).alloc(TensorXf)
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+for make in (
+    lambda: cn.Linear(60000, 60000).alloc(TensorXf),
+    lambda: cn.NeuralField(None, cn.MLP(3, 3, width=30000, depth=2)).build("llvm"),
+    lambda: cn.NeuralField(cn.Embedding(2**29, 2), cn.MLP(2, 3)).build("llvm"),
+    lambda: cn.NeuralField(cn.HashGrid(3, hashmap_size=2**26), cn.MLP(-1, 3)).build("llvm"),
+):
+    try:
+        make()
+        print("made")
+    except ValueError as error:
+        print(error)
+"""
+    pytest.importorskip("resource")
+    if "llvm" not in cn.backend.available():
+        pytest.skip("needs LLVM")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+    lines = done.stdout.splitlines()
+    starts = ("Linear: 60000 x 60000", "Linear: 30000 x 30000", "Embedding: 536870912 x 2", "HashGrid: ")
+    assert len(lines) == 4
+    for line, start in zip(lines, starts, strict=True):
+        assert line.startswith(start) and "of memory are left" in line
+
+
+# ---- Keys --------------------------------------------------------------------------------------------------
+
+
+def test_keys_take_any_unsigned_type(ns):
+    x = [dr.zeros(ns.Float, 5) + 1 for _ in range(6)]
+    index = np.arange(5)
+
+    def mask(*key):
+        return np.stack([v.numpy() for v in cn.dropout(x, 0.5, cn.Key(*key))])
+
+    expected = mask(200, index, 7)
+    for seed in (ns.UInt8(200), ns.UInt32(200), ns.UInt64(200), np.uint8(200), np.uint64(200)):
+        for step in (ns.UInt8(7), ns.UInt32(7), np.uint16(7)):
+            assert np.array_equal(mask(seed, ns.UInt8(index), step), expected)
+    assert type(cn.Key(ns.UInt32(3)).seed) is ns.UInt64 and type(cn.Key(0, ns.UInt8(3)).index) is ns.UInt32
+    assert np.array_equal(cn.Key(ns.UInt32(2**32 - 1)).seed.numpy(), [2**32 - 1])
+    for name, bad in (("step", ns.UInt64(1)), ("index", ns.UInt64(1)), ("seed", ns.Int(1)), ("step", ns.Bool(True))):
+        with pytest.raises(TypeError, match=f"Key: {name} is a Dr.Jit .*; a UInt"):
+            cn.Key(**{"seed": 1, name: bad})
+    with pytest.raises(TypeError, match="Key: index is a NumPy array of timedelta64"):
+        cn.Key(1, np.zeros(2, "m8[s]"))
+
+
+# ---- Coordinates that all samples share --------------------------------------------------------------------
+
+ENCODINGS = {
+    "Sinusoidal": lambda: cn.Sinusoidal(3), "Triangular": lambda: cn.Triangular(3, 0.1),
+    "Frequency": lambda: cn.Frequency(3),
+    "TriangleWave": lambda: cn.TriangleWave(3), "OneBlob": lambda: cn.OneBlob(4), "Fourier": lambda: cn.Fourier(4, 1.0),
+    "trained Fourier": lambda: cn.Fourier(4, 1.0, trained=True), "Identity": lambda: cn.Identity(2.0, 1.0),
+    "hash": lambda: cn.Grid(-1, "hash", 2, 2, 64, 4, init_scale=1.0),
+    "dense": lambda: cn.Grid(-1, "dense", 2, 2, 64, 4, init_scale=1.0),
+    "tiled": lambda: cn.Grid(-1, "tiled", 2, 2, 64, 4, init_scale=1.0),
+    "HashGrid": lambda: cn.HashGrid(-1, 2, 2, 64, 4, init_scale=1.0),
+    "Permutohedral": lambda: cn.Permutohedral(-1, 2, 2, 64, 4, init_scale=1.0),
+    "projection": lambda: cn.SparseProjection(-1, 4, 1.0),
+    "Composite": lambda: cn.Composite([cn.Frequency(2), cn.OneBlob(4)], [1, 1]), "none": lambda: None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_gradient_of_a_coordinate_that_all_samples_share(name, ns, backend):
+    """It is the sum over samples; against central differences in double precision."""
+    net = cn.Linear(-1, 1) if name != "none" else cn.Linear(2, 1)
+    field = cn.NeuralField(ENCODINGS[name](), net, in_features=2).build(backend)
+    u, t = np.linspace(0.03, 0.9, 7), 0.4375
+    wide, narrow = ns.Float(u), dr.opaque(ns.Float, t)
+    dr.enable_grad(wide, narrow)
+    for v in field.values():
+        dr.enable_grad(v)
+    dr.backward(dr.sum(field([wide, narrow])[0]))
+
+    w, _ = to_numpy(field.network)
+
+    def total(t):
+        x = np.stack([u, np.full_like(u, t)])
+        return float((w @ (x if field.encoding is None else _twin(field.encoding, x, None, len(u)))).sum())
+
+    expected = (total(t + 1e-6) - total(t - 1e-6)) / 2e-6
+    tolerance = 2e-2 if field.precision == "half" else 1e-4
+    assert dr.width(dr.grad(narrow)) == 1 and dr.width(dr.grad(wide)) == len(u)
+    assert abs(dr.grad(narrow)[0] - expected) < tolerance * (abs(expected) + np.abs(w).sum())
+    if name not in ("none", "Identity"):  # the layer by itself, and its features packed by hand
+        wide, narrow = ns.Float(u), dr.opaque(ns.Float, t)
+        dr.enable_grad(wide, narrow)
+        dr.backward(dr.sum(sum(list(drnn.CoopVec(field.encoding([wide, narrow]))))))
+        assert dr.width(dr.grad(narrow)) == 1
+
+
+def test_shared_coordinates_in_frozen_functions(ns, backend):
+    field = field_of(backend, activation="tanh")
+
+    @dr.freeze
+    def slope(wide, narrow):
+        dr.enable_grad(narrow)
+        dr.backward(dr.sum(field([wide, narrow])[0]))
+        return dr.grad(narrow)
+
+    for n in (5, 9, 17):
+        u = np.linspace(0.1, 0.9, n)
+        x = [ns.Float(u), dr.opaque(ns.Float, 0.4, n)]
+        dr.enable_grad(x[1])
+        dr.backward(dr.sum(field(x)[0]))
+        expected = dr.grad(x[1]).numpy().sum()
+        assert abs(slope(ns.Float(u), dr.opaque(ns.Float, 0.4))[0] - expected) < 1e-2 * abs(expected)
+
+
+# ---- NumPy's other arrays ----------------------------------------------------------------------------------
+
+
+def test_masked_arrays_and_matrices_are_refused():
+    for bad in (np.ma.ones((2, 3)), np.matrix([[1.0]])):
+        for call in (lambda: cn.dropout(bad, 0.5, cn.Key(1)), lambda: cn.SparseProjection(2, 2)(bad)):  # noqa: B023
+            with pytest.raises(TypeError, match=f"{type(bad).__name__}; accepted are"):
+                call()
