@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import hashlib
 import json
 import os
 import queue
@@ -37,6 +38,8 @@ from mutation.runs import LITTER, copy_tree, replace, run  # noqa: E402
 from mutation.sample import Mutant, sample  # noqa: E402
 
 WORK = ROOT / "out" / "mutants"
+#: Copies of the tree, gone at the end.
+SCRATCH = WORK / f"process-{os.getpid()}"
 RESULTS = ROOT / "benchmarks" / "results"
 #: Runs of the unchanged library among the mutants: a failure there would be a false alarm.
 CONTROLS = 5
@@ -58,16 +61,18 @@ def main() -> int:
     files = [f for f in sources(ROOT) if fnmatch.fnmatch(f, args.files)]
     if not files:
         parser.error(f"no file of the library matches {args.files!r}")
-    WORK.mkdir(parents=True, exist_ok=True)
-    mutants = sample(ROOT, files, args.sample, args.seed)
     if args.list:
-        for m in mutants:
+        for m in sample(ROOT, files, args.sample, args.seed):
             print(m.diff((ROOT / m.file).read_text(encoding="utf-8")), end="\n\n")
         return 0
-    coverage = _measured(args.tests, args.jobs)
-    if args.measure:
-        return 0
-    results = _run_all(mutants, coverage, args)
+    SCRATCH.mkdir(parents=True)
+    try:
+        coverage = _measured(args.tests, args.jobs)
+        if args.measure:
+            return 0
+        results = _run_all(sample(ROOT, files, args.sample, args.seed), coverage, args)
+    finally:
+        shutil.rmtree(SCRATCH, ignore_errors=True)
     whole = args.files == "coopnet/*" and args.tests == "tests/*"
     out = args.out or (RESULTS if whole else WORK) / "mutants.json"
     _report(results, args, coverage, out)
@@ -124,7 +129,7 @@ def _measured(glob: str, jobs: int) -> Coverage:
     start = time.monotonic()
 
     def one(test_file: str, slot: int) -> str:
-        result = measure(ROOT, test_file, WORK, slot)
+        result = measure(ROOT, test_file, SCRATCH, slot)
         path(test_file).write_text(json.dumps(result))
         bad = [n for n, (outcome, _) in result["tests"].items() if outcome == "failed"] + result["ended"]
         text = f"{len(result['tests'])} tests" + (f", not usable: {', '.join(bad)}" if bad else "")
@@ -137,20 +142,17 @@ def _measured(glob: str, jobs: int) -> Coverage:
 
 def _run_all(mutants: list[Mutant], coverage: Coverage, args: argparse.Namespace) -> list[dict]:
     """Outcomes of all mutants and controls; each is written down at once, so that a stopped run can go on."""
-    log = WORK / "runs.jsonl"
     head = {"sample": args.sample, "seed": args.seed, "files": args.files, "budget": args.tests_budget}
+    log = WORK / f"runs-{hashlib.sha256(repr(head).encode()).hexdigest()[:8]}.jsonl"
     results: list[dict] = []
     if args.resume and log.exists():
-        first, *rest = [json.loads(line) for line in log.read_text().splitlines()]
-        if first != head:
-            raise SystemExit(f"{log} is of another run, with {first}")
+        rest = [json.loads(line) for line in log.read_text().splitlines()[1:]]
         wanted = {m.id for m in mutants} | {f"control-{i}" for i in range(CONTROLS)}
         results = [r for r in rest if r["id"] in wanted]
     else:
         log.write_text(json.dumps(head) + "\n")
     known = {r["id"] for r in results}
-    base = WORK / "tree"
-    shutil.rmtree(base, ignore_errors=True)
+    base = SCRATCH / "tree"
     shutil.copytree(ROOT, base, ignore=LITTER)
     controls = [f"control-{i}" for i in range(CONTROLS)] if len(mutants) >= 50 else []
     # by expected time, the longest first, or the last ones would run alone
@@ -180,7 +182,6 @@ def _run_all(mutants: list[Mutant], coverage: Coverage, args: argparse.Namespace
         place = f"{result['file']}:{result['line']}" if "file" in result else result["id"]
         note = f"{result['outcome']} in {result['seconds']:.0f} s" + (f" by {result['test']}" if result["test"] else "")
         print(f"[{time.monotonic() - start:5.0f} s] {i}/{len(todo)} {place} {note}", flush=True)
-    shutil.rmtree(base, ignore_errors=True)
     return results
 
 
@@ -189,16 +190,15 @@ def _run_one(m: Mutant | str, tests: list[str], coverage: Coverage, base: Path, 
     facts: dict[str, Any] = {"id": name}
     if isinstance(m, Mutant):
         source = (base / m.file).read_text(encoding="utf-8")
-        facts = {"id": m.id, **asdict(m), "diff": m.diff(source)}
+        facts |= {k: v for k, v in asdict(m).items() if k != "source"} | {"diff": m.diff(source)}
     facts["tests"] = len(tests)
     if not tests:
         return facts | {"outcome": "uncovered", "test": "", "seconds": 0.0}
-    tree = WORK / f"mutant-{name}"
-    shutil.rmtree(tree, ignore_errors=True)
+    tree = SCRATCH / f"mutant-{name}"
     try:
         copy_tree(base, tree)
         if isinstance(m, Mutant):
-            replace(tree, m.file, m.source(source))
+            replace(tree, m.file, m.source)
         files = list(dict.fromkeys(t.split("::")[0] for t in tests))
         found = run(tree, files, slot, tests=tests, seconds=coverage.seconds)
     finally:
@@ -237,7 +237,7 @@ def _report(results: list[dict], args: argparse.Namespace, coverage: Coverage, o
         "summary": summary,
         "controls": {"runs": len(controls), "alarms": [r for r in controls if r["outcome"] != "survived"]},
         "unusable_tests": coverage.unusable,
-        "mutants": [{k: v for k, v in r.items() if k not in ("diff", "node", "index")} for r in mutants],
+        "mutants": [{k: v for k, v in r.items() if k != "diff"} for r in mutants],
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"machine": where, "results": found}, indent=1) + "\n")

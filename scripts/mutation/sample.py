@@ -8,7 +8,7 @@ import functools
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,21 @@ from .operators import operators
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: the ``index``-th of ``operator`` at node ``node`` of ``file``, found at ``line``."""
+    """One change: what ``operator`` made of ``line`` of ``file``, and the whole ``source`` with it."""
 
     file: str
     operator: str
-    node: int
-    index: int
     line: int
     before: str
     after: str
+    source: str
 
     @property
     def id(self) -> str:
-        return hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:12]
-
-    def source(self, original: str) -> str:
-        return _apply(original, operators()[self.operator], self.node, self.index)
+        return hashlib.sha256(f"{self.file} {self.source}".encode()).hexdigest()[:12]
 
     def diff(self, original: str) -> str:
-        pair = original.splitlines(), self.source(original).splitlines()
+        pair = original.splitlines(), self.source.splitlines()
         return "\n".join(difflib.unified_diff(*pair, "a/" + self.file, "b/" + self.file, lineterm="", n=2))
 
 
@@ -72,6 +68,8 @@ def _of_file(file: str, source: str, quota: int, rng: random.Random) -> list[Mut
     for number, node in nodes:
         if len(result) == quota:
             break
+        if node.type in ("name", "string", "newline", "param", "parameters"):
+            continue  # no operator has a use for them
         choices = []
         for name, op in table.items():
             if not (node.type == "operator" and node.parent.type in ("parameters", "lambdef", "param")):
@@ -83,7 +81,7 @@ def _of_file(file: str, source: str, quota: int, rng: random.Random) -> list[Mut
             mutated = _apply(source, table[name], number, i)
             if _parsed(mutated) not in (known, None):
                 before, after = _changed(source, mutated)
-                result.append(Mutant(file, name, number, i, start[0], before, after))
+                result.append(Mutant(file, name, start[0], before, after, mutated))
                 break
     return sorted(result, key=lambda m: m.line)
 
