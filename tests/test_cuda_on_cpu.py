@@ -17,7 +17,7 @@ from cuda_on_cpu import as_cuda
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import modulation, reference, registers
-from coopnet.engine import Affine, Fork, banks, dispatch, jets, layout, modes, stages
+from coopnet.engine import Affine, Fork, banks, dispatch, jets, layout, modes, spill, stages
 from coopnet.nn import linear, parameters
 from coopnet.opaque import Constant
 
@@ -220,6 +220,42 @@ def test_the_matrices_of_biases_lie_behind_all_others(llvm):
         for stage, view in sides:
             assert view.offset == expected[stage.bias.offset] and view.buffer is found.banks[k]
             assert view.shape == (stage.weights.shape[0], 16)
+
+
+def scattered(llvm):
+    """A stage whose matrix and bias lie in a buffer of 30 numbers with gaps: at 4, ..., 9 in another order, and at 12,
+    14, 16; the positions of its entries."""
+    buffer = dr.zeros(llvm.Float, 30)
+    views = []
+    for offset, shape, stride in ((4, (3, 2), 2), (12, (3, 1), 2)):
+        view = drnn.MatrixView()
+        view.buffer, view.offset, view.shape, view.stride, view.size = buffer, offset, shape, stride, shape[0] * stride
+        views.append(view)
+    found = cn.engine.Layout.find(llvm.TensorXf, (3, 2), True)
+    found.places = llvm.UInt32([5, 3, 1, 0, 2, 4])
+    return buffer, Affine(*views, found), [9, 7, 5, 4, 6, 8], [12, 14, 16]
+
+
+def test_sums_of_spilled_products_go_where_views_say(llvm):
+    buffer, stage, of_matrix, of_bias = scattered(llvm)
+    sums = spill._Sums()
+    sums.entries = [(stage, llvm.TensorXf(np.arange(1, 10, dtype=np.float32).reshape(3, 3)))]  # the last column: bias
+    expected = np.zeros(30)
+    expected[of_matrix], expected[of_bias] = [1, 2, 4, 5, 7, 8], [3, 6, 9]
+    np.testing.assert_array_equal(sums.gradient(buffer).numpy(), expected)
+    np.testing.assert_array_equal(sums.gradient(dr.zeros(llvm.Float, 30)).numpy(), 0)  # another's
+
+
+def test_sums_of_banks_go_where_views_say(llvm):
+    buffer, stage, _, of_bias = scattered(llvm)
+    found = banks._Banks(buffer, [stage], 2)
+    values = numbers(2, dr.width(found.banks[0]))
+    for bank, value in zip(found.banks, values, strict=True):
+        np.testing.assert_array_equal(dr.grad(bank).numpy(), 0)
+        dr.set_grad(bank, llvm.Float(value))
+    expected = values.sum(axis=0)
+    expected[of_bias] = expected[64 + 16 * np.arange(3)]
+    np.testing.assert_allclose(found.sum().numpy(), expected[:30], rtol=1e-6)
 
 
 def test_biases_without_a_layout_and_of_other_buffers_stay_in_theirs(llvm):

@@ -12,6 +12,7 @@ import pytest
 import coopnet as cn
 from coopnet import reference
 from coopnet.engine import Affine, dispatch, modes, spill
+from coopnet.engine.explain import _size
 from coopnet.nn import linear
 
 PATHS = ["auto", "spill", "banks", "builtin"]
@@ -100,6 +101,32 @@ def test_activations_with_dropout(ns, backend, name, path):
     _, dx, dw, _ = reference.mlp_vjp(weights, x, dy, name, dropout=reference.MLPDropout(0.3, seed=1))
     agree(got[0], dw, backend, 2)
     agree([got[2]], [dx], backend, 2)
+
+
+@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("name", ["relu", "sigmoid"])
+def test_dropout_first_and_activation_last(ns, backend, name, path):
+    """Nothing comes before a first layer, and least of all the last."""
+    tensor, leaf = (ns.TensorXf16, ns.Float16) if backend == "cuda" else (ns.TensorXf, ns.Float)
+    last = {"relu": cn.ReLU(), "sigmoid": cn.Sigmoid()}[name]
+    net = cn.Sequential(cn.Dropout(0.4), cn.Linear(5, 3, bias=False), last).alloc(tensor, 5, dr.rng(2))
+    weights = net.layers[1].weights.numpy().astype(np.float64)
+    net = drnn.pack(net, layout="training")
+    dr.enable_grad(net["weights"])
+    rng = np.random.default_rng(0)
+    x, dy = rng.uniform(-1, 1, (5, 200)), rng.standard_normal((3, 200)) / 200
+    xs = [leaf(ns.Float(v)) for v in x]
+    dr.enable_grad(xs)
+    with cn.gradient_path(path):
+        y = list(net(drnn.CoopVec(xs), cn.Key(1)))
+        dr.backward(sum((ns.Float(a) * ns.Float(d) for a, d in zip(y, dy, strict=True)), ns.Float(0)))
+    dropped = reference.dropout(x, 0.4, 1, None, 0, 0)
+    z = weights @ dropped
+    slope = (z > 0) * 1.0 if name == "relu" else (s := 1 / (1 + np.exp(-z))) * (1 - s)
+    dx = reference.dropout(weights.T @ (dy * slope), 0.4, 1, None, 0, 0)
+    agree([np.stack([dr.grad(v).numpy() for v in xs])], [dx], backend)
+    tensor_of = dr.tensor_t(leaf)(drnn.unpack(net.layers[1].weights.grad)).numpy()
+    agree([tensor_of], [(dy * slope) @ dropped.T], backend)
 
 
 @pytest.mark.parametrize("samples", [1, 2, 31, 8191, 8193, 30_001])
@@ -304,19 +331,48 @@ def test_choice(ns):
 def test_explain(ns, backend):
     field = cn.NeuralField(None, cn.MLP(16, 3, width=64, depth=3)).build(backend)
     big, small = field.explain(2**22), field.explain(100)
-    assert big.path == ("banks" if backend == "cuda" else "spill")
-    assert (str(big.samples) in str(big) and big.reason in str(big) and "GiB" in str(big)) or "MiB" in str(big)
+    assert (big.samples, big.backend, big.frozen) == (2**22, backend, True)
+    if backend == "cuda":
+        assert (big.path, big.banks, big.chunks) == ("banks", 512, 1)
+        assert (small.path, small.banks) == ("banks", 1)
+        assert big.memory == 512 * 2 * dr.width(field["network.weights"])
+        assert f"in 512 bank(s), {big.memory / 2**20:.1f} MiB in all" in str(big)
+        assert field.explain(2**20, frozen=False).path == "spill"
+    else:
+        # activations and deltas of four matrices in single precision
+        row = 4 * (16 + 3 * 64 + 3 * 64 + 3)
+        chunk = spill.chunk_size([linear.stage(m) for m in field.network.layers if isinstance(m, cn.Linear)], 2**22, 4)
+        assert (big.path, big.banks, big.memory) == ("spill", 1, chunk * row)
+        assert big.chunks == -(-(2**22) // chunk) > 1
+        assert f"in {big.chunks} chunk(s), {big.memory / 2**20:.1f} MiB at a time" in str(big)
+        assert (small.chunks, small.memory) == (1, 100 * row) and f"{100 * row / 1024:.1f} KiB" in str(small)
+    for found in (big, small):
+        assert str(found).startswith(f"{backend.upper()}, {found.samples} samples, inside dr.freeze: {found.path}, ")
+        assert f"because {found.reason};" in str(found)
+    assert "outside dr.freeze" in str(field.explain(100, frozen=False))
     with cn.deterministic():
         spilled = field.explain(2**22)
     assert spilled.path == "spill" and spilled.chunks > 1 and spilled.memory <= spill.MEMORY
-    if backend == "cuda":
-        assert big.banks == 512 and small.banks == 1
-        assert big.memory == 512 * 2 * dr.width(field["network.weights"])
-        assert field.explain(2**20, frozen=False).path == "spill"
+    with cn.gradient_path("builtin"):
+        builtin = field.explain(2**22)
+    assert (builtin.path, builtin.memory, builtin.chunks, builtin.banks) == ("builtin", 0, 1, 1)
+    assert "Dr.Jit's own operation" in str(builtin)
+    with cn.gradient_path("banks"):
+        found = field.explain(5000)
+    assert (found.path, found.banks, found.chunks) == ("banks", 5, 1)
+    assert found.memory == 5 * (2 if backend == "cuda" else 4) * dr.width(field["network.weights"])
     with pytest.raises(ValueError, match=r"explain: batch is 0"):
         field.explain(0)
     with pytest.raises(ValueError, match="not built"):
         cn.NeuralField(None, cn.MLP(1, 1)).explain(5)
+
+
+@pytest.mark.parametrize(
+    "count, text",
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1536 << 10, "1.5 MiB"), (1 << 30, "1.0 GiB")],
+)
+def test_sizes_in_words(count, text):
+    assert _size(count) == text
 
 
 def test_unknown_layouts_are_not_spilled():
