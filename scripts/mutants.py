@@ -182,6 +182,8 @@ def _run_all(mutants: list[Mutant], coverage: Coverage, args: argparse.Namespace
         place = f"{result['file']}:{result['line']}" if "file" in result else result["id"]
         note = f"{result['outcome']} in {result['seconds']:.0f} s" + (f" by {result['test']}" if result["test"] else "")
         print(f"[{time.monotonic() - start:5.0f} s] {i}/{len(todo)} {place} {note}", flush=True)
+        if "diff" in result and result["outcome"] in ("survived", "uncovered"):
+            print(result["diff"], flush=True)
     return results
 
 
@@ -244,10 +246,11 @@ def _report(results: list[dict], args: argparse.Namespace, coverage: Coverage, o
     survivors = [r for r in mutants if r["outcome"] in ("survived", "uncovered", "equivalent")]
     diffs = [f"# {r['outcome']}" + (f": {r['why']}" if "why" in r else "") + f"\n{r['diff']}\n" for r in survivors]
     out.with_suffix(".diff").write_text("\n".join(diffs))
-    print("\n".join(diffs))
     for group, counts in summary.items():
         print(f"{group:14}", ", ".join(f"{k} {v}" for k, v in counts.items()))
-    print(f"controls: {len(controls)} runs, {len(found['controls']['alarms'])} false alarms; written to {out}")
+    print(
+        f"controls: {len(controls)} runs, {len(found['controls']['alarms'])} false alarms; written to {out}, survivors to {out.with_suffix('.diff').name}"
+    )
 
 
 def _score(counts: Counter) -> dict[str, Any]:

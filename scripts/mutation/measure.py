@@ -52,7 +52,7 @@ def measure(root: Path, test_file: str, work: Path, slot: int) -> dict:
     )
     environment = {
         "COOPNET_MUTATION_COVERAGE": str(site / "rc"),
-        "PYTHONPATH": f"{site}:{tree}:{Path(__file__).parent}",
+        "PYTHONPATH": str(site),
     }
     tests: dict[str, tuple[str, float]] = {}
     ended: list[str] = []  # tests that ended the process
@@ -78,12 +78,16 @@ def measure(root: Path, test_file: str, work: Path, slot: int) -> dict:
 def _lines(data: Path, tree: Path, tests: list[str]) -> dict[str, dict[str, list[int]]]:
     """By file and line, the numbers of the tests that run it."""
     from coverage import CoverageData
+    from coverage.exceptions import DataError
 
     number = {name: i for i, name in enumerate(tests)}
     lines: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for path in data.iterdir():
         part = CoverageData(basename=str(path))
-        part.read()
+        try:
+            part.read()
+        except DataError:
+            continue  # of a process that a test killed while it wrote
         for file in part.measured_files():
             mine = lines[Path(file).relative_to(tree).as_posix()]
             for line, contexts in part.contexts_by_lineno(file).items():

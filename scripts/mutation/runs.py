@@ -79,11 +79,10 @@ def run(
     record.touch()
     job = side / "job.json"
     job.write_text(json.dumps({"tests": tests, "skip": skip or [], "record": str(record)}))
-    paths = [str(tree), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    env = dict(os.environ, COOPNET_MUTATION=str(job), CUDA_VISIBLE_DEVICES="-1", PYTHONPATH=os.pathsep.join(paths))
-    env.update(environment or {})
-    env["PYTHONPATH"] = env["PYTHONPATH"].rstrip(os.pathsep)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "plugin", "-p", "no:cacheprovider", "--tb=short"]
+    env = dict(os.environ, COOPNET_MUTATION=str(job), CUDA_VISIBLE_DEVICES="-1") | (environment or {})
+    paths = [(environment or {}).get("PYTHONPATH"), str(tree), str(Path(__file__).parent.parent)]
+    env["PYTHONPATH"] = os.pathsep.join(p for p in [*paths, os.environ.get("PYTHONPATH")] if p)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutation.plugin", "-p", "no:cacheprovider", "--tb=short"]
     command += ["-o", "addopts=", f"--basetemp={side / 'tmp'}", *(["-x"] if stop else []), *files]
     start = time.monotonic()
     with open(side / "output", "wb") as output:
