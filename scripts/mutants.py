@@ -248,9 +248,9 @@ def _report(results: list[dict], args: argparse.Namespace, coverage: Coverage, o
     out.with_suffix(".diff").write_text("\n".join(diffs))
     for group, counts in summary.items():
         print(f"{group:14}", ", ".join(f"{k} {v}" for k, v in counts.items()))
-    print(
-        f"controls: {len(controls)} runs, {len(found['controls']['alarms'])} false alarms; written to {out}, survivors to {out.with_suffix('.diff').name}"
-    )
+    alarms = found["controls"]["alarms"]
+    print(f"controls: {len(controls)} runs, {len(alarms)} false alarms")
+    print(f"written to {out}, the survivors to {out.with_suffix('.diff').name}")
 
 
 def _score(counts: Counter) -> dict[str, Any]:

@@ -43,7 +43,10 @@ def _nodes(tree: ast.Module) -> Iterator:
             if node.name in _TEXTS:
                 yield from node.body
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield from (d for d in node.decorator_list if _name(d) in _CACHES)
+            for decorator in node.decorator_list:
+                if _name(decorator) in _CACHES:
+                    decorator.col_offset -= 1  # with its @
+                    yield decorator
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
@@ -80,22 +83,40 @@ def same_string(operator: str, node: Any) -> bool:
     return any(child.type in ("string", "strings") for child in node.children)
 
 
-def statement(source: str, line: int) -> list[range]:
-    """Lines of the statement at ``line`` without its body, then of the blocks around it, inside out."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.stmt):
-            start = min([node.lineno] + [d.lineno for d in getattr(node, "decorator_list", [])])
-            if start <= line <= node.end_lineno:
-                found.append((node.end_lineno - start, start, node))
-    found.sort(key=lambda f: f[0])
-    result = []
-    for i, (_, start, node) in enumerate(found):
-        body = getattr(node, "body", None)
-        if body and i == 0:
-            result.append(range(start, max(start + 1, body[0].lineno)))
-        if body and isinstance(node, ast.FunctionDef | ast.ClassDef):
-            result.append(range(body[0].lineno, node.end_lineno + 1))
-        elif not body:
-            result.append(range(start, node.end_lineno + 1))
-    return [*result, range(1, len(source.splitlines()) + 1)]
+def blocks(source: str, line: int) -> list[set[int]]:
+    """Lines whose execution may show a change at ``line``: the nearest first.
+
+    Inside a function that is the statement (without the body that it may have), then the function. What runs at import
+    shows where it is used: a decorator or a default in its function, an attribute in the methods of its class, a
+    constant in the functions that name it.
+    """
+    tree = ast.parse(source)
+    chain = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and _start(n) <= line <= (n.end_lineno or 0)]
+    chain.sort(key=lambda n: (n.end_lineno or 0) - _start(n))
+    functions = [n for n in chain if isinstance(n, ast.FunctionDef)]
+    everything = set(range(1, len(source.splitlines()) + 1))
+    for function in functions:
+        if line >= function.body[0].lineno:
+            return [_own(chain[0]), _body(function), everything]
+        return [_body(function), everything]
+    if any(isinstance(n, ast.ClassDef) for n in chain):
+        methods = [_body(n) for n in ast.walk(chain[-1]) if isinstance(n, ast.FunctionDef)]
+        return [set().union(*methods), everything]
+    names = {n.id for n in ast.walk(chain[0]) if isinstance(n, ast.Name)} if chain else set()
+    users = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    users = [n for n in users if names & {m.id for m in ast.walk(n) if isinstance(m, ast.Name)}]
+    return [set().union(*map(_body, users)), everything]
+
+
+def _start(node: Any) -> int:
+    return min([node.lineno] + [d.lineno for d in getattr(node, "decorator_list", [])])
+
+
+def _body(node: Any) -> set[int]:
+    return set(range(node.body[0].lineno, node.end_lineno + 1))
+
+
+def _own(node: Any) -> set[int]:
+    """Lines of a statement without its body."""
+    body = getattr(node, "body", None)
+    return set(range(node.lineno, max(node.lineno + 1, body[0].lineno) if body else node.end_lineno + 1))

@@ -8,7 +8,7 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
-from .exclude import statement
+from .exclude import blocks
 from .runs import copy_tree, run
 
 _SITE = """
@@ -121,8 +121,8 @@ class Coverage:
                         self.covered[names[i]] += 1
 
     def tests(self, file: str, source: str, line: int) -> list[str]:
-        """Tests that run the statement at ``line``; of one that runs at import only, those of the block around it."""
-        for lines in statement(source, line):
+        """Tests that may notice a change at ``line``, see :func:`blocks`."""
+        for lines in blocks(source, line):
             found = {t for n in lines for t in self.lines[file].get(n, ())}
             if found:
                 return sorted(found)

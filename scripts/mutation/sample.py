@@ -75,7 +75,7 @@ def _of_file(file: str, source: str, quota: int, rng: random.Random) -> list[Mut
             if not (node.type == "operator" and node.parent.type in ("parameters", "lambdef", "param")):
                 found = [(name, i, *p) for i, p in enumerate(op.mutation_positions(node))]
                 choices += [] if found and same_string(name, node) else found
-        choices = [c for c in choices if not any(start <= c[2] and c[3] <= end for start, end in spans)]
+        choices = [c for c in choices if not any(start <= c[2] < end for start, end in spans)]
         rng.shuffle(choices)
         for name, i, start, _ in choices:
             mutated = _apply(source, table[name], number, i)
