@@ -5,7 +5,7 @@ The CPU's packed matrices are rows one after the other. Where CUDA's are permuta
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import warnings
 
 import drjit as dr
@@ -502,6 +502,7 @@ def test_the_warning_of_sums_that_stall(monkeypatch):
             modes.warn_stall(samples)
         return [str(w.message) for w in found if w.category is RuntimeWarning]
 
+    assert modes.WARN_BEYOND == 1 << 15  # at 2^16 samples half a percent can be lost already
     assert warned(1) == warned(modes.WARN_BEYOND) == []
     (message,) = warned(modes.WARN_BEYOND + 1)
     assert f"over {modes.WARN_BEYOND + 1} samples" in message
@@ -510,6 +511,14 @@ def test_the_warning_of_sums_that_stall(monkeypatch):
     assert len(warned(2 << 20, fresh=False)) == 1  # a batch that is no trouble doesn't use the warning up
     (message,) = warned(None)
     assert "virtual call" in message and "None" not in message
+
+
+def test_the_first_warning_of_a_process_is_not_held_back():
+    spec = importlib.util.spec_from_file_location("fresh_modes", modes.__file__)
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    with pytest.warns(RuntimeWarning, match="half precision"):
+        fresh.warn_stall(None)
 
 
 def test_a_backward_pass_within_a_loop_on_cuda_warns(llvm, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import Affine, dispatch, modes, spill
+from coopnet.engine import Affine, banks, dispatch, modes, spill
 from coopnet.engine.explain import _size
 from coopnet.nn import linear
 
@@ -238,6 +238,44 @@ def test_frozen_constant_gradients(ns, backend, path):
             with cn.gradient_path(path):
                 results.append(function(field, x).numpy().astype(np.float64))
         agree(results[:1], results[1:], backend, 0.5)
+
+
+@pytest.mark.parametrize("samples", [1025, 5000, 5003])
+def test_samples_are_spread_evenly_over_banks(ns, backend, monkeypatch, samples):
+    """A bank that got more than its share would stall where sums are half precision."""
+    net = drnn.pack(cn.Linear(1, 2, bias=False).alloc(ns.TensorXf16 if backend == "cuda" else ns.TensorXf, 1))
+    leaf = type(net["weights"])
+    count, shares, total = banks.banks_for(samples), [], banks._Banks.sum
+
+    def spy(self):
+        shares.extend(float(dr.grad(bank).numpy().astype(np.float64).max()) for bank in self.banks)
+        return total(self)
+
+    monkeypatch.setattr(banks._Banks, "sum", spy)
+    dr.enable_grad(net["weights"])
+    x = dr.opaque(leaf, 1, samples)
+    with cn.gradient_path("banks"):
+        dr.backward(next(iter(net(drnn.CoopVec([x])))))
+    block = -(-samples // count)
+    assert len(shares) == count == -(-samples // 1024) and sum(shares) == samples
+    assert max(shares) == block and min(shares) == samples - block * (count - 1)
+
+
+@pytest.mark.parametrize(
+    "samples, few",
+    [(1, 1), (1024, 1), (1025, 2), (128 << 10, 128), (1 << 19, 128), ((1 << 19) + 1, 129), (1 << 30, 512)],
+)
+def test_number_of_banks(samples, few):
+    assert banks.banks_for(samples) == few
+
+
+def test_number_of_banks_in_a_scope():
+    """As for a loop of eight turns, but no more banks than warps."""
+    assert banks.banks_in_scope(1024) == 8
+    assert banks.banks_in_scope(1024, vectors=3) == 24
+    assert banks.banks_in_scope(100) == 1 and banks.banks_in_scope(129) == 2
+    assert banks.banks_in_scope(64, vectors=1000) == 2 and banks.banks_in_scope(65, vectors=1000) == 3
+    assert banks.banks_in_scope(1 << 30) == 512
 
 
 def test_gradients_accumulate(ns, backend):
