@@ -218,6 +218,46 @@ def test_frozen_with_changing_batches(ns, backend, path):
     assert recordings[4] > recordings[2]
 
 
+def test_frozen_chunks_of_changing_batches(ns, backend, monkeypatch):
+    """The number of chunks is part of a recording, too."""
+    monkeypatch.setattr(spill, "MEMORY", 2**20)
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=8, depth=1)).build(backend)
+
+    def step(field, x):
+        dr.backward(field(x)[0] * (1 / 1000))
+        return dr.grad(field["network.weights"])
+
+    frozen = dr.freeze(step)
+    for samples in (30_001, 30_001, 50_000, 9000):
+        x = [ns.Float(v) + 1e-3 for v in np.random.default_rng(0).random((3, samples))]
+        dr.eval(x)
+        results = []
+        for function in (frozen, step):
+            dr.disable_grad(field["network.weights"])
+            dr.enable_grad(field["network.weights"])
+            with cn.gradient_path("spill"):
+                results.append(function(field, x).numpy().astype(np.float64))
+        agree(results[:1], results[1:], backend, 0.5)
+    assert frozen.n_recordings == 3
+
+
+@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("samples", [500, 5000])
+def test_the_gradient_of_the_input_is_computed_along(ns, backend, path, samples):
+    """Left to whoever reads it, it would take another run through the whole network."""
+    net, _, _ = network(ns, backend)
+    leaf = ns.Float16 if backend == "cuda" else ns.Float
+    xs = [leaf(ns.Float(v)) for v in np.random.default_rng(0).random((3, samples))]
+    dr.enable_grad(net["weights"], xs)
+    with cn.gradient_path(path):
+        dr.backward(next(iter(net(drnn.CoopVec(xs)))))
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        dr.kernel_history_clear()
+        dr.eval([dr.grad(v) for v in xs])
+        rest = dr.kernel_history([dr.KernelType.JIT])
+    assert sum(k["operation_count"] for k in rest) < 20
+
+
 @pytest.mark.parametrize("path", ["auto", "banks"])
 def test_frozen_constant_gradients(ns, backend, path):
     """A gradient that is the same for all samples is a constant, which does not follow the number of samples."""
