@@ -7,17 +7,19 @@
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, the README's table
 #   make gpu-bench  the same on the GPU, with the Python on PATH
+#   make mutants    mutation testing: which changes of the library would no test notice? (hours on two cores)
 #   make setup      only install
 #
 # PYTHON names the interpreter that the virtual environment is made with (and that gpu-test and gpu-bench run).
 # BUDGET is the number of seconds after which a benchmark measures no more.
+# MUTANTS are options of scripts/mutants.py, such as "--sample 20 --files coopnet/nn/*".
 
 PYTHON ?= python3
 BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system demo test test-cpus lint gpu-test bench gpu-bench clean
+.PHONY: setup system demo test test-cpus lint gpu-test bench gpu-bench mutants clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -72,6 +74,13 @@ gpu-bench:
 	PYTHONPATH=. "$(PYTHON)" benchmarks/memory.py --backend cuda --budget $(BUDGET)
 	"$(PYTHON)" benchmarks/plots.py
 	"$(PYTHON)" benchmarks/table.py --update
+
+.venv/.mutants: .venv/.installed
+	$(BIN)/pip install --quiet --editable ".[mutants]"
+	@touch $@
+
+mutants: setup .venv/.mutants
+	$(BIN)/python scripts/mutants.py $(MUTANTS)
 
 clean:
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

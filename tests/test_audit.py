@@ -65,15 +65,22 @@ def test_a_wrong_layer_is_found(ns, backend):
 
 
 def test_dead_units(ns, backend):
+    """Those that are 0 for all samples; neither those that are for some, nor those of other activations."""
     p = coordinates(ns)
-    field = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 4), cn.ReLU(), cn.Linear(-1, 2)))
+    field = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 5), cn.ReLU(), cn.Linear(-1, 2)))
     dtype = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
     field = field.allocate(dtype, "half" if backend == "cuda" else "single")
     first = field.network.layers[0]
-    first.bias = type(first.bias)([-50, 50, -50, 50])
-    relu = field.pack().audit(p).layers[-2]
-    assert relu.layer == "ReLU" and (relu.dead, relu.features) == (2, 4)
-    assert [r.dead for r in field.audit(p).layers if r.layer == "Linear(2, 4)"] == [None]
+    first.bias = type(first.bias)([-50, 50, 0, -50, -50])
+    field = field.pack()
+    field.set_matrix("layers.0.weights", [[1, 1], [1, 1], [1, -1], [1, 1], [1, 1]])
+    rows = field.audit(p).layers
+    relu = rows[-2]
+    assert relu.layer == "ReLU" and (relu.dead, relu.features) == (3, 5)
+    assert [r.dead for r in rows if r.layer != "ReLU"] == [None] * (len(rows) - 1)
+    lively = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 5), cn.ReLU(), cn.Linear(-1, 2))).build(backend)
+    lively.set_matrix("layers.0.weights", np.ones((5, 2)))
+    assert lively.audit(p).layers[-2].dead == 0
 
 
 def test_overflow_in_half_precision(ns, backend):

@@ -168,6 +168,19 @@ def test_steep_encodings_in_half_precision(ns, backend):
         close(slope.numpy()[0] / v, expected, 4e-2)
 
 
+@pytest.mark.parametrize("direction", [(1.0, 1e6), (-1e6, 3.0), (3.0, -1e6), (1e-6, -1e-7), (0.0, 0.0)])
+def test_directions_of_any_length_in_half_precision(ns, backend, direction):
+    """Tangents are scaled by their largest component, whichever it is, or half precision would overflow."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1, activation="tanh")).build(backend, "half")
+    p = ns.Array2f(*np.random.default_rng(0).random((2, 50)).astype(np.float32)) + 1e-3
+    dx, dy = field.jacobian(p)[0].numpy().astype(np.float64)
+    value, slope = field.jvp(p, ns.Array2f(*direction))
+    np.testing.assert_array_equal(value.numpy(), field(p).numpy())
+    expected = dx * direction[0] + dy * direction[1]
+    assert np.isfinite(slope.numpy()).all()
+    assert np.abs(slope.numpy()[0] - expected).max() <= 1e-2 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("kind", ["nested", "fixed", "list", "tuple", "coopvec", "tensor"])
 def test_containers(ns, backend, kind):
     x, p = coordinates(ns, 30)

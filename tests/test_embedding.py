@@ -44,6 +44,14 @@ def gradient(layer):
     return dr.grad(layer["data"]).numpy()
 
 
+@pytest.mark.parametrize("options", [{}, {"deterministic": False}])
+def test_gradients_of_double_tables_are_summed_in_double(ns, options):
+    layer, _ = table(ns, 2, 1, "double", **options)
+    (y,) = layer(ns.UInt32([1, 1, 0]))
+    dr.backward(y * ns.Float([1, 2**-30, 3]))
+    np.testing.assert_array_equal(gradient(layer).ravel(), [3, 1 + 2**-30])
+
+
 def random_ids(ns, count, n, seed=2):
     ids = np.random.default_rng(seed).integers(0, count, n).astype(np.uint32)
     return ns.UInt32(ids), ids

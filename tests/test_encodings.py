@@ -821,6 +821,7 @@ def test_bad_inputs(ns):
         (cn.Grid(per_level_scale=1e300), 3, r"Grid: the finest level has about 2\^\d+ cells a side"),
         (cn.Permutohedral(base_resolution=2**31), 3, r"Permutohedral: the finest level has about 2\^\d+ cells a side"),
         (cn.Grid(), 8, "Grid: in_features is 8; a cell has .* Permutohedral takes more"),
+        (cn.HashGrid(), 8, "HashGrid: in_features is 8; a cell has .* Permutohedral takes more"),
         (
             cn.Grid(storage="dense", per_level_scale=2.0),
             3,
@@ -840,3 +841,36 @@ def test_other_backends_are_refused(ns, backend):
     for layer in (cn.Fourier(2, in_features=2), cn.Grid(2, n_levels=1), cn.Permutohedral(2, n_levels=1)):
         with pytest.raises(TypeError, match="the input lives on the"):
             layer.alloc(ns.TensorXf)([other.Float(1), other.Float(2)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: cn.Grid(2, n_levels=2, base_resolution=4, storage="dense", per_level_scale=2.0),
+        lambda: cn.HashGrid(2, n_levels=2, hashmap_size=64),
+        lambda: cn.Permutohedral(2, n_levels=2, hashmap_size=64),
+        lambda: cn.Fourier(4, in_features=2, trained=True, seed=3),
+    ],
+)
+def test_initial_parameters_follow_the_seed(backend, make):
+    """The same of the same seed, others of another; frequencies have a seed of their own."""
+    a, b, c = (
+        cn.NeuralField(make(), cn.MLP(out_features=1, width=8, depth=1))
+        .build(backend, seed=seed)
+        .matrix("encoding.data")
+        for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(a, b)
+    assert np.array_equal(a, c) == isinstance(make(), cn.Fourier)
+    assert len(np.unique(a)) > a.size // 2
+
+
+@pytest.mark.parametrize("scale, offset", [(1.0, 1.0), (0.0, 0.0), (2.0, 0.0), (1.0, -0.5)])
+def test_scale_and_offset_within_a_network(ns, backend, scale, offset):
+    dtype = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
+    net = drnn.pack(cn.Sequential(cn.Linear(1, 2, bias=False), cn.Identity(scale, offset)).alloc(dtype, 1))
+    weights, leaf = net.layers[0], dr.array_t(dtype)
+    x = np.array([0.5, -2, 3])
+    y = np.stack([v.numpy() for v in net(drnn.CoopVec([leaf(ns.Float(x))]))])
+    w = weights.matrix("weights").astype(np.float64)
+    np.testing.assert_allclose(y, scale * (w @ x[None]) + offset, rtol=1e-2 if backend == "cuda" else 1e-6)

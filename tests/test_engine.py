@@ -11,7 +11,8 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import Affine, dispatch, modes, spill
+from coopnet.engine import Affine, banks, dispatch, modes, spill
+from coopnet.engine.explain import _size
 from coopnet.nn import linear
 
 PATHS = ["auto", "spill", "banks", "builtin"]
@@ -100,6 +101,32 @@ def test_activations_with_dropout(ns, backend, name, path):
     _, dx, dw, _ = reference.mlp_vjp(weights, x, dy, name, dropout=reference.MLPDropout(0.3, seed=1))
     agree(got[0], dw, backend, 2)
     agree([got[2]], [dx], backend, 2)
+
+
+@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("name", ["relu", "sigmoid"])
+def test_dropout_first_and_activation_last(ns, backend, name, path):
+    """Nothing comes before a first layer, and least of all the last."""
+    tensor, leaf = (ns.TensorXf16, ns.Float16) if backend == "cuda" else (ns.TensorXf, ns.Float)
+    last = {"relu": cn.ReLU(), "sigmoid": cn.Sigmoid()}[name]
+    net = cn.Sequential(cn.Dropout(0.4), cn.Linear(5, 3, bias=False), last).alloc(tensor, 5, dr.rng(2))
+    weights = net.layers[1].weights.numpy().astype(np.float64)
+    net = drnn.pack(net, layout="training")
+    dr.enable_grad(net["weights"])
+    rng = np.random.default_rng(0)
+    x, dy = rng.uniform(-1, 1, (5, 200)), rng.standard_normal((3, 200)) / 200
+    xs = [leaf(ns.Float(v)) for v in x]
+    dr.enable_grad(xs)
+    with cn.gradient_path(path):
+        y = list(net(drnn.CoopVec(xs), cn.Key(1)))
+        dr.backward(sum((ns.Float(a) * ns.Float(d) for a, d in zip(y, dy, strict=True)), ns.Float(0)))
+    dropped = reference.dropout(x, 0.4, 1, None, 0, 0)
+    z = weights @ dropped
+    slope = (z > 0) * 1.0 if name == "relu" else (s := 1 / (1 + np.exp(-z))) * (1 - s)
+    dx = reference.dropout(weights.T @ (dy * slope), 0.4, 1, None, 0, 0)
+    agree([np.stack([dr.grad(v).numpy() for v in xs])], [dx], backend)
+    tensor_of = dr.tensor_t(leaf)(drnn.unpack(net.layers[1].weights.grad)).numpy()
+    agree([tensor_of], [(dy * slope) @ dropped.T], backend)
 
 
 @pytest.mark.parametrize("samples", [1, 2, 31, 8191, 8193, 30_001])
@@ -191,6 +218,46 @@ def test_frozen_with_changing_batches(ns, backend, path):
     assert recordings[4] > recordings[2]
 
 
+def test_frozen_chunks_of_changing_batches(ns, backend, monkeypatch):
+    """The number of chunks is part of a recording, too."""
+    monkeypatch.setattr(spill, "MEMORY", 2**20)
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=8, depth=1)).build(backend)
+
+    def step(field, x):
+        dr.backward(field(x)[0] * (1 / 1000))
+        return dr.grad(field["network.weights"])
+
+    frozen = dr.freeze(step)
+    for samples in (30_001, 30_001, 50_000, 9000):
+        x = [ns.Float(v) + 1e-3 for v in np.random.default_rng(0).random((3, samples))]
+        dr.eval(x)
+        results = []
+        for function in (frozen, step):
+            dr.disable_grad(field["network.weights"])
+            dr.enable_grad(field["network.weights"])
+            with cn.gradient_path("spill"):
+                results.append(function(field, x).numpy().astype(np.float64))
+        agree(results[:1], results[1:], backend, 0.5)
+    assert frozen.n_recordings == 3
+
+
+@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("samples", [500, 5000])
+def test_the_gradient_of_the_input_is_computed_along(ns, backend, path, samples):
+    """Left to whoever reads it, it would take another run through the whole network."""
+    net, _, _ = network(ns, backend)
+    leaf = ns.Float16 if backend == "cuda" else ns.Float
+    xs = [leaf(ns.Float(v)) for v in np.random.default_rng(0).random((3, samples))]
+    dr.enable_grad(net["weights"], xs)
+    with cn.gradient_path(path):
+        dr.backward(next(iter(net(drnn.CoopVec(xs)))))
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        dr.kernel_history_clear()
+        dr.eval([dr.grad(v) for v in xs])
+        rest = dr.kernel_history([dr.KernelType.JIT])
+    assert sum(k["operation_count"] for k in rest) < 20
+
+
 @pytest.mark.parametrize("path", ["auto", "banks"])
 def test_frozen_constant_gradients(ns, backend, path):
     """A gradient that is the same for all samples is a constant, which does not follow the number of samples."""
@@ -211,6 +278,44 @@ def test_frozen_constant_gradients(ns, backend, path):
             with cn.gradient_path(path):
                 results.append(function(field, x).numpy().astype(np.float64))
         agree(results[:1], results[1:], backend, 0.5)
+
+
+@pytest.mark.parametrize("samples", [1025, 5000, 5003])
+def test_samples_are_spread_evenly_over_banks(ns, backend, monkeypatch, samples):
+    """A bank that got more than its share would stall where sums are half precision."""
+    net = drnn.pack(cn.Linear(1, 2, bias=False).alloc(ns.TensorXf16 if backend == "cuda" else ns.TensorXf, 1))
+    leaf = type(net["weights"])
+    count, shares, total = banks.banks_for(samples), [], banks._Banks.sum
+
+    def spy(self):
+        shares.extend(float(dr.grad(bank).numpy().astype(np.float64).max()) for bank in self.banks)
+        return total(self)
+
+    monkeypatch.setattr(banks._Banks, "sum", spy)
+    dr.enable_grad(net["weights"])
+    x = dr.opaque(leaf, 1, samples)
+    with cn.gradient_path("banks"):
+        dr.backward(next(iter(net(drnn.CoopVec([x])))))
+    block = -(-samples // count)
+    assert len(shares) == count == -(-samples // 1024) and sum(shares) == samples
+    assert max(shares) == block and min(shares) == samples - block * (count - 1)
+
+
+@pytest.mark.parametrize(
+    "samples, few",
+    [(1, 1), (1024, 1), (1025, 2), (128 << 10, 128), (1 << 19, 128), ((1 << 19) + 1, 129), (1 << 30, 512)],
+)
+def test_number_of_banks(samples, few):
+    assert banks.banks_for(samples) == few
+
+
+def test_number_of_banks_in_a_scope():
+    """As for a loop of eight turns, but no more banks than warps."""
+    assert banks.banks_in_scope(1024) == 8
+    assert banks.banks_in_scope(1024, vectors=3) == 24
+    assert banks.banks_in_scope(100) == 1 and banks.banks_in_scope(129) == 2
+    assert banks.banks_in_scope(64, vectors=1000) == 2 and banks.banks_in_scope(65, vectors=1000) == 3
+    assert banks.banks_in_scope(1 << 30) == 512
 
 
 def test_gradients_accumulate(ns, backend):
@@ -304,19 +409,48 @@ def test_choice(ns):
 def test_explain(ns, backend):
     field = cn.NeuralField(None, cn.MLP(16, 3, width=64, depth=3)).build(backend)
     big, small = field.explain(2**22), field.explain(100)
-    assert big.path == ("banks" if backend == "cuda" else "spill")
-    assert (str(big.samples) in str(big) and big.reason in str(big) and "GiB" in str(big)) or "MiB" in str(big)
+    assert (big.samples, big.backend, big.frozen) == (2**22, backend, True)
+    if backend == "cuda":
+        assert (big.path, big.banks, big.chunks) == ("banks", 512, 1)
+        assert (small.path, small.banks) == ("banks", 1)
+        assert big.memory == 512 * 2 * dr.width(field["network.weights"])
+        assert f"in 512 bank(s), {big.memory / 2**20:.1f} MiB in all" in str(big)
+        assert field.explain(2**20, frozen=False).path == "spill"
+    else:
+        # activations and deltas of four matrices in single precision
+        row = 4 * (16 + 3 * 64 + 3 * 64 + 3)
+        chunk = spill.chunk_size([linear.stage(m) for m in field.network.layers if isinstance(m, cn.Linear)], 2**22, 4)
+        assert (big.path, big.banks, big.memory) == ("spill", 1, chunk * row)
+        assert big.chunks == -(-(2**22) // chunk) > 1
+        assert f"in {big.chunks} chunk(s), {big.memory / 2**20:.1f} MiB at a time" in str(big)
+        assert (small.chunks, small.memory) == (1, 100 * row) and f"{100 * row / 1024:.1f} KiB" in str(small)
+    for found in (big, small):
+        assert str(found).startswith(f"{backend.upper()}, {found.samples} samples, inside dr.freeze: {found.path}, ")
+        assert f"because {found.reason};" in str(found)
+    assert "outside dr.freeze" in str(field.explain(100, frozen=False))
     with cn.deterministic():
         spilled = field.explain(2**22)
     assert spilled.path == "spill" and spilled.chunks > 1 and spilled.memory <= spill.MEMORY
-    if backend == "cuda":
-        assert big.banks == 512 and small.banks == 1
-        assert big.memory == 512 * 2 * dr.width(field["network.weights"])
-        assert field.explain(2**20, frozen=False).path == "spill"
+    with cn.gradient_path("builtin"):
+        builtin = field.explain(2**22)
+    assert (builtin.path, builtin.memory, builtin.chunks, builtin.banks) == ("builtin", 0, 1, 1)
+    assert "Dr.Jit's own operation" in str(builtin)
+    with cn.gradient_path("banks"):
+        found = field.explain(5000)
+    assert (found.path, found.banks, found.chunks) == ("banks", 5, 1)
+    assert found.memory == 5 * (2 if backend == "cuda" else 4) * dr.width(field["network.weights"])
     with pytest.raises(ValueError, match=r"explain: batch is 0"):
         field.explain(0)
     with pytest.raises(ValueError, match="not built"):
         cn.NeuralField(None, cn.MLP(1, 1)).explain(5)
+
+
+@pytest.mark.parametrize(
+    "count, text",
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1536 << 10, "1.5 MiB"), (1 << 30, "1.0 GiB")],
+)
+def test_sizes_in_words(count, text):
+    assert _size(count) == text
 
 
 def test_unknown_layouts_are_not_spilled():

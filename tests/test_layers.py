@@ -291,6 +291,7 @@ def test_hash_grid_forward_mode(ns):
     y = layer(arrays(ns, x))
     dr.set_grad(layer["data"], ns.Float(tangent))
     close(values(dr.forward_to(y)), ref.hash_grid(x, tangent, **options), 1e-5)
+    np.testing.assert_array_equal(values(layer(arrays(ns, x))), values(y))  # and is not left in the parameters' place
 
 
 def test_hash_grid_gradient_is_reproducible(backend, ns):
@@ -419,6 +420,17 @@ def test_linear(ns):
     wide = cn.Linear(100, 60).alloc(ns.TensorXf).weights.numpy()
     assert wide.std() == pytest.approx(np.sqrt(2 / 160), rel=0.05)
     assert cn.Linear(-1, -1).alloc(ns.TensorXf, 7).weights.shape == (7, 7)
+
+
+def test_initial_weights_of_a_network(ns):
+    """All layers, a single one too, start as Linear does with the gain that the activation asks for."""
+    for depth in (0, 1):
+        net = cn.MLP(40, 30, width=50, depth=depth, init="xavier_normal").alloc(ns.TensorXf)
+        for layer in net.layers[::2]:
+            n, m = layer.config[:2]
+            assert layer.weights.numpy().std() == pytest.approx(np.sqrt(2 / (n + m)), rel=0.1)
+    net = cn.MLP(40, 30, width=50, depth=0, zero_last=True).alloc(ns.TensorXf)
+    assert not net.layers[0].weights.numpy().any()
 
 
 def test_identical_seeds_give_identical_weights(ns):

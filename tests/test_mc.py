@@ -193,13 +193,22 @@ def test_deterministic_refuses_gradients_only(backend, ns):
 
 def test_no_gradient_at_zero_deviation(backend, ns):
     """Where all passes agree, the deviation has no derivative: it is taken as 0."""
-    field = make_field(backend)
-    field["network.weights"] = dr.zeros(type(field["network.weights"]), dr.width(field["network.weights"]))
-    p = points(ns)
+    body = cn.Sequential(cn.Linear(2, 2, bias=False), cn.ReLU(), cn.Dropout(0.5))
+    field = cn.NeuralField(None, cn.Residual(body)).build(backend)
+    field.set_matrix("body.layers.0.weights", np.eye(2))
+    x = np.array([[-1, 0.5, -2, 0.25], [-1, 1, -0.5, 0.75]])  # samples 0 and 2 are dead behind the ReLU
+    p = ns.Array2f(x) + ns.Float(0)
     dr.enable_grad(p)
-    mean, deviation = cn.mc_dropout(field, p, cn.Key(0), 3)
-    dr.backward(dr.sum(mean[0] + deviation[0]))
-    assert np.array_equal(dr.grad(p).numpy(), np.zeros((2, N)))
+    mean, deviation = cn.mc_dropout(field, p, cn.Key(0), 20)
+    dead = np.array([True, False, True, False])
+    np.testing.assert_array_equal((deviation.numpy() == 0)[:, dead], True)
+    assert (deviation.numpy()[:, ~dead] > 0.1).all()
+    dr.backward(dr.sum(dr.sum(mean + 3 * deviation)))
+    gradient = dr.grad(p).numpy()
+    np.testing.assert_allclose(gradient[:, dead], 1, rtol=1e-3)
+    # y_i = x (1 + s_i): both moments are proportional to x
+    expected = (mean + 3 * deviation).numpy() / x
+    np.testing.assert_allclose(gradient[:, ~dead], expected[:, ~dead], rtol=1e-3)
 
 
 class Noisy(cn.Module):

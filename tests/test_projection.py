@@ -111,6 +111,24 @@ def test_half_precision_is_summed_in_single(ns, size):
         np.testing.assert_allclose(numpy(layer(value)), expected, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.parametrize("block", [1, 26, 60, 10**6])
+def test_the_matrix_is_made_in_blocks(ns, monkeypatch, block):
+    """On the host a large one is made column by column, or some columns at a time; the last block is not full."""
+    n_in, n_out, density = 9, 13, 0.4
+    monkeypatch.setattr(projection, "BLOCK", block)
+    monkeypatch.setattr(projection, "UNROLL", 10**6)
+    projection._entries.cache_clear()
+    layer = cn.SparseProjection(n_in, n_out, density, 11)
+    exact = reference.sparse_projection_matrix(n_in, n_out, density, 11)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((n_in, 4)), rng.standard_normal((n_out, 4))
+    np.testing.assert_allclose(layer(x), exact @ x, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(layer.transpose(y), exact.T @ y, rtol=1e-12, atol=1e-12)
+    parts = [ns.Float(v) for v in x.astype(np.float32)]
+    np.testing.assert_allclose(numpy(layer(parts)), exact @ x, rtol=1e-5, atol=1e-5)
+    projection._entries.cache_clear()
+
+
 def test_entries_are_distributed_as_stated():
     """Each sign has half the density; neither neighbours nor seeds are correlated."""
     n_in, n_out, density = 1000, 200, 0.2

@@ -196,3 +196,19 @@ def test_optional_packages_are_imported_inside_functions():
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 name = node.names[0].name if isinstance(node, ast.Import) else (node.module or "")
                 assert (node.__class__ is ast.ImportFrom and node.level) or name.split(".")[0] not in OPTIONAL, path
+
+
+def test_what_functions_report_cannot_be_changed():
+    """Results that others may hold, too, are values."""
+    import dataclasses
+
+    from coopnet.audit import Audit, LayerAudit
+    from coopnet.backend import LLVM
+    from coopnet.config import Configuration
+    from coopnet.engine import Explanation
+    from coopnet.nn.report import LayerSize, Report
+
+    for cls in (Audit, LayerAudit, LLVM, Configuration, Explanation, LayerSize, Report):
+        value = cls(*[None] * len(dataclasses.fields(cls)))
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, dataclasses.fields(cls)[0].name, 1)

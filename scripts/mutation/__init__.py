@@ -1,0 +1,1 @@
+"""Mutation testing: which single-line changes of coopnet would no test notice?"""
