@@ -549,7 +549,6 @@ def peak():
     """Most memory that this process ever had, in MiB. (Python's tracemalloc crashes beside threads of others.)"""
     if sys.platform != "linux":  # others count bytes, or have no such figure
         return 0
-    import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
