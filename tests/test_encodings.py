@@ -293,6 +293,9 @@ def test_sizes_of_grids(ns):
     layer = cn.Grid(2, "dense", n_levels=4, base_resolution=8).alloc(ns.TensorXf)
     assert layer.grid.value._resolution(layer.grid.value._level_scale(3)) in (256, 257)
     assert layer.per_level_scale is None
+    # and never shrinks
+    layer = cn.Grid(1, "dense", n_levels=2, base_resolution=300).alloc(ns.TensorXf)
+    assert layer.grid.value._level_scale(0) == layer.grid.value._level_scale(1) == 299
 
 
 def test_entries_of_vertices(ns):
