@@ -368,6 +368,11 @@ def test_a_siren_of_one_coordinate_is_padded(llvm):
         np.testing.assert_array_equal(a.bias.numpy(), b.bias.numpy())
 
 
+def test_a_siren_of_one_unit_stays_padded(llvm):
+    net = padded(cn.SIREN(1, 1, width=1, depth=1), llvm.TensorXf16)
+    assert [m.weights.shape for m in net.layers[::2]] == [(1, 2), (1, 2)]
+
+
 def test_a_checkpoint_is_padded_when_it_is_loaded(llvm, tmp_path):
     pytest.importorskip("safetensors")
     field = cn.NeuralField(None, cn.MLP(1, 2, width=4, depth=1, bias=True)).build("llvm", "half")
