@@ -354,7 +354,10 @@ def test_gradients_of_a_padded_layer(llvm, path):
     _, _, dw, db = reference.mlp_vjp(weights, x, dy, "tanh", biases=[np.zeros(5), np.zeros(2)])
     for layer, w, b in zip(layers, dw, db, strict=True):
         view = layer.weights
-        entries = got[view.offset : view.offset + view.size].reshape(view.shape)[:, : layer.config[0]]
+        entries = got[view.offset : view.offset + view.size].reshape(view.shape)
+        # zeros stay zeros: a column that learned would be a bias
+        np.testing.assert_array_equal(entries[:, layer.config[0] :], 0)
+        entries = entries[:, : layer.config[0]]
         close([entries, got[layer.bias.offset : layer.bias.offset + len(b)]], [w, b])
 
 
@@ -440,6 +443,18 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
     np.testing.assert_array_equal(got, expected)
     kept = reference.dropout(np.ones_like(x), 0.3, 5, None, 2, 4)
     np.testing.assert_array_equal(np.stack([dr.grad(v).numpy() for v in parts]), kept)
+
+
+def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
+    """Of those that a mask, its digits and the vector take; through the identity matrix, if there is one."""
+    asked = []
+    monkeypatch.setattr(modulation, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
+    x = drnn.CoopVec([llvm.Float16(v) for v in numbers(8, 3)])
+    view = dropout.identity_matrix(llvm.Float16, 8)
+    with as_cuda(modulation):
+        dropout.dropout(x, 0.3, cn.Key(5), identity=view)
+        dropout.dropout(x, 0.3, cn.Key(5))
+    assert asked == [([view], 24)]
 
 
 # ---- Registers, warnings -----------------------------------------------------------------------------------
