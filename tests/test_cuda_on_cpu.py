@@ -481,7 +481,7 @@ def test_components_in_use_at_a_time():
     assert stages.matrices([a, Fork([[b], [c]], "sum")]) == [a.weights, b.weights, c.weights]
 
 
-def test_when_registers_are_asked_for(llvm):
+def test_when_registers_are_asked_for(llvm, monkeypatch):
     parts = [llvm.Float16(0), llvm.Float16(0.5) + dr.opaque(llvm.Float16, 0, 10), dr.opaque(llvm.Float16, 1, 10)]
     view = drnn.view(dr.zeros(llvm.TensorXf16, (8, 8)))
     long = drnn.view(dr.zeros(llvm.TensorXf16, (registers.LONG + 1, 8)))
@@ -492,11 +492,17 @@ def test_when_registers_are_asked_for(llvm):
             found = registers.with_room(parts, views, used)
         return [a.index != b.index for a, b in zip(found, parts, strict=True)]
 
+    assert (registers.SHARE, registers.ALL) == (128, 256)
     assert changed([view], registers.SHARE) == [False, False, False]
     assert changed([], registers.SHARE + 1) == [False, False, False]
     assert changed([view], registers.SHARE + 1) == [False, True, False]  # not from a constant
     assert changed([view, fits], registers.SHARE + 1) == [False, True, False]
     assert changed([view, long], registers.SHARE + 1) == [False, False, False]  # Dr.Jit does it by itself
+    lengths, matvec = [], drnn.matvec
+    monkeypatch.setattr(drnn, "matvec", lambda view, x: lengths.append((view.shape, len(x))) or matvec(view, x))
+    changed([view], registers.SHARE + 1)
+    # longer than Dr.Jit's limit, and by as much as keeps rows of halves aligned to 16 bytes
+    assert lengths == [((8, registers.LONG + 8), registers.LONG + 8)] and registers.LONG == 64
 
 
 def test_directions_that_fit_into_registers():

@@ -85,16 +85,19 @@ def test_samples(tree):
 
 
 def test_where_a_change_shows():
-    from mutation.exclude import blocks
+    from mutation.exclude import inside, users
 
     ((limit,), (default,), (body,)) = (lines(p) for p in ("LIMIT = 3", "def f", "x * LIMIT"))
     in_f = set(range(default + 1, lines("return g")[0] + 1))
-    assert blocks(SOURCE, limit)[0] == in_f  # a constant: the function that names it
-    assert blocks(SOURCE, default)[0] == in_f  # a default
-    assert blocks(SOURCE, body)[:2] == [{body}, in_f]
-    (test,) = lines("if x is None")
-    assert blocks(SOURCE, test)[0] == {test}
-    assert lines("return self.width")[0] in blocks(SOURCE, lines("width = 5")[0])[0]
+    assert inside(SOURCE, body) == [{body}, in_f]
+    assert inside(SOURCE, lines("if x is None")[0])[0] == set(lines("if x is None"))
+    sources = {"a.py": SOURCE, "b.py": "import a\n\n\ndef h():\n    return a.LIMIT\n", "c.py": "LIMITED = 3\n"}
+    assert inside(SOURCE, limit) == inside(SOURCE, default) == []
+    assert users(sources, "a.py", limit) == {"a.py": in_f, "b.py": {5}, "c.py": set()}
+    assert users(sources, "a.py", default) == {"a.py": in_f}
+    (cache,) = lines("lru_cache(")
+    assert users(sources, "a.py", cache) == {"a.py": {cache + 2, cache + 3}}
+    assert lines("return self.width")[0] in users(sources, "a.py", lines("width = 5")[0])["a.py"]
 
 
 def test_runs(tree, monkeypatch):
@@ -137,9 +140,9 @@ def test_choice_of_tests(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(record))
     coverage = Coverage([tmp_path / "t.json"])
     assert coverage.unusable == ["t::bad"]
-    found = coverage.tests("lib/b.py", "def h(x):\n    return x + 1\n", 2)
+    found = coverage.tests("lib/b.py", 2, {"lib/b.py": "def h(x):\n    return x + 1\n"})
     assert set(found) == set(tests) - {"t::bad"}
     assert set(coverage.choose(found, 5)) == {"t::a[1]", "t::b", "t::wide", "t::a[2]"}
     assert set(coverage.choose(found, 4)) == {"t::a[1]", "t::b", "t::wide"}
     assert coverage.choose(found, 0) == ["t::a[1]"]
-    assert coverage.tests("lib/c.py", "x = 1\n", 1) == []
+    assert coverage.tests("lib/c.py", 1, {"lib/c.py": "x = 1\n"}) == []
