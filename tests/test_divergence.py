@@ -125,12 +125,16 @@ def test_a_metric_is_not_called_with_such_weights(ns, backend, field):
     assert result.steps == 6 and len(seen) == 2 and result.best == (2, 1.0)
 
 
-def test_looks_wait_for_the_losses(ns, backend, field, monkeypatch):
+def test_looks_wait_for_the_losses(ns, backend, field, tmp_path, monkeypatch):
     """One every 256 steps and one at the end: a look waits for the device."""
     looks, real = [], divergence.not_finite
     monkeypatch.setattr(divergence, "not_finite", lambda values: looks.append(0) or real(values))
     assert runs(field, batch_of(ns), 300).stopped == "steps"
     assert len(looks) == 2
+    looks.clear()
+    path, options = tmp_path / "run.safetensors", dict(metric=lambda f: 0.0, metric_every=2, checkpoint_every=0)
+    runs(make(backend), batch_of(ns), 4, checkpoint=path, **options)
+    assert len(looks) == 4  # one for each step that is written, whatever else wants it
     if backend == "llvm":
         monkeypatch.undo()
         assert diverges([], make(backend), batch_of(ns, [10]), 1000).steps == 256
@@ -187,9 +191,11 @@ def test_all_steps_skipped(ns, backend, every):
     assert result.steps == result.skipped == {10: 70, 1000: 100}[every]
 
 
-def test_few_skipped_steps_need_no_warning(ns, backend):
-    batch = batch_of(ns, [0, 2])
-    assert runs(make(backend, "half"), batch, 4).skipped == 2
+def test_few_skipped_steps_need_no_warning(ns, backend, tmp_path):
+    """Of those of this run: a resumed one is not blamed for what came before, though it counts on."""
+    batch, path = batch_of(ns, [0, 2]), tmp_path / "run.safetensors"
+    assert runs(make(backend, "half"), batch, 4, checkpoint=path).skipped == 2
+    assert runs(make(backend, "half"), batch, 6, checkpoint=path, resume=True).skipped == 2
     with pytest.warns(RuntimeWarning, match="2 of 3 steps were skipped"):
         cn.fit(make(backend, "half"), batch, 3, progress=False)
 
