@@ -266,6 +266,30 @@ def test_objectives_and_poles(ns, backend):
     )  # fmt: skip
 
 
+def test_outputs(ns, backend):
+    """Coordinates that half precision cannot hold: finite as they are drawn."""
+    words = [
+        "For the batch of step 3, which is finite, the field's output, the losses are not finite",
+        "single precision (on LLVM)",
+    ]
+    diverges(words, make(backend, "half"), batch_of(ns, range(3, 99), "coordinates", 1e6), 30)
+
+    def objective(field, drawn, key):
+        return dr.square(field(drawn[0], key)[0])
+
+    words = ["For the batch of step 3, which is finite, the losses are not finite"]
+    draw = batch_of(ns, range(3, 99), "coordinates", 1e6)
+    diverges(words, make(backend, "half"), draw, 30, objective=objective)
+
+
+def test_long_lists_are_cut(ns, backend):
+    single(backend)
+    field = cn.NeuralField(cn.HashGrid(2, n_levels=2, hashmap_size=2**6), cn.MLP(out_features=2, width=8, depth=1))
+    result = diverges(["and 1 more are not finite after 5 steps"], field.build(backend), batch_of(ns), 5, lr=1e30)
+    assert result.message.count("state of") == 1  # of the first, and the second's is the one more
+    assert "on LLVM" not in result.message
+
+
 def test_a_batch_that_cannot_be_drawn_again(ns, backend):
     data, draw = SimpleNamespace(gone=False), batch_of(ns, range(3, 99))
 
