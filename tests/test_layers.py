@@ -433,6 +433,32 @@ def test_initial_weights_of_a_network(ns):
     assert not net.layers[0].weights.numpy().any()
 
 
+LAWS = {  # bound of a uniform law or deviation of a normal one, for 48 features in and 150 out
+    "xavier_uniform": ("uniform", np.sqrt(6 / 198)),
+    "xavier_normal": ("normal", np.sqrt(2 / 198)),
+    "kaiming_uniform": ("uniform", np.sqrt(6 / 48)),
+    "kaiming_normal": ("normal", np.sqrt(2 / 48)),
+    "siren": ("uniform", np.sqrt(6 / 48)),
+    "siren_first": ("uniform", 1 / 48),
+    "zero": ("uniform", 0),
+}
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.25])
+@pytest.mark.parametrize("init", LAWS)
+def test_laws_of_initial_weights(ns, init, gain):
+    """7200 weights: their moments, and of uniform ones the largest."""
+    law, width = LAWS[init]
+    weights = cn.Linear(48, 150, init=init, gain=gain).alloc(ns.TensorXf).weights.numpy().ravel() / gain
+    assert abs(weights.mean()) <= 0.05 * width
+    if law == "normal":
+        assert weights.std() == pytest.approx(width, rel=0.04)
+        assert (weights**4).mean() == pytest.approx(3 * width**4, rel=0.2)
+    else:
+        assert weights.std() == pytest.approx(width / np.sqrt(3), rel=0.04)
+        assert 0.999 * width <= abs(weights).max() <= 1.00001 * width
+
+
 def test_identical_seeds_give_identical_weights(ns):
     def net(seed):
         return matrices(cn.MLP(3, 2).alloc(ns.TensorXf, rng=dr.rng(seed)))[0]
