@@ -433,6 +433,32 @@ def test_initial_weights_of_a_network(ns):
     assert not net.layers[0].weights.numpy().any()
 
 
+LAWS = {  # bound of a uniform law or deviation of a normal one, for 48 features in and 150 out
+    "xavier_uniform": ("uniform", np.sqrt(6 / 198)),
+    "xavier_normal": ("normal", np.sqrt(2 / 198)),
+    "kaiming_uniform": ("uniform", np.sqrt(6 / 48)),
+    "kaiming_normal": ("normal", np.sqrt(2 / 48)),
+    "siren": ("uniform", np.sqrt(6 / 48)),
+    "siren_first": ("uniform", 1 / 48),
+    "zero": ("uniform", 0),
+}
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.25])
+@pytest.mark.parametrize("init", LAWS)
+def test_laws_of_initial_weights(ns, init, gain):
+    """7200 weights: their moments, and of uniform ones the largest."""
+    law, width = LAWS[init]
+    weights = cn.Linear(48, 150, init=init, gain=gain).alloc(ns.TensorXf).weights.numpy().ravel() / gain
+    assert abs(weights.mean()) <= 0.05 * width
+    if law == "normal":
+        assert weights.std() == pytest.approx(width, rel=0.04)
+        assert (weights**4).mean() == pytest.approx(3 * width**4, rel=0.2)
+    else:
+        assert weights.std() == pytest.approx(width / np.sqrt(3), rel=0.04)
+        assert 0.999 * width <= abs(weights).max() <= 1.00001 * width
+
+
 def test_identical_seeds_give_identical_weights(ns):
     def net(seed):
         return matrices(cn.MLP(3, 2).alloc(ns.TensorXf, rng=dr.rng(seed)))[0]
@@ -464,6 +490,9 @@ def test_errors_of_layers(ns, backend):
         (lambda: cn.Linear(2, 0), ValueError, "Linear: out_features is 0; a positive int"),
         (lambda: cn.Linear(2.0, 1), ValueError, "Linear: in_features is 2.0"),
         (lambda: cn.Linear(2, 3).alloc(Tensor, 0), ValueError, "Linear.alloc: size is 0"),
+        (lambda: cn.Linear(2, 3).alloc(Tensor, -2), ValueError, "Linear.alloc: size is -2"),
+        (lambda: cn.Linear(-1, 3).alloc(Tensor, 2.0), ValueError, "Linear.alloc: size is 2.0"),
+        (lambda: cn.Linear(-1, 3).alloc(Tensor, True), ValueError, "Linear.alloc: size is True"),
         (lambda: cn.Linear(2, 3).alloc(ns.Float), TypeError, r"Linear.alloc: dtype is .*a tensor type such as"),
         (lambda: cn.Linear(2, 3).alloc(ns.TensorXi), TypeError, "Linear.alloc: dtype is .*TensorXi; a floating"),
         (lambda: cn.Linear(2, 3).alloc("float"), TypeError, "Linear.alloc: dtype is 'float'"),

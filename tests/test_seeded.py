@@ -340,6 +340,7 @@ def test_errors_of_arrays(ns):
         (x, dict(offset=ns.Int64([1, 2])), TypeError, "Int32 or UInt32 array is needed for 'triton'"),
         (x, dict(offset=ns.Int([1, -2])), ValueError, "offset has negative entries"),
         (x, dict(offset=ns.Float([1, 2])), TypeError, "Dr.Jit integers of 32 or 64 bits"),
+        (x, dict(offset=ns.Array2u([1, 2], [3, 4])), TypeError, "Dr.Jit integers of 32 or 64 bits"),
         (x, dict(offset=ns.Bool([True, False])), TypeError, "Dr.Jit integers of 32 or 64 bits"),
         (x, dict(seed=ns.UInt64([1, 2])), ValueError, "seed has 2 entries"),
         (m, dict(seed=ns.UInt64([1, 2, 3])), ValueError, "seed has 3 entries"),

@@ -402,6 +402,18 @@ def test_ends_of_the_noise(ns):
     np.testing.assert_allclose(m, -m[::-1], rtol=1e-6, atol=2e-7)
 
 
+@pytest.mark.parametrize("p", [-0.5, 0.0, 0.25, 1.0, 1.5])
+def test_rates_of_dr_jit_for_numpy_arrays(ns, p):
+    """Clipped to below 1, as in kernels."""
+    from coopnet.variants import _Noise
+
+    rate = ns.Float(p)
+    host, device = _Noise(rate, 0, np.float32), _Noise(rate, 0, ns.Float)
+    inside = min(max(p, 0), 1 - 2**-24)
+    assert host.sigma == pytest.approx(np.sqrt(inside / (1 - inside)))
+    np.testing.assert_allclose(device.sigma.numpy(), host.sigma, rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", TRACED)
 @pytest.mark.parametrize("layer, twin", LAYERS)
 def test_gradients_are_the_layer_of_the_gradient(backend, ns, layer, twin, kind, blocks):

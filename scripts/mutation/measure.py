@@ -11,8 +11,14 @@ from pathlib import Path
 from .exclude import inside, users
 from .runs import copy_tree, run
 
+#: Runs at the start of every process of the tests, in place of the interpreter's own, which it runs, too.
 _SITE = """
-import os, sys
+import importlib.machinery, importlib.util, os, sys
+here = os.path.dirname(os.path.abspath(__file__))
+elsewhere = [p for p in sys.path if os.path.abspath(p) != here]
+spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+if spec is not None:
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
 if "COOPNET_MUTATION_COVERAGE" in os.environ:
     os.environ["COVERAGE_PROCESS_START"] = os.environ["COOPNET_MUTATION_COVERAGE"]
     import coverage
