@@ -404,6 +404,15 @@ def test_initialization_of_mlps(ns):
     first, second, last = (m.weights.numpy() for m in linears(net))
     for w, bound in ((first, 1 / 40), (second, np.sqrt(6 / 50) / 30), (last, np.sqrt(6 / 50) / 30)):
         assert 0.97 * bound < np.abs(w).max() <= bound * (1 + 1e-6)
+    gains = {
+        ("siren", cn.Sine(30)): 1 / 30, ("siren", cn.Sine(0)): 1, ("siren", cn.ReLU()): 1, ("siren", None): 1,
+        ("kaiming_normal", cn.Sine(30)): 1, ("kaiming_normal", cn.ReLU()): 1,
+    }  # fmt: skip
+    for (init, activation), gain in gains.items():
+        layers = linears(cn.MLP(3, 2, 8, 2, activation, init=init))
+        assert [m.gain for m in layers] == [1, gain, gain]
+        first = "siren_first" if init == "siren" else init
+        assert [m.init for m in layers] == [first, init, init]
     net = cn.MLP(3, 2, 8, 1, bias=True, zero_last=True).alloc(ns.TensorXf)
     first, last = linears(net)
     assert first.weights.numpy().any() and not last.weights.numpy().any()

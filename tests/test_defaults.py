@@ -78,3 +78,18 @@ def test_defaults(name):
     parameters = inspect.signature(attrgetter(name)(cn)).parameters
     found = {key: parameters[key].default for key in DEFAULTS[name]}
     assert repr(found) == repr(DEFAULTS[name])  # 1, 1.0 and True are not the same
+
+
+@pytest.mark.parametrize("name", [n for n in DEFAULTS if inspect.isclass(attrgetter(n)(cn)) and n != "Key"])
+def test_what_is_left_out_is_kept(name):
+    """An object made without arguments holds the defaults, where it holds arguments as they are."""
+    cls = attrgetter(name)(cn)
+    parameters = inspect.signature(cls).parameters.values()
+    if any(p.default is p.empty and p.kind == p.POSITIONAL_OR_KEYWORD for p in parameters):
+        pytest.skip("has arguments that cannot be left out")
+    made = cls()
+    if name == "Linear":
+        assert made.config == (-1, -1, True)
+        return
+    found = {key: getattr(made, key) for key in DEFAULTS[name] if key in (getattr(cls, "DRJIT_STRUCT", None) or ())}
+    assert repr(found) == repr({key: DEFAULTS[name][key] for key in found})

@@ -143,6 +143,47 @@ def test_every_layer_has_a_rule(ns, backend, name):
     close(slope.numpy(), np.einsum("ijn,jn->in", got, direction), 1e-2 if half else 1e-5)
 
 
+@pytest.mark.parametrize("name", [n for n, c in layers().items() if hasattr(c, "jvp")])
+def test_tangents_that_are_none(ns, name):
+    """Whatever the layer, tangents are lists of vectors like its input."""
+    layer = EXAMPLES.get(name, layers()[name])()
+    n = 1 if name == "Embedding" else 3
+    encoding = isinstance(layer, (cn.Encoding, cn.Embedding, cn.Identity))
+
+    def vector(n=n, leaf=ns.Float, samples=2):
+        return drnn.CoopVec([dr.zeros(leaf, samples) for _ in range(n)])
+
+    x, listed = vector(), list(vector())
+    for arguments, error, words in [
+        ((ns.Float(1), []), TypeError, "x is a Float; a drjit.nn.CoopVec" + " or a list of arrays" * encoding),
+        ((x, x), TypeError, "tangents is a CoopVec; a list of directions is needed"),
+        ((x, [x, listed]), TypeError, r"tangents\[1\] is a list, but x a CoopVec"),
+        ((x, [vector(n + 1)]), ValueError, rf"tangents\[0\] has {n + 1} components, but x has {n}"),
+        ((x, [x, vector(leaf=ns.Float16)]), TypeError, r"tangents\[1\] is of Float16, but x of Float"),
+        ((x, [vector(samples=3)]), ValueError, "arrays of different sizes"),
+        ((listed, [x]), TypeError, r"tangents\[0\] is a CoopVec, but x a list" if encoding else "x is a list"),
+    ]:
+        with pytest.raises(error, match=rf"{type(layer).__name__}\.jvp.*{words}"):
+            layer.jvp(*arguments)
+    if isinstance(layer, cn.Encoding):
+        layer.in_features = 5
+        with pytest.raises(ValueError, match="the input has 3 features, but .* takes 5"):
+            layer.jvp(x, [x])
+
+
+def test_encodings_say_what_they_lack(ns):
+    class Bare(cn.Encoding):
+        in_features = -1
+
+    x = [ns.Float(1)]
+    with pytest.raises(NotImplementedError):
+        Bare().width(2)
+    with pytest.raises(NotImplementedError, match=r"Bare\._features\(\) is missing"):
+        Bare()(x)
+    with pytest.raises(TypeError, match=r"Bare: this layer has no rule .* define Bare\.jvp"):
+        Bare().jvp(x, [x])
+
+
 # ---- Encodings ---------------------------------------------------------------------------------------------
 
 

@@ -759,6 +759,8 @@ BAD = [
     (lambda: cn.HashGrid(2, interpolation=3), ValueError, "HashGrid: interpolation is 3"),
     (lambda: cn.Grid(2, n_levels=0), ValueError, "Grid: n_levels is 0; a positive int"),
     (lambda: cn.Permutohedral(2, hashmap_size=9), ValueError, "Permutohedral: hashmap_size is 9; a multiple"),
+    (lambda: cn.Permutohedral(2, init_scale=-0.5), ValueError, "Permutohedral: init_scale is -0.5; a number of at"),
+    (lambda: cn.HashGrid(2, init_scale=-1e-9), ValueError, "HashGrid: init_scale is -1e-09"),
     (lambda: cn.Permutohedral(2, per_level_scale=0.5), ValueError, "Permutohedral: per_level_scale is 0.5"),
     (lambda: cn.Composite(cn.Identity()), TypeError, "Composite: nested is a Identity; a list or tuple"),
     (

@@ -461,6 +461,7 @@ def test_errors_of_layers(ns, backend):
         (lambda: packed(x, key=7), TypeError, "Sequential: key is a int; a coopnet.Key or None"),
         (lambda: cn.Linear(-1, 3).alloc(Tensor), ValueError, "Linear: in_features is -1 and the size .* unknown"),
         (lambda: cn.Linear(2, 3).alloc(Tensor, 5), ValueError, "Linear: in_features is 2, but .* has 5 features"),
+        (lambda: cn.Linear(2, 3).alloc(Tensor, 1), ValueError, "Linear: in_features is 2, but .* has 1 features"),
         (lambda: cn.Linear(2, 0), ValueError, "Linear: out_features is 0; a positive int"),
         (lambda: cn.Linear(2.0, 1), ValueError, "Linear: in_features is 2.0"),
         (lambda: cn.Linear(2, 3).alloc(Tensor, 0), ValueError, "Linear.alloc: size is 0"),
@@ -469,6 +470,7 @@ def test_errors_of_layers(ns, backend):
         (lambda: cn.Linear(2, 3).alloc("float"), TypeError, "Linear.alloc: dtype is 'float'"),
         (lambda: cn.Sequential(cn.Linear(2, 3), cn.Linear(4, 5)).alloc(Tensor), ValueError, "is 4, but .* 3 features"),
         (lambda: cn.Sequential(cn.Linear(2, 3), "relu"), TypeError, "Sequential: layer 1 is a str; a Module"),
+        (lambda: cn.Sequential(prefix=3), TypeError, "Sequential: prefix is 3; a string"),
         (lambda: cn.Sequential(cn.Dropout(0.5))(x, cn.Key(1)), ValueError, "Sequential: a Dropout has no stream"),
         (lambda: cn.MLP(2, 3, activation="swish"), ValueError, "MLP: activation is 'swish'; accepted are .*relu"),
         (
