@@ -11,7 +11,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.engine import FUNCTIONS, stages
+from coopnet.engine import FUNCTIONS, grid_tangents, stages
 from coopnet.nn.module import children
 
 LEVELS = dict(n_levels=3, hashmap_size=2**7, base_resolution=4, per_level_scale=1.7, init_scale=0.5)
@@ -182,6 +182,17 @@ def test_encodings_say_what_they_lack(ns):
         Bare()(x)
     with pytest.raises(TypeError, match=r"Bare: this layer has no rule .* define Bare\.jvp"):
         Bare().jvp(x, [x])
+
+
+def test_steepest_slopes():
+    """Of the weights of vertices, in units of cells: what sums of tangents are bounded by."""
+
+    class Level:
+        _level_scale = staticmethod(lambda level: 4.0 * 2**level)
+
+    for interpolation, factor in (("linear", 1), ("nearest", 1), ("smoothstep", 1.5)):
+        Level.interpolation = interpolation
+        assert [grid_tangents.steepest(Level, level) for level in (0, 1)] == [4 * factor, 8 * factor]
 
 
 # ---- Encodings ---------------------------------------------------------------------------------------------

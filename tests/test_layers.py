@@ -294,6 +294,33 @@ def test_hash_grid_forward_mode(ns):
     np.testing.assert_array_equal(values(layer(arrays(ns, x))), values(y))  # and is not left in the parameters' place
 
 
+def test_hash_grid_forward_mode_in_both(ns):
+    """Tangents of the parameters and of the coordinates add up."""
+    layer, _, _ = make_grid(ns)
+    x = arrays(ns, np.random.default_rng(7).random((2, 20)))
+    dr.enable_grad(x)
+    rng = np.random.default_rng(8)
+    dx, dparams = arrays(ns, rng.normal(size=(2, 20))), ns.Float(rng.normal(size=dr.width(layer["data"])))
+
+    def tangent(of_x, of_params):
+        y = layer(x)
+        dr.set_grad(x, [v * of_x for v in dx])
+        dr.set_grad(layer["data"], dparams * of_params)
+        return values(dr.forward_to(y))
+
+    only_x, only_params = tangent(1, 0), tangent(0, 1)
+    assert np.abs(only_x).max() > 1 and np.abs(only_params).max() > 1
+    close(tangent(1, 1), only_x + only_params, 1e-5)
+
+
+@pytest.mark.parametrize("dimension", [2, 3])
+def test_hash_grid_gradient_of_one_sample(ns, dimension):
+    layer, params, options = make_grid(ns, dimension)
+    x, dy = np.full((dimension, 1), 0.3, np.float32), np.arange(1, 7, dtype=np.float32)[:, None] * 1e-6
+    dr.backward(weighted(layer(arrays(ns, x)), dy))
+    close(layer["data"].grad.numpy(), ref.hash_grid_vjp(x, params, dy, **options)[1], 1e-5)
+
+
 def test_hash_grid_gradient_is_reproducible(backend, ns):
     layer, _, _ = make_grid(ns)
     x = np.random.default_rng(9).random((2, 50_000)).astype(np.float32)
