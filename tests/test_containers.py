@@ -15,6 +15,7 @@ from coopnet import io
 from coopnet import reference as ref
 from coopnet.engine import spill
 from coopnet.nn.module import children
+from coopnet.nn.sequential import stated_width
 
 TANH, SINE = ref.ACTIVATIONS["tanh"][0], ref.ACTIVATIONS["sine"][0]
 KEY = cn.Key(7, step=3)
@@ -304,6 +305,18 @@ def test_inputs_state_their_width(ns, backend):
         cn.Heads(body, heads),
     ):
         assert cn.NeuralField(None, net).build(backend).in_features == 4
+
+
+def test_widths_that_layers_state():
+    """That of the first which is no activation or dropout; -1 is none."""
+    for layers, width in [
+        ([cn.Linear(5, 2)], 5), ([cn.ReLU(), cn.Dropout(), cn.Sequential(cn.Linear(4, 2))], 4), ([drnn.Linear(3, 2)], 3),
+        ([cn.Linear(-1, 2)], -1), ([cn.ReLU()], -1), ([], -1), ([drnn.Cast(), cn.Linear(5, 2)], -1),
+        ([cn.OneBlob(2, in_features=7)], 7), ([cn.Frequency()], -1),
+    ]:  # fmt: skip
+        assert stated_width(layers) == width
+    assert cn.Skip(cn.Sequential(cn.ReLU(), cn.Linear(5, 2))).in_features == 5
+    assert cn.Skip(drnn.Cast()).in_features == cn.Residual().in_features == -1
 
 
 def test_gelu_is_near_the_exact_one(ns):
