@@ -45,7 +45,9 @@ class Call:
         parts = [self._components(v) for v in vectors]
         if any(dr.grad_enabled(v) for vector in parts for v in vector):
             self._gate = Gate()
-            flat = iter(self._gate.enter(_widened([v for vector in parts for v in vector])))
+            even = kinds.even([v for vector in parts for v in vector])
+            gated = iter(self._gate.enter([v for v in even if dr.grad_enabled(v)]))
+            flat = iter([next(gated) if dr.grad_enabled(v) else v for v in even])
             parts = [[next(flat) for _ in vector] for vector in parts]
         return parts
 
@@ -75,12 +77,6 @@ class Call:
             return drnn.CoopVec(parts)
         out = nested(list(parts))
         return dr.tensor_t(type(parts[0]))(out) if self.kind == kinds.TENSOR else out
-
-
-def _widened(parts: list) -> list:
-    """``parts`` with a lane for every sample: the gradient of one that all samples share is summed on the way back."""
-    samples = max(dr.width(v) for v in parts)
-    return [v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in parts]
 
 
 def _mask(active: Any, leaf: type, samples: int, where: str) -> Any:

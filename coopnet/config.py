@@ -101,6 +101,8 @@ _TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
 
 def _parse(config: Any) -> dict[str, Any]:
     where = "config"
+    if isinstance(config, str):
+        config = str.__str__(config)  # a plain one
     if isinstance(config, str) and config.lstrip().startswith(("{", "//", "/*")):
         text = config
     elif isinstance(config, (str, Path)):

@@ -203,6 +203,8 @@ def _unsigned(value: Any, name: str, leaf: type) -> Any:
             f"{_WHERE}: {name} is a {type(value).__module__}.{type(value).__name__}; Dr.Jit integers of 32 or 64 bits "
             f"on the {dr.backend_v(leaf).name} backend are needed."
         )
+    if dr.width(value) == 0:
+        raise ValueError(f"{_WHERE}: {name} is empty; integers of at least 0 are needed.")
     wide = dr.type_v(value) in types[2:]
     if dr.is_signed_v(value):
         unknown = dr.flag(dr.JitFlag.SymbolicScope) or dr.flag(dr.JitFlag.FreezingScope)

@@ -156,11 +156,10 @@ def _run_all(mutants: list[Mutant], coverage: Coverage, args: argparse.Namespace
     shutil.copytree(ROOT, base, ignore=LITTER)
     controls = [f"control-{i}" for i in range(CONTROLS)] if len(mutants) >= 50 else []
     # by expected time, the longest first, or the last ones would run alone
+    texts = {f: (ROOT / f).read_text(encoding="utf-8") for f in sources(ROOT)}
     todo: list[tuple[float, Any, list[str]]] = []
     for m in mutants:
-        tests = coverage.choose(
-            coverage.tests(m.file, (ROOT / m.file).read_text(encoding="utf-8"), m.line), args.tests_budget
-        )
+        tests = coverage.choose(coverage.tests(m.file, m.line, texts), args.tests_budget)
         todo.append((sum(coverage.seconds[t] for t in tests), m, tests))
     everything = sorted(coverage.seconds)
     todo += [

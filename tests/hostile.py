@@ -431,7 +431,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
 #: Arguments that are called, whose own errors reach the caller as they are.
 CALLED = {"batch", "objective", "loss", "penalty", "metric", "write", ("numerical_gradient", "field"), ("fit", "lr")}
 #: Values that ask for work of hours rather than make an error: (target, parameter) -> most of an int.
-PATIENCE = {("fit", "steps"): 20, ("mc_dropout", "samples"): 1000}
+PATIENCE = {("fit", "steps"): 20, ("mc_dropout", "samples"): 1000, ("dropout_mask", "n"): 4096}
 
 
 def pick_target(known: dict[str, Target], pick: Callable[[list], Any]) -> Target:

@@ -141,19 +141,28 @@ def test_rate_and_metric_of_a_run(tmp_path, monkeypatch, backend):
     asked = {}
 
     def fit(field, batch, steps, **options):
-        asked.update(options, steps=steps)
+        asked.update(options, steps=steps, field=field, batch=batch)
         raise InterruptedError
 
     monkeypatch.setattr(images.learn, "fit", fit)
     image = picture().astype(np.float32) / 255
     for steps, every in ((100, 4), (10, 1)):
         with pytest.raises(InterruptedError):
-            images.fit_image(image, tmp_path, backend=backend, steps=steps, lr=0.02, seed=9, progress=False)
+            images.fit_image(
+                image, tmp_path, backend=backend, steps=steps, lr=0.02, seed=9, batch=123, width=24, depth=3,
+                dropout=0.25, fraction=0.5, encoding="sinusoidal", progress=False,
+            )  # fmt: skip
         rate = asked["lr"]
         assert rate(0) == 0.02 and rate(steps // 2) == pytest.approx(0.01) and rate(steps) == 0
         assert (asked["steps"], asked["metric_every"], asked["seed"]) == (steps, every, 9)
         assert asked["checkpoint"] == tmp_path / "field.safetensors"
         assert (asked["resume"], asked["progress"]) == (False, False)
+    field, options = asked["field"], dict(units=24, depth=3, dropout=0.25, fraction=0.5, encoding="sinusoidal")
+    expected = images.make_field(24, 16, 3, **options).build(backend, seed=9)
+    assert repr(field) == repr(expected)
+    np.testing.assert_array_equal(field.matrix("layers.0.weights"), expected.matrix("layers.0.weights"))
+    coordinates, targets = asked["batch"](cn.Key(0))
+    assert [dr.width(v) for v in (*coordinates, *targets)] == [123] * 5
     monkeypatch.setattr(images.learn, "METRIC_PIXELS", 10)
     seen = []
     monkeypatch.setattr(images.learn, "evaluate", lambda field, index, *size: seen.append((index, size)) or 0)

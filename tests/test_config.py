@@ -403,3 +403,67 @@ def test_it_is_alive_on_the_device(ns, backend):
     y = field([ns.Float(0.5)] * 3)
     dr.eval(y)
     assert len(y) == 2
+
+
+#: By section: number keys, the least value that is accepted, and the first too large one.
+BOUNDS = {
+    "Adam": {
+        "learning_rate": (0.0, None), "beta1": (0.0, 1.0), "beta2": (0.0, 1.0), "epsilon": (1e-18, None),
+        "l2_reg": (0.0, None), "relative_decay": (0.0, None), "absolute_decay": (0.0, None),
+    },
+    "SGD": {"learning_rate": (0.0, None), "l2_reg": (0.0, None)},
+    "ExponentialDecay": {
+        "decay_base": (0.0, None), "decay_start": (0, None), "decay_end": (0, None), "decay_interval": (1, None),
+    },
+    "EMA": {"decay": (0.0, 1.0)},
+    "Batched": {"batch_size_multiplier": (1, 2**32)},
+    "Lookahead": {"alpha": (0.0, None), "n_steps": (1, 2**32)},
+    "CutlassMLP": {"n_neurons": (1, 2**16), "n_hidden_layers": (0, 2**10)},
+    "HashGrid": {
+        "n_levels": (1, None), "n_features_per_level": (1, None), "log2_hashmap_size": (0, 32),
+        "base_resolution": (1, None), "per_level_scale": (1.0, None),
+    },
+    "Frequency": {"n_frequencies": (1, None)},
+    "TriangleWave": {"n_frequencies": (1, None)},
+    "OneBlob": {"n_bins": (1, None)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("otype, key", [(otype, key) for otype, keys in BOUNDS.items() for key in keys])
+def test_bounds_of_numbers(otype, key):
+    section = "network" if "MLP" in otype else "optimizer" if otype in rooms.OPTIMIZERS else "encoding"
+    least, beyond = BOUNDS[otype][key]
+
+    more = {"n_features_per_level": 1} if key == "log2_hashmap_size" else {}  # what a table of one entry can hold
+
+    def read(value):
+        return cn.from_config(2, 1, {section: {"otype": otype, key: value, **more}})
+
+    assert read(least)
+    below = least - 1 if isinstance(least, int) else float(np.nextafter(least, -1))
+    with pytest.raises(ValueError, match=rf"{section}\.{key} is .*at least {least:g}"):
+        read(below)
+    if beyond is not None:
+        assert read(beyond - 1 if isinstance(least, int) else float(np.nextafter(beyond, 0)))
+        with pytest.raises(ValueError, match=rf"{section}\.{key} is .*less than {int(beyond)}"):
+            read(beyond)
+
+
+@pytest.mark.parametrize(
+    "otype, fused", [("FullyFusedMLP", True), ("MegakernelMLP", True), ("CutlassMLP", False), ("MLP", False)]
+)
+def test_widths_of_networks(otype, fused):
+    """The fused ones have four widths and at least one hidden layer."""
+
+    def widths(depth):
+        found = []
+        for width in (8, 16, 31, 32, 48, 64, 96, 128, 256):
+            try:
+                cn.from_config(2, 1, {"network": {"otype": otype, "n_neurons": width, "n_hidden_layers": depth}})
+            except ValueError:
+                continue
+            found.append(width)
+        return found
+
+    assert widths(1) == ([16, 32, 64, 128] if fused else [8, 16, 31, 32, 48, 64, 96, 128, 256])
+    assert bool(widths(0)) != fused

@@ -393,7 +393,10 @@ def test_gradients_of_a_padded_layer(llvm, path):
     _, _, dw, db = reference.mlp_vjp(weights, x, dy, "tanh", biases=[np.zeros(5), np.zeros(2)])
     for layer, w, b in zip(layers, dw, db, strict=True):
         view = layer.weights
-        entries = got[view.offset : view.offset + view.size].reshape(view.shape)[:, : layer.config[0]]
+        entries = got[view.offset : view.offset + view.size].reshape(view.shape)
+        # zeros stay zeros: a column that learned would be a bias
+        np.testing.assert_array_equal(entries[:, layer.config[0] :], 0)
+        entries = entries[:, : layer.config[0]]
         close([entries, got[layer.bias.offset : layer.bias.offset + len(b)]], [w, b])
 
 
@@ -405,6 +408,11 @@ def test_a_siren_of_one_coordinate_is_padded(llvm):
     for a, b in zip(net.layers[::2], plain.layers[::2], strict=True):
         np.testing.assert_array_equal(a.weights.numpy()[:, : a.config[0]], b.weights.numpy())
         np.testing.assert_array_equal(a.bias.numpy(), b.bias.numpy())
+
+
+def test_a_siren_of_one_unit_stays_padded(llvm):
+    net = padded(cn.SIREN(1, 1, width=1, depth=1), llvm.TensorXf16)
+    assert [m.weights.shape for m in net.layers[::2]] == [(1, 2), (1, 2)]
 
 
 def test_a_checkpoint_is_padded_when_it_is_loaded(llvm, tmp_path):
@@ -476,6 +484,18 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
     np.testing.assert_array_equal(np.stack([dr.grad(v).numpy() for v in parts]), kept)
 
 
+def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
+    """Of those that a mask, its digits and the vector take; through the identity matrix, if there is one."""
+    asked = []
+    monkeypatch.setattr(modulation, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
+    x = drnn.CoopVec([llvm.Float16(v) for v in numbers(8, 3)])
+    view = dropout.identity_matrix(llvm.Float16, 8)
+    with as_cuda(modulation):
+        dropout.dropout(x, 0.3, cn.Key(5), identity=view)
+        dropout.dropout(x, 0.3, cn.Key(5))
+    assert asked == [([view], 24)]
+
+
 # ---- Registers, warnings -----------------------------------------------------------------------------------
 
 
@@ -500,7 +520,7 @@ def test_components_in_use_at_a_time():
     assert stages.matrices([a, Fork([[b], [c]], "sum")]) == [a.weights, b.weights, c.weights]
 
 
-def test_when_registers_are_asked_for(llvm):
+def test_when_registers_are_asked_for(llvm, monkeypatch):
     parts = [llvm.Float16(0), llvm.Float16(0.5) + dr.opaque(llvm.Float16, 0, 10), dr.opaque(llvm.Float16, 1, 10)]
     view = drnn.view(dr.zeros(llvm.TensorXf16, (8, 8)))
     long = drnn.view(dr.zeros(llvm.TensorXf16, (registers.LONG + 1, 8)))
@@ -511,11 +531,17 @@ def test_when_registers_are_asked_for(llvm):
             found = registers.with_room(parts, views, used)
         return [a.index != b.index for a, b in zip(found, parts, strict=True)]
 
+    assert (registers.SHARE, registers.ALL) == (128, 256)
     assert changed([view], registers.SHARE) == [False, False, False]
     assert changed([], registers.SHARE + 1) == [False, False, False]
     assert changed([view], registers.SHARE + 1) == [False, True, False]  # not from a constant
     assert changed([view, fits], registers.SHARE + 1) == [False, True, False]
     assert changed([view, long], registers.SHARE + 1) == [False, False, False]  # Dr.Jit does it by itself
+    lengths, matvec = [], drnn.matvec
+    monkeypatch.setattr(drnn, "matvec", lambda view, x: lengths.append((view.shape, len(x))) or matvec(view, x))
+    changed([view], registers.SHARE + 1)
+    # longer than Dr.Jit's limit, and by as much as keeps rows of halves aligned to 16 bytes
+    assert lengths == [((8, registers.LONG + 8), registers.LONG + 8)] and registers.LONG == 64
 
 
 def test_directions_that_fit_into_registers():

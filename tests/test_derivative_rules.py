@@ -607,3 +607,11 @@ def test_forward_mode_of_containers(ns, backend):
         h = 1e-4
         sides = [jacobian(twin([w + s for w in weights], [b + s for b in biases]), x + s * dx)[0] for s in (h, -h)]
         close(dr.grad(g).numpy(), (sides[0] - sides[1]) / (2 * h), 1e-3)
+
+
+def test_slopes_of_triangle_waves(ns):
+    """4 up, 4 down, and 0 at the tip between."""
+    x = [ns.Float([0.1, 0.25, 0.4, 0.0, 0.9])]
+    y, (dy,) = cn.Triangular(1, in_features=1).jvp(x, [[ns.Float(2)]])
+    np.testing.assert_allclose([v.numpy() for v in y], [[0.4, 1, 0.4, 0, -0.4], [0.6, 0, -0.6, 1, 0.6]], atol=1e-6)
+    np.testing.assert_array_equal([v.numpy() for v in dy], [[8, 0, -8, 8, 8], [-8, -8, -8, 0, 8]])

@@ -473,6 +473,8 @@ def test_eps_of_other_types_and_sizes(ns, backend):
     for eps in (ns.Float(1, 2), ns.Float()):
         with pytest.raises(ValueError, match=r"numerical_gradient: eps has \d entries for 3 samples"):
             cn.numerical_gradient(lambda q: q[0], p, eps)
+    with pytest.raises(ValueError, match="eps has 0 entries for 1 samples"):
+        cn.numerical_gradient(lambda q: q[0], ns.Array2f(1, 2), ns.Float())
 
 
 def test_numerical_gradient_of_a_function(ns, backend):

@@ -125,12 +125,16 @@ def test_a_metric_is_not_called_with_such_weights(ns, backend, field):
     assert result.steps == 6 and len(seen) == 2 and result.best == (2, 1.0)
 
 
-def test_looks_wait_for_the_losses(ns, backend, field, monkeypatch):
+def test_looks_wait_for_the_losses(ns, backend, field, tmp_path, monkeypatch):
     """One every 256 steps and one at the end: a look waits for the device."""
     looks, real = [], divergence.not_finite
     monkeypatch.setattr(divergence, "not_finite", lambda values: looks.append(0) or real(values))
     assert runs(field, batch_of(ns), 300).stopped == "steps"
     assert len(looks) == 2
+    looks.clear()
+    path, options = tmp_path / "run.safetensors", dict(metric=lambda f: 0.0, metric_every=2, checkpoint_every=0)
+    runs(make(backend), batch_of(ns), 4, checkpoint=path, **options)
+    assert len(looks) == 4  # one for each step that is written, whatever else wants it
     if backend == "llvm":
         monkeypatch.undo()
         assert diverges([], make(backend), batch_of(ns, [10]), 1000).steps == 256
@@ -187,9 +191,11 @@ def test_all_steps_skipped(ns, backend, every):
     assert result.steps == result.skipped == {10: 70, 1000: 100}[every]
 
 
-def test_few_skipped_steps_need_no_warning(ns, backend):
-    batch = batch_of(ns, [0, 2])
-    assert runs(make(backend, "half"), batch, 4).skipped == 2
+def test_few_skipped_steps_need_no_warning(ns, backend, tmp_path):
+    """Of those of this run: a resumed one is not blamed for what came before, though it counts on."""
+    batch, path = batch_of(ns, [0, 2]), tmp_path / "run.safetensors"
+    assert runs(make(backend, "half"), batch, 4, checkpoint=path).skipped == 2
+    assert runs(make(backend, "half"), batch, 6, checkpoint=path, resume=True).skipped == 2
     with pytest.warns(RuntimeWarning, match="2 of 3 steps were skipped"):
         cn.fit(make(backend, "half"), batch, 3, progress=False)
 
@@ -258,6 +264,30 @@ def test_objectives_and_poles(ns, backend):
         ["For the batch of step 0, which is finite, the losses are not finite", "a loss without poles"],
         make(backend, "half"), batch_of(ns), 30, loss=lambda y, t: dr.log(-dr.square(y[0]) - 1),
     )  # fmt: skip
+
+
+def test_outputs(ns, backend):
+    """Coordinates that half precision cannot hold: finite as they are drawn."""
+    words = [
+        "For the batch of step 3, which is finite, the field's output, the losses are not finite",
+        "single precision (on LLVM)",
+    ]
+    diverges(words, make(backend, "half"), batch_of(ns, range(3, 99), "coordinates", 1e6), 30)
+
+    def objective(field, drawn, key):
+        return dr.square(field(drawn[0], key)[0])
+
+    words = ["For the batch of step 3, which is finite, the losses are not finite"]
+    draw = batch_of(ns, range(3, 99), "coordinates", 1e6)
+    diverges(words, make(backend, "half"), draw, 30, objective=objective)
+
+
+def test_long_lists_are_cut(ns, backend):
+    single(backend)
+    field = cn.NeuralField(cn.HashGrid(2, n_levels=2, hashmap_size=2**6), cn.MLP(out_features=2, width=8, depth=1))
+    result = diverges(["and 1 more are not finite after 5 steps"], field.build(backend), batch_of(ns), 5, lr=1e30)
+    assert result.message.count("state of") == 1  # of the first, and the second's is the one more
+    assert "on LLVM" not in result.message
 
 
 def test_a_batch_that_cannot_be_drawn_again(ns, backend):

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.engine import deferred
-from coopnet.engine import segments
+from coopnet.engine import deferred, rows, segments
 from coopnet.engine.segments import sort, sum_rows, sum_rows_fixed
 
 DTYPES = {"half": np.float16, "single": np.float32, "double": np.float64}
@@ -43,6 +42,20 @@ def weighted(y, dy):
 
 def gradient(layer):
     return dr.grad(layer["data"]).numpy()
+
+
+@pytest.mark.parametrize(
+    "layer, context, fixed", [(True, False, True), (False, False, False), (False, True, True), (True, True, True)]
+)
+def test_where_gradients_are_summed_in_a_fixed_order(ns, monkeypatch, layer, context, fixed):
+    """By default, and within deterministic() whatever the layer says."""
+    calls, function = [], rows.sum_rows
+    monkeypatch.setattr(rows, "sum_rows", lambda *args: calls.append(1) or function(*args))
+    embedding, _ = table(ns, 3, 2, deterministic=layer)
+    with cn.deterministic(context):
+        dr.backward(dr.sum(embedding(ns.UInt32([0, 2, 2]))[1]))
+    np.testing.assert_array_equal(gradient(embedding), [[0, 1], [0, 0], [0, 2]])
+    assert bool(calls) == fixed
 
 
 @pytest.mark.parametrize("options", [{}, {"deterministic": False}])

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coopnet as cn
-from coopnet.engine.projection import project
 from coopnet import backend as backends
 from coopnet import io
 from coopnet import reference as ref
+from coopnet.engine.projection import project
 
 CUDA = "cuda" in backends.available()
 KINDS = ("coopvec", "tensor", "nested", "list", "tuple")
@@ -276,6 +276,10 @@ def test_fourier_frequencies_are_normal_and_the_same_everywhere(ns):
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.06
 
 
+def test_an_empty_composite_has_no_features():
+    assert [cn.Composite(reduction=r).width(3) for r in ("concatenation", "sum", "product")] == [0, 0, 0]
+
+
 def test_sizes_of_grids(ns):
     """Entries per level as in tiny-cuda-nn: scales 4, 8, 16 less 1."""
     options = dict(n_levels=3, n_features_per_level=2, hashmap_size=100, base_resolution=5, per_level_scale=2.0)
@@ -294,6 +298,9 @@ def test_sizes_of_grids(ns):
     layer = cn.Grid(2, "dense", n_levels=4, base_resolution=8).alloc(ns.TensorXf)
     assert layer.grid.value._resolution(layer.grid.value._level_scale(3)) in (256, 257)
     assert layer.per_level_scale is None
+    # and never shrinks
+    layer = cn.Grid(1, "dense", n_levels=2, base_resolution=300).alloc(ns.TensorXf)
+    assert layer.grid.value._level_scale(0) == layer.grid.value._level_scale(1) == 299
 
 
 def test_fine_levels_of_tiled_grids(ns):

@@ -367,3 +367,25 @@ def test_repr(backend):
     assert "  network=Sequential(" in text and "Dropout(p=0.25, bits=16, stream=1)" in text
     assert f"precision='{default_precision(backend)}'" in lines[-2]
     assert "MLP(" in repr(make())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 2**65 - 1, 1.0, True, None, "1"])
+def test_seeds_are_64_bits(backend, seed):
+    with pytest.raises(ValueError, match=r"NeuralField\.build: seed is .*an int in \[0, 2\^64\) is needed"):
+        make().build(backend, seed=seed)
+
+
+def test_precision_of_the_backend_that_is_found(monkeypatch):
+    """Half on CUDA, whatever it was asked for as."""
+    from coopnet import field as room
+
+    llvm = pytest.importorskip("drjit.llvm.ad")
+    monkeypatch.setattr(room, "namespace", lambda backend: llvm)
+    for found, precision in (("cuda", "half"), ("llvm", "single")):
+        monkeypatch.setattr(room, "require", lambda backend, found=found: found)
+        tensor = llvm.TensorXf16 if precision == "half" else llvm.TensorXf
+        assert room.storage("auto", "auto", "here") == (tensor, precision)
+        assert room.storage("auto", "half", "here") == (llvm.TensorXf16, "half")
+    monkeypatch.setattr(room, "require", lambda backend: "cuda")
+    with pytest.raises(ValueError, match="here: precision 'single' is not possible on CUDA"):
+        room.storage("auto", "single", "here")

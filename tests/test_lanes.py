@@ -88,6 +88,20 @@ def test_lanes_that_are_nowhere_change_no_gradient(ns, backend, encoding, kind, 
         np.testing.assert_allclose(a, b, rtol=2e-2 if backend == "cuda" else 1e-5, atol=1e-2 * np.abs(b).max())
 
 
+@pytest.mark.parametrize("encoding", ["none", "sinusoidal"])
+def test_coordinates_of_a_network_that_is_not_trained(ns, backend, encoding):
+    """Dr.Jit differentiates it by itself, and to it 0 times NaN is NaN in cooperative vectors."""
+    field, p = built(backend, encoding), points(ns)
+    for name in field:
+        dr.disable_grad(field[name])
+    dr.backward(dr.sum(dr.select(ns.Bool(KEPT), field(p)[0], 0)))
+    got = dr.grad(p).numpy()
+    assert (got[:, ~KEPT] == 0).all() and np.isfinite(got).all() and (got[:, KEPT] != 0).all()
+    dr.clear_grad(p)
+    dr.backward(dr.sum(field(p)[0]))
+    assert np.isnan(dr.grad(p).numpy()[0, ~KEPT]).all()  # what does come in goes on as it is
+
+
 @pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
 @pytest.mark.parametrize("samples", [5, 3000])
 def test_paths(ns, backend, path, samples):

@@ -194,11 +194,11 @@ def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, monkeypatch, t
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork(backend):
-    """The child trains, though its parent had the turn, and ends as the parent does."""
+    """The child trains as its parent does, though a thread that it has not had the turn."""
     if backend == "cuda":
         pytest.skip("a CUDA context does not survive a fork")
     code = """
-import os, sys, coopnet as cn
+import os, threading, coopnet as cn
 ns = cn.backend.namespace("llvm")
 def batch(key):
     x, y = cn.uniform(2, key, ns.Float, 1 << 15)
@@ -206,11 +206,19 @@ def batch(key):
 def run():
     field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build("llvm")
     return cn.fit(field, batch, 3, progress=False).losses[-1]
-first = run()
-with cn.training.exclusive():
-    child = os.fork()
+first, taken, done = run(), threading.Event(), threading.Event()
+def hold():
+    with cn.training.exclusive():
+        taken.set()
+        done.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+taken.wait()
+child = os.fork()
 if child == 0:
     os._exit(0 if run() == first else 3)
+done.set()
+thread.join()
 assert os.waitpid(child, 0)[1] == 0 and run() == first
 """
     done = subprocess.run([sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True)
@@ -294,6 +302,27 @@ def test_ctrl_c_while_waiting():
     join([*thread, *other])
     with lock:
         assert lock.held()
+
+
+def test_waiting_for_a_while_is_no_error():
+    """Who joins a thread with a time limit goes on after it, and so does the thread."""
+    lock, got = Turns(), []
+    main = threading.main_thread().ident
+
+    def joins():
+        frame = sys._current_frames()[main]  # of join itself, or of what it calls
+        return "join" in (frame.f_code.co_name, frame.f_back.f_code.co_name)
+
+    def take():
+        wait_for(joins)
+        with lock:
+            got.append(0)
+
+    with lock:
+        threads = start(take)
+        threads[0].join(1)
+    join(threads)
+    assert got == [0]
 
 
 def test_forget():

@@ -233,6 +233,37 @@ def test_uniform_numbers(ns):
     assert np.array_equal(part[0].numpy(), u[0].numpy()[[7, 3]])
 
 
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        (dict(key=3), TypeError, "key is a int; a coopnet.Key"),
+        (dict(dtype=float), TypeError, "dtype is <class 'float'>"),
+        (dict(dtype="UInt32"), TypeError, "a single-precision type"),
+        (dict(dtype="Float16"), TypeError, "a single-precision type"),
+        (dict(dtype="Array2f"), TypeError, "dtype is Array2f; a 1D array type"),
+        (dict(dtype="TensorXf"), TypeError, "dtype is TensorXf; a 1D array type"),
+        (dict(n=0), ValueError, "n is 0; a positive int"),
+        (dict(n=1.0), ValueError, "n is 1.0"),
+        (dict(n=True), ValueError, "n is True"),
+        (dict(samples=None), ValueError, "samples is None; a positive int"),
+        (dict(samples=0), ValueError, "samples is 0"),
+        (dict(stream=-1), ValueError, "stream is -1; an int in [0, 2^31)"),
+        (dict(stream=2**31), ValueError, "stream is 2147483648"),
+    ],
+)
+def test_bad_arguments_of_uniform(ns, change, error, words):
+    if isinstance(change.get("dtype"), str):
+        change = {"dtype": getattr(ns, change["dtype"])}
+    with pytest.raises(error, match=r"^uniform: ") as info:
+        cn.uniform(**({"n": 2, "key": cn.Key(0), "dtype": ns.Float, "samples": 8} | change))
+    assert words in str(info.value)
+
+
+def test_streams_differ(ns):
+    u = [cn.uniform(1, cn.Key(0), ns.Float, 8, stream=stream)[0].numpy() for stream in (0, 1, 2**31 - 1)]
+    assert len({v.tobytes() for v in u}) == 3
+
+
 def test_schedules():
     c = cn.training.cosine(1.0, 100, warmup=10, final=0.1)
     assert c(0) == pytest.approx(1 / 11) and c(10) == 1.0 and c(55) == pytest.approx(0.55) and c(100) == 0.1 == c(999)
@@ -406,7 +437,7 @@ def test_resume_refuses_another_run(ns, backend, tmp_path, what):
 def test_objects_without_arrays_are_looked_into_once(ns):
     class Plot:
         def __init__(self):
-            self.looked, self.part = 0, SimpleNamespace(numbers=[1, 2])
+            self.looked, self.part = 0, SimpleNamespace(numbers=[1, [2], {"a": [3]}])
 
         def __getattribute__(self, name):
             if name == "__dict__":
@@ -703,7 +734,10 @@ def test_result_is_short():
     ):
         assert word in repr(result)
     assert len(repr(cn.FitResult(10**6, [0.5] * 10**6, [(1, 2.0)] * 10**4))) < 200
-    assert "loss" not in repr(cn.FitResult())
+    assert repr(cn.FitResult()) == (
+        "<FitResult: 0 steps in 0.0 s, stopped='steps', 0 metrics, best=None, skipped=0, recordings=0>"
+    )
+    assert cn.FitResult().message == "" and cn.FitResult().losses == [] == cn.FitResult().metrics
 
 
 def test_progress(ns, backend, capsys):

@@ -161,6 +161,12 @@ def test_report(backend, ns):
         cn.MLP(2, 2).report()
 
 
+@pytest.mark.parametrize("precision, size", [("TensorXf16", 2), ("TensorXf", 4), ("TensorXf64", 8)])
+def test_bytes_of_a_report(ns, precision, size):
+    report = cn.Embedding(5, 3).alloc(getattr(ns, precision)).report()
+    assert (report.parameters, report.bytes, report.layers[0].bytes) == (15, 15 * size, 15 * size)
+
+
 # ---- penalties, clipping, decay ----------------------------------------------------------------------------
 
 

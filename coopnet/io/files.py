@@ -109,7 +109,9 @@ def file_name(path: Any, where: str) -> str:
     text = None
     with suppress(Exception):  # __fspath__ may be anybody's
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    if not isinstance(text, str):
+    if isinstance(text, str):
+        text = str.__str__(text)  # a plain one
+    else:
         raise TypeError(f"{where}: path is a {type(path).__name__}; a string or path is needed.")
     try:
         if text and b"\0" not in os.fsencode(text):

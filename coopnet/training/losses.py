@@ -70,6 +70,7 @@ def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
     """
     if not _positive(delta):
         raise ValueError(f"huber: delta is {shown(delta)}; a positive number is needed.")
+    delta = float(delta)
 
     def one(a: Any, b: Any) -> Any:
         e = a - b
@@ -168,7 +169,7 @@ def variance(y: Any, target: Any, *, pdf: Any = None) -> Any:
     ts = components(target, "variance: target")
     weights = [1.0] * len(ts) if pdf is None else _densities("variance", pdf, len(ts))
     _check_entries("variance", {"y": components(y, "variance: y"), "target": ts, "pdf": weights})
-    second = [dr.detach(dr.square(b)) / p for b, p in zip(ts, weights, strict=True)]
+    second = [dr.detach(dr.square(_plain(b))) / p for b, p in zip(ts, weights, strict=True)]
     parts = iter(second)
     return _mean("variance", lambda a, b: dr.square(b) / a - next(parts), y, ts, pdf)
 
@@ -190,7 +191,7 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
             f"and then logarithms of variances."
         )
     _check_entries("gaussian_nll", {"y": ys, "target": ts})
-    logs = iter(ys[len(ts) :])
+    logs = iter(_plain(v) for v in ys[len(ts) :])
 
     def one(m: Any, t: Any) -> Any:
         s = next(logs)
@@ -205,7 +206,7 @@ def _mean(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: 
         raise ValueError(f"{where}: y has {len(ys)} components and target {len(ts)}; equally many are needed.")
     ps = [] if pdf is None else _densities(where, pdf, len(ys))
     _check_entries(where, {"y": ys, "target": ts, "pdf": ps})
-    parts = [one(a, b) for a, b in zip(ys, ts, strict=True)]
+    parts = [one(_plain(a), _plain(b)) for a, b in zip(ys, ts, strict=True)]
     if pdf is not None:
         parts = [v / p for v, p in zip(parts, ps, strict=True)]
     return sum(parts[1:], parts[0]) * (1 / len(parts))
@@ -236,6 +237,11 @@ def _real(value: Any) -> bool:
     return bool(size <= 1e38)
 
 
+def _plain(value: Any) -> Any:
+    """``value``, but numbers as floats: NumPy's make arrays of their own of Dr.Jit's."""
+    return float(value) if isinstance(value, numbers.Real) else value
+
+
 def _positive(value: Any) -> bool:
     """Is ``value`` a positive finite number?"""
     return _real(value) and bool(0 < value < math.inf)
@@ -247,7 +253,7 @@ def _densities(where: str, pdf: Any, n: int) -> list:
     for density in found:
         if isinstance(density, numbers.Real) and not _positive(density):
             raise ValueError(f"{where}: pdf is {shown(density)}; a positive number is needed.")
-    found = [float(v) if isinstance(v, numbers.Real) else v for v in found]
+    found = [_plain(v) for v in found]
     if len(found) == 1:
         return found * n
     if len(found) != n:

@@ -46,6 +46,9 @@ class _Extended(dropt.Optimizer):
             _strength(where, "lr", lr)
         if params is not None and not isinstance(params, Mapping):
             raise TypeError(f"{where}: params is a {type(params).__name__}; a mapping from names to arrays is needed.")
+        for name, value in (params or {}).items():
+            if not (isinstance(value, dr.ArrayBase) and dr.is_diff_v(value) and dr.is_float_v(value)):
+                raise TypeError(f"{where}: params[{shown(name)}] is {shown(value)}; a differentiable array is needed.")
         self.l2_reg = _strength(where, "l2_reg", l2_reg)
         for name, value, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**32:

@@ -83,29 +83,44 @@ def same_string(operator: str, node: Any) -> bool:
     return any(child.type in ("string", "strings") for child in node.children)
 
 
-def blocks(source: str, line: int) -> list[set[int]]:
-    """Lines whose execution may show a change at ``line``: the nearest first.
+def inside(source: str, line: int) -> list[set[int]]:
+    """The lines of the statement at ``line`` (without the body that it may have) and those of its function; none if it
+    runs at import."""
+    chain = _around(ast.parse(source), line)
+    for node in chain:
+        if isinstance(node, ast.FunctionDef) and line >= node.body[0].lineno:
+            return [_own(chain[0]), _body(node)]
+    return []
 
-    Inside a function that is the statement (without the body that it may have), then the function. What runs at import
-    shows where it is used: a decorator or a default in its function, an attribute in the methods of its class, a
-    constant in the functions that name it.
-    """
-    tree = ast.parse(source)
-    chain = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and _start(n) <= line <= (n.end_lineno or 0)]
-    chain.sort(key=lambda n: (n.end_lineno or 0) - _start(n))
+
+def users(sources: dict[str, str], file: str, line: int) -> dict[str, set[int]]:
+    """Where something that runs at import is used: a decorator or a default in its function, an attribute in the
+    methods of its class, a constant in the functions, of any file, that name it."""
+    chain = _around(ast.parse(sources[file]), line)
     functions = [n for n in chain if isinstance(n, ast.FunctionDef)]
-    everything = set(range(1, len(source.splitlines()) + 1))
-    for function in functions:
-        if line >= function.body[0].lineno:
-            return [_own(chain[0]), _body(function), everything]
-        return [_body(function), everything]
+    if functions:
+        return {file: _body(functions[0])}
     if any(isinstance(n, ast.ClassDef) for n in chain):
         methods = [_body(n) for n in ast.walk(chain[-1]) if isinstance(n, ast.FunctionDef)]
-        return [set().union(*methods), everything]
-    names = {n.id for n in ast.walk(chain[0]) if isinstance(n, ast.Name)} if chain else set()
-    users = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    users = [n for n in users if names & {m.id for m in ast.walk(n) if isinstance(m, ast.Name)}]
-    return [set().union(*map(_body, users)), everything]
+        return {file: set().union(*methods)}
+    names = {n.id for c in chain for n in ast.walk(c) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    result = {}
+    for other, text in sources.items():
+        if any(name in text for name in names):
+            found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
+            result[other] = set().union(*(_body(n) for n in found if names & _names(n)))
+    return result
+
+
+def _around(tree: ast.Module, line: int) -> list[Any]:
+    """Statements at ``line``, the innermost first."""
+    chain = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and _start(n) <= line <= (n.end_lineno or 0)]
+    return sorted(chain, key=lambda n: (n.end_lineno or 0) - _start(n))
+
+
+def _names(node: ast.AST) -> set[str]:
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return names | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
 
 
 def _start(node: Any) -> int:

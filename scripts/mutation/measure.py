@@ -8,7 +8,7 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
-from .exclude import blocks
+from .exclude import inside, users
 from .runs import copy_tree, run
 
 _SITE = """
@@ -120,13 +120,22 @@ class Coverage:
                         self.lines[file][int(line)].append(names[i])
                         self.covered[names[i]] += 1
 
-    def tests(self, file: str, source: str, line: int) -> list[str]:
-        """Tests that may notice a change at ``line``, see :func:`blocks`."""
-        for lines in blocks(source, line):
-            found = {t for n in lines for t in self.lines[file].get(n, ())}
-            if found:
+    def tests(self, file: str, line: int, sources: dict[str, str]) -> list[str]:
+        """Tests that may notice a change at ``line``: that run the statement, else its function, else the file.
+
+        What runs at import is run by all tests, and in processes that tests start. It shows where it is used.
+        """
+        for lines in inside(sources[file], line):
+            if found := self._running({file: lines}):
                 return sorted(found)
-        return []
+        own = self._running({file: {line}})  # of a lambda
+        importing = self._running({file: {min(self.lines[file], default=0)}})
+        if own - importing:
+            return sorted(own)
+        return sorted(self._running(users(sources, file, line)) or self._running({file: set(self.lines[file])}))
+
+    def _running(self, places: dict[str, set[int]]) -> set[str]:
+        return {t for file, lines in places.items() for n in lines for t in self.lines[file].get(n, ())}
 
     def choose(self, tests: list[str], budget: float) -> list[str]:
         """As many of ``tests`` as take ``budget`` seconds, quick ones that run little else first, fastest first.

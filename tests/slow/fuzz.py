@@ -54,13 +54,15 @@ def worker(backend: str, seed: int, first: int, last: int, alone: bool) -> None:
         print(json.dumps({"start": i, "call": what}), flush=True)
         error = None
         replaced = {k: values[v]() for k, v in chosen.items()}
-        if hostile.patient(target, replaced):
-            try:
-                hostile.run(target, replaced, evaluate=True)
-            except BaseException as caught:
-                error = caught
-                if alone:
-                    traceback.print_exc()
+        if not hostile.patient(target, replaced):
+            print(json.dumps({"end": i, "outcome": "skipped"}), flush=True)
+            continue
+        try:
+            hostile.run(target, replaced, evaluate=True)
+        except BaseException as caught:
+            error = caught
+            if alone:
+                traceback.print_exc()
         print(json.dumps({"end": i, "outcome": hostile.judge(target, replaced, error)}), flush=True)
 
 
@@ -131,7 +133,8 @@ def fuzz(backend: str, seed: int, calls: int, seconds: float) -> dict:
             current, wait = said["call"], LIMIT
         elif said is not None:
             outcome = said["outcome"]
-            counts[{"returned": "returned", "clear": "clear errors"}.get(outcome, "unclear errors")] += 1
+            names = {"returned": "returned", "clear": "clear errors", "skipped": "skipped"}
+            counts[names.get(outcome, "unclear errors")] += 1
             if outcome.startswith("unclear"):
                 bad.append({"call": said["end"], "what": current, "outcome": outcome})
                 print(f"{said['end']}: {current}: {outcome}", flush=True)
@@ -139,7 +142,7 @@ def fuzz(backend: str, seed: int, calls: int, seconds: float) -> dict:
     job.end()
     folder.cleanup()
     kinds = ("returned", "clear errors", "unclear errors", "aborts", "hangs")
-    return {"seed": seed, "calls": i, **{k: counts[k] for k in kinds}, "unwanted": bad[:200]}
+    return {"seed": seed, "calls": i - counts["skipped"], **{k: counts[k] for k in kinds}, "unwanted": bad[:200]}
 
 
 def main() -> None:

@@ -19,6 +19,11 @@ import threading
 import time
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import common  # noqa: E402
+
 LIMIT = 300  # seconds for one process: a hang, unless the machine does nothing else
 
 
@@ -105,11 +110,12 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--users", type=int, default=0)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the result file")
     parser.add_argument("--one", action="store_true", help="one process (what the script starts)")
     options = parser.parse_args()
     if options.one:
         return one_process(options.backend, options.threads[0], options.users, options.steps)
-    failed = 0
+    failed, rows = 0, []
     for threads in options.threads:
         ends: collections.Counter[str] = collections.Counter()
         start = time.monotonic()
@@ -126,8 +132,10 @@ def main() -> int:
             if done.returncode:
                 print(done.stderr[-400:], file=sys.stderr)
         failed += options.runs - ends["clean"]
+        rows.append({"threads": threads, "users": options.users, "steps": options.steps, "ends": dict(ends)})
         print(f"{options.runs} runs of {threads} threads, {options.steps} steps each: {dict(ends)}", end=" ")
         print(f"({time.monotonic() - start:.0f} s)", flush=True)
+    print(common.write("threads", options.backend, {"runs": options.runs, "rows": rows}, options.out))
     return min(failed, 100)
 
 
