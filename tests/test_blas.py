@@ -71,7 +71,7 @@ def test_a_numpy_of_another_make(monkeypatch):
 
 @pytest.fixture
 def libraries(monkeypatch):
-    """OpenBLAS libraries that are found, by path: names of the functions that they have, or None where loading fails."""
+    """OpenBLAS libraries that are found, by path: names of their functions, or None where loading fails."""
     found = {}
 
     class Library:

@@ -310,9 +310,9 @@ def test_inputs_state_their_width(ns, backend):
 def test_widths_that_layers_state():
     """That of the first which is no activation or dropout; -1 is none."""
     for layers, width in [
-        ([cn.Linear(5, 2)], 5), ([cn.ReLU(), cn.Dropout(), cn.Sequential(cn.Linear(4, 2))], 4), ([drnn.Linear(3, 2)], 3),
-        ([cn.Linear(-1, 2)], -1), ([cn.ReLU()], -1), ([], -1), ([drnn.Cast(), cn.Linear(5, 2)], -1),
-        ([cn.OneBlob(2, in_features=7)], 7), ([cn.Frequency()], -1),
+        ([cn.Linear(5, 2)], 5), ([cn.ReLU(), cn.Dropout(), cn.Sequential(cn.Linear(4, 2))], 4),
+        ([drnn.Linear(3, 2)], 3), ([cn.Linear(-1, 2)], -1), ([cn.ReLU()], -1), ([], -1),
+        ([drnn.Cast(), cn.Linear(5, 2)], -1), ([cn.OneBlob(2, in_features=7)], 7), ([cn.Frequency()], -1),
     ]:  # fmt: skip
         assert stated_width(layers) == width
     assert cn.Skip(cn.Sequential(cn.ReLU(), cn.Linear(5, 2))).in_features == 5

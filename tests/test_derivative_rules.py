@@ -167,7 +167,7 @@ def test_tangents_that_are_none(ns, name):
             layer.jvp(*arguments)
     if isinstance(layer, cn.Encoding):
         layer.in_features = 5
-        with pytest.raises(ValueError, match="the input has 3 features, but .* takes 5"):
+        with pytest.raises(ValueError, match=r"the input has 3 features, but .* takes 5"):
             layer.jvp(x, [x])
 
 
