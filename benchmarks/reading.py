@@ -1,6 +1,6 @@
 """What it costs to read a checkpoint rather than to map it into memory, which a file cut short meanwhile would end.
 
-    python benchmarks/reading.py
+python benchmarks/reading.py
 """
 
 from __future__ import annotations

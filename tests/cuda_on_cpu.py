@@ -8,15 +8,14 @@ import drjit as dr
 import pytest
 
 
-class _Drjit:
-    """Dr.Jit, where everything is said to live on CUDA."""
+class Drjit:
+    """Dr.Jit with another ``backend_v``: by default, everything is said to live on CUDA."""
+
+    def __init__(self, backend_v=lambda value: dr.JitBackend.CUDA):
+        self.backend_v = backend_v
 
     def __getattr__(self, name):
         return getattr(dr, name)
-
-    @staticmethod
-    def backend_v(value):
-        return dr.JitBackend.CUDA
 
 
 @contextlib.contextmanager
@@ -24,5 +23,5 @@ def as_cuda(*modules):
     """Within this context, ``modules`` do what they do on CUDA."""
     with pytest.MonkeyPatch.context() as patch:
         for module in modules:
-            patch.setattr(module, "dr", _Drjit())
+            patch.setattr(module, "dr", Drjit())
         yield

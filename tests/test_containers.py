@@ -15,6 +15,7 @@ from coopnet import io
 from coopnet import reference as ref
 from coopnet.engine import spill
 from coopnet.nn.module import children
+from coopnet.nn.sequential import stated_width
 
 TANH, SINE = ref.ACTIVATIONS["tanh"][0], ref.ACTIVATIONS["sine"][0]
 KEY = cn.Key(7, step=3)
@@ -306,6 +307,18 @@ def test_inputs_state_their_width(ns, backend):
         assert cn.NeuralField(None, net).build(backend).in_features == 4
 
 
+def test_widths_that_layers_state():
+    """That of the first which is no activation or dropout; -1 is none."""
+    for layers, width in [
+        ([cn.Linear(5, 2)], 5), ([cn.ReLU(), cn.Dropout(), cn.Sequential(cn.Linear(4, 2))], 4),
+        ([drnn.Linear(3, 2)], 3), ([cn.Linear(-1, 2)], -1), ([cn.ReLU()], -1), ([], -1),
+        ([drnn.Cast(), cn.Linear(5, 2)], -1), ([cn.OneBlob(2, in_features=7)], 7), ([cn.Frequency()], -1),
+    ]:  # fmt: skip
+        assert stated_width(layers) == width
+    assert cn.Skip(cn.Sequential(cn.ReLU(), cn.Linear(5, 2))).in_features == 5
+    assert cn.Skip(drnn.Cast()).in_features == cn.Residual().in_features == -1
+
+
 def test_gelu_is_near_the_exact_one(ns):
     x = np.linspace(-6, 6, 2001)
     exact = x * np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in x])
@@ -404,6 +417,15 @@ def test_initialization_of_mlps(ns):
     first, second, last = (m.weights.numpy() for m in linears(net))
     for w, bound in ((first, 1 / 40), (second, np.sqrt(6 / 50) / 30), (last, np.sqrt(6 / 50) / 30)):
         assert 0.97 * bound < np.abs(w).max() <= bound * (1 + 1e-6)
+    gains = {
+        ("siren", cn.Sine(30)): 1 / 30, ("siren", cn.Sine(0)): 1, ("siren", cn.ReLU()): 1, ("siren", None): 1,
+        ("kaiming_normal", cn.Sine(30)): 1, ("kaiming_normal", cn.ReLU()): 1,
+    }  # fmt: skip
+    for (init, activation), gain in gains.items():
+        layers = linears(cn.MLP(3, 2, 8, 2, activation, init=init))
+        assert [m.gain for m in layers] == [1, gain, gain]
+        first = "siren_first" if init == "siren" else init
+        assert [m.init for m in layers] == [first, init, init]
     net = cn.MLP(3, 2, 8, 1, bias=True, zero_last=True).alloc(ns.TensorXf)
     first, last = linears(net)
     assert first.weights.numpy().any() and not last.weights.numpy().any()

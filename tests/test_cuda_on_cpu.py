@@ -12,13 +12,14 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from cuda_on_cpu import as_cuda
+from cuda_on_cpu import Drjit, as_cuda
 
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import modulation, reference, registers
 from coopnet.engine import Affine, Fork, banks, dispatch, jets, layout, modes, spill, stages
-from coopnet.nn import linear, parameters
+from coopnet.nn import embedding, encodings, linear, parameters
+from coopnet.nn import module as module_of_layers
 from coopnet.opaque import Constant
 
 dropout = importlib.import_module("coopnet.dropout")  # the package's name for it is the function's
@@ -307,6 +308,7 @@ def test_parameters_by_name_in_a_hardware_layout(llvm):
     order = np.random.default_rng(0).permutation(24)
     net, *_ = network(llvm, False, lambda i, n: order if n == 24 else np.arange(n))
     layer = net.layers[0]
+    layer.weights.offset += 20  # as in a buffer that begins with something else
     view = layer.weights
     assert view.shape == (8, 3) and view.layout == "training"
     with as_cuda(parameters):
@@ -316,6 +318,43 @@ def test_parameters_by_name_in_a_hardware_layout(llvm):
     wide = drnn.pack(cn.Linear(2, 2048, bias=False).alloc(llvm.TensorXf16), layout="training")
     with as_cuda(parameters), pytest.raises(RuntimeError, match="layout of a 2048 x 2 matrix is not known"):
         parameters.places(wide, "weights")
+
+
+# ---- Backends that meet ------------------------------------------------------------------------------------
+
+
+def test_what_lives_elsewhere_is_refused(llvm):
+    """Half precision stands for another backend than the rest."""
+
+    def backend_v(value):
+        leaf = dr.leaf_t(value if isinstance(value, type) else type(value))
+        return dr.JitBackend.CUDA if leaf is llvm.Float16 else dr.JitBackend.LLVM
+
+    layer = cn.Linear(2, 3).alloc(llvm.TensorXf)
+    grid = cn.Grid(2, n_levels=1).alloc(llvm.TensorXf)
+    table = cn.Embedding(4, 2).alloc(llvm.TensorXf16)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (linear, embedding, encodings, module_of_layers):
+            patch.setattr(module, "dr", Drjit(backend_v))
+        with pytest.raises(TypeError, match="Linear: the input lives on the CUDA backend and the weights on LLVM"):
+            linear.check_input(layer, 2, llvm.Float16)
+        with pytest.raises(TypeError, match="Grid: the input lives on the CUDA backend and the parameters on LLVM"):
+            grid._same_backend(llvm.Float16, llvm.Float)
+        with pytest.raises(TypeError, match="Embedding: the ids live on the LLVM backend and the table on CUDA"):
+            table(llvm.UInt32(1))
+        with pytest.raises(TypeError, match=r"'bias' lives on the LLVM backend, but the new value on CUDA"):
+            layer["bias"] = llvm.TensorXf16(np.zeros(3, np.float16))
+        linear.check_input(layer, 2, llvm.Float)
+        grid._same_backend(llvm.Float, llvm.Float)
+
+
+def test_a_backend_that_is_missing_is_said_first(llvm, monkeypatch):
+    def missing(what):
+        raise cn.BackendError(what)
+
+    monkeypatch.setattr(module_of_layers, "require", missing)
+    with pytest.raises(cn.BackendError, match="TensorXf"):
+        cn.Linear(2, 3).alloc(llvm.TensorXf)
 
 
 # ---- Padding -----------------------------------------------------------------------------------------------
@@ -540,7 +579,7 @@ def test_the_warning_of_sums_that_stall(monkeypatch):
 
 
 def test_the_first_warning_of_a_process_is_not_held_back():
-    spec = importlib.util.spec_from_file_location("fresh_modes", modes.__file__)
+    spec = importlib.util.spec_from_file_location("coopnet.engine.fresh_modes", modes.__file__)
     fresh = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fresh)
     with pytest.warns(RuntimeWarning, match="half precision"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from operator import attrgetter
 
+import drjit.nn as drnn
 import pytest
 
 import coopnet as cn
@@ -78,3 +79,19 @@ def test_defaults(name):
     parameters = inspect.signature(attrgetter(name)(cn)).parameters
     found = {key: parameters[key].default for key in DEFAULTS[name]}
     assert repr(found) == repr(DEFAULTS[name])  # 1, 1.0 and True are not the same
+
+
+def is_layer(thing):
+    return inspect.isclass(thing) and issubclass(thing, drnn.Module)
+
+
+@pytest.mark.parametrize("name", [n for n in DEFAULTS if is_layer(attrgetter(n)(cn))])
+def test_what_is_left_out_is_kept(name):
+    """A layer made without arguments holds the defaults, where it holds arguments as they are."""
+    cls = attrgetter(name)(cn)
+    made = cls()
+    if name == "Linear":
+        assert made.config == (-1, -1, True)
+        return
+    found = {key: getattr(made, key) for key in DEFAULTS[name] if key in cls.DRJIT_STRUCT}
+    assert repr(found) == repr({key: DEFAULTS[name][key] for key in found})

@@ -11,7 +11,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.engine import FUNCTIONS, stages
+from coopnet.engine import FUNCTIONS, grid_tangents, stages
 from coopnet.nn.module import children
 
 LEVELS = dict(n_levels=3, hashmap_size=2**7, base_resolution=4, per_level_scale=1.7, init_scale=0.5)
@@ -141,6 +141,58 @@ def test_every_layer_has_a_rule(ns, backend, name):
     expected = jacobian(lambda q: field(opaque(ns, q), key).numpy().astype(np.float64), x, 0.02 if half else 1e-3)
     close(got, expected, 0.2 if half else 2e-2, 0.2 if half else 0.1)
     close(slope.numpy(), np.einsum("ijn,jn->in", got, direction), 1e-2 if half else 1e-5)
+
+
+@pytest.mark.parametrize("name", [n for n, c in layers().items() if hasattr(c, "jvp")])
+def test_tangents_that_are_none(ns, name):
+    """Whatever the layer, tangents are lists of vectors like its input."""
+    layer = EXAMPLES.get(name, layers()[name])()
+    n = 1 if name == "Embedding" else 3
+    encoding = isinstance(layer, (cn.Encoding, cn.Embedding, cn.Identity))
+
+    def vector(n=n, leaf=ns.Float, samples=2):
+        return drnn.CoopVec([dr.zeros(leaf, samples) for _ in range(n)])
+
+    x, listed = vector(), list(vector())
+    for arguments, error, words in [
+        ((ns.Float(1), []), TypeError, "x is a Float; a drjit.nn.CoopVec" + " or a list of arrays" * encoding),
+        ((x, x), TypeError, "tangents is a CoopVec; a list of directions is needed"),
+        ((x, [x, listed]), TypeError, r"tangents\[1\] is a list, but x a CoopVec"),
+        ((x, [vector(n + 1)]), ValueError, rf"tangents\[0\] has {n + 1} components, but x has {n}"),
+        ((x, [x, vector(leaf=ns.Float16)]), TypeError, r"tangents\[1\] is of Float16, but x of Float"),
+        ((x, [vector(samples=3)]), ValueError, "arrays of different sizes"),
+        ((listed, [x]), TypeError, r"tangents\[0\] is a CoopVec, but x a list" if encoding else "x is a list"),
+    ]:
+        with pytest.raises(error, match=rf"{type(layer).__name__}\.jvp.*{words}"):
+            layer.jvp(*arguments)
+    if isinstance(layer, cn.Encoding):
+        layer.in_features = 5
+        with pytest.raises(ValueError, match=r"the input has 3 features, but .* takes 5"):
+            layer.jvp(x, [x])
+
+
+def test_encodings_say_what_they_lack(ns):
+    class Bare(cn.Encoding):
+        in_features = -1
+
+    x = [ns.Float(1)]
+    with pytest.raises(NotImplementedError):
+        Bare().width(2)
+    with pytest.raises(NotImplementedError, match=r"Bare\._features\(\) is missing"):
+        Bare()(x)
+    with pytest.raises(TypeError, match=r"Bare: this layer has no rule .* define Bare\.jvp"):
+        Bare().jvp(x, [x])
+
+
+def test_steepest_slopes():
+    """Of the weights of vertices, in units of cells: what sums of tangents are bounded by."""
+
+    class Level:
+        _level_scale = staticmethod(lambda level: 4.0 * 2**level)
+
+    for interpolation, factor in (("linear", 1), ("nearest", 1), ("smoothstep", 1.5)):
+        Level.interpolation = interpolation
+        assert [grid_tangents.steepest(Level, level) for level in (0, 1)] == [4 * factor, 8 * factor]
 
 
 # ---- Encodings ---------------------------------------------------------------------------------------------

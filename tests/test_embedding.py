@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.engine import deferred, rows
+from coopnet.engine import deferred, rows, segments
 from coopnet.engine.segments import sort, sum_rows, sum_rows_fixed
 
 DTYPES = {"half": np.float16, "single": np.float32, "double": np.float64}
@@ -93,6 +93,30 @@ def test_fixed_sums_keep_small_rows_and_what_is_not_finite(ns):
     y = sum_rows_fixed([ns.Float(v) for v in rows], ns.UInt32([0, 1, 2, 1, 0, 4]), 5).numpy()
     np.testing.assert_allclose(y[[0, 1, 3]], [10001, 3e-4, 0], rtol=1e-6)
     assert np.isnan(y[[2, 4]]).all()
+
+
+@pytest.mark.parametrize("factor", [1e-30, 2**-10, 1e30])
+def test_fixed_sums_of_any_size(ns, factor):
+    """The unit that they are rounded to follows the largest."""
+    rows = np.array([[0.5, -0.25, 0.75, 0]], np.float32) * np.float32(factor)
+    y = sum_rows_fixed([ns.Float(v) for v in rows], ns.UInt32([0, 0, 2, 1]), 3).numpy()
+    np.testing.assert_array_equal(y, np.array([0.25, 0, 0.75], np.float32) * np.float32(factor))
+
+
+def test_rows_handed_on(ns, monkeypatch):
+    """Two for each block, as many as there are indices."""
+    sizes, one_pass = [], segments._pass
+
+    def seen(*arguments):
+        handed = one_pass(*arguments)
+        if handed is not None:
+            sizes.append([dr.width(v) for v in handed])
+        return handed
+
+    monkeypatch.setattr(segments, "_pass", seen)
+    block = segments._BLOCK[dr.backend_v(ns.Float)]
+    sum_rows([ns.Float(1) + dr.zeros(ns.Float, block * block)] * 3, dr.zeros(ns.UInt32, block * block), 1)
+    assert sizes[:2] == [[3 * 2 * block, 2 * block], [3 * 4, 4]]
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2047, 2048, 2**22 + 5, 2**32 - 1])
@@ -253,6 +277,18 @@ def test_ids_of_floating_point_types(ns):
     ]:
         with pytest.raises(ValueError, match=f"Embedding: ids .*{message}"):
             layer(ns.Float([1, bad]))
+
+
+def test_ids_of_large_tables(ns):
+    """Rows beyond what a signed id of as many bits can be are still compared right."""
+    layer = cn.Embedding(2**31 + 5, 1)
+    for ids in (ns.Int([0, 7]), ns.UInt32([0, 2**31 + 4]), ns.Int64([0, 2**31 + 4]), ns.UInt64([0, 2**31 + 4])):
+        index, active = layer._rows(ids, ns.UInt32)
+        assert type(index) is ns.UInt32 and dr.all(active)
+        np.testing.assert_array_equal(index.numpy(), ids.numpy())
+    for ids in (ns.Int([0, -1]), ns.UInt32([0, 2**31 + 5]), ns.Int64([0, 2**32]), ns.UInt64([0, 2**63])):
+        with pytest.raises(ValueError, match=r"ids \(\w+\) reach from .* must lie in \[0, 2147483653\)"):
+            layer._rows(ids, ns.UInt32)
 
 
 @pytest.mark.parametrize("out_of_range", ["zero", "clamp"])

@@ -16,6 +16,7 @@ import coopnet as cn
 from coopnet import backend as backends
 from coopnet import io
 from coopnet import reference as ref
+from coopnet.engine.projection import project
 
 CUDA = "cuda" in backends.available()
 KINDS = ("coopvec", "tensor", "nested", "list", "tuple")
@@ -302,6 +303,12 @@ def test_sizes_of_grids(ns):
     assert layer.grid.value._level_scale(0) == layer.grid.value._level_scale(1) == 299
 
 
+def test_fine_levels_of_tiled_grids(ns):
+    """A level holds no more than the coarsest, however fine it is."""
+    layer = cn.Grid(3, "tiled", n_levels=10, base_resolution=4, per_level_scale=2.0).alloc(ns.TensorXf)
+    assert dr.width(layer["data"]) == 10 * 4**3 * layer.n_features_per_level
+
+
 def test_entries_of_vertices(ns):
     """Nearest lookup of parameters that count the entries, against the formulas of tiny-cuda-nn by hand."""
     hashed = cn.Grid(3, n_levels=1, base_resolution=100, hashmap_size=1000, interpolation="nearest")
@@ -499,6 +506,30 @@ def test_gradient_of_one_fourier_feature(ns):
     close(dr.grad(layer["data"]).numpy().reshape(3, 2), expected, 1e-5)
 
 
+def test_gradient_of_a_small_matrix_takes_few_kernels(ns):
+    """One sum per coordinate, not per entry."""
+    x, dy = arrays(ns, np.ones((2, 50))), arrays(ns, np.ones((8, 50)))
+    for trained in (False, True):
+        matrix = ns.Float(np.arange(16, dtype=np.float32))
+        dr.eval(matrix)
+        if trained:
+            dr.enable_grad(matrix)
+        ys = project(matrix, x)
+        np.testing.assert_array_equal([v[0] for v in ys], 1 + 4 * np.arange(8))
+        assert dr.grad_enabled(ys) == trained
+    for y, d in zip(ys, dy, strict=True):
+        dr.set_grad(y, d)
+        dr.enqueue(dr.ADMode.Backward, y)
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory):
+        dr.kernel_history_clear()
+        dr.traverse(dr.ADMode.Backward)
+        gradient = dr.grad(matrix)
+        dr.eval(gradient)
+        launched = len(dr.kernel_history([dr.KernelType.JIT]))
+    np.testing.assert_array_equal(gradient.numpy(), 50)
+    assert launched <= 8
+
+
 def test_trained_fourier_forward_mode(ns):
     layer = cn.Fourier(3, 1.0, trained=True, in_features=2).alloc(ns.TensorXf)
     rng = np.random.default_rng(10)
@@ -564,6 +595,15 @@ def test_composite_ranges(ranges, open_end):
     assert layer.width(size) == built.width(size) == len(expected)
     close(values(built(arrays(ns, x))), expected, 1e-5)
     close(values(layer(arrays(ns, x))), expected, 1e-5)
+
+
+def test_coordinates_of_a_composite():
+    """As many as its ranges reach, if they are known; none at all is not a number of them."""
+    for counts, begins, n in [([2, 3], None, 5), ([2, 3], [4, 0], 6), ([0, 3], None, 3), ([0, 0], None, -1)]:
+        assert cn.Composite([cn.Identity(), cn.OneBlob(4)], counts, begins).in_features == n
+    assert cn.Composite([cn.Identity(), cn.OneBlob(4)], [2, -1]).in_features == -1
+    assert cn.Composite([cn.Identity(), cn.OneBlob(4)], [2, -1], in_features=3).in_features == 3
+    assert cn.Composite().in_features == -1
 
 
 def test_input_of_neural_radiance_caching(ns, backend):
@@ -766,6 +806,8 @@ BAD = [
     (lambda: cn.HashGrid(2, interpolation=3), ValueError, "HashGrid: interpolation is 3"),
     (lambda: cn.Grid(2, n_levels=0), ValueError, "Grid: n_levels is 0; a positive int"),
     (lambda: cn.Permutohedral(2, hashmap_size=9), ValueError, "Permutohedral: hashmap_size is 9; a multiple"),
+    (lambda: cn.Permutohedral(2, init_scale=-0.5), ValueError, "Permutohedral: init_scale is -0.5; a number of at"),
+    (lambda: cn.HashGrid(2, init_scale=-1e-9), ValueError, "HashGrid: init_scale is -1e-09"),
     (lambda: cn.Permutohedral(2, per_level_scale=0.5), ValueError, "Permutohedral: per_level_scale is 0.5"),
     (lambda: cn.Composite(cn.Identity()), TypeError, "Composite: nested is a Identity; a list or tuple"),
     (

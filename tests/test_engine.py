@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import FrozenInstanceError
 
 import drjit as dr
 import drjit.nn as drnn
@@ -11,9 +12,10 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import Affine, banks, dispatch, modes, spill
+from coopnet.engine import FUNCTIONS, Affine, banks, dispatch, modes, spill, stages
 from coopnet.engine.explain import _size
 from coopnet.nn import linear
+from coopnet.nn.sequential import stages_of
 
 PATHS = ["auto", "spill", "banks", "builtin"]
 
@@ -88,6 +90,43 @@ def test_paths_agree_with_the_reference(ns, backend, path, bias):
 
 
 NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "squareplus", "gelu", "silu", "sine", "exp", "identity"]
+
+
+def test_what_is_known_of_activations():
+    """Formulas spare kernels the tape of Dr.Jit's derivatives: of a dropped-out output alone, and of the slope."""
+    masked = {name for name, f in FUNCTIONS.items() if f.masked_vjp is not None}
+    flat = {name for name, f in FUNCTIONS.items() if f.flat}
+    assert masked == {"relu", "sigmoid", "squareplus", "exp"}
+    assert flat == {"relu", "leaky_relu", "identity"}
+    assert {name for name, f in FUNCTIONS.items() if f.second is not None} == set(FUNCTIONS) - flat
+    with pytest.raises(FrozenInstanceError):
+        FUNCTIONS["identity"].flat = False
+    assert FUNCTIONS["identity"].array(2) == 2 and FUNCTIONS["identity"].array(2, 3, 1) == 7
+
+
+def test_dropout_is_differentiated_with_the_activation_before():
+    relu, tanh, mask = stages.Activation("relu"), stages.Activation("tanh"), stages.Mask(0.5, 16, 0)
+    assert stages._one_step([relu, mask], 1)
+    assert not stages._one_step([mask, relu], 0)  # nothing is before, least of all the last
+    assert not stages._one_step([tanh, mask], 1)
+    assert not stages._one_step([relu, mask, mask], 2)
+
+
+@pytest.mark.parametrize("body", [0, 1])
+@pytest.mark.parametrize("merge", ["sum", "concatenate"])
+def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
+    """The first matrix is visited, and then it is over, also in a fork."""
+    net, *_ = network(ns, backend, n_in=2, n_out=2, width=2, depth=0)
+    first = stages_of(net.layers)[0]
+    x = drnn.CoopVec(*[dr.ones(type(net["weights"]), 3)] * 2)
+    for before in ([], [stages.Activation("tanh")]):
+        for chain in ([first], [stages.Fork([[first], []][: 1 + body], merge)]):
+            for wanted in (False, True):
+                visited, run = [], [*before, *chain]
+                values = stages.trail(run, x, None)
+                dx = stages.backward(run, values, values[-1], None, wanted, lambda stage, *_: visited.append(stage))  # noqa: B023
+                assert visited == [first]
+                assert len(dx) == 2 if wanted else dx is None
 
 
 @pytest.mark.parametrize("path", ["spill", "banks"])
@@ -278,6 +317,14 @@ def test_frozen_constant_gradients(ns, backend, path):
             with cn.gradient_path(path):
                 results.append(function(field, x).numpy().astype(np.float64))
         agree(results[:1], results[1:], backend, 0.5)
+
+
+def test_one_bank_is_no_call(ns, backend, monkeypatch):
+    net, *_ = network(ns, backend, depth=0)
+    monkeypatch.setattr(banks.dr, "switch", lambda *_: pytest.fail("a call costs more than the network"))
+    x, dy = np.ones((3, 8)), np.ones((2, 8))
+    weights, *_ = differentiate(net, ns, backend, x, dy, path="banks")
+    np.testing.assert_array_equal(weights, [np.full((2, 3), 8)])
 
 
 @pytest.mark.parametrize("samples", [1025, 5000, 5003])

@@ -11,6 +11,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from drjit import scalar
 
 import coopnet as cn
 from coopnet import checks, limits
@@ -135,7 +136,8 @@ def test_update_and_assignment_refuse_what_is_no_parameter(ns, backend):
     for bad in ("", "x", 5, None, b"", [1], [("a",)], ns.UInt32(), np.zeros(3), 1.5):
         with pytest.raises(TypeError, match=r"NeuralField.update: got .*; a mapping, or pairs of name and value"):
             field.update(bad)
-    for bad in ("x", 5, None, object(), ["x"], cyclic_list(), np.array(["x"]), dr.zeros(ns.Bool, before.size), {}):
+    for bad in ("x", 5, None, object(), ["x"], cyclic_list(), np.array(["x"]), dr.zeros(ns.Bool, before.size), {},
+                ns.Complex2f(1), ns.Matrix2f(1), scalar.Array3f(1), np.ones(before.size, complex)):  # fmt: skip
         with pytest.raises(TypeError, match=r"NeuralField: parameter 'network.weights'.* real numbers"):
             field[name] = bad
         with pytest.raises(TypeError, match="real numbers"):
@@ -226,6 +228,12 @@ def test_networks_that_contain_themselves(i, ns, backend):
         (lambda: cn.Embedding(2, 2**17), r"Embedding: width is 131072; a vector has at most"),
         (lambda: cn.SparseProjection(2**32), r"SparseProjection: in_features is 4294967296; fewer than 2\^32"),
         (lambda: cn.SparseProjection(2, 2**32), r"SparseProjection: out_features is 4.3e9; a vector has at most"),
+        (lambda: cn.Frequency(100, 1000), r"Frequency: n_frequencies is 100, which makes 200000 features"),
+        (lambda: cn.TriangleWave(100, 1000), r"TriangleWave: n_frequencies is 100, which makes 100000 features"),
+        (lambda: cn.Sinusoidal(100, in_features=1000), r"Sinusoidal: octaves is 100, which makes 200000 features"),
+        (lambda: cn.Composite([cn.Identity()] * 4097), r"Composite: the number of encodings is 4097; a network has"),
+        (lambda: cn.Composite([cn.Identity()], in_features=2**16), r"Composite: in_features is 65536; a vector"),
+        (lambda: cn.Composite([cn.Identity()] * 2, [2**15] * 2), r"Composite: in_features is 65536; a vector"),
         (lambda: cn.Composite([cn.Identity()], [2**40]), r"Composite: n_dims_to_encode is 1.1e12; a vector"),
         (lambda: cn.NeuralField(in_features=2**40), r"NeuralField: in_features is 1.1e12; a vector has at most"),
         (lambda: cn.philox4x32((0,) * 4, (0, 0), 2**40), r"philox4x32: rounds is 1099511627776; an int of at least 1"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import coopnet as cn
+from coopnet.engine.lanes import Gate
 
 #: One sample of five is nowhere.
 POINTS = np.array([[0.1, 0.7, np.nan, 0.4, 0.9], [0.2, 0.3, 0.5, np.inf, 0.6]])
@@ -128,6 +129,32 @@ def test_weights_in_calls(ns, backend):
     for net in (field, other):
         got = dr.grad(net["network.weights"]).numpy()
         assert np.isfinite(got).all() and np.abs(got).max() > 0
+
+
+def test_gates(ns):
+    """What Dr.Jit differentiates between the two is 0 where nothing comes in, and else what it was."""
+
+    class Root(dr.CustomOp):
+        def eval(self, x):
+            self.slope = 0.5 * dr.rsqrt(x)
+            return dr.sqrt(x)
+
+        def backward(self):
+            self.set_grad_in("x", self.slope * self.grad_out())
+
+    def gradient(*dy, gated=True):
+        gate, x = Gate(), ns.Float(-1, 0.25, 0, 4)
+        dr.enable_grad(x)
+        (inside,) = gate.enter([x])
+        ys = [dr.custom(Root, inside), 2 * inside]
+        ys = gate.leave(ys) if gated else ys
+        dr.backward(sum(y * ns.Float(d) for y, d in zip(ys, dy, strict=True)))
+        return dr.grad(x).numpy()
+
+    np.testing.assert_array_equal(gradient([0, 3, 0, 8], [0, 0, 0, 0]), [0, 3, 0, 2])
+    np.testing.assert_array_equal(gradient([0, 3, 0, 8], [0, 5, 0, 5]), [0, 13, 0, 12])
+    # nothing has left yet: nobody knows which lanes count
+    assert np.isnan(gradient([0, 3, 0, 8], [0, 0, 0, 0], gated=False)[0])
 
 
 def test_gradients_that_are_nan_are_kept(ns, backend):

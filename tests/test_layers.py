@@ -294,6 +294,37 @@ def test_hash_grid_forward_mode(ns):
     np.testing.assert_array_equal(values(layer(arrays(ns, x))), values(y))  # and is not left in the parameters' place
 
 
+def test_hash_grid_forward_mode_in_both(ns):
+    """Tangents of the parameters and of the coordinates add up."""
+    layer, _, _ = make_grid(ns)
+    x = arrays(ns, np.random.default_rng(7).random((2, 20)))
+    dr.enable_grad(x)
+    rng = np.random.default_rng(8)
+    dx, dparams = arrays(ns, rng.normal(size=(2, 20))), ns.Float(rng.normal(size=dr.width(layer["data"])))
+
+    def tangent(of_x, of_params):
+        y = layer(x)
+        dr.set_grad(x, [v * of_x for v in dx])
+        dr.set_grad(layer["data"], dparams * of_params)
+        return values(dr.forward_to(y))
+
+    only_params, both = tangent(0, 1), tangent(1, 1)
+    dr.disable_grad(layer["data"])  # what follows is Dr.Jit's own
+    y = layer(x)
+    dr.set_grad(x, dx)
+    only_x = values(dr.forward_to(y))
+    assert np.abs(only_x).max() > 1 and np.abs(only_params).max() > 1
+    close(both, only_x + only_params, 1e-5)
+
+
+@pytest.mark.parametrize("dimension", [2, 3])
+def test_hash_grid_gradient_of_one_sample(ns, dimension):
+    layer, params, options = make_grid(ns, dimension)
+    x, dy = np.full((dimension, 1), 0.3, np.float32), np.arange(1, 7, dtype=np.float32)[:, None] * 1e-6
+    dr.backward(weighted(layer(arrays(ns, x)), dy))
+    close(layer["data"].grad.numpy(), ref.hash_grid_vjp(x, params, dy, **options)[1], 1e-5)
+
+
 def test_hash_grid_gradient_is_reproducible(backend, ns):
     layer, _, _ = make_grid(ns)
     x = np.random.default_rng(9).random((2, 50_000)).astype(np.float32)
@@ -487,6 +518,7 @@ def test_errors_of_layers(ns, backend):
         (lambda: packed(x, key=7), TypeError, "Sequential: key is a int; a coopnet.Key or None"),
         (lambda: cn.Linear(-1, 3).alloc(Tensor), ValueError, "Linear: in_features is -1 and the size .* unknown"),
         (lambda: cn.Linear(2, 3).alloc(Tensor, 5), ValueError, "Linear: in_features is 2, but .* has 5 features"),
+        (lambda: cn.Linear(2, 3).alloc(Tensor, 1), ValueError, "Linear: in_features is 2, but .* has 1 features"),
         (lambda: cn.Linear(2, 0), ValueError, "Linear: out_features is 0; a positive int"),
         (lambda: cn.Linear(2.0, 1), ValueError, "Linear: in_features is 2.0"),
         (lambda: cn.Linear(2, 3).alloc(Tensor, 0), ValueError, "Linear.alloc: size is 0"),
@@ -498,6 +530,7 @@ def test_errors_of_layers(ns, backend):
         (lambda: cn.Linear(2, 3).alloc("float"), TypeError, "Linear.alloc: dtype is 'float'"),
         (lambda: cn.Sequential(cn.Linear(2, 3), cn.Linear(4, 5)).alloc(Tensor), ValueError, "is 4, but .* 3 features"),
         (lambda: cn.Sequential(cn.Linear(2, 3), "relu"), TypeError, "Sequential: layer 1 is a str; a Module"),
+        (lambda: cn.Sequential(prefix=3), TypeError, "Sequential: prefix is 3; a string"),
         (lambda: cn.Sequential(cn.Dropout(0.5))(x, cn.Key(1)), ValueError, "Sequential: a Dropout has no stream"),
         (lambda: cn.MLP(2, 3, activation="swish"), ValueError, "MLP: activation is 'swish'; accepted are .*relu"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+import tracemalloc
 
 import drjit as dr
 import drjit.nn as drnn
@@ -127,6 +128,17 @@ def test_the_matrix_is_made_in_blocks(ns, monkeypatch, block):
     parts = [ns.Float(v) for v in x.astype(np.float32)]
     np.testing.assert_allclose(numpy(layer(parts)), exact @ x, rtol=1e-5, atol=1e-5)
     projection._entries.cache_clear()
+
+
+def test_arrays_of_numpy_are_not_copied(monkeypatch):
+    """What is wide enough is read where it is; a block of the matrix exists at a time."""
+    monkeypatch.setattr(projection, "BLOCK", 1 << 10)
+    x = np.ones((2000, 500), np.float32)
+    tracemalloc.start()
+    cn.SparseProjection(2000, 4, density=0.5)(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < x.nbytes / 2
 
 
 def test_entries_are_distributed_as_stated():

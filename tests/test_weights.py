@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from dataclasses import FrozenInstanceError
 
 import drjit as dr
 import drjit.nn as drnn
@@ -12,6 +14,7 @@ from drjit.opt import SGD, Adam, AdamW
 
 import coopnet as cn
 from coopnet import training as tr
+from coopnet.nn import parameters
 
 MATRICES = ["network.layers.0.weights", "network.layers.3.weights"]
 BIASES = ["network.layers.0.bias", "network.layers.3.bias"]
@@ -122,16 +125,30 @@ def test_matrix_is_a_copy(backend):
 )
 def test_bad_names_and_values(backend, name, value, error, words):
     field = make_field(backend)
-    with pytest.raises(error, match="set_matrix") as info:
+    with warnings.catch_warnings(), pytest.raises(error, match="set_matrix") as info:
+        warnings.simplefilter("error")  # the error is all there is
         field.set_matrix(name, value)
     assert words in str(info.value)
 
 
-def test_report(backend):
+def test_names_in_messages():
+    """Four, and how many more."""
+    assert [parameters.listed("abcdefghi"[:n]) for n in (0, 1, 2, 4, 5, 9)] == [
+        "none: call alloc() or build() first", "a", "a, b", "a, b, c, d", "a, b, c, d and 1 more",
+        "a, b, c, d and 5 more",
+    ]  # fmt: skip
+
+
+def test_report(backend, ns):
     field = make_field(backend)
     report = field.report()
     counts = {x.name: x.parameters for x in report.layers}
     grid = field.matrix("encoding.data").size
+    kinds = {x.name: x.layer for x in report.layers}
+    assert kinds == {"encoding": "HashGrid", "network.layers.0": "Linear", "network.layers.3": "Linear"}
+    assert cn.Linear(2, 3).alloc(ns.TensorXf).report().layers[0].layer == "Linear"
+    with pytest.raises(FrozenInstanceError):
+        report.bytes = 0
     assert counts == {"encoding": grid, "network.layers.0": 20 * 6 + 20, "network.layers.3": 3 * 20 + 3}
     assert report.parameters == sum(counts.values())
     assert report.bytes == sum(v.numpy().nbytes for v in field.values())

@@ -47,7 +47,8 @@ class Deferred:
         self._called.clear()
         dr.set_grad(self._probe, 1)
         dr.enqueue(dr.ADMode.Backward, self._probe)
-        dr.traverse(dr.ADMode.Backward)
+        # every network that was evaluated in the scope asks, so the probe must outlive the answer
+        dr.traverse(dr.ADMode.Backward, dr.ADFlag.ClearVertices)
         return not self._called
 
 
