@@ -115,8 +115,9 @@ def test_programs_are_asked(tmp_path, monkeypatch):
     """``ldconfig`` and every ``llvm-config`` on PATH, but neither one that fails nor one of another name."""
     tools, libraries = tmp_path / "bin[1]", tmp_path / "lib"
     tools.mkdir()
-    fake_library = fake_directory(libraries)
-    listed = f"2 libs found\n\tlibLLVM-18.so.1 (libc6) => {fake_library}\n\tlibLLVMX.so (libc6) => /no\n"
+    libraries.mkdir()
+    library = fake(libraries, "libLLVM-18.so.1", "libLLVMSupport.so") / "libLLVM-18.so.1"
+    listed = f"2 libs found\n\tlibLLVM-18.so.1 (libc6) => {library}\n\tlibLLVMX.so (libc6) => /no\n"
     scripts = {
         "ldconfig": f"[ $1 = -p ] && printf '{listed}'",
         "llvm-config": f"[ $1 = --libdir ] && echo {libraries}",
@@ -128,16 +129,10 @@ def test_programs_are_asked(tmp_path, monkeypatch):
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{tmp_path}/nothing")
-    assert b._asked() == [str(fake_library)] * 2
+    assert b._asked() == [str(library)] * 2
     assert not (tmp_path / "run").exists()
     (tools / "ldconfig").write_text("#!/bin/sh\nexit 1\n")
-    assert b._asked() == [str(fake_library)]
-
-
-def fake_directory(directory):
-    directory.mkdir()
-    fake(directory, "libLLVM-18.so.1", "libLLVMSupport.so")
-    return directory / "libLLVM-18.so.1"
+    assert b._asked() == [str(library)]
 
 
 def test_output_of_commands():
