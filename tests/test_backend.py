@@ -387,15 +387,16 @@ def test_the_driver_is_asked(monkeypatch):
     loaded, text = [], "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025\nGCC version 12.2.0"
     sources(monkeypatch, {"/proc/driver/nvidia/version": text}, [])
 
+    drivers = [Driver(), Driver(initialized=100), Driver(counted=100), Driver(), Driver()]
+
     def load(name):
         loaded.append(name)
-        return driver
+        return drivers.pop(0)
 
     monkeypatch.setattr(b.ctypes, "CDLL", load)
-    driver = Driver()
     assert ask() == ("570.86.15", "12.9", ["GPU 11"])
     monkeypatch.setenv("DRJIT_LIBCUDA_PATH", "/mine/libcuda.so")
-    for driver in (Driver(initialized=100), Driver(counted=100)):
+    for _ in range(2):  # it does not start, and does not count
         assert ask() == ("570.86.15", "12.9", [])
     assert loaded == ["libcuda.so.1", "/mine/libcuda.so", "/mine/libcuda.so"]
     sources(monkeypatch, {"/proc/driver/nvidia/version": "nothing known"}, [])

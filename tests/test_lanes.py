@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import coopnet as cn
+from coopnet import half
 
 #: One sample of five is nowhere.
 POINTS = np.array([[0.1, 0.7, np.nan, 0.4, 0.9], [0.2, 0.3, 0.5, np.inf, 0.6]])
@@ -207,6 +208,21 @@ def test_bad_masks(ns, backend, active, error, words, method):
     field = built(backend)
     with pytest.raises(error, match=rf"NeuralField.*: {words}"):
         getattr(field, method)(ns.Array2f(POINTS), active=active(ns) if callable(active) else active)
+
+
+def test_largest_and_widened_values(ns, backend):
+    """The largest entry wherever it is; and nothing of values in half precision that LLVM could narrow again."""
+    values = np.array([[1, 5, -2, 0.5], [4, 3, -1, 0.25], [2, 7, -3, 8]], np.float32)
+    for leaf in (ns.Float16, ns.Float):
+        for count in (1, 2, 3):
+            for order in (slice(None), slice(None, None, -1)):
+                parts = [leaf(ns.Float(v)) for v in values[:count][order]]
+                np.testing.assert_array_equal(half.largest(parts).numpy(), values[:count].max(axis=0))
+                casts, wide = [ns.Float(v) for v in parts], half.widened(parts, ns.Float)
+                assert all(type(v) is ns.Float for v in wide)
+                narrow = backend == "llvm" and leaf is ns.Float16
+                assert [a.index != b.index for a, b in zip(casts, wide, strict=True)] == [narrow] * count
+                np.testing.assert_array_equal(np.stack([v.numpy() for v in wide]), values[:count][order])
 
 
 def test_maximum_of_a_half_field(ns, backend):
