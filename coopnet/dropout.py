@@ -139,7 +139,8 @@ class Drop(Law):
         self.leaf = leaf
         if not is_schedule(p):
             t = threshold(p, bits, where)
-            self.bound, self.scale = t << (32 - bits), leaf(scale(t, bits, numpy_dtype(leaf), where))
+            self.bound: Any = t << (32 - bits)
+            self.scale = leaf(scale(t, bits, numpy_dtype(leaf), where))
         elif issubclass(leaf, np.generic):
             t = min(round(min(max(float(p[0]), 0), 1) * 2**bits), 2**bits - 1)
             self.bound, self.scale = t << (32 - bits), leaf(2**bits / (2**bits - t))
@@ -150,7 +151,7 @@ class Drop(Law):
                     f"{dr.backend_v(leaf).name} backend."
                 )
             value = traced_threshold(p, bits, leaf)
-            self.bound: Any = dr.uint32_array_t(leaf)(value) << (32 - bits)
+            self.bound = dr.uint32_array_t(leaf)(value) << (32 - bits)
             self.scale = traced_scale(value, bits, leaf)
 
     def decide(self, word: Any) -> Any:

@@ -176,11 +176,13 @@ def test_scales_of_a_grid_are_those_of_its_kernels(ns, backend):
 
 @pytest.mark.filterwarnings("error")
 def test_overflow_of_the_reference_warns_of_nothing(ns, backend):
-    net = cn.Sequential(cn.Linear(2, 2), cn.Exp(), cn.Exp())
+    net = cn.Sequential(cn.Linear(2, 2), cn.Exp(), cn.Exp(), cn.Linear(2, 2))
     field = cn.NeuralField(cn.Identity(100.0), net).build(backend)
     field.set_matrix("layers.0.weights", np.ones((2, 2)))
-    overflown, again = field.audit(coordinates(ns)).layers[-2:]
-    assert 0 < overflown.overflows == overflown.non_finite < again.non_finite and again.overflows == 0
+    field.set_matrix("layers.3.weights", np.array([[1, -1], [1, 1]]))  # inf - inf
+    overflown, again, unknown = field.audit(coordinates(ns)).layers[-3:]
+    assert 0 < overflown.overflows == overflown.non_finite < again.non_finite == unknown.non_finite
+    assert again.overflows == unknown.overflows == 0
 
 
 def test_one_kernel_for_each_layer(ns, backend):

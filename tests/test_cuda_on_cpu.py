@@ -518,7 +518,7 @@ def test_precisions_of_cuda(monkeypatch, llvm):
     monkeypatch.setattr(field, "namespace", lambda backend: llvm)
     for precision in ("auto", "half"):
         assert field.storage("cuda", precision, "f") == (llvm.TensorXf16, "half")
-    with pytest.raises(ValueError, match="^f: precision 'single' is not possible on CUDA.*; use 'half', or the LLVM"):
+    with pytest.raises(ValueError, match=r"^f: precision 'single' is not possible on CUDA.*; use 'half', or the LLVM"):
         field.storage("cuda", "single", "f")
 
 

@@ -168,7 +168,7 @@ def test_containers(ns, backend):
 @pytest.mark.parametrize("active", [True, False], ids=["masked", "zero gradient"])
 def test_gradients_of_coordinates_in_other_containers(ns, backend, container, active):
     """As those of a nested array, to which the tests above keep."""
-    field, keep = built(backend, activation="softplus"), ns.Bool(KEPT)
+    field, keep = built(backend, "sinusoidal", activation="softplus"), ns.Bool(KEPT)
 
     def derivative(inside):
         p = points(ns)
