@@ -264,7 +264,7 @@ def _errors(got: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
     finite = np.isfinite(got) & np.isfinite(exact)
     if not finite.any():
         return math.nan, math.nan
-    e, value = np.abs(got - exact)[finite], np.abs(exact[finite])
+    e, value = np.abs(got[finite] - exact[finite]), np.abs(exact[finite])
     return _ratio(e.max(), value.max()), _ratio(math.sqrt(np.mean(e**2)), math.sqrt(np.mean(value**2)))
 
 

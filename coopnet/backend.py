@@ -119,10 +119,9 @@ def _ask_version(path: str) -> tuple[int, ...] | None:
 def _run(command: list[str]) -> str | None:
     """Standard output of a command that succeeds, else ``None``."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _machine(path: str) -> bytes | None:

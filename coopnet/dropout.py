@@ -139,10 +139,11 @@ class Drop(Law):
         self.leaf = leaf
         if not is_schedule(p):
             t = threshold(p, bits, where)
-            self.bound, self.scale = np.uint32(t << (32 - bits)), leaf(scale(t, bits, numpy_dtype(leaf), where))
+            self.bound: Any = t << (32 - bits)
+            self.scale = leaf(scale(t, bits, numpy_dtype(leaf), where))
         elif issubclass(leaf, np.generic):
             t = min(round(min(max(float(p[0]), 0), 1) * 2**bits), 2**bits - 1)
-            self.bound, self.scale = np.uint32(t << (32 - bits)), leaf(2**bits / (2**bits - t))
+            self.bound, self.scale = t << (32 - bits), leaf(2**bits / (2**bits - t))
         else:
             if dr.backend_v(p) != dr.backend_v(leaf):
                 raise TypeError(
@@ -152,9 +153,6 @@ class Drop(Law):
             value = traced_threshold(p, bits, leaf)
             self.bound = dr.uint32_array_t(leaf)(value) << (32 - bits)
             self.scale = traced_scale(value, bits, leaf)
-        if not issubclass(leaf, np.generic):
-            uint32 = dr.uint32_array_t(leaf)
-            self.bound = self.bound if type(self.bound) is uint32 else uint32(int(self.bound))
 
     def decide(self, word: Any) -> Any:
         return word >= self.bound

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from .checks import shown
+from .checks import is_number, shown
 
 #: Dr.Jit numbers the entries of an array with 32 bits.
 MAX_ENTRIES = 2**32 - 1
@@ -113,7 +113,7 @@ def _count(n: int) -> str:
 
 def _rough(n: int) -> str:
     """A number to two digits: 3.6e9."""
-    return f"{n:.1e}".replace("e+0", "e").replace("e+", "e") if n.bit_length() < 1000 else shown(n)
+    return f"{n:.1e}".replace("e+0", "e").replace("e+", "e") if is_number(n) else shown(n)
 
 
 def _bytes(n: int) -> str:

@@ -112,9 +112,7 @@ def _check_sizes(arrays: list) -> None:
         backends = {dr.backend_v(w) for w in arrays}
         if len(backends) > 1 or dr.JitBackend.Invalid in backends:
             raise TypeError("philox4x32: Dr.Jit words must be of one backend, LLVM or CUDA.")
-        lengths = {len(w) for w in arrays if dr.depth_v(w) > 1}
-    else:
-        lengths = {len(arrays[0])} if dr.depth_v(arrays[0]) > 1 else set()
+    lengths = {len(w) for w in arrays if dr.depth_v(w) > 1}
     for sizes in ({dr.width(w) for w in arrays}, lengths):
         if 0 in sizes or len(sizes - {1}) > 1:
             raise ValueError(f"philox4x32: got words of {shown(sorted(sizes))} entries; one size, or 1, is needed.")
@@ -142,5 +140,4 @@ def _mul_numpy(a: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mul_drjit(a: Any, m: int) -> tuple[Any, Any]:
-    m = type(a)(m) if dr.depth_v(a) == 1 else dr.leaf_t(a)(m)
     return dr.mul_hi(a, m), a * m

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import coopnet as cn
+from coopnet import audit
 from coopnet import reference as ref
 from coopnet.nn.linear import check_precision
 
@@ -138,6 +139,60 @@ def test_unknown_layers(ns, backend):
         assert unknown.max_error is None and unknown.rms_error is None and unknown.own_error is None
         assert after.rms_error < (1e-2 if backend == "cuda" else 1e-6)
         assert "unknown" in str(report)
+
+
+def test_layers_with_more_numbers_than_their_twin():
+    """A number of the layer that the twin has no place for makes another function of it; sizes and arrays do not."""
+
+    class Layer:
+        DRJIT_STRUCT = {"a": float, "weights": object, "in_features": int, "omega": float}
+        a, weights, in_features, omega = 2.0, [1.0], 3, None
+
+    def scaled(x, a, b=1): ...
+
+    def other(x, b): ...
+
+    layer = Layer()
+    assert audit._arguments(layer, scaled) == {"a": 2.0}
+    assert audit._arguments(layer, other) is None  # and what the twin needs, the layer must have
+    layer.omega = 0
+    assert audit._arguments(layer, scaled) is None
+    layer.omega, layer.b = "text", "text"
+    assert audit._arguments(layer, scaled) == {"a": 2.0, "b": "text"}
+    del Layer.DRJIT_STRUCT
+    layer.omega = 1.0
+    assert audit._arguments(layer, scaled) == {"a": 2.0, "b": "text"}
+
+
+def test_scales_of_a_grid_are_those_of_its_kernels(ns, backend):
+    """Level 2 of this one has scale 17 and 18 vertices in exact arithmetic, but 19 in Dr.Jit's."""
+    for grid in (cn.HashGrid, cn.Permutohedral):
+        layer = grid(2, n_levels=4, base_resolution=2, per_level_scale=3.0, init_scale=1.0)
+        field = cn.NeuralField(layer, cn.Linear(-1, 1)).build(backend)
+        assert layer.alloc(ns.TensorXf).grid.value._level_scale(2) > 17
+        for row in field.audit(coordinates(ns)).layers:
+            assert row.rms_error < (1e-2 if backend == "cuda" else 1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_overflow_of_the_reference_warns_of_nothing(ns, backend):
+    net = cn.Sequential(cn.Linear(2, 2), cn.Exp(), cn.Exp(), cn.Linear(2, 2))
+    field = cn.NeuralField(cn.Identity(100.0), net).build(backend)
+    field.set_matrix("layers.0.weights", np.ones((2, 2)))
+    field.set_matrix("layers.3.weights", np.array([[1, -1], [1, 1]]))  # inf - inf
+    overflown, again, unknown = field.audit(coordinates(ns)).layers[-3:]
+    assert 0 < overflown.overflows == overflown.non_finite < again.non_finite == unknown.non_finite
+    assert again.overflows == unknown.overflows == 0
+
+
+def test_one_kernel_for_each_layer(ns, backend):
+    net = cn.Sequential(cn.Linear(2, 4), cn.Residual(cn.Sequential(cn.Linear(4, 4), cn.ReLU())))
+    field, p = cn.NeuralField(None, net).build(backend), coordinates(ns)
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        dr.kernel_history_clear()
+        rows = field.audit(p).layers
+        kernels = [h for h in dr.kernel_history() if h["type"] == dr.KernelType.JIT and h["size"] == 300]
+    assert len(kernels) <= len(rows) + 1  # the cast has one for each coordinate
 
 
 def test_print(ns, backend):

@@ -1,9 +1,13 @@
 """Finding LLVM and CUDA, and what is said when they are missing."""
 
+import ctypes
+import fnmatch
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import drjit as dr
 import pytest
@@ -68,6 +72,89 @@ def test_newest_suitable_is_found(tmp_path, monkeypatch):
     (tmp_path / "libLLVM-20.so").mkdir()
     assert [llvm.version for llvm in b.found_llvm([str(tmp_path)])] == [(19, 1), (18,), (15,), (9,)]
     assert b.find_llvm([str(tmp_path)]) == b.LLVM(str(tmp_path / "libLLVM.so.19.1"), (19, 1))
+
+
+def sources(monkeypatch, files, directories):
+    """Make ``glob.glob``, ``os.path.isdir`` and ``Path.read_text`` see these alone."""
+    monkeypatch.setattr(b.glob, "glob", lambda pattern: [p for p in directories if fnmatch.fnmatchcase(p, pattern)])
+    monkeypatch.setattr(b.os.path, "isdir", lambda path: path in directories)
+
+    class Files(type(Path())):
+        def read_text(self, *_, **__):
+            if str(self) not in files:
+                raise FileNotFoundError(str(self))
+            return files[str(self)]
+
+    monkeypatch.setattr(b, "Path", Files)
+
+
+@linux
+def test_directories_of_linux(monkeypatch):
+    """All kinds of places, in this order, once each and only where there is such a directory."""
+    triple = f"/usr/lib/{b.platform.machine()}-linux-gnu"
+    places = [
+        f"{sys.prefix}/lib", "/mine", "/configured", "/added", "/usr/lib", "/usr/lib64", triple, "/usr/lib/llvm-19/lib",
+        "/usr/lib64/llvm20/lib64", "/usr/local/lib", "/usr/local/lib/llvm/lib", "/usr/lib/llvm/21/lib64",
+        "/usr/lib/wsl/lib",
+    ]  # fmt: skip
+    conf = ["/etc/ld.so.conf", "/etc/ld.so.conf.d/x.conf", "/etc/ld.so.conf.d/y.conf"]
+    texts = ["include /etc/ld.so.conf.d/*.conf\n/configured\n", "# none\n/added \n/gone\n"]  # y.conf cannot be read
+    sources(monkeypatch, dict(zip(conf, texts, strict=False)), [*places, *conf, "include"])
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/mine:{os.pathsep}/gone:/mine:/usr/lib")
+    found = b._directories()
+    assert sorted(found) == sorted(places)
+    assert found[:2] == places[:2] and found[2:5] == ["/usr/lib", "/configured", "/added"]
+    sources(monkeypatch, {}, ["/usr/lib"])
+    assert b._directories() == ["/usr/lib"]
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    assert b._directories() == ["/usr/lib"]
+
+
+@linux
+def test_programs_are_asked(tmp_path, monkeypatch):
+    """``ldconfig`` and every ``llvm-config`` on PATH, but neither one that fails nor one of another name."""
+    tools, libraries = tmp_path / "bin[1]", tmp_path / "lib"
+    tools.mkdir()
+    libraries.mkdir()
+    library = fake(libraries, "libLLVM-18.so.1", "libLLVMSupport.so") / "libLLVM-18.so.1"
+    listed = f"2 libs found\n\tlibLLVM-18.so.1 (libc6) => {library}\n\tlibLLVMX.so (libc6) => /no\n"
+    scripts = {
+        "ldconfig": f"[ $1 = -p ] && printf '{listed}'",
+        "llvm-config": f"[ $1 = --libdir ] && echo {libraries}",
+        "llvm-config-17": "echo /wrong; exit 3",
+        "llvm-config-16": "",
+        "llvm-config.old": f"touch {tmp_path}/run",
+    }
+    for name, text in scripts.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{tmp_path}/nothing")
+    assert b._asked() == [str(library)] * 2
+    assert not (tmp_path / "run").exists()
+    (tools / "ldconfig").write_text("#!/bin/sh\nexit 1\n")
+    assert b._asked() == [str(library)]
+
+
+def test_output_of_commands():
+    assert b._run([sys.executable, "-S", "-c", "print('fine')"]) == "fine\n"
+    assert b._run([sys.executable, "-S", "-c", "print('fine'); raise SystemExit(1)"]) is None
+    assert b._run(["/nonsense/program"]) is None
+    assert b._run(["a\0b"]) is None
+
+
+@linux
+def test_libraries_of_other_machines_are_none(tmp_path):
+    head = Path(sys.executable).read_bytes()[:20]
+    for name, content in {
+        "libLLVM-18.so": head,
+        "libLLVM-19.so": head[:18] + b"\xff\xff",
+        "libLLVM-20.so": head[:4] + bytes([3 - head[4]]) + head[5:],  # 32 bits instead of 64
+        "libLLVM-21.so": head[:19],
+        "libLLVM-22.so": b"\0" * 20,
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    assert [llvm.version for llvm in b.found_llvm([str(tmp_path)])] == [(18,)]
+    assert b._machine(str(tmp_path)) is None
 
 
 @linux
@@ -191,6 +278,153 @@ def test_drjit_imported_first(tmp_path):
         assert part in last
 
 
+def test_the_package_prepares_before_it_imports_the_rest(monkeypatch):
+    """Ctrl-C and the choice of libLLVM come first: the one ends what takes long, Dr.Jit makes the other."""
+    import builtins
+
+    import coopnet
+
+    steps, real = [], builtins.__import__
+
+    def note(name, scope=None, local=None, names=(), level=0):
+        if level and scope["__name__"] == "coopnet":
+            steps.append(name or names[0])
+        return real(name, scope, local, names, level)
+
+    monkeypatch.setattr(coopnet.command, "importing", lambda: steps.append("importing()"))
+    monkeypatch.setattr(b, "prepare", lambda: steps.append("prepare()"))
+    monkeypatch.setattr(builtins, "__import__", note)
+    importlib.reload(coopnet)
+    assert steps[:4] == ["command", "importing()", "backend", "prepare()"] and len(steps) > 10
+
+
+def test_the_search_for_backends_is_over_before_dr_jit_is_asked(monkeypatch):
+    calls = []
+    monkeypatch.setattr(dr, "sync_thread", lambda: calls.append("waited"))
+    assert b._drjit() is dr and calls == ["waited"]
+
+
+def pretend(monkeypatch, active=True, **facts):
+    """Dr.Jit as it would be on another machine."""
+    facts = {"llvm_version": (19, 1, 7), "cuda_version": (12, 8), "cuda_compute_capability": 75} | facts
+    detail = SimpleNamespace(**{name: lambda value=value: value for name, value in facts.items()})
+    fake = SimpleNamespace(JitBackend=dr.JitBackend, has_backend=lambda which: active, detail=detail)
+    monkeypatch.setattr(b, "_drjit", lambda: fake)
+
+
+def test_what_is_said_of_llvm(monkeypatch):
+    best = b.LLVM("/lib/libLLVM.so.19.1", (19, 1))
+    monkeypatch.setattr(b, "find_llvm", lambda: best)
+    for version in ((17, 0, 0), (19, 1, 7)):
+        pretend(monkeypatch, llvm_version=version)
+        assert b._llvm_fault() is None
+    pretend(monkeypatch, llvm_version=(16, 9, 9))
+    monkeypatch.setattr(b, "_early", True)
+    assert "has loaded LLVM 16.9.9 before coopnet" in b._llvm_fault()  # coopnet would have chosen another
+    pretend(monkeypatch, active=False)
+    assert "did not start with LLVM 19.1 (/lib/libLLVM.so.19.1)" in b._llvm_fault()
+    monkeypatch.setattr(b, "_early", False)
+    assert "found no usable libLLVM before coopnet" in b._llvm_fault()
+    assert "DRJIT_LIBLLVM_PATH=/lib/libLLVM.so.19.1 before Python starts" in b._llvm_fault()
+    monkeypatch.setattr(b, "find_llvm", lambda: None)
+    monkeypatch.setattr(b, "_llvm_missing", lambda: "none here")
+    assert b._llvm_fault() == "none here"
+
+
+def test_what_is_said_of_cuda(monkeypatch):
+    monkeypatch.setattr(b, "has_optix", lambda: True)
+    monkeypatch.setattr(b, "_cuda_driver", lambda: ("570.1", "12.8", ["GPU 1", "GPU 2"]))
+    for facts in ({}, {"cuda_version": (13, 0)}, {"cuda_compute_capability": 120}):
+        pretend(monkeypatch, **facts)
+        assert b._cuda_fault() is None
+    for facts, words in [
+        ({"active": False}, "no usable GPU (driver 570.1, CUDA 12.8, GPU: GPU 1, GPU 2). Cure: install an NVIDIA"),
+        ({"cuda_version": (12, 7)}, "the driver offers CUDA 12.7. Cure: install an NVIDIA driver"),
+        ({"cuda_compute_capability": 70}, "compute capability 7.0. Cure: install"),
+    ]:
+        pretend(monkeypatch, **facts)
+        assert words in b._cuda_fault()
+    pretend(monkeypatch)
+    monkeypatch.setattr(b, "has_optix", lambda: False)
+    assert "libnvoptix.so.1 cannot be loaded. Cure: install the driver's OptiX" in b._cuda_fault()
+    monkeypatch.setattr(b, "_cuda_driver", lambda: ("", "12.8", []))
+    assert b._describe_cuda() == "driver of unknown version, CUDA 12.8, GPU: none"
+    monkeypatch.setattr(b, "_cuda_driver", lambda: ("", "", []))
+    assert b._describe_cuda() == "no driver: libcuda cannot be loaded"
+
+
+class Driver:
+    """NVIDIA's driver: what ``ctypes`` makes of libcuda, with two GPUs, of which the first cannot be named."""
+
+    def __init__(self, initialized=0, counted=0):
+        self.initialized, self.counted = initialized, counted
+
+    def cuDriverGetVersion(self, number):
+        number._obj.value = 12090
+
+    def cuInit(self, flags):
+        assert flags == 0  # all that CUDA accepts
+        return self.initialized
+
+    def cuDeviceGetCount(self, count):
+        count._obj.value = 3
+        return self.counted
+
+    def cuDeviceGet(self, device, i):
+        device._obj.value = 10 + i
+        return 0 if i < 2 else 101
+
+    def cuDeviceGetName(self, name, length, device):
+        assert ctypes.sizeof(name) == length
+        name.value = f"GPU {device.value}".encode()
+        return 0 if device.value > 10 else 1
+
+
+@linux
+def test_the_driver_is_asked(monkeypatch):
+    ask = b._cuda_driver.__wrapped__
+    monkeypatch.delenv("DRJIT_LIBCUDA_PATH", raising=False)
+    loaded, text = [], "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025\nGCC version 12.2.0"
+    sources(monkeypatch, {"/proc/driver/nvidia/version": text}, [])
+
+    drivers = [Driver(), Driver(initialized=100), Driver(counted=100), Driver(), Driver()]
+
+    def load(name):
+        loaded.append(name)
+        return drivers.pop(0)
+
+    monkeypatch.setattr(b.ctypes, "CDLL", load)
+    assert ask() == ("570.86.15", "12.9", ["GPU 11"])
+    monkeypatch.setenv("DRJIT_LIBCUDA_PATH", "/mine/libcuda.so")
+    for _ in range(2):  # it does not start, and does not count
+        assert ask() == ("570.86.15", "12.9", [])
+    assert loaded == ["libcuda.so.1", "/mine/libcuda.so", "/mine/libcuda.so"]
+    sources(monkeypatch, {"/proc/driver/nvidia/version": "nothing known"}, [])
+    assert ask()[0] == ""
+    sources(monkeypatch, {}, [])
+    assert ask()[0] == ""
+
+    def missing(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(b.ctypes, "CDLL", missing)
+    assert ask() == ("", "", [])
+
+
+@linux
+def test_optix_is_loaded(monkeypatch):
+    usable, loaded = b.has_optix.__wrapped__, []
+    monkeypatch.setattr(b.ctypes, "CDLL", loaded.append)
+    monkeypatch.delenv("DRJIT_LIBOPTIX_PATH", raising=False)
+    assert usable() is True
+    monkeypatch.setenv("DRJIT_LIBOPTIX_PATH", "/mine/optix.so")
+    assert usable() is True
+    assert loaded == ["libnvoptix.so.1", "/mine/optix.so"]
+    monkeypatch.undo()
+    monkeypatch.setenv("DRJIT_LIBOPTIX_PATH", "/nonsense/optix.so")
+    assert usable() is False
+
+
 @pytest.mark.parametrize("name", ["", "LLVM", "cpu", "gpu", "opencl"])
 def test_unknown_name(name):
     with pytest.raises(ValueError, match=f'require: backend={name!r}.*"auto", "llvm" or "cuda"'):
@@ -243,6 +477,32 @@ def test_coopvec_that_fails(backend, monkeypatch):
     assert b.runs_coopvec(backend) == "the process died of signal 9"
 
 
+@pytest.mark.parametrize(
+    ("status", "output", "error", "reason"),
+    [
+        (0, "a\nright\n", "warning", None),
+        (0, "", "warning", "no result, exit status 0"),
+        (1, "right", "Traceback\nOSError: broken\n", "OSError: broken"),
+        (3, "right", "", "no result, exit status 3"),
+        (-1, "right", "", "the process died of signal 1"),
+    ],
+)
+def test_ends_of_the_product(backend, monkeypatch, status, output, error, reason):
+    done = subprocess.CompletedProcess([], status, output, error)
+    monkeypatch.setattr(b.subprocess, "run", lambda command, **_: done)
+    assert b.runs_coopvec(backend) == reason
+
+
+def test_a_product_that_cannot_be_run(backend, monkeypatch):
+    for error in (OSError("no more processes"), subprocess.TimeoutExpired("python", 120)):
+
+        def fail(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(b.subprocess, "run", fail)
+        assert b.runs_coopvec(backend) == f"could not be run: {error}"
+
+
 def test_info():
     rows = b.info()
     table = {what: (finding, cure) for what, finding, cure in rows}
@@ -257,6 +517,96 @@ def test_info():
     for package in packages:
         if table[package][0] == "missing":
             assert table[package][1] == f"pip install {package}"
+
+
+def table_of(monkeypatch, faults=(None, None), reason=None, driver=("570.1", "12.8", ["GPU 1"]), optix=True):
+    """:func:`info` of a machine with ``faults`` of CUDA and LLVM, where products end with ``reason``."""
+    monkeypatch.setattr(b, "_fault", dict(zip(b.BACKENDS, faults, strict=True)).get)
+    monkeypatch.setattr(b, "runs_coopvec", lambda name: reason)
+    monkeypatch.setattr(b, "_cuda_driver", lambda: driver)
+    monkeypatch.setattr(b, "has_optix", lambda: optix)
+    return {what: (finding, cure) for what, finding, cure in b.info()}
+
+
+def test_rows_of_info(monkeypatch):
+    table = table_of(monkeypatch)
+    assert table["Dr.Jit"] == (b._version("drjit"), "") and table["NumPy"][1] == ""
+    assert table["CUDA driver"] == ("570.1, CUDA 12.8", "") and table["GPU"] == ("GPU 1", "")
+    assert table["OptiX"] == ("usable", "")
+    assert table["LLVM product"] == ("cooperative vectors run, single precision", "")
+    assert table["CUDA product"] == ("cooperative vectors run, half precision", "")
+
+    table = table_of(monkeypatch, reason="wrong", driver=("", "12.8", ["GPU 1", "GPU 2"]), optix=False)
+    assert table["LLVM product"] == ("wrong", b.llvm_cure()) and table["CUDA product"] == ("wrong", b._CURE_CUDA)
+    assert table["CUDA driver"] == ("unknown version, CUDA 12.8", "") and table["GPU"] == ("GPU 1, GPU 2", "")
+    assert table["OptiX"] == ("not found", b._CURE_OPTIX)
+
+    table = table_of(monkeypatch, faults=("no GPU", None), driver=("", "", []), optix=False)
+    assert table["CUDA driver"] == ("none", f"for the CUDA backend: {b._CURE_CUDA}")
+    assert table["GPU"] == ("none", "") and table["OptiX"] == ("not found", "")
+    assert table["CUDA product"] == ("not run: backend not usable", "")
+    assert table_of(monkeypatch, faults=("no libnvoptix", None))["CUDA driver"][1] == ""  # OptiX' row has the cure
+
+
+@pytest.mark.parametrize(
+    ("version", "good"), [("1.5", True), ("1.5.9", True), ("1.4.2", False), ("1.50", False), ("1.6", False)]
+)
+def test_versions_of_dr_jit(monkeypatch, version, good):
+    monkeypatch.setattr(b, "_version", lambda package: version)
+    assert table_of(monkeypatch)["Dr.Jit"] == (version, "" if good else 'pip install "drjit>=1.5,<1.6"')
+
+
+def test_info_without_packages(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(b, "_version", lambda package: None)
+    table = table_of(monkeypatch)
+    assert table["coopnet"][0] == "not installed, run from its sources"
+    assert table["Dr.Jit"] == ("missing", 'pip install "drjit>=1.5,<1.6"')
+    assert table["NumPy"] == ("missing", "pip install numpy")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert b._package_row("x") == ("x", "present, version unknown", "")
+
+
+def test_row_of_llvm(monkeypatch):
+    found = []
+    monkeypatch.setattr(b, "found_llvm", lambda: found)
+    monkeypatch.setattr(b, "_loaded_path", lambda: "")
+    monkeypatch.setattr(b, "_chosen", "/chosen")
+    monkeypatch.delenv(b.VARIABLE, raising=False)
+    pretend(monkeypatch)
+    assert b._llvm_row(None) == ("19.1.7, chosen by Dr.Jit", "")
+    monkeypatch.setenv(b.VARIABLE, "/chosen")
+    assert b._llvm_row(None) == ("19.1.7, /chosen", "")
+    monkeypatch.setattr(b, "_loaded_path", lambda: "/loaded")
+    assert b._llvm_row(None) == ("19.1.7, /loaded", "")
+    # with a fault: what there is, and the end of its message
+    assert b._llvm_row("Bad. Cure: this.") == ("too old: 19.1.7, /loaded", "this")
+    assert b._llvm_row("Bad") == ("too old: 19.1.7, /loaded", "Bad")
+    pretend(monkeypatch, active=False)
+    assert b._llvm_row("Bad")[0] == "none"
+    found.append(b.LLVM("/old", (16,)))
+    assert b._llvm_row("Bad")[0] == "too old: LLVM 16 (/old)"
+    found.insert(0, b.LLVM("/new", (19,)))
+    assert b._llvm_row("Bad")[0] == "LLVM 19 (/new) is not in use"
+    monkeypatch.setenv(b.VARIABLE, "/mine")
+    assert b._llvm_row("Bad")[0] == "DRJIT_LIBLLVM_PATH='/mine' is unsuitable"
+
+
+def test_row_of_the_kernel_cache(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("DRJIT_CACHE_DIR", str(cache))
+    assert b._kernel_cache_row() == f"{cache}, empty"
+    cache.mkdir()
+    (cache / "a").write_bytes(bytes(1536))
+    assert b._kernel_cache_row() == f"{cache}, 1 files, 1.5 KiB"
+    with open(cache / "b", "wb") as file:
+        file.truncate(2**20 - 1536)
+    assert b._kernel_cache_row() == f"{cache}, 2 files, 1.0 MiB"
+    with open(cache / "b", "wb") as file:
+        file.truncate(5 * 2**19 - 1536)
+    assert b._kernel_cache_row() == f"{cache}, 2 files, 2.5 MiB"
+    monkeypatch.delenv("DRJIT_CACHE_DIR")
+    assert b.kernel_cache() == Path.home() / ".drjit"
 
 
 def test_info_survives_a_missing_llvm():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import drjit as dr
@@ -133,6 +134,82 @@ def test_defaults_are_those_of_tiny_cuda_nn():
     assert cn.from_config(2, 3, IDENTITY | {"optimizer": both}).ema == 0.5
 
 
+INF = float("inf")
+COUNT, DECAY, BIN_COUNT = (12, 1, INF), (0.0, 0, INF), (4, 1, INF)
+GRID = {
+    "n_levels": (16, 1, INF), "n_features_per_level": (2, 1, INF), "log2_hashmap_size": (19, 0, 32),
+    "base_resolution": (16, 1, INF), "per_level_scale": (2.0, 1, INF), "stochastic_interpolation": False,
+    "fixed_point_pos": False, "hash": "CoherentPrime", "interpolation": "Linear",
+}  # fmt: skip
+#: tiny-cuda-nn's defaults; of numbers, with the least that is accepted and the least that is too much.
+DEFAULTS = {
+    "Composite": {"nested": [], "reduction": "Concatenation"},
+    "Frequency": {"n_frequencies": COUNT},
+    "Grid": GRID | {"type": "Hash"}, "HashGrid": GRID | {"type": "Hash"},
+    "TiledGrid": GRID | {"type": "Tiled"}, "DenseGrid": GRID | {"type": "Dense"},
+    "Identity": {"scale": (1.0, None, INF), "offset": (0.0, None, INF)},
+    "OneBlob": {"n_bins": (16, 1, INF)},
+    "SphericalHarmonics": {"degree": (4, 1, INF)},
+    "TriangleWave": {"n_frequencies": COUNT},
+    "NRC": {"n_frequencies": COUNT, "n_bins": BIN_COUNT},
+    "OneBlobFrequency": {"n_frequencies": COUNT, "n_bins": BIN_COUNT},
+    "MLP": {
+        "activation": "ReLU", "output_activation": "None", "n_neurons": (128, 1, 2**16),
+        "n_hidden_layers": (5, 0, 1024),
+    },
+    "Adam": {
+        "learning_rate": (1e-3, 0, INF), "beta1": (0.9, 0, 1), "beta2": (0.999, 0, 1), "epsilon": (1e-8, 1e-18, INF),
+        "l2_reg": (1e-8, 0, INF), "relative_decay": DECAY, "absolute_decay": DECAY, "adabound": False,
+        "clipping_magnitude": (0.0, None, INF), "gradient_clipping_magnitude": (0.0, None, INF),
+        "non_matrix_learning_rate_factor": (1.0, None, INF), "non_matrix_l2_reg": (0.0, None, INF),
+        "optimize_matrix_params": True, "optimize_non_matrix_params": True, "skip_zero_grad_non_matrix_params": True,
+    },
+    "SGD": {"learning_rate": (1e-3, 0, INF), "l2_reg": (1e-8, 0, INF)},
+    "ExponentialDecay": {
+        "decay_base": (0.1, 0, INF), "decay_start": (10000, 0, INF), "decay_end": (10000000, 0, INF),
+        "decay_interval": (10000, 1, INF), "nested": {},
+    },
+    "EMA": {"decay": (0.99, 0, 1), "full_precision": False, "nested": {}},
+    "Batched": {"batch_size_multiplier": (16, 1, 2**32), "nested": {}},
+    "Lookahead": {"alpha": (0.5, 0, INF), "n_steps": (16, 1, 2**32), "nested": {}},
+}  # fmt: skip
+#: Keys that take their default alone.
+FIXED = {
+    "stochastic_interpolation", "fixed_point_pos", "hash", "adabound", "clipping_magnitude",
+    "gradient_clipping_magnitude", "non_matrix_learning_rate_factor", "non_matrix_l2_reg", "optimize_matrix_params",
+    "optimize_non_matrix_params",
+}  # fmt: skip
+
+
+def test_keys_and_their_limits():
+    found = {name: keys for name, (_, keys) in rooms.ENCODINGS.items()} | {"MLP": rooms._MLP} | rooms.OPTIMIZERS
+    assert {name: set(keys) for name, keys in found.items()} == {name: set(keys) for name, keys in DEFAULTS.items()}
+    for name, keys in DEFAULTS.items():
+        for key, wanted in keys.items():
+            read, default = found[name][key].read, found[name][key].default
+            if not isinstance(wanted, tuple):
+                assert default == wanted and type(default) is type(wanted), (name, key)
+            else:
+                number, least, below = wanted
+                assert default == number and type(default) is type(number), (name, key)
+                before = (lambda n: n - 1) if isinstance(number, int) else (lambda x: math.nextafter(x, -INF))
+                if least is not None:
+                    assert read(least, key) == least
+                    with pytest.raises(ValueError, match=f"^from_config: {key} is .*; at least {least}"):
+                        read(before(least), key)
+                if below < INF:
+                    with pytest.raises(ValueError, match=f"and less than {below} is needed"):
+                        read(below, key)
+                    assert read(before(below), key) == before(below)
+                elif key not in FIXED:
+                    assert read(2**70, key) == 2**70
+            if key in FIXED:
+                other = {bool: not default, float: 0.5, str: "Other"}[type(default)]
+                with pytest.raises(ValueError, match=f"^from_config: {key} is .*, which has no counterpart here"):
+                    read(other, key)
+                assert read(default.lower() if isinstance(default, str) else default, key) in (default, "coherentprime")
+
+
 def test_wrapped_optimizers():
     def read(*otypes, **last):
         nested = {"otype": otypes[-1]} | last
@@ -219,6 +296,10 @@ def test_spherical_harmonics():
 
 def test_scaled_identity():
     assert arguments(encoding({"otype": "Identity", "scale": 2, "offset": -1}), scale=2.0, offset=-1.0)
+    for scale, offset in ((1, -1), (1, 1), (2, 0), (0, 0)):
+        scaled = encoding({"otype": "Identity", "scale": scale, "offset": offset})
+        assert arguments(scaled, scale=scale, offset=offset)
+    assert repr(encoding({"otype": "Identity", "scale": 1, "offset": 0})) == repr(cn.Identity())
 
 
 def test_grids():
@@ -230,6 +311,13 @@ def test_grids():
         assert grid.per_level_scale == pytest.approx(scale)
     assert arguments(encoding({"otype": "Grid", "type": "Dense", "per_level_scale": 1.5}), storage="dense")
     assert encoding({"otype": "Grid", "type": "Dense", "per_level_scale": 1.5}).per_level_scale == 1.5
+    assert encoding({"otype": "DenseGrid", "n_levels": 1}).per_level_scale == 2.0
+    assert encoding({"otype": "DenseGrid", "base_resolution": 512}).per_level_scale == 1.0
+    assert encoding({"otype": "DenseGrid", "n_levels": 2}).per_level_scale == 16.0
+    sizes = {"n_levels": 3, "n_features_per_level": 4, "base_resolution": 5, "log2_hashmap_size": 6}
+    grid = encoding({"otype": "Grid", "per_level_scale": 1.25, "interpolation": "Nearest"} | sizes)
+    assert arguments(grid, n_levels=3, n_features_per_level=4, base_resolution=5, hashmap_size=64, in_features=3)
+    assert grid.per_level_scale == 1.25 and grid.interpolation == "nearest"
 
 
 def test_composite(ns):
@@ -254,6 +342,39 @@ def test_composite(ns):
 
 def test_a_composite_of_one_is_that_one():
     assert isinstance(encoding({"otype": "Composite", "nested": [{"otype": "Identity"}]}), cn.Identity)
+    one, none = {"otype": "Identity", "n_dims_to_encode": 1}, {"otype": "OneBlob", "n_dims_to_encode": 0}
+    assert isinstance(encoding({"otype": "Composite", "nested": [none, one, none]}, 1), cn.Identity)
+    for begin in (0, 1):  # but not if it leaves coordinates out
+        part = encoding({"otype": "Composite", "nested": [one | {"dims_to_encode_begin": begin}]}, 2)
+        assert tuple(part.dims_to_encode_begin) == (begin,) and part.width(2) == 1
+
+
+def test_encodings_of_single_coordinates():
+    nested = [{"otype": "OneBlob", "n_dims_to_encode": 1, "n_bins": n} for n in (2, 3)]
+    both = encoding({"otype": "Composite", "nested": nested}, 2)
+    assert tuple(both.n_dims_to_encode) == (1, 1) and [e.n_bins for e in both.nested] == [2, 3]
+
+
+def test_what_a_layer_refuses_names_its_place():
+    nested = [{"otype": "Identity", "n_dims_to_encode": 1}, {"otype": "OneBlob", "n_bins": 2**20}]
+    with pytest.raises(ValueError, match=r"^from_config: encoding\.nested\[1\]: OneBlob: n_bins is 1048576"):
+        encoding({"otype": "Composite", "nested": nested})
+    with pytest.raises(ValueError, match=r"^from_config: encoding: SphericalHarmonics: "):
+        encoding({"otype": "SphericalHarmonics", "degree": 99})
+
+
+@pytest.mark.parametrize("name", ["FullyFusedMLP", "MegakernelMLP"])
+def test_sizes_of_fused_networks(name):
+    def network(width, depth, name=name):
+        return cn.from_config(2, 1, {"network": {"otype": name, "n_neurons": width, "n_hidden_layers": depth}})
+
+    for width in (16, 32, 64, 128):
+        assert repr(network(width, 1).field.network) == repr(cn.MLP(-1, 1, width, 1))
+    for width, depth in ((8, 1), (48, 1), (256, 1), (16, 0)):
+        with pytest.raises(ValueError, match=rf"n_neurons {width} and n_hidden_layers {depth}; {name} has 16, 32"):
+            network(width, depth)
+        for other in ("MLP", "CutlassMLP"):
+            assert repr(network(width, depth, other).field.network) == repr(cn.MLP(-1, 1, width, depth))
 
 
 # ---- What is refused ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from cuda_on_cpu import Drjit, as_cuda
 
 import coopnet as cn
 from coopnet import backend as backends
-from coopnet import modulation, reference, registers
+from coopnet import field, modulation, reference, registers
 from coopnet.engine import Affine, Fork, banks, dispatch, jets, layout, modes, spill, stages
 from coopnet.nn import embedding, encodings, linear, parameters
 from coopnet.nn import module as module_of_layers
@@ -534,6 +534,7 @@ def test_when_registers_are_asked_for(llvm, monkeypatch):
     assert (registers.SHARE, registers.ALL) == (128, 256)
     assert changed([view], registers.SHARE) == [False, False, False]
     assert changed([], registers.SHARE + 1) == [False, False, False]
+    assert changed([view], 100) == [False, False, False]
     assert changed([view], registers.SHARE + 1) == [False, True, False]  # not from a constant
     assert changed([view, fits], registers.SHARE + 1) == [False, True, False]
     assert changed([view, long], registers.SHARE + 1) == [False, False, False]  # Dr.Jit does it by itself
@@ -556,6 +557,33 @@ def test_directions_that_fit_into_registers():
         assert jets.directions(shaped((128, 3), (1, 128)), jet) == 1
         assert jets.directions(shaped((512, 3)), jet) == 1
         assert jets.directions([], jet) == 256 // 3 - 1
+
+
+@pytest.mark.parametrize("precision", ["half", "single"])
+def test_sizes_of_numbers_in_the_explanation(monkeypatch, precision):
+    """Spilled vectors are in half precision on CUDA, in single precision on CPUs whatever the network's is."""
+    network = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build("llvm", precision)
+    asked = []
+    monkeypatch.setattr(field, "explain", lambda stages, *rest: asked.append(rest))
+    network.explain(100)
+    with as_cuda(field):
+        network.explain(200, False)
+    assert asked == [("llvm", 100, True, 4), ("cuda", 200, False, 2 if precision == "half" else 4)]
+
+
+def test_precisions_of_cuda(monkeypatch, llvm):
+    with pytest.raises(ValueError, match="f: precision is 'double'; accepted are"):
+        field.storage("llvm", "double", "f")
+    for precision, tensor, found in (
+        ("auto", llvm.TensorXf, "single"), ("single", llvm.TensorXf, "single"), ("half", llvm.TensorXf16, "half")
+    ):  # fmt: skip
+        assert field.storage("llvm", precision, "f") == (tensor, found)
+    monkeypatch.setattr(field, "require", lambda backend: "cuda")
+    monkeypatch.setattr(field, "namespace", lambda backend: llvm)
+    for precision in ("auto", "half"):
+        assert field.storage("cuda", precision, "f") == (llvm.TensorXf16, "half")
+    with pytest.raises(ValueError, match=r"^f: precision 'single' is not possible on CUDA.*; use 'half', or the LLVM"):
+        field.storage("cuda", "single", "f")
 
 
 def test_the_warning_of_sums_that_stall(monkeypatch):

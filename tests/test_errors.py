@@ -33,6 +33,20 @@ class Broken:
         raise RuntimeError("no repr")
 
 
+def test_long_values_are_cut():
+    """A message repeats 60 characters of a value at most, and the last 200 of a path."""
+    assert checks.shown("a" * 58) == repr("a" * 58)
+    assert checks.shown("a" * 59) == "'" + "a" * 56 + "..."
+    assert checks.shown(b"a" * 57) == repr(b"a" * 57)
+    assert checks.shown(b"a" * 99) == "b'" + "a" * 55 + "..."
+    assert checks.shown(2**199 - 1) == str(2**199 - 1) and checks.shown(2**199) == "an int of 200 bits"
+    assert checks.shown(np.zeros(8)) == repr(np.zeros(8)) and checks.shown(np.zeros(9)).startswith("a NumPy array")
+    assert checks.shown(np.array(["a"])) == "a NumPy array of <U1 and shape (1,)"
+    path = "".join(str(i % 10) for i in range(203))
+    assert checks.shown_path(path[:200]) == path[:200]
+    assert checks.shown_path(path) == "..." + path[6:] and checks.shown_path(Path("a\nb")) == "a b"
+
+
 def test_values_are_shown_in_a_line(ns):
     cyclic = []
     cyclic.append(cyclic)
@@ -118,6 +132,25 @@ def test_fields_refuse_double_precision(ns, backend):
     # layers keep double precision
     assert type(cn.Frequency(2, 2)([ns.Float64(0.1), ns.Float64(0.2)])[0]) is ns.Float64
     assert type(cn.Tanh()(ns.Float64(0.1))) is ns.Float64
+
+
+def test_directions_that_do_not_fit(ns, backend):
+    field, p = field_of(backend), ns.Array2f([0.25, 0.5], [0.1, 0.2])
+    one, two, three = ([ns.Float(1)] * n for n in (1, 2, 3))
+    for v, components in ((one, 1), (three, 3), (ns.Array3f(1), 3)):
+        with pytest.raises(ValueError, match=f"NeuralField.jvp: v has {components} components, but p has 2"):
+            field.jvp(p, v)
+    with pytest.raises(ValueError, match=r"NeuralField.jvp: p and v have different numbers of samples"):
+        field.jvp(p, ns.Array2f([1, 2, 3], 1))
+    x = drnn.CoopVec(list(p))
+    for point, v, kind in (
+        (x, drnn.CoopVec([ns.Float64(1)] * 2), ""), (ns.TensorXf(p), ns.TensorXf64(np.ones((2, 2))), ""),
+        (p, [ns.Float64(1)] * 2, ""), (x, p, "v is arrays of .* and p CoopVec"), (p, x, "v is CoopVec of .* and p arr"),
+        (p, np.ones((2, 2)), "v is NumPy of"), (p, ns.TensorXf(p), "v is tensor of"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"NeuralField.jvp: {kind or 'v: .*Float64, but fields compute in single'}"):
+            field.jvp(point, v)
+    assert field.jvp(p, two)[1].numpy().shape == (1, 2)
 
 
 # ---- Mappings ----------------------------------------------------------------------------------------------
@@ -272,6 +305,116 @@ def test_allocation_is_bounded(ns, backend, monkeypatch):
         with pytest.raises(TypeError, match=r"Linear.alloc: rng is a .*; dr.rng\(seed\), or None, is needed"):
             cn.Linear(2, 2).alloc(ns.TensorXf, rng=bad)
     assert cn.Linear(64, 64).alloc(ns.TensorXf).weights.shape == (64, 64)
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize("left, fits", [(2 * 2**31, True), (2 * 2**31 - 1, False), (None, True)])
+def test_how_much_memory_is_needed(monkeypatch, left, fits):
+    """Twice the numbers in single precision, rounded up to a power of two; small arrays are let through."""
+    asked = []
+    monkeypatch.setattr(limits, "available_memory", lambda: asked.append(1) or left)
+    limits.check_entries("f", "weights", (2**24 - 1,))
+    assert not asked  # from 64 MiB on
+    monkeypatch.setattr(limits, "available_memory", lambda: left)
+    for shape in ((2**28 + 1,), (2**15, 2**14)):
+        if fits:
+            limits.check_entries("f", "weights", shape)
+        else:
+            with pytest.raises(
+                ValueError, match=r"^f: .* weights.* are more than fit: twice [12]\.0 GiB, but 4\.0 GiB"
+            ):
+                limits.check_entries("f", "weights", shape)
+    limits.check_entries("f", "weights", (2**29,), on_host=False)
+    limits.check_entries("f", "weights", (2**15, 2**14), itemsize=2)
+    if not fits:
+        with pytest.raises(ValueError, match="are more than fit"):
+            limits.check_entries("f", "weights", (2**24,), itemsize=256)
+    limits.check_entries("f", "weights", (2**32 - 1,), on_host=False)
+    with pytest.raises(ValueError, match=r"f: 4294967296|f: 4\.3e9"):
+        limits.check_entries("f", "weights", (2**32,), on_host=False)
+
+
+def test_numbers_and_sizes_in_messages():
+    assert limits._count(2**32 - 1) == "4294967295" and limits._count(2**32) == "4.3e9"
+    assert [limits._rough(n) for n in (15, 10**12, 10**300)] == ["1.5e1", "1.0e12", "1.0e300"]
+    assert limits._rough(10**400) == "an int of 1329 bits"
+    sizes = (0, 2**20 - 1, 2**20, 2**30 - 2**20, 2**30, 5 * 2**39)
+    texts = ["0 bytes", "1048575 bytes", "1.0 MiB", "1023.0 MiB", "1.0 GiB", "2560.0 GiB"]
+    assert [limits._bytes(n) for n in sizes] == texts
+
+
+def system(monkeypatch, **files):
+    """Make the system's files say this, ``None`` for those that cannot be read; pages have 4 KiB."""
+    paths = {
+        "meminfo": "/proc/meminfo", "statm": "/proc/self/statm",
+        "max": "/sys/fs/cgroup/memory.max", "current": "/sys/fs/cgroup/memory.current",
+        "stat": "/sys/fs/cgroup/memory.stat", "stat1": "/sys/fs/cgroup/memory/memory.stat",
+        "max1": "/sys/fs/cgroup/memory/memory.limit_in_bytes", "used1": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    }  # fmt: skip
+    texts = {paths[name]: text for name, text in files.items()}
+
+    class Files(type(Path())):
+        def read_text(self, *_, **__):
+            if str(self) not in texts:
+                raise FileNotFoundError(str(self))
+            return texts[str(self)]
+
+    monkeypatch.setattr(limits, "Path", Files)
+    monkeypatch.setattr(limits.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
+
+
+def test_memory_of_the_machine(monkeypatch):
+    system(monkeypatch, meminfo="MemTotal:  99 kB\nMemFree:  1 kB\nMemAvailable:   32 kB\nBuffers: 5 kB\n")
+    assert limits._free() == 32 << 10
+    for text in ("MemTotal: 99 kB\n", "MemAvailable:\n", "MemAvailable: many kB\n"):
+        system(monkeypatch, meminfo=text)
+        assert limits._free() == 4096 * 1000
+    system(monkeypatch)
+    assert limits._free() == 4096 * 1000
+    monkeypatch.delattr(limits.os, "sysconf")
+    assert limits._free() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits of the address space")
+def test_limits_of_the_address_space(monkeypatch):
+    import resource
+
+    system(monkeypatch, statm="100 50 20 1 0 30 0\n")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (GIB, 2 * GIB) if which == resource.RLIMIT_AS else None)
+    assert limits._address_space() == GIB - 100 * 4096
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
+    assert limits._address_space() is None
+    system(monkeypatch)
+    assert limits._address_space() is None
+
+
+def test_limits_of_containers(monkeypatch):
+    stat = "anon 7\ninactive_file 30\nactive_file 4\n"
+    new = {"max": "1000\n", "current": "600\n", "stat": stat}
+    old = {"max1": "2000\n", "used1": "100\n", "stat1": "anon 7\n"}
+    for files, left in [
+        (new, 434),
+        (old, 1900),
+        (new | old, 434),
+        (new | {"max": "max\n"}, None),  # no limit
+        (new | {"max": "max\n"} | old, 1900),
+        (new | {"stat": "active_file 4\n"}, 404),
+        (new | {"stat": "inactive_file 30\n"}, 430),
+        (new | {"stat": "anon 7\n"}, 400),
+        ({"max": "1000"}, None),
+        ({}, None),
+    ]:
+        system(monkeypatch, **files)
+        assert limits._container() == left
+
+
+def test_the_least_of_what_is_left_counts(monkeypatch):
+    for found, left in [((5, 3, 4), 3), ((5, None, 4), 4), ((None, None, None), None), ((5, 3, -1), 0), ((7,) * 3, 7)]:
+        for name, value in zip(("_free", "_address_space", "_container"), found, strict=True):
+            monkeypatch.setattr(limits, name, lambda value=value: value)
+        assert limits.available_memory() == left
 
 
 def test_memory_is_asked():

@@ -72,6 +72,25 @@ def test_index_shared_by_all_samples(ns):
         np.testing.assert_array_equal(drop(ones(ns), cn.Key(5, index)).numpy(), expected(5, np.full(N, 11)))
 
 
+@pytest.mark.parametrize("part", ["seed", "index", "step"])
+def test_numpy_input_shares_what_has_one_entry(ns, part):
+    """And takes one for each sample; other numbers are refused."""
+    words = {"seed": np.arange(N) + 2**40, "index": np.arange(N) * 3, "step": np.arange(N) % 7}[part]
+    kind = ns.UInt64 if part == "seed" else ns.UInt32
+    x, others = np.ones((6, N), np.float32), {"seed": 5, "index": None, "step": 1}
+    for value, number in ((kind([int(words[3])]), words[3]), (kind(words), words)):
+        wanted = others | {part: number}
+        if part == "seed" and np.ndim(number):
+            wanted = np.stack([expected(int(s), None, 1)[:, i] for i, s in enumerate(words)], axis=1)
+        else:
+            index = np.full(N, number) if part == "index" and not np.ndim(number) else wanted["index"]
+            wanted = expected(int(wanted["seed"]), index, wanted["step"])
+        np.testing.assert_array_equal(drop(x, cn.Key(**(others | {part: value}))), wanted)
+    for count in (0, 2, N - 1):
+        with pytest.raises(ValueError, match=f"Key: {part} has {count} entries, but the input has {N} samples"):
+            drop(x, cn.Key(**(others | {part: kind(words[:count])})))
+
+
 def test_index_without_derivatives(backend, ns):
     """Types of drjit.llvm and drjit.llvm.ad are the same to a key."""
     import importlib

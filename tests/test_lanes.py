@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import coopnet as cn
+from coopnet import half
 from coopnet.engine.lanes import Gate
 
 #: One sample of five is nowhere.
@@ -171,7 +172,7 @@ def test_gradients_that_are_nan_are_kept(ns, backend):
 
 @pytest.mark.parametrize("method", ["__call__", "value_and_grad", "jacobian", "jvp"])
 def test_inactive_lanes_return_zeros(ns, backend, method):
-    field, keep = built(backend), ns.Bool(KEPT)
+    field, keep = built(backend, activation="softplus"), ns.Bool(KEPT)  # which is not zero at zero
     p = ns.Array2f(POINTS)
     arguments = (p, ns.Array2f(np.nan, 1)) if method == "jvp" else (p,)
     function = getattr(field, method)
@@ -191,15 +192,38 @@ def test_inactive_lanes_return_zeros(ns, backend, method):
 
 
 def test_containers(ns, backend):
-    field, keep = built(backend, outputs=2), ns.Bool(KEPT)
+    field, keep = built(backend, outputs=2, activation="softplus"), ns.Bool(KEPT)
     x = [ns.Float(v) for v in POINTS]
     wanted = field(ns.Array2f(POINTS), active=keep).numpy()
-    assert np.isfinite(wanted).all()
+    assert (wanted[:, ~KEPT] == 0).all() and (wanted[:, KEPT] != 0).all()
     np.testing.assert_array_equal(field(x, active=keep).numpy(), wanted)
     np.testing.assert_array_equal(field(ns.TensorXf(POINTS.astype(np.float32)), active=keep).numpy(), wanted)
     y = field(drnn.CoopVec(x), active=keep)
     assert isinstance(y, drnn.CoopVec)
     np.testing.assert_array_equal(np.stack([v.numpy() for v in y]), wanted)
+    moved = field.jvp(drnn.CoopVec(x), drnn.CoopVec(x), active=keep)[1]
+    assert all((v.numpy()[~KEPT] == 0).all() for v in moved)
+
+
+@pytest.mark.parametrize("container", [drnn.CoopVec, list, "TensorXf"])
+@pytest.mark.parametrize("active", [True, False], ids=["masked", "zero gradient"])
+def test_gradients_of_coordinates_in_other_containers(ns, backend, container, active):
+    """As those of a nested array, to which the tests above keep."""
+    field, keep = built(backend, "sinusoidal", activation="softplus"), ns.Bool(KEPT)
+
+    def derivative(inside):
+        p = points(ns)
+        y = field(inside(p), active=keep if active else True)
+        y = y.array if container == "TensorXf" else next(iter(y))
+        dr.backward(dr.sum(dr.select(keep, y, 0)))
+        return dr.grad(p).numpy()
+
+    got = derivative(ns.TensorXf if container == "TensorXf" else lambda p: container([*p]))
+    p = points(ns)
+    dr.backward(dr.sum(dr.select(keep, field(p, active=keep)[0], 0)))
+    wanted = dr.grad(p).numpy()
+    assert (got[:, ~KEPT] == 0).all() and np.isfinite(got).all() and (got[:, KEPT] != 0).all()
+    np.testing.assert_allclose(got, wanted, rtol=1e-2 if backend == "cuda" else 1e-5)
 
 
 def test_one_point_and_many_masks(ns, backend):
@@ -225,6 +249,21 @@ def test_bad_masks(ns, backend, active, error, words, method):
     field = built(backend)
     with pytest.raises(error, match=rf"NeuralField.*: {words}"):
         getattr(field, method)(ns.Array2f(POINTS), active=active(ns) if callable(active) else active)
+
+
+def test_largest_and_widened_values(ns, backend):
+    """The largest entry wherever it is; and nothing of values in half precision that LLVM could narrow again."""
+    values = np.array([[1, 5, -2, 0.5], [4, 3, -1, 0.25], [2, 7, -3, 8]], np.float32)
+    for leaf in (ns.Float16, ns.Float):
+        for count in (1, 2, 3):
+            for order in (slice(None), slice(None, None, -1)):
+                parts = [leaf(ns.Float(v)) for v in values[:count][order]]
+                np.testing.assert_array_equal(half.largest(parts).numpy(), values[:count].max(axis=0))
+                casts, wide = [ns.Float(v) for v in parts], half.widened(parts, ns.Float)
+                assert all(type(v) is ns.Float for v in wide)
+                narrow = backend == "llvm" and leaf is ns.Float16
+                assert [a.index != b.index for a, b in zip(casts, wide, strict=True)] == [narrow] * count
+                np.testing.assert_array_equal(np.stack([v.numpy() for v in wide]), values[:count][order])
 
 
 def test_maximum_of_a_half_field(ns, backend):

@@ -93,6 +93,26 @@ def test_nested_words(ns, first):
         np.testing.assert_array_equal(w.numpy(), np.broadcast_to(e, (40, 17)))
 
 
+def test_nested_words_of_other_lengths(ns):
+    """One nested word is enough, and words of one entry go with all; others are refused."""
+    three, two = (ns.ArrayXu([ns.UInt32(i) for i in range(n)]) for n in (3, 2))
+    words = cn.philox4x32((0, 0, 0, three), (0, 0))
+    np.testing.assert_array_equal([int(v[0]) for v in words[0]], ref.philox4x32((0, 0, 0, np.arange(3)), (0, 0))[0])
+    one = ns.ArrayXu([ns.UInt32(0)])
+    np.testing.assert_array_equal(cn.philox4x32((one,) * 3 + (three,), (one, one))[0].numpy(), words[0].numpy())
+    for counter in ((three, three, two, three), (three, two, 0, 0), (two, ns.UInt32(0), 0, three)):
+        with pytest.raises(ValueError, match=r"philox4x32: got words of \[2, 3\] entries; one size"):
+            cn.philox4x32(counter, (0, 0))
+    for counter in (
+        (ns.UInt32(1, 2), ns.UInt32(1, 2, 3), 0, 0),
+        (ns.ArrayXu(ns.UInt32(1, 2)), 0, 0, ns.UInt32(1, 2, 3)),
+    ):
+        with pytest.raises(ValueError, match=r"philox4x32: got words of \[.*2, 3\] entries; one size"):
+            cn.philox4x32(counter, (0, 0))
+    with pytest.raises(ValueError, match=r"got words of \[0, 2\] entries"):
+        cn.philox4x32((ns.UInt32(), ns.UInt32(1, 2), 0, 0), (0, 0))
+
+
 def test_words_without_derivatives(backend, ns):
     import importlib
 

@@ -109,6 +109,7 @@ def test_schedules_of_other_types(backend, ns):
     np.testing.assert_array_equal(cn.dropout_mask(21, ns.Float(0.25), cn.Key(9, np.arange(N))), expected != 0)
     for bad, error, message in [
         (ns.Float([0.1, 0.2]), ValueError, "p has 2 entries; one drop probability"),
+        (ns.Float(), ValueError, "p has 0 entries; one drop probability"),
         (ns.UInt32(0), TypeError, "p is a Dr.Jit U"),
         (ns.Array3f(0.1), TypeError, "p is a Dr.Jit Array3f"),
         (ns.TensorXf([0.1]), TypeError, "p is a Dr.Jit TensorXf"),
