@@ -193,7 +193,7 @@ def _right(state, original):
             and set(progress) == set(original["progress"])
             and _meaning(state) == _meaning(original)
             and all(type(s) is int and type(v) is float for s, v in pairs)
-            and all(a < b <= 30 for a, b in zip([-1, *steps], steps, strict=False))
+            and all(a < b <= 30 for a, b in zip([0, *steps], steps, strict=False))
             and repr(progress["best"]) in map(repr, progress["metrics"])  # of what the best parameters are
             and type(progress["seconds"]) is float
             and 0 <= progress["seconds"] < math.inf
