@@ -696,7 +696,10 @@ def test_what_layers_take():
         (drnn.Linear(-1, 7), {"in_features": 1, "out_features": 7}),
         (cn.Embedding(6, 4), {"count": 6, "width": 4}),
         (cn.Fourier(9, in_features=3), {"n_frequencies": 9, "in_features": 3}),
-        (cn.HashGrid(3, n_levels=5, n_features_per_level=4), {"n_levels": 5, "n_features_per_level": 4, "in_features": 3}),
+        (
+            cn.HashGrid(3, n_levels=5, n_features_per_level=4),
+            {"n_levels": 5, "n_features_per_level": 4, "in_features": 3},
+        ),
         (cn.Sinusoidal(4, in_features=3), {"features": 24}),
         (cn.Sinusoidal(4, in_features=1), {"features": 8}),
         (cn.Sinusoidal(4), {}),
