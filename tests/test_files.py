@@ -709,7 +709,7 @@ def test_what_layers_take():
     ):
         assert amounts._factors(layer, "here") == factors, layer
     for layer in (cn.Fourier(9), cn.HashGrid(n_levels=5)):
-        with pytest.raises(ValueError, match="^here.in_features is -1, but every file states it"):
+        with pytest.raises(ValueError, match=r"^here\.in_features is -1, but every file states it"):
             amounts._factors(layer, "here")
 
 
