@@ -519,6 +519,8 @@ def test_storages_by_hand():
         assert [level.offset for level in levels] == [0, sizes[0], sizes[0] + sizes[1]]
         assert [level.resolution for level in levels] == [3, 5, 9]
     assert [v.size for v in ref.hash_grid_levels(2, storage="dense", multiple=8, **options)] == [16, 32, 88]
+    (most,) = ref.hash_grid_levels(7, 1, 1, storage="dense", base_resolution=100)
+    assert most.size == 2**31 - 1  # Dr.Jit's limit
     vertex = np.array([[1, 4, 8], [0, 2, 7]])
     level = ref.GridLevel(8.0, 9, 100, 9)
     tiled = [100 + (x + 9 * y) % 9 for x, y in vertex.T.tolist()]
