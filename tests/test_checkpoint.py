@@ -14,6 +14,7 @@ from hypothesis import strategies as hs
 
 import coopnet as cn
 from coopnet import io
+from coopnet.io import checkpoint
 
 st = pytest.importorskip("safetensors.numpy")
 
@@ -357,6 +358,13 @@ BAD_ARCHITECTURES = [
     (_set(*_first, "in_features", value=8.0), "in_features is 8.0; accepted: int"),
     (_set(*_first, "in_features", value=0), "in_features is 0"),
     (_set(*_first, "bias", value=1), "bias is 1; accepted: bool"),
+    (_set(*_first, "bias", value=0), "bias is 0; accepted: bool"),
+    (_set(*_first, "init", value=1), "init is 1; accepted: str"),
+    (_set(*_first, "init", value=None), "init is None; accepted: str"),
+    (_set(*_first, "gain", value="1"), "gain is '1'; accepted: float"),
+    (_set(*_first, "gain", value=True), "gain is True; accepted: float"),
+    (_set(*_first, "gain", value=None), "gain is None; accepted: float"),
+    (_set(*_drop, "p", value="0.5"), "p is '0.5'; accepted: float"),
     (_set(*_first, "out_features", value=[8]), "out_features is a list"),
     (_set(*_first, "out_features", value=2**40), "path"),
     (_set(*_first, "out_features", value=9), "9"),
@@ -593,6 +601,38 @@ def test_tensors_that_do_not_belong(backend, file):
     st.save_file({k: v for k, v in good.items() if k != name}, file, meta)
     with pytest.raises(ValueError, match=r"lacks network\.layers\.0\.weights"):
         io.load(file, backend)
+
+
+@pytest.mark.parametrize(("n", "listed"), [(1, "a0"), (4, "a0, a1, a2, a3"), (5, "a0, a1, a2, a3 and 1 more"),
+                                           (9, "a0, a1, a2, a3 and 5 more")])  # fmt: skip
+def test_names_of_tensors_in_errors(n, listed):
+    given = {f"a{i}" for i in range(n)}
+    checkpoint._check_same("x", given, given)
+    for needed, has, what in ((given, set(), "lacks"), (set(), given, "has the unknown")):
+        with pytest.raises(ValueError, match=rf"^load: 'x': the file {what} {listed}; its tensors don't belong"):
+            checkpoint._check_same("x", needed, has)
+
+
+def test_conversion_of_tensors():
+    """Of the same type, a tensor is taken as it is; another is rounded once, and infinities stay."""
+    value = np.array([1 / 3, np.inf, np.nan], np.float32)
+    assert checkpoint._converted(value, np.float32, "w", "x") is value
+    for dtype in (np.float16, np.float64):
+        result = checkpoint._converted(value, dtype, "w", "x")
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result, value.astype(dtype))
+    half = checkpoint._converted(value.astype(np.float16), np.float32, "w", "x")
+    assert half.dtype == np.float32 and half[0] == np.float16(1 / 3)
+    with pytest.raises(ValueError, match=r"^load: 'x': w reaches 70000, too large for float16; load .*'single'\.$"):
+        checkpoint._converted(np.array([-70000, 3, np.inf], np.float32), np.float16, "w", "x")
+    with pytest.raises(ValueError, match=r"w reaches 1e\+39, too large for float32\.$"):
+        checkpoint._converted(np.array([1e39]), np.float32, "w", "x")
+
+
+def test_long_errors_are_cut():
+    for n, end in ((800, "a"), (801, "...")):
+        message = str(checkpoint._bad("load", "x", "a" * n))
+        assert len(message) == len("load: 'x': ") + 800 and message.endswith(end)
 
 
 def test_types_unknown_to_numpy(backend, file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -300,6 +302,43 @@ def test_mc_equals_separate_evaluations(backend, ns, monkeypatch):
     assert deviation.min() > 0
 
 
+def asked_for(monkeypatch):
+    """What the library is asked for by ``coopnet fit``, which stops there."""
+    asked = {}
+
+    def fit_image(image, directory, **options):
+        asked.update(options, directory=directory, image=image)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(images, "fit_image", fit_image)
+    return asked
+
+
+def test_two_pixels_are_enough(tmp_path, monkeypatch, capsys, backend):
+    asked = asked_for(monkeypatch)
+    for width, height in ((2, 1), (1, 2), (4, 2)):
+        Image.fromarray(picture(width, height)).save(tmp_path / "x.png")
+        fails(capsys, ["fit", tmp_path / "x.png", "-o", tmp_path, "--backend", backend], 1, "enough")
+        assert asked["image"].shape == (height, width, 3)
+
+
+def test_progress_is_for_terminals(photo, tmp_path, monkeypatch, capsys, backend):
+    asked = asked_for(monkeypatch)
+    arguments = ["fit", photo, "-o", tmp_path, "--backend", backend]
+    for words, terminal, expected in (([], True, True), (["-q"], True, False), ([], False, False)):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        fails(capsys, [*arguments, *words], 1, "enough")
+        assert asked["progress"] is expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("640x480", (640, 480)), (" 3X4 ", (3, 4)), ("7×5", (7, 5)), ("10000x10000", (10**4, 10**4)), ("1x1", (1, 1)),
+    ("1x100000000", (1, 10**8)), ("010x002", (10, 2)),
+])  # fmt: skip
+def test_sizes(text, expected):
+    assert cli.parse_size(text) == expected
+
+
 def test_info(capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
@@ -384,7 +423,22 @@ def test_bad_images(tmp_path, photo, capsys):
 
 
 @pytest.mark.parametrize(
-    "size", ["0x5", "axb", "-1x2", "5", "5x", "1e3x2", "3x4x5", "", "100000x100000", "9" * 30 + "x1"]
+    "size",
+    [
+        "0x5",
+        "5x0",
+        "1x100000001",
+        "10001x10000",
+        "axb",
+        "-1x2",
+        "5",
+        "5x",
+        "1e3x2",
+        "3x4x5",
+        "",
+        "100000x100000",
+        "9" * 30 + "x1",
+    ],
 )
 def test_bad_sizes(size, tmp_path, capsys):
     fails(capsys, ["render", tmp_path / "x.safetensors", "-o", tmp_path / "x.png", f"--size={size}"], 2, "--size")
@@ -467,6 +521,86 @@ def test_missing_package(package, photo, tmp_path):
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("coopnet: error: "), lines
     assert "coopnet[cli]" in lines[0]
+
+
+def message(text):
+    """An error as typer raises them."""
+    error = Exception("of typer")
+    error.format_message = lambda: text
+    return error
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(("error", "code", "said"), [
+    (cli.UsageError("so\n  not"), 2, "so not"), (cli.Failure("not done"), 1, "not done"), (cli.Stopped(), 130, None),
+    (ValueError("bad"), 1, "bad"), (TypeError(), 1, "TypeError"), (ImportError("none"), 1, "none"),
+    (MemoryError("raw"), 1, "not enough memory."), (cn.BackendError("no GPU"), 1, "no GPU"),
+    (OSError(28, "No space left", "x.png"), 1, "No space left: 'x.png'"), (OSError(5, "Lost"), 1, "Lost"),
+    (OSError("plain"), 1, "plain"), (message("no such option"), 2, "no such option"),
+    (type("Abort", (Exception,), {})(), 130, "interrupted."), (KeyboardInterrupt(), 130, "interrupted."),
+    (RuntimeError("jit"), 1, "jit"), (caused(RuntimeError("jit"), KeyboardInterrupt()), 130, "interrupted."),
+    (BrokenPipeError(), 1, None), (130, 130, "interrupted."), (3, 3, None), (0, 0, None), (None, 0, None),
+])  # fmt: skip
+def test_ends(monkeypatch, capsys, error, code, said):
+    """Exit codes, and the line that is printed, for all that may come out of a command."""
+
+    def app(**options):
+        if isinstance(error, BaseException):
+            raise error
+        return error
+
+    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # put back after a broken pipe
+    assert cli.main(["info"]) == code
+    assert capsys.readouterr().err == ("" if said is None else f"coopnet: error: {said}\n")
+
+
+def test_other_errors_are_shown_whole(monkeypatch):
+    def app(**options):
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(KeyError, match="a mistake"):
+        cli.main(["info"])
+
+
+def test_a_closed_pipe(monkeypatch):
+    """What is left in the buffers goes nowhere: Python's own flush at exit would complain."""
+
+    def app(**options):
+        raise BrokenPipeError
+
+    before = sys.stdout
+    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(sys, "stdout", before)
+    assert cli.main(["info"]) == 1
+    assert sys.stdout is not before and sys.stdout.name == os.devnull
+    print("nothing")
+    sys.stdout.close()
+
+
+def test_a_pipe_without_the_letters(monkeypatch):
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", pipe)
+    monkeypatch.setattr(cli, "app", lambda **options: print("3 × 4"))
+    assert cli.main(["info"]) == 0
+    pipe.flush()
+    assert pipe.buffer.getvalue().split() == [b"3", b"?", b"4"]
+
+
+def test_arguments_of_the_process(monkeypatch):
+    """Taken where none are given; without any, there is help."""
+    asked = []
+    monkeypatch.setattr(cli, "app", lambda **options: asked.append(options))
+    monkeypatch.setattr(sys, "argv", ["coopnet", "info"])
+    for arguments in (None, ["fit"], []):
+        assert cli.main(arguments) == 0
+    assert [options["args"] for options in asked] == [["info"], ["fit"], ["--help"]]
+    assert all(o["prog_name"] == "coopnet" and o["standalone_mode"] is False for o in asked)
 
 
 # ---- Ctrl-C ------------------------------------------------------------------------------------------------
@@ -604,6 +738,36 @@ def test_which_program_runs(monkeypatch, argument, words, expected):
     monkeypatch.setattr(sys, "argv", [argument])
     monkeypatch.setattr(sys, "orig_argv", words)
     assert command.is_running() == expected
+
+
+def test_ctrl_c_ends_the_process_at_once(monkeypatch):
+    done = []
+    monkeypatch.setattr(os, "write", lambda *arguments: done.append(arguments))
+    monkeypatch.setattr(os, "_exit", lambda code: done.append(code))
+    command._end(signal.SIGINT, None)
+    assert done == [(2, b"coopnet: error: interrupted.\n"), 130]
+
+
+def test_ctrl_c_of_other_programs_and_threads_stays(monkeypatch):
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        command.importing()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        monkeypatch.setattr(sys, "argv", ["coopnet"])
+        thread = threading.Thread(target=command.importing)  # where signals cannot be set
+        thread.start()
+        thread.join(LONG)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        command.imported()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        command.importing()
+        assert signal.getsignal(signal.SIGINT) is command._end
+        command.imported()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_is_given_back(monkeypatch):

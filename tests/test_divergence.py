@@ -306,6 +306,33 @@ def test_a_batch_that_cannot_be_drawn_again(ns, backend):
     diverges(words, make(backend, "half"), batch, 30, metric=metric, metric_every=8)
 
 
+@pytest.mark.parametrize(("names", "expected"), [
+    (["a"], "a are"), (["what batch() returned"], "what batch() returned is"), (["what x", "b"], "what x, b are"),
+    (["a", "b", "c"], "a, b, c are"), (["a", "b", "c", "d"], "a, b, c and 1 more are"),
+    (["a", "b", "c", "d", "e", "f", "g"], "a, b, c and 4 more are"),
+])  # fmt: skip
+def test_names_of_what_is_not_finite(names, expected):
+    assert divergence._listed(names) == expected
+
+
+def test_counts_of_what_is_not_finite(ns):
+    """In arrays, tensors, nested arrays and containers of any; integers, empty arrays and masks are finite."""
+    nan, inf = math.nan, math.inf
+    values = {
+        "flat": ns.Float(1, nan, inf, -inf),
+        "half": ns.Float16(nan, 0),
+        "fine": ns.Float(1, 2),
+        "tensor": ns.TensorXf(np.array([[1, nan], [2, 3]], np.float32)),
+        "nested": ns.Array2f([1, inf], [nan, 2]),
+        "tree": {"a": [ns.Float(nan), (ns.UInt32(7), 5, None)], "b": ns.Float()},
+        "mask": ns.Bool(True),
+    }
+    assert divergence.not_finite(values) == {"flat": 3, "half": 1, "tensor": 1, "nested": 2, "tree": 1}
+    assert divergence.not_finite({"fine": ns.Float(1)}) == divergence.not_finite({}) == {}
+    assert divergence.not_finite({"none": 5, "whole": ns.UInt32(1)}) == {}
+    assert divergence.not_finite({"fine": ns.Float(1), "last": ns.Float(nan)}) == {"last": 1}
+
+
 def test_nan_metrics(ns, backend):
     """NaN is never the best, and counts as no improvement."""
     values = iter([math.nan, 1.0, math.nan, math.nan])

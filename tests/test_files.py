@@ -1,5 +1,6 @@
 """Files: written as a whole or not at all, by any number of processes, killed or not, and read without trust."""
 
+import importlib.util
 import json
 import os
 import resource
@@ -12,12 +13,13 @@ import textwrap
 import threading
 from pathlib import Path
 
+import drjit.nn as drnn
 import numpy as np
 import pytest
 
 import coopnet as cn
 from coopnet import io
-from coopnet.io import checkpoint, files
+from coopnet.io import amounts, checkpoint, files
 
 st = pytest.importorskip("safetensors.numpy")
 safetensors = pytest.importorskip("safetensors")
@@ -85,6 +87,24 @@ def test_atomic_write(tmp_path):
         with pytest.raises(type(error)):
             io.atomic_write(path, fail)
         assert path.read_text() == "two" and names(tmp_path) == ["a.txt"]
+
+
+@posix
+def test_all_is_on_the_disk_in_order(tmp_path, monkeypatch):
+    """First the contents, then the name, which is the directory's; no file stays open."""
+    path, done = tmp_path / "a.txt", []
+    fsync, replace, real_open, close = os.fsync, os.replace, os.open, os.close
+    opened = []
+    monkeypatch.setattr(os, "open", lambda *a, **k: opened.append(real_open(*a, **k)) or opened[-1])
+    monkeypatch.setattr(os, "close", lambda d: (opened.remove(d), close(d)))
+    monkeypatch.setattr(os, "fsync", lambda d: (done.append(os.fstat(d).st_ino), fsync(d)))
+    monkeypatch.setattr(os, "replace", lambda *a: (done.append("replace"), replace(*a)))
+    io.atomic_write(path, text("one"))
+    assert done == [path.stat().st_ino, "replace", tmp_path.stat().st_ino] and not opened
+    monkeypatch.setattr(os, "fsync", lambda d: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    with pytest.raises(OSError, match=r"Input/output error: '.*a\.txt'"):
+        io.atomic_write(path, text("two"))
+    assert path.read_text() == "one" and names(tmp_path) == ["a.txt"] and not opened
 
 
 @posix
@@ -385,8 +405,12 @@ def test_a_file_taken_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
         with open(temporary, "r+") as file:  # what is there, and no other
             file.write("x")
 
+    opened, real_open, close = [], os.open, os.close
+    monkeypatch.setattr(os, "open", lambda *a, **k: opened.append(real_open(*a, **k)) or opened[-1])
+    monkeypatch.setattr(os, "close", lambda descriptor: (opened.remove(descriptor), close(descriptor)))
     monkeypatch.setattr(files.fcntl, "flock", flock)
     io.atomic_write(tmp_path / "a.txt", write)
+    assert not opened
     assert taken and names(tmp_path) == ["a.txt"] and (tmp_path / "a.txt").read_text() == "x"
 
 
@@ -401,6 +425,17 @@ def test_without_locks_nothing_is_removed(locks, tmp_path, monkeypatch):
     stale.write_text("x")
     io.atomic_write(tmp_path / "a.txt", text("x"))
     assert names(tmp_path) == [stale.name, "a.txt"]
+
+
+def test_a_python_without_locks(tmp_path, monkeypatch):
+    """Windows has no fcntl: then there are no locks, and nothing else is missing."""
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    found = importlib.util.spec_from_file_location("coopnet_files_without_locks", files.__file__)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    assert module.fcntl is None
+    module.atomic_write(tmp_path / "a.txt", text("x"))
+    assert names(tmp_path) == ["a.txt"] and (tmp_path / "a.txt").read_text() == "x"
 
 
 @posix
@@ -636,6 +671,58 @@ def test_a_small_file_cannot_ask_for_much(case, backend, tmp_path):
         io.load(path, backend)
     assert peak() - before < 64
     assert str(path) in str(caught.value) and len(str(caught.value)) < 1200
+
+
+def test_sixteen_numbers_for_each_that_is_stored(backend):
+    """And 2^20 besides, of all layers together."""
+    whole = cn.NeuralField(None, cn.Linear(64, 16409), in_features=64)  # 64 * 16409 = 16 * 100 + 2^20
+    parts = cn.NeuralField(
+        None, cn.Sequential(cn.Linear(64, 16000), cn.ReLU(), cn.Linear(16000, 1), cn.Linear(4, 2544)), in_features=64
+    )
+    for field, name in ((whole, "network"), (parts, "network.layers.3")):
+        amounts.check_amounts(field, 100)
+        amounts.check_amounts(field, 101)
+        product = r"in_features \* out_features = \d+ \* \d+"
+        with pytest.raises(ValueError, match=rf"^{name} takes {product} numbers, but the file holds 99\.$"):
+            amounts.check_amounts(field, 99)
+
+
+def test_what_layers_take():
+    """By name, with 1 for what is not known yet; layers without numbers of their own take none."""
+    for layer, factors in (
+        (cn.Linear(3, 5), {"in_features": 3, "out_features": 5}),
+        (cn.Linear(-1, 7), {"in_features": 1, "out_features": 7}),
+        (cn.Linear(7, -1), {"in_features": 7, "out_features": 1}),
+        (drnn.Linear(-1, 7), {"in_features": 1, "out_features": 7}),
+        (cn.Embedding(6, 4), {"count": 6, "width": 4}),
+        (cn.Fourier(9, in_features=3), {"n_frequencies": 9, "in_features": 3}),
+        (
+            cn.HashGrid(3, n_levels=5, n_features_per_level=4),
+            {"n_levels": 5, "n_features_per_level": 4, "in_features": 3},
+        ),
+        (cn.Sinusoidal(4, in_features=3), {"features": 24}),
+        (cn.Sinusoidal(4, in_features=1), {"features": 8}),
+        (cn.Sinusoidal(4), {}),
+        (cn.OneBlob(8, in_features=2), {"features": 16}),
+        (cn.Tanh(), {}),
+        (None, {}),
+    ):
+        assert amounts._factors(layer, "here") == factors, layer
+    for layer in (cn.Fourier(9), cn.HashGrid(n_levels=5)):
+        with pytest.raises(ValueError, match=r"^here\.in_features is -1, but every file states it"):
+            amounts._factors(layer, "here")
+
+
+def test_layers_inside_others():
+    """Inner ones first, each with its place; parts of a composite that get no coordinates are never allocated."""
+    inner = cn.Sequential(cn.Linear(2, 3), cn.Residual(cn.Linear(3, 3)))
+    places = [where for where, _ in amounts._layers(inner, "net")]
+    assert places[0] == "net.layers.0" and places[-1] == "net" and "net.layers.1" in places
+    assert len(places) == 4 and any(where.startswith("net.layers.1.") for where in places[:2])
+    composite = cn.Composite([cn.Identity(), cn.Fourier(64), cn.OneBlob(4)], [2, 0, 1])
+    found = [type(layer) for _, layer in amounts._layers(composite, "x")]
+    assert found == [cn.Identity, cn.OneBlob, cn.Composite]
+    assert list(amounts._layers(None, "x")) == list(amounts._layers([cn.Tanh()], "x")) == []
 
 
 def test_what_a_field_has_may_be_in_a_file(backend, tmp_path):

@@ -270,6 +270,17 @@ def test_sgd(ns):
 
 
 @pytest.mark.parametrize("make", [cn.training.Adam, cn.training.SGD])
+def test_a_step_is_evaluated_unless_told_otherwise(ns, make):
+    for options, expected in (({}, dr.VarState.Evaluated), (dict(eval=False), dr.VarState.Unevaluated)):
+        optimizer = make(0.5, params={"x": ns.Float(3, 1)})
+        dr.set_grad(optimizer["x"], ns.Float(1, 2))
+        optimizer.step(**options)
+        assert dr.detach(optimizer["x"]).state == expected
+    with pytest.raises(ValueError, match=rf"^{make.__name__}\.step: eval is 'no'"):
+        optimizer.step(eval="no")
+
+
+@pytest.mark.parametrize("make", [cn.training.Adam, cn.training.SGD])
 @pytest.mark.parametrize(("accumulate", "lookahead"), [(3, 0), (1, 4), (3, 2)])
 def test_gathering_and_looking_ahead(ns, make, accumulate, lookahead):
     """Against loops that are written out; a step that a scaler skips, in between, counts for nothing."""

@@ -27,6 +27,17 @@ def shown(axes):
     return np.asarray(image.get_array())
 
 
+def bare(axes):
+    """A picture in ``axes`` without ticks and frame, and its title in bold."""
+    ticks = [*axes.get_xticks(), *axes.get_yticks()]
+    framed = any(spine.get_visible() for spine in axes.spines.values())
+    return not ticks and not framed and axes.title.get_fontweight() == "bold"
+
+
+def look(line):
+    return line.get_color(), line.get_alpha(), line.get_linewidth(), line.get_marker()
+
+
 @pytest.mark.parametrize("shape", [(12, 16, 3), (30, 8, 1), (4, 20, 3)])
 def test_comparison(figures, tmp_path, shape):
     rng = np.random.default_rng(0)
@@ -53,12 +64,15 @@ def test_comparison(figures, tmp_path, shape):
     low, high = axes[3].images[0].get_clim()
     assert low == 0 and high == pytest.approx(np.percentile(error, 99.5))
     for a in axes[:4]:
-        assert not list(a.get_xticks()) and not list(a.get_yticks())
+        assert bare(a)
     # beside each other, or in two rows if they are wide
     rows = {round(a.get_position().y0, 2) for a in axes[:4]}
     figure.draw_without_rendering()
     wide = height / width <= 0.6
-    assert (figure.get_size_inches()[0] < 4 * 3.4 + 1) and (len(rows) == 2) == wide
+    assert (len(rows) == 2) == wide
+    # room for the pictures, their titles and the scale
+    inches = {(12, 16, 3): (13.7, 3.475), (30, 8, 1): (4 * 1.76 + 0.5, 7.6), (4, 20, 3): (13.7, 4.24)}[shape]
+    assert tuple(figure.get_size_inches()) == pytest.approx(inches)
     drawn = Image.open(tmp_path / "x.png").size
     assert drawn == tuple(round(v * 150) for v in figure.get_size_inches())
 
@@ -70,6 +84,17 @@ def test_comparison_without_held_out_pixels(figures, tmp_path):
     assert figures[0].axes[2].get_xlabel() == "training pixels none"
     assert figures[0].axes[1].get_xlabel() == "100 % of the pixels"
     assert figures[0].axes[3].images[0].get_clim() == (0, 1e-3)  # no error has a scale, too
+
+
+def test_pictures_that_fit_are_shown_whole(figures, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "SIDE", 25)
+    image = np.random.default_rng(0).random((25, 5, 3))
+    plots.comparison(tmp_path / "x.png", image, np.arange(125), image, 1.0, 1.0)
+    assert [shown(a).shape[:2] for a in figures[0].axes[:4]] == [(25, 5)] * 4
+    plots.uncertainty(tmp_path / "y.png", image, 4)
+    assert shown(figures[1].axes[0]).shape == (25, 5)
+    picture = figures[0].axes[3]
+    assert picture.images[0].get_cmap().name == "magma" and picture.images[0].get_interpolation() == "antialiased"
 
 
 def test_large_pictures_are_thinned_out(figures, tmp_path, monkeypatch):
@@ -96,6 +121,11 @@ def test_loss(figures, tmp_path):
     assert left.get_yscale() == "log" and left.get_title() == "Training" and left.get_xlabel() == "step"
     assert "squared error" in left.get_ylabel() and "PSNR" in right.get_ylabel()
     (metric,) = right.lines
+    assert look(each) == (plots.BLUE, 0.25, 0.8, "None") and look(mean) == (plots.BLUE, None, 1.8, "None")
+    assert look(metric) == (plots.ORANGE, None, 1.8, "o") and metric.get_markersize() == 3
+    assert left.yaxis.label.get_color() == plots.BLUE and right.yaxis.label.get_color() == plots.ORANGE
+    for axes, hidden in ((left, {"top", "right"}), (right, {"top", "left"})):
+        assert {name for name, spine in axes.spines.items() if not spine.get_visible()} == hidden
     assert list(metric.get_xdata()) == [50, 100, 200] and list(metric.get_ydata()) == [10.0, 12.5, 15.0]
     plots.loss(tmp_path / "x.png", cn.FitResult(1, [0.5]))
     (only,) = figures[1].axes
@@ -113,5 +143,13 @@ def test_uncertainty(figures, tmp_path):
     assert low == 0 and high == pytest.approx(np.percentile(expected, 99.5))
     plots.uncertainty(tmp_path / "y.png", np.zeros((9, 3, 1)), 2)
     assert figures[1].axes[0].images[0].get_clim() == (0, 1e-6)
-    wide, tall = (f.get_size_inches() for f in figures)
-    assert wide[0] > wide[1] and tall[1] > tall[0]
+    plots.uncertainty(tmp_path / "z.png", np.zeros((1, 99, 1)), 2)
+    plots.uncertainty(tmp_path / "z.png", np.zeros((99, 1, 1)), 2)
+    plots.uncertainty(tmp_path / "z.png", np.zeros((5, 5, 1)), 2)
+    # the longer side of the picture is 6 inches; one that is very wide or tall has more room than it needs
+    expected = [(7.2, 4.6), (3.7, 6.6), (7.2, 2.1), (3.7, 6.6), (7.2, 6.6)]
+    assert [tuple(f.get_size_inches()) for f in figures] == [pytest.approx(v) for v in expected]
+    for f in figures:
+        picture, bar = f.axes
+        assert bare(picture) and not bar.spines["outline"].get_visible()
+        assert picture.images[0].get_cmap().name == "viridis"

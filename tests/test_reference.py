@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import math
 import sys
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import coopnet as cn
 from coopnet import reference as ref
 
 Array = np.ndarray[Any, Any]
@@ -145,6 +147,51 @@ def test_seeded_dropout_conventions():
         ref.seeded_dropout(np.ones(1), 0.5, 3, convention="other")
 
 
+def test_seeds_of_rows():
+    """Of a matrix: each row as if it were alone, and offsets are those of its columns."""
+    x, seeds = np.ones((3, 40)), np.array([5, 2**33 + 1, 7], np.uint64)
+    for convention in ("triton", "ztensor"):
+        y = ref.seeded_dropout(x, 0.4, seeds, convention=convention)
+        for row, seed in zip(y, seeds.tolist(), strict=True):
+            np.testing.assert_array_equal(row, ref.seeded_dropout(np.ones(40), 0.4, seed, convention=convention))
+        whole = ref.seeded_dropout(x, 0.4, 5, convention=convention)  # one seed: the place in all of x
+        alone = ref.seeded_dropout(np.ones(120), 0.4, 5, convention=convention)
+        np.testing.assert_array_equal(whole.ravel(), alone)
+    for p in (-0.1, 1.0, math.nan):
+        with pytest.raises(ValueError, match="p must be in"):
+            ref.seeded_dropout(x, p, 5)
+
+
+def test_gaussian_dropout_inverts_the_normal_law():
+    """The noise z of an element has the probability (n + 1/2) / 2^24 to be exceeded from below, n 24 bits of a word."""
+    p, index, x = 0.2, np.array([0, 3, 2**32 - 1]), np.full((6, 3), 2.0)
+    y = ref.gaussian_dropout(x, p, 2**32 + 9, index, step=4, stream=1)
+    z = (y / x - 1) / 0.5  # sqrt(0.2 / 0.8)
+    for i in range(6):
+        for column, sample in enumerate(index.tolist()):
+            n = ref.philox4x32((i // 4, sample, 4, 1), (9, 1))[i % 4] >> 8
+            below = math.erfc(-z[i, column] / math.sqrt(2)) / 2
+            assert below * 2**24 == pytest.approx(n + 0.5, abs=1e-3)
+    lanes = ref.gaussian_dropout(np.ones((2, 5)), p, 1)
+    np.testing.assert_array_equal(lanes, ref.gaussian_dropout(np.ones((2, 5)), p, 1, np.arange(5), 0, 0))
+
+
+def test_drop_path_drops_samples():
+    x = np.random.default_rng(0).normal(size=(7, 50))
+    y = ref.drop_path(x, 0.3, 11, step=2, stream=4, bits=8)
+    keep = ref.keep_mask(1, 0.3, 11, np.arange(50), 2, 4, 8)[0]
+    assert 0 < keep.sum() < 50
+    np.testing.assert_array_equal(y, x * keep * ref.scale(0.3, 8))
+    assert ref.drop_path(x, 0, 11) is x
+
+
+def test_seeds_of_masks():
+    assert ref.keep_mask(1, 0.5, 2**64 - 1, 0).shape == (1, 1) == ref.keep_mask(1, 0.5, 0, 0).shape
+    for seed in (-1, 2**64):
+        with pytest.raises(ValueError, match="seed must be in"):
+            ref.keep_mask(1, 0.5, seed, 0)
+
+
 def test_uint_to_uniform_float():
     u = ref.uint_to_uniform_float(np.array([0, 2**32 - 1, 1, 2**31 - 1, 2**31], np.uint32))
     assert u.dtype == np.float32 and u[0] == u[1] == 0 and u[3] == u[4] < 1
@@ -200,6 +247,117 @@ def test_linear_and_bound():
     assert bound**2 / 3 == pytest.approx(2 / 50)  # the variance
 
 
+def test_initial_weights_by_hand():
+    """For 8 inputs and 10 outputs; SIREN's are those of its first equation: 1 / n, and sqrt(6 / n) / omega."""
+    expected = {
+        "xavier_uniform": 1 / 3, "xavier_normal": 1 / 3, "kaiming_uniform": 0.5, "kaiming_normal": 0.5, "siren": 0.5,
+        "siren_first": 0.07216878364870322, "zero": 0,
+    }  # fmt: skip
+    for name, deviation in expected.items():
+        assert ref.initial_deviation(name, 8, 10) == pytest.approx(deviation)
+        assert ref.uniform_bound(name, 8, 10) == pytest.approx(deviation * 1.7320508075688772)
+    assert ref.siren_bounds([2, 24, 54, 3], 10) == pytest.approx([0.5, 0.05, 1 / 30])
+    assert ref.siren_bounds([2, 24, 3]) == pytest.approx([0.5, 0.5 / 30])
+
+
+def test_strengths_of_activations():
+    x = np.array([-1.0, 0.0, 2.0])
+    np.testing.assert_allclose(ref.leaky_relu(x, 0.5), [-0.5, 0, 2])
+    np.testing.assert_allclose(ref.sine(x, 3), np.sin(3 * x))
+    np.testing.assert_allclose(ref.softplus(x, 2), np.log(1 + np.exp(2 * x)) / 2)
+    np.testing.assert_allclose(ref.squareplus(x, 2), (2 * x + np.sqrt(4 * x**2 + 4)) / 4)
+    for f, name in ((ref.leaky_relu, "leaky_relu"), (ref.sine, "sine"), (ref.softplus, "softplus"),
+                    (ref.squareplus, "squareplus")):  # fmt: skip
+        np.testing.assert_array_equal(f(x), ref.ACTIVATIONS[name][0](x))
+    assert ref.ACTIVATIONS["relu"][1](np.zeros(1)) == 0 and ref.ACTIVATIONS["leaky_relu"][1](np.zeros(1)) == 0.01
+
+
+def test_defaults_are_those_of_the_layers():
+    """Numbers that are left out here are those that are left out there, but for what layers find out themselves."""
+    compared = 0
+    for name in ref.OPS.keys() & set(cn.__all__):
+        layer = inspect.signature(getattr(cn, name)).parameters
+        for key, parameter in inspect.signature(ref.OPS[name]).parameters.items():
+            theirs = layer[key].default if key in layer else None
+            if theirs != -1 and all(isinstance(v, (int, float)) for v in (theirs, parameter.default)):
+                assert parameter.default == theirs, (name, key)
+                compared += 1
+    assert compared > 20
+
+
+def test_frequencies_and_waves_by_hand():
+    x = np.array([[0.125], [0.3]])
+    y = ref.frequency(x, 3)
+    expected = [f(2**i * math.pi * v) for v in (0.125, 0.3) for i in range(3) for f in (math.sin, math.cos)]
+    np.testing.assert_allclose(y[:, 0], expected)
+    # 4 |frac(t) - 1/2| - 1 at t = x / 2, x + 1/4, 2 x + 1/2
+    waves = [4 * abs(t % 1 - 0.5) - 1 for v in (0.125, 0.3) for t in (v / 2, v + 0.25, 2 * v + 0.5)]
+    np.testing.assert_allclose(ref.triangle_wave(x, 3)[:, 0], waves)
+    np.testing.assert_allclose(ref.identity(x, 2, -1), [[-0.75], [-0.4]])
+    np.testing.assert_array_equal(ref.identity(x), x)
+    angle = 2 * math.pi * (2 * 0.125 - 0.3)
+    np.testing.assert_allclose(ref.fourier(x, [[2, -1]])[:, 0], [math.sin(angle), math.cos(angle)])
+
+
+def test_one_blob_is_an_integral():
+    """Of 15/16 (1 - u^2)^2 around x and its copies at x - 1 and x + 1, over each of the bins, by the midpoint rule."""
+    x, n = np.array([[0.03, 0.5, 0.99], [0.25, 1.0, 0.0]]), 4
+    u = (np.arange(n * 2000) + 0.5) / (n * 2000)
+    expected = np.zeros((2, n, 3))
+    for shift in (-1, 0, 1):
+        at = (u[None, :, None] - x[:, None, :] - shift) * n
+        density = np.where(abs(at) < 1, 15 / 16 * (1 - at**2) ** 2, 0)
+        expected += density.reshape(2, n, 2000, 3).sum(axis=2) / 2000
+    y = ref.one_blob(x, n)
+    assert y.shape == (8, 3)
+    np.testing.assert_allclose(y, expected.reshape(8, 3), atol=1e-6)
+    np.testing.assert_allclose(y.reshape(2, n, 3).sum(axis=1), 1)
+
+
+def test_spherical_harmonics():
+    """Of the first bands in closed form; all are orthonormal on the sphere."""
+    v = np.random.default_rng(0).normal(size=(3, 5))
+    v /= np.linalg.norm(v, axis=0)
+    x, y, z = v
+    a, b, c = math.sqrt(1 / (4 * math.pi)), math.sqrt(3 / (4 * math.pi)), math.sqrt(15 / (4 * math.pi))
+    expected = [
+        a + 0 * x, -b * y, b * z, -b * x, c * x * y, -c * y * z, math.sqrt(5 / (16 * math.pi)) * (3 * z**2 - 1),
+        -c * x * z, c / 2 * (x**2 - y**2),
+    ]  # fmt: skip
+    np.testing.assert_allclose(ref.spherical_harmonics((v + 1) / 2, 3), expected, atol=1e-14)
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    angle = 2 * np.pi * np.arange(16) / 16
+    z, angle = (m.ravel() for m in np.meshgrid(nodes, angle, indexing="ij"))
+    r = np.sqrt(1 - z**2)
+    f = ref.spherical_harmonics((np.stack([r * np.cos(angle), r * np.sin(angle), z]) + 1) / 2, 6)
+    gram = f * np.repeat(weights, 16) * (2 * np.pi / 16) @ f.T
+    np.testing.assert_allclose(gram, np.eye(36), atol=1e-12)
+
+
+def test_drawn_frequencies_by_hand():
+    """Box-Muller on words 0 to 2, in pairs; an odd number leaves out the last."""
+    drawn = ref.fourier_frequencies(5, 2**40 + 3)
+    assert drawn.shape == (5,) and ref.fourier_frequencies(0, 1).shape == (0,)
+    for i in range(3):
+        a, b, c, _ = ref.philox4x32((i, 0, 0, 0), (3, 256))
+        uniform = ((a * 2**32 + b) // 2**11 + 1) / 2**53
+        pair = drawn[2 * i : 2 * i + 2]
+        assert pair[0] == pytest.approx(math.sqrt(-2 * math.log(uniform)) * math.cos(2 * math.pi * c / 2**32))
+        if len(pair) == 2:
+            assert math.hypot(*pair) == pytest.approx(math.sqrt(-2 * math.log(uniform)))
+            assert pair[1] == pytest.approx(pair[0] * math.tan(2 * math.pi * c / 2**32))
+    many = ref.fourier_frequencies(4000, 0)
+    assert abs(many.mean()) < 0.05 and abs(many.std() - 1) < 0.05
+
+
+def test_composites():
+    x = np.arange(6.0).reshape(3, 2)
+    parts = [(0, 1, lambda v: 2 * v), (1, 2, lambda v: v[:1] + v[1:])]
+    np.testing.assert_array_equal(ref.composite(x, parts), [[0, 2], [6, 8]])
+    np.testing.assert_array_equal(ref.composite(x, parts, "sum"), [[6, 10]])
+    np.testing.assert_array_equal(ref.composite(x, parts, "product"), [[0, 16]])
+
+
 def test_encoding_order():
     x = np.array([[0.1, 0.2], [0.3, 0.4]])
     y = ref.sinusoidal(x, 3, shift=0.125)
@@ -219,6 +377,12 @@ def test_encoding_derivatives(name, shift):
     f, vjp = getattr(ref, name), getattr(ref, name + "_vjp")
     expected = difference(lambda x: f(x, 4, shift), x, dy)
     np.testing.assert_allclose(vjp(x, dy, 4, shift), expected, rtol=1e-6, atol=1e-6)
+    dx, h = rng.normal(size=x.shape), 1e-6
+    moved = (f(x + h * dx, 4, shift) - f(x - h * dx, 4, shift)) / (2 * h)
+    np.testing.assert_allclose(getattr(ref, name + "_jvp")(x, dx, 4, shift), moved, rtol=1e-6, atol=1e-6)
+    assert f(x, 4).tolist() == f(x, 4, 0).tolist() and vjp(x, dy, 4).tolist() == vjp(x, dy, 4, 0).tolist()
+    jvp = getattr(ref, name + "_jvp")
+    assert jvp(x, dx, 4).tolist() == jvp(x, dx, 4, 0).tolist()
 
 
 @pytest.mark.parametrize("name, layer", [("sinusoidal", "SinEncode"), ("triangular", "TriEncode")])
@@ -322,6 +486,114 @@ def test_hash_grid_matches_drjit(ns, dimension, args):
     np.testing.assert_allclose(position.grad.numpy()[:, inside], dx[:, inside], rtol=1e-3, atol=5e-3)
 
 
+@pytest.mark.parametrize("dimension, args", GRIDS)
+@pytest.mark.parametrize("interpolation", ["linear", "smoothstep", "nearest"])
+def test_hash_grid_in_a_direction(dimension, args, interpolation):
+    rng = np.random.default_rng(5)
+    params, x = rng.normal(size=grid_size(dimension, args)), rng.random((dimension, 4))
+    dx, h, args = rng.normal(size=x.shape), 1e-6, args | dict(interpolation=interpolation)
+    moved = (ref.hash_grid(x + h * dx, params, **args) - ref.hash_grid(x - h * dx, params, **args)) / (2 * h)
+    tangent = ref.hash_grid_jvp(x, params, dx, **args)
+    np.testing.assert_allclose(tangent, moved, rtol=1e-6, atol=1e-6)
+    dy = rng.normal(size=moved.shape)
+    gradient, _ = ref.hash_grid_vjp(x, params, dy, **args)
+    np.testing.assert_allclose(np.sum(gradient * dx), np.sum(dy * tangent), rtol=1e-10, atol=1e-12)
+
+
+def test_interpolations_by_hand():
+    """On a level of 2 vertices an axis, with the values 0 and 1 along the first and the same along the second."""
+    params, x = np.array([0.0, 1, 0, 1]), np.array([[0.25, 0.75, 0.5], [0.1, 0.9, 0.5]])
+    options = dict(n_levels=1, n_features_per_level=1, base_resolution=2, align_corners=True)
+    for interpolation, expected in (
+        ("linear", [0.25, 0.75, 0.5]), ("nearest", [0, 0, 0]), ("smoothstep", [5 / 32, 27 / 32, 0.5]),
+    ):  # fmt: skip
+        np.testing.assert_allclose(ref.hash_grid(x, params, interpolation=interpolation, **options)[0], expected)
+
+
+def test_storages_by_hand():
+    """Sizes of levels of 3, 5 and 9 vertices an axis in two dimensions; none but hashed ones mix up coordinates."""
+    options = dict(n_levels=3, hashmap_size=20, base_resolution=3, per_level_scale=5 / 3, level_scales=[2, 4, 8])
+    for storage, sizes in (("hash", [10, 20, 20]), ("dense", [10, 26, 82]), ("tiled", [9, 9, 9])):
+        levels = ref.hash_grid_levels(2, storage=storage, **options)
+        assert [level.size for level in levels] == sizes
+        assert [level.offset for level in levels] == [0, sizes[0], sizes[0] + sizes[1]]
+        assert [level.resolution for level in levels] == [3, 5, 9]
+    assert [v.size for v in ref.hash_grid_levels(2, storage="dense", multiple=8, **options)] == [16, 32, 88]
+    (most,) = ref.hash_grid_levels(7, 1, 1, storage="dense", base_resolution=100)
+    assert most.size == 2**31 - 1  # Dr.Jit's limit
+    vertex = np.array([[1, 4, 8], [0, 2, 7]])
+    level = ref.GridLevel(8.0, 9, 100, 9)
+    tiled = [100 + (x + 9 * y) % 9 for x, y in vertex.T.tolist()]
+    assert ref._vertex_slot(vertex, level, "tiled").tolist() == tiled
+    hashed = [100 + (x ^ (y * 2654435761 % 2**32)) % 9 for x, y in vertex.T.tolist()]
+    assert ref._vertex_slot(vertex, level).tolist() == hashed
+    level = ref.GridLevel(8.0, 9, 7, 81)  # that just fits
+    assert ref._vertex_slot(vertex, level).tolist() == [7 + x + 9 * y for x, y in vertex.T.tolist()]
+
+
+def test_hashes_of_all_dimensions():
+    """Müller et al. 2022, equation 4, and tiny-cuda-nn's multipliers beyond three."""
+    primes = [1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 2165219737]
+    vertex = np.arange(14).reshape(7, 2) * 5
+    expected = [0, 0]
+    for prime, coordinates in zip(primes, vertex.tolist(), strict=True):
+        expected = [e ^ (c * prime % 2**32) for e, c in zip(expected, coordinates, strict=True)]
+    found = ref._vertex_slot(vertex, ref.GridLevel(99.0, 100, 0, 1009))
+    assert found.tolist() == [e % 1009 for e in expected]
+
+
+def test_permutohedral_by_hand():
+    """In two dimensions: from the lowest vertex of the cell along the axis with the larger fraction first."""
+    # scale 1, two vertices an axis: at (0.3, 0.1) the position is (0.8, 0.6), at (0.2, 0.6) it is (0.7, 1.1)
+    params = np.array([2.0, 3.0, 5.0, 7.0])
+    x = np.array([[0.3, 0.1], [0.1, 0.3]])
+    y = ref.permutohedral(x, params, n_levels=1, n_features_per_level=1, base_resolution=2)
+    # weights 1 - 0.8, 0.8 - 0.6 and 0.6 of the vertices (0, 0), (1, 0) or (0, 1), and (1, 1)
+    np.testing.assert_allclose(y, [[0.2 * 2 + 0.2 * 3 + 0.6 * 7, 0.2 * 2 + 0.2 * 5 + 0.6 * 7]])
+    level = ref.GridLevel(99.0, 100, 40, 1009)
+    for vertex in ((3, 4), (0, 99), (17, 2)):
+        expected = (((vertex[0] * 2531011) % 2**32 + vertex[1]) * 2531011) % 2**32
+        assert ref._permuto_slot(np.array(vertex)[:, None], level).tolist() == [40 + expected % 1009]
+    just = ref.GridLevel(2.0, 3, 4, 9)
+    assert ref._permuto_slot(np.array([[1], [2]]), just).tolist() == [4 + 1 + 3 * 2]
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 4])
+def test_permutohedral_weights(dimension):
+    """They add up to 1, and the encoding is linear in its parameters."""
+    options = dict(n_levels=3, n_features_per_level=2, hashmap_size=2**9, base_resolution=3, per_level_scale=1.6)
+    rng = np.random.default_rng(0)
+    levels = ref.hash_grid_levels(dimension, **options)
+    size = 2 * (levels[-1].offset + levels[-1].size)
+    x = rng.random((dimension, 6))
+    np.testing.assert_allclose(ref.permutohedral(x, np.full(size, 2.5), **options), 2.5)
+    params, dy, direction = rng.normal(size=size), rng.normal(size=(6, 6)), rng.normal(size=size)
+    gradient = ref.permutohedral_vjp(x, params, dy, **options)
+    moved = ref.permutohedral(x, params + direction, **options) - ref.permutohedral(x, params, **options)
+    np.testing.assert_allclose(gradient @ direction, np.sum(dy * moved), rtol=1e-10)
+
+
+# ---- Random projection -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("density", [1 / 3, 0.8, 1, 1e-12])
+def test_sparse_projection_entry_by_entry(density):
+    n_in, n_out, seed = 5, 7, 2**35 + 1
+    R = ref.sparse_projection_matrix(n_in, n_out, density, seed)
+    t = max(round(density * 2**31), 1)
+    a = math.sqrt(2**31 / (t * n_out))
+    for i, j in itertools.product(range(n_out), range(n_in)):
+        word = ref.philox4x32((i // 4, j, 0, 2**32 - 1), (1, 8))[i % 4]
+        expected = 0 if word >> 1 >= t else -a if word & 1 else a
+        assert R[i, j] == pytest.approx(expected, abs=0)
+    x = np.random.default_rng(0).normal(size=(n_in, 3))
+    np.testing.assert_allclose(ref.sparse_projection(x, n_out, density, seed), R @ x)
+    y = np.random.default_rng(1).normal(size=(n_out, 3))
+    np.testing.assert_allclose(ref.sparse_projection(y, n_out, density, seed, in_features=n_in), R.T @ y)
+    assert ref.sparse_projection(x).shape == (64, 3)
+    np.testing.assert_array_equal(ref.sparse_projection(x), ref.sparse_projection_matrix(5, 64, 1 / 3) @ x)
+
+
 # ---- Embedding ---------------------------------------------------------------------------------------------
 
 
@@ -389,6 +661,41 @@ def test_mlp_vjp(activation, output, bias, p, depth, seed):
         )
 
 
+@pytest.mark.parametrize("activation", ["gelu", "sine"])
+def test_mlp_in_a_direction(activation):
+    rng = np.random.default_rng(2)
+    weights = [rng.normal(size=s) / 2 for s in [(5, 2), (5, 5), (3, 5)]]
+    biases = [rng.normal(size=5), None, rng.normal(size=3)]
+    options = dict(activation=activation, output_activation="tanh", biases=biases, dropout=(0.3, 16, 4))
+    x, dx, dy, h = rng.normal(size=(2, 6)), rng.normal(size=(2, 6)), rng.normal(size=(3, 6)), 1e-6
+    y, tangent = ref.mlp_jvp(weights, x, dx, **options)
+    np.testing.assert_array_equal(y, ref.mlp(weights, x, **options))
+    moved = (ref.mlp(weights, x + h * dx, **options) - ref.mlp(weights, x - h * dx, **options)) / (2 * h)
+    np.testing.assert_allclose(tangent, moved, rtol=1e-6, atol=1e-8)
+    gradient = ref.mlp_vjp(weights, x, dy, **options)[1]
+    np.testing.assert_allclose(np.sum(gradient * dx), np.sum(dy * tangent))
+
+
+def test_siren_by_hand():
+    W, b = [np.array([[2.0]]), np.array([[3.0]]), np.array([[0.5]])], [np.array([v]) for v in (0.1, 0.2, 0.3)]
+    for options, first, other in ((dict(), 30, 30), (dict(omega_0=4.0, omega=2.0), 4, 2)):
+        h = math.sin(other * (3 * math.sin(first * (2 * 0.7 + 0.1)) + 0.2))
+        assert ref.siren(W, b, np.array([[0.7]]), **options)[0, 0] == pytest.approx(0.5 * h + 0.3)
+
+
+def test_containers():
+    x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(ref.residual(lambda v: 10 * v)(x), 11 * x)
+    np.testing.assert_array_equal(ref.skip(lambda v: v[:1] * 5)(x), [[5, 10], [1, 2], [3, 4]])
+    both = ref.heads(lambda v: v + 1, lambda h: h[:1], lambda h: 2 * h)
+    np.testing.assert_array_equal(both(x), [[2, 3], [4, 6], [8, 10]])
+    assert ref.sequential()(x) is x
+    np.testing.assert_array_equal(ref.sequential(lambda v: v + 1, lambda v: v * 3)(x), 3 * (x + 1))
+    f = lambda v: v[:1] ** 2 + 3 * v[1:]  # noqa: E731
+    np.testing.assert_allclose(ref.numerical_gradient(f, x, 1e-3), [[2, 4], [3, 3]], rtol=1e-9)
+    np.testing.assert_allclose(ref.numerical_gradient(lambda v: v**3, np.array([[1.0]]), 0.5), [[3.25]])
+
+
 def test_mlp_is_its_layers():
     rng = np.random.default_rng(5)
     W = [rng.normal(size=s) for s in [(8, 2), (8, 8), (1, 8)]]
@@ -418,6 +725,68 @@ def test_mlp_rounds_the_scale_to_a_type():
     for dtype in (np.float16, np.float32, np.float64):
         y = ref.mlp(W, x, "relu", dropout=(0.3,), dtype=dtype)
         assert set(np.unique(y)) == {0.0, float(dtype(ref.scale(0.3)))}
+
+
+def test_losses_by_hand():
+    """Of the predictions 2 and 0.5 for the targets 1 and -0.5, with the density 0.5."""
+    y, t, p = np.array([[2.0], [0.5]]), np.array([[1.0], [-0.5]]), np.array([[0.5], [0.5]])
+    expected = {
+        "l1": 1, "l2": 1, "huber": 0.5, "relative_l1": (1 / 2.01 + 1 / 0.51) / 2,
+        "relative_l2": (1 / 4.01 + 1 / 0.26) / 2, "mape": (1 / 1.01 + 1 / 0.51) / 2,
+        "smape": (1 / 1.51 + 1 / 0.51) / 2, "cross_entropy": -(math.log(2) - 0.5 * math.log(0.5)) / 2,
+        "variance": (1 / 2 - 1 / 1 + 0.25 / 0.5 - 0.25 / 1) / 2,
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert ref.loss(name, y, t) == pytest.approx([value]), name
+        if name != "variance":
+            assert ref.loss(name, y, t, p) == pytest.approx([2 * value]), name
+    assert ref.loss("variance", y, t, p) == pytest.approx([(1 / 2 - 2 + 0.5 - 0.5) / 2 * 2])
+    assert ref.loss("l2", y + 1, t) == pytest.approx([4]) and ref.loss("huber", y + 2, t) == pytest.approx([2.5])
+    assert ref.loss("huber", t + 0.5, t) == pytest.approx([0.125])
+    # denominators of another prediction
+    assert ref.loss("relative_l2", y, t, at=np.ones_like(y)) == pytest.approx([1 / 1.01])
+    assert ref.loss("relative_l1", y, t, at=np.ones_like(y)) == pytest.approx([1 / 1.01])
+    assert ref.loss("smape", y, t, at=np.ones_like(y)) == pytest.approx([(1 / 1.01 + 1 / 0.76) / 2])
+    rgb, luminance = np.array([[1.0], [2.0], [3.0]]), 0.299 + 2 * 0.587 + 3 * 0.114
+    assert ref.loss("relative_l2_luminance", rgb, 0 * rgb) == pytest.approx([14 / 3 / (luminance**2 + 0.01)])
+    two, luminance = np.concatenate([rgb, 2 * rgb]), 3 * luminance
+    assert ref.loss("relative_l2_luminance", two, 0 * two) == pytest.approx([70 / 6 / (luminance**2 + 0.01)])
+    found = ref.loss("gaussian_nll", np.array([[1.0], [0.5]]), np.array([[3.0]]))
+    assert found == pytest.approx([(0.5 + 4 * math.exp(-0.5)) / 2])
+    assert len(expected) + 2 == len(ref.LOSSES)
+
+
+def test_adam_by_hand():
+    """Two steps on one weight; the first is as long as the rate, whatever the gradient."""
+    w, m, v = (np.array([a]) for a in (3.0, 0.0, 0.0))
+    w1, m1, v1 = ref.adam_step(w, m, v, np.array([4.0]), 1)
+    assert (w1[0], m1[0], v1[0]) == pytest.approx((2.999, 0.4, 0.016))
+    w2, m2, v2 = ref.adam_step(w1, m1, v1, np.array([-1.0]), 2)
+    assert (m2[0], v2[0]) == pytest.approx((0.26, 0.016984))
+    mean, square = 0.26 / (1 - 0.81), 0.016984 / (1 - 0.999**2)
+    assert w2[0] == pytest.approx(2.999 - 1e-3 * mean / math.sqrt(square))
+    tiny = ref.adam_step(w, m, v, np.array([1e-8]), 1)[0]  # where epsilon shows: sqrt(v) is 1e-8 sqrt(1e-3)
+    assert tiny[0] == pytest.approx(3 - 1e-3 * math.sqrt(1e-3) / 0.1 * 1e-9 / (1e-8 * math.sqrt(1e-3) + 1e-8))
+    other = ref.adam_step(w, m, v, np.array([4.0]), 1, 0.1, 0.5, 0.75, l2_reg=0.5)
+    assert [a[0] for a in other] == pytest.approx([2.9, 2.75, 7.5625])
+    rate = 1e-3 * math.sqrt(1e-3) / 0.1  # alpha_1: of the decay, too
+    for options, decay in ((dict(relative_decay=0.5), 0.5 * 3), (dict(absolute_decay=0.5), 0.5)):
+        assert ref.adam_step(w, m, v, np.array([4.0]), 1, **options)[0][0] == pytest.approx(2.999 - rate * decay)
+    negative = ref.adam_step(-w, m, v, np.array([4.0]), 1, absolute_decay=0.5)[0][0]
+    assert negative == pytest.approx(-3.001 + rate * 0.5)
+
+
+def test_masks_of_mc_dropout():
+    """Steps of the key's step on, which is counted in runs of so many samples, modulo 2^32."""
+    asked = []
+    mean, deviation = ref.mc_dropout(lambda step: asked.append(step) or np.array([step % 7.0]), 3, 5)
+    assert asked == [15, 16, 17] and mean == pytest.approx([2]) and deviation == pytest.approx([math.sqrt(2 / 3)])
+    asked.clear()
+    ref.mc_dropout(lambda step: asked.append(step) or np.zeros(1), 4, 2**30 + 1)
+    assert asked == [4, 5, 6, 7]
+    asked.clear()
+    ref.mc_dropout(lambda step: asked.append(step) or np.zeros(1), 2)
+    assert asked == [0, 1]
 
 
 def test_measures():

@@ -16,6 +16,7 @@ import pytest
 from drjit.opt import Adam
 
 import coopnet as cn
+from coopnet.training import state
 from coopnet.training.fit import FitResult
 from coopnet.training.scaler import LossScaler
 from coopnet.training.state import restore, store
@@ -128,6 +129,30 @@ def test_everything_comes_back(backend, written):
     assert repr(found) == repr(expected | {"skipped": 0})  # NaN is not equal to itself
 
 
+@pytest.mark.parametrize(("metrics", "best", "right"), [
+    ([], None, True), ([[1, 2.0]], [1, 2.0], True), ([[1, 2.0], [30, 3.0]], None, True), ([[0, 2.0]], None, False),
+    ([[5, 2.0], [5, 2.0]], None, False), ([[6, 2.0], [5, 2.0]], None, False), ([[31, 2.0]], None, False),
+    ([[5, 2.0]], [6, 2.0], False), ([[5, 2]], None, False), ([5, 2.0], None, False), (None, None, False),
+    ([[5, math.nan]], [5, math.nan], True),
+])  # fmt: skip
+def test_metrics_in_files(metrics, best, right):
+    """One for each of some of the steps that were taken, the best among them."""
+    progress = {"steps": 30, "metrics": metrics, "best": best, "seconds": 0.0}
+    text = json.dumps({"run": {"seed": 1}, "progress": progress})
+    if right:
+        found = state._progress(text, {"seed": 1}, np.zeros(30))
+        assert repr(found["metrics"]) == repr([tuple(pair) for pair in metrics])
+        assert repr(found["best"]) == repr(best and tuple(best))
+    else:
+        with pytest.raises(ValueError, match="metric"):
+            state._progress(text, {"seed": 1}, np.zeros(30))
+
+
+def test_values_in_errors_are_a_line_at_most():
+    assert state._shown("a" * 58) == repr("a" * 58)
+    assert state._shown("a" * 59) == "'" + "a" * 56 + "..." and len(state._shown("a" * 59)) == 60
+
+
 # ---- damaged files ------------------------------------------------------
 
 
@@ -193,7 +218,7 @@ def _right(state, original):
             and set(progress) == set(original["progress"])
             and _meaning(state) == _meaning(original)
             and all(type(s) is int and type(v) is float for s, v in pairs)
-            and all(a < b <= 30 for a, b in zip([-1, *steps], steps, strict=False))
+            and all(a < b <= 30 for a, b in zip([0, *steps], steps, strict=False))
             and repr(progress["best"]) in map(repr, progress["metrics"])  # of what the best parameters are
             and type(progress["seconds"]) is float
             and 0 <= progress["seconds"] < math.inf

@@ -11,6 +11,8 @@ import pytest
 from drjit.opt import SGD, Adam
 
 import coopnet as cn
+from coopnet.reference import philox4x32
+from coopnet.training import arguments
 from coopnet.training.captures import Captures
 from coopnet.training.scaler import LossScaler
 
@@ -83,6 +85,21 @@ def test_thousand_steps_record_at_most_twice(backend, ns):
     assert result.recordings <= 2
     # another seed, another schedule: nothing is compiled again
     assert all(k["cache_hit"] for k in launched if "cache_hit" in k), [k for k in launched if not k["cache_hit"]][:3]
+
+
+@pytest.mark.parametrize(("precision", "most"), [("single", 5), ("half", 8)])
+def test_kernels_of_a_step(backend, ns, precision, most):
+    """The optimizer's and the scaler's states are computed together with what else a step leaves."""
+    if backend != "llvm":
+        pytest.skip("counts those of LLVM")
+    launched = []
+    for steps in (3, 8):
+        field = cn.NeuralField(None, cn.MLP(2, 2, width=8, depth=1)).build(backend, precision)
+        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+            dr.kernel_history_clear()
+            cn.fit(field, make_batch(ns, 64), steps, progress=False)
+            launched.append(len(dr.kernel_history([dr.KernelType.JIT])))
+    assert 5 <= launched[1] - launched[0] <= 5 * most
 
 
 def test_losses_are_those_of_the_batches(backend, ns):
@@ -192,6 +209,25 @@ def test_overflow_is_skipped_and_counted(ns, backend):
     assert all(math.isfinite(v) for v in result.losses)
 
 
+@pytest.mark.parametrize("how", ["patience", "divergence"])
+def test_the_optimizer_has_the_best_weights_too(ns, backend, how):
+    """With gradients, as every optimizer has them: a loop of one's own can go on from there."""
+    optimizer, values = Adam(lr=1e-3), [5, 7, 6, 6]
+    field = make_field(backend)
+    if how == "patience":
+        options = dict(metric=lambda f: values.pop(0), metric_every=1, patience=2)
+        result = cn.fit(field, make_batch(ns), 9, optimizer=optimizer, lr=1e-2, progress=False, **options)
+        assert result.stopped == "patience" and result.best == (2, 7.0)
+    elif backend == "cuda":
+        pytest.skip("a loss scaler keeps half-precision parameters finite")
+    else:
+        with pytest.warns(RuntimeWarning, match="diverged"):
+            cn.fit(field, make_batch(ns), 5, optimizer=optimizer, lr=1e30, progress=False)
+    assert same(weights(field), {name: dr.detach(value).numpy() for name, value in optimizer.items()})
+    assert all(dr.grad_enabled(value) for value in optimizer.values())
+    assert not any(dr.grad_enabled(value) for value in field.values())
+
+
 def test_scaler_counts(ns):
     opt = Adam(lr=0.1, params={"x": ns.Float16([1.0, 2.0])})
     scaler = LossScaler(ns.Float32)
@@ -199,8 +235,13 @@ def test_scaler_counts(ns):
         loss = ns.Float32(opt["x"]) * (float("inf") if overflow else 0.25)
         dr.backward(scaler.scale(loss))
         scaler.step(opt)
-    assert scaler.skipped.numpy()[0] == 2
+    dr.eval()  # of all that is scheduled
+    assert all(v.state == dr.VarState.Evaluated for v in (scaler.skipped, scaler.it, scaler.scale_factor))
+    assert scaler.skipped.numpy()[0] == 2 and scaler.it.numpy()[0] == 1
     assert scaler.scale_factor.numpy()[0] == 65536 / 4
+    fresh = LossScaler(ns.Float32, 1024.0)
+    assert [v.numpy().tolist() for v in (fresh.scale_factor, fresh.it, fresh.skipped)] == [[1024.0], [0], [0]]
+    assert LossScaler().skipped == 0  # plain numbers, where no type is known
 
 
 def test_optimizer_and_rate(ns, backend):
@@ -222,8 +263,6 @@ def test_named_losses(ns, backend, loss):
 def test_uniform_numbers(ns):
     key = cn.Key(2**63 + 5, step=9)
     u = cn.uniform(6, key, ns.Float, 1000)
-    from coopnet.reference import philox4x32
-
     seed = ((2**63 + 5) & 0xFFFFFFFF, (2**63 + 5) >> 32)
     for i in (0, 3, 5):
         word = philox4x32((i // 4, np.arange(1000, dtype=np.uint32), 9, 2**31), seed)[i % 4]
@@ -233,35 +272,33 @@ def test_uniform_numbers(ns):
     assert np.array_equal(part[0].numpy(), u[0].numpy()[[7, 3]])
 
 
-@pytest.mark.parametrize(
-    "change, error, words",
-    [
-        (dict(key=3), TypeError, "key is a int; a coopnet.Key"),
-        (dict(dtype=float), TypeError, "dtype is <class 'float'>"),
-        (dict(dtype="UInt32"), TypeError, "a single-precision type"),
-        (dict(dtype="Float16"), TypeError, "a single-precision type"),
-        (dict(dtype="Array2f"), TypeError, "dtype is Array2f; a 1D array type"),
-        (dict(dtype="TensorXf"), TypeError, "dtype is TensorXf; a 1D array type"),
-        (dict(n=0), ValueError, "n is 0; a positive int"),
-        (dict(n=1.0), ValueError, "n is 1.0"),
-        (dict(n=True), ValueError, "n is True"),
-        (dict(samples=None), ValueError, "samples is None; a positive int"),
-        (dict(samples=0), ValueError, "samples is 0"),
-        (dict(stream=-1), ValueError, "stream is -1; an int in [0, 2^31)"),
-        (dict(stream=2**31), ValueError, "stream is 2147483648"),
-    ],
-)
-def test_bad_arguments_of_uniform(ns, change, error, words):
-    if isinstance(change.get("dtype"), str):
-        change = {"dtype": getattr(ns, change["dtype"])}
-    with pytest.raises(error, match=r"^uniform: ") as info:
-        cn.uniform(**({"n": 2, "key": cn.Key(0), "dtype": ns.Float, "samples": 8} | change))
-    assert words in str(info.value)
+def test_uniform_types(ns):
+    for dtype in (ns.Float64, ns.Float16, ns.UInt32, ns.Bool, float, int, "Float", None, ns.Float(1)):
+        with pytest.raises(TypeError, match=r"^uniform: dtype is .*; a single-precision type such as"):
+            cn.uniform(1, cn.Key(0), dtype, 4)
+    for dtype in (ns.ArrayXf, ns.Array2f, ns.TensorXf):
+        with pytest.raises(TypeError, match=r"^uniform: dtype is \w+; a 1D array type is needed"):
+            cn.uniform(1, cn.Key(0), dtype, 4)
+    assert all(type(v) is ns.Float for v in cn.uniform(5, cn.Key(0), ns.Float, 4))
 
 
-def test_streams_differ(ns):
-    u = [cn.uniform(1, cn.Key(0), ns.Float, 8, stream=stream)[0].numpy() for stream in (0, 1, 2**31 - 1)]
-    assert len({v.tobytes() for v in u}) == 3
+def test_uniform_streams_and_samples(ns):
+    key = cn.Key(3, step=2)
+    words = philox4x32((0, np.arange(4), 2, 2**31 + 9), (3, 0))
+    drawn = cn.uniform(1, key, ns.Float, 4, stream=9)[0].numpy()
+    np.testing.assert_array_equal(drawn, (words[0] >> np.uint32(8)) * 2.0**-24)
+    assert cn.uniform(1, key, ns.Float, 1, stream=2**31 - 1)[0].numpy().shape == (1,)
+    for options, words in (
+        (dict(stream=2**31), "stream is 2147483648"), (dict(stream=-1), "stream is -1"), (dict(stream=True), "stream"),
+        (dict(samples=0), "samples is 0"), (dict(samples=None), "samples is None"),
+        (dict(samples=True), "samples is True"),
+        (dict(samples=2**32), "samples is 4294967296"), (dict(n=0), "n is 0"), (dict(n=1.0), "n is 1.0"),
+        (dict(n=2**16), "n"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^uniform: {words}"):
+            cn.uniform(**(dict(n=1, key=key, dtype=ns.Float, samples=4) | options))
+    with pytest.raises(TypeError, match=r"^uniform: key is a int; a coopnet\.Key"):
+        cn.uniform(1, 3, ns.Float, 4)
 
 
 def test_schedules():
@@ -348,6 +385,20 @@ def test_bad_arguments(ns, backend, change, error, words):
     with pytest.raises(error, match=r"^fit: ") as info:
         cn.fit(**arguments)
     assert words in str(info.value) and len(str(info.value)) < 400
+
+
+def test_ends_of_the_ranges(backend):
+    """What is refused above begins right here."""
+    fine = dict(
+        field=make_field(backend), batch=abs, steps=5, seed=0, metric=abs, metric_every=2, higher_is_better=True,
+        patience=None, checkpoint=None, checkpoint_every=60.0, resume=False, metadata=None, progress=False,
+    )  # fmt: skip
+    for change in (
+        {}, dict(steps=0), dict(steps=2**32 - 1), dict(seed=2**64 - 1), dict(metric_every=1), dict(patience=1),
+        dict(metric=None), dict(checkpoint_every=0), dict(checkpoint_every=math.inf), dict(checkpoint="x", resume=True),
+        dict(metadata={}), dict(progress=True), dict(higher_is_better=False),
+    ):  # fmt: skip
+        arguments.check(**(fine | change))
 
 
 def test_objective_that_is_the_loss(ns, backend):
@@ -451,6 +502,26 @@ def test_objects_without_arrays_are_looked_into_once(ns):
     data.table = ns.Float(2)  # an array is looked up anew
     (found,) = captures()
     assert found is data.table and plot.looked == 1
+
+
+def test_numbers_in_lists_are_inputs(ns, backend):
+    """A replay sees those of its step, not of the recording: in lists and dictionaries, inside others, too."""
+    scale, table = [1.0], {"of": (1, [0.0])}
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 64)
+        return [x, y], [ns.Float(scale[0]), ns.Float(table["of"][1][0])]
+
+    found = Captures(batch)()
+    assert [v for v in found if v is scale or v is table or v is table["of"][1]] == [scale, table, table["of"][1]]
+    field = cn.NeuralField(None, cn.MLP(2, 2, width=8, depth=1)).build(backend)
+
+    def metric(field):
+        scale[0], table["of"][1][0] = 100.0, 50.0
+        return 0.0
+
+    result = cn.fit(field, batch, 4, metric=metric, metric_every=2, lr=0.0, progress=False)
+    assert max(result.losses[:2]) < 10 and min(result.losses[2:]) == pytest.approx(12500 / 2, rel=0.1)
 
 
 class Images:

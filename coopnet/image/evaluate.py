@@ -33,11 +33,11 @@ def pixels(index: Any, width: int, height: int, region: tuple[float, float, floa
     """
     left, top, w, h = region or box(width, height)
     f32 = dr.float32_array_t(index)
-    # opaque, so that a picture of another size runs the same kernel
+    # opaque, so that a picture of another size or region runs the same kernel
     columns = dr.opaque(dr.uint32_array_t(index), width)
-    scale_x, scale_y = dr.opaque(f32, w / width), dr.opaque(f32, h / height)
+    x, y, scale_x, scale_y = (dr.opaque(f32, v) for v in (left, top, w / width, h / height))
     row = index // columns
-    return [left + (f32(index - row * columns) + 0.5) * scale_x, top + (f32(row) + 0.5) * scale_y]
+    return [x + (f32(index - row * columns) + 0.5) * scale_x, y + (f32(row) + 0.5) * scale_y]
 
 
 def evaluate(field: NeuralField, index: np.ndarray, width: int, height: int) -> np.ndarray:

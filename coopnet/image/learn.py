@@ -160,7 +160,9 @@ def fit_image(
         _check_same_run(checkpoint, metadata)
     uint32 = namespace(dr.backend_v(next(iter(field.values())))).UInt32
     chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
-    held_out = np.setdiff1d(np.arange(count), chosen, assume_unique=True)
+    others = np.ones(count, bool)
+    others[chosen] = False
+    held_out = np.flatnonzero(others)
     colours = image.reshape(count, channels)
     looked_at = held_out[:: -(-len(held_out) // METRIC_PIXELS)] if len(held_out) else held_out
 
@@ -210,14 +212,19 @@ def _batches(uint32: type, chosen: np.ndarray, colours: np.ndarray, width: int, 
     n = len(chosen)
 
     def batch(key: Key) -> tuple[list, list]:
-        high, low = uniform(2, key, f32, size)
-        # 32 random bits of the two numbers' 24 each: one number alone could not name every pixel of a large image
-        word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
-        i = dr.mul_hi(word, uint32(n))
+        i = _numbers(key, uint32, size, n)
         values = [dr.gather(f32, v, i) for v in table]
         return values[:2], values[2:]
 
     return batch
+
+
+def _numbers(key: Key, uint32: type, size: int, n: int) -> Any:
+    """``size`` random numbers below ``n``."""
+    high, low = uniform(2, key, dr.float32_array_t(uint32), size)
+    # 32 random bits of the two numbers' 24 each: one number alone could not name every pixel of a large image
+    word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
+    return dr.mul_hi(word, uint32(n))
 
 
 def _check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def comparison(
     cell = 3.3 if aspect <= 2 else 6.6 / aspect
     cell = cell if rows == 1 else 2 * cell
     figure = _figure(columns * cell + 0.5, rows * (cell * aspect + 0.6) + 0.4)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    axes = figure.subplots(rows, columns).ravel()
     _image(axes[0], _shown(target), "Target", f"{width} × {height} pixels")
     share = f"{100 * len(chosen) / (width * height):.3g} % of the pixels"
     _image(axes[1], _shown(samples.reshape(height, width, 3)), "Training samples", share)

@@ -172,7 +172,7 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
         if not isinstance(pair, list) or [type(v) for v in pair] != [int, float]:
             raise ValueError(f"its metrics or the best of them are {_shown(pair)}; pairs (step, value) are needed.")
     at = [step for step, _ in pairs]
-    if at != sorted(set(at)) or (at and not 0 <= at[0] <= at[-1] <= steps):
+    if at != sorted(set(at)) or (at and not 0 < at[0] <= at[-1] <= steps):
         raise ValueError(f"its metrics are of the steps {_shown(at)}; ascending ones up to {steps} are needed.")
     if best is not None and json.dumps(best) not in map(json.dumps, pairs):  # as text, for NaN
         raise ValueError(f"its best metric is {_shown(best)}, which is none of its metrics.")

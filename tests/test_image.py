@@ -1,0 +1,313 @@
+"""Images: what files hold, which fields learn them, from which pixels."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+
+import drjit as dr
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet import reference as ref
+
+pytest.importorskip("matplotlib")
+Image = pytest.importorskip("PIL.Image")
+ImageCms = pytest.importorskip("PIL.ImageCms")
+
+from coopnet import image as images  # noqa: E402
+from coopnet.image import evaluate, files, learn  # noqa: E402
+
+# ---- files ---------------------------------------------------------------
+
+
+def noise(mode="RGB", size=(6, 4)):
+    channels = {"RGB": 3, "RGBA": 4, "LA": 2, "L": 1}[mode]
+    values = np.random.default_rng(0).integers(0, 256, (size[1], size[0], channels), np.uint8)
+    return Image.fromarray(values[..., 0] if channels == 1 else values, mode if mode == "LA" else None)
+
+
+def swapped_profile():
+    """The profile of a space like sRGB but for red and blue, which have changed places."""
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    assert profile.count(b"rXYZ") == profile.count(b"bXYZ") == 1
+    return profile.replace(b"rXYZ", b"----").replace(b"bXYZ", b"rXYZ").replace(b"----", b"bXYZ")
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_profiles_are_converted(tmp_path, mode):
+    path = tmp_path / "x.png"
+    image = noise(mode)
+    if mode == "RGBA":
+        image.putalpha(255)
+    image.save(path, icc_profile=swapped_profile())
+    plain = np.asarray(image, np.float32)[..., :3] / 255
+    np.testing.assert_allclose(images.load(path), plain[..., ::-1], atol=2.01 / 255)
+    image.save(path, icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    np.testing.assert_allclose(images.load(path), plain, atol=1.01 / 255)
+
+
+def test_profiles_that_cannot_be_converted_are_left(tmp_path):
+    path = tmp_path / "x.png"
+    noise().save(path, icc_profile=b"broken")
+    np.testing.assert_array_equal(images.load(path), np.asarray(noise(), np.float32) / 255)
+    noise("L").save(path, icc_profile=swapped_profile())  # of colours, in a grey image
+    np.testing.assert_array_equal(images.load(path)[..., 0], np.asarray(noise("L"), np.float32) / 255)
+
+
+def test_profiles_of_inks(tmp_path):
+    """Pillow has no profile to try: that one is asked for, and what comes back is taken."""
+    image = noise().convert("CMYK")
+    image.info["icc_profile"] = swapped_profile()  # of other channels than the image's, so that lcms refuses
+    assert files._srgb(image) is image
+    image.info["icc_profile"] = b""
+    assert files._srgb(image) is image
+
+
+def test_large_images(tmp_path, monkeypatch):
+    """Silently, up to the size at which Pillow refuses."""
+    path = tmp_path / "x.png"
+    noise().save(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert images.load(str(path)).shape == (4, 6, 3)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(ValueError, match=r"x\.png' is too large: .*24 pixels"):
+        images.load(path)
+
+
+def test_names_may_be_strings(tmp_path):
+    noise().save(tmp_path / "x.png")
+    np.testing.assert_array_equal(images.load(str(tmp_path / "x.png")), images.load(tmp_path / "x.png"))
+    with pytest.raises(IsADirectoryError, match="is a directory"):
+        images.load(str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"no file .*none\.png"):
+        images.load(str(tmp_path / "none.png"))
+
+
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+    path = tmp_path / "x.png"
+    noise().save(path)
+    for error, kind, words in (
+        (PermissionError(13, "Permission denied"), OSError, "cannot read .*Permission denied"),
+        (OSError("cut"), ValueError, "damaged image: cut"),
+        (SyntaxError("odd"), ValueError, "damaged image: odd"),
+        (EOFError("end"), ValueError, "damaged image: end"),
+    ):
+
+        def fail(path, error=error):
+            raise error
+
+        monkeypatch.setattr(Image, "open", fail)
+        with pytest.raises(kind, match=words) as caught:
+            images.load(path)
+        assert type(caught.value) is kind and "x.png" in str(caught.value)
+
+
+def test_transparency_is_over_white(tmp_path):
+    path = tmp_path / "x.png"
+    for mode in ("RGBA", "LA"):
+        image = noise(mode)
+        image.save(path)
+        values = np.asarray(image, np.float32)[..., :] / 255
+        alpha = values[..., -1:]
+        np.testing.assert_allclose(
+            images.load(path), values[..., :-1] * alpha + 1 - alpha, atol=1.01 / 255, err_msg=mode
+        )
+    grey = noise("L")
+    level = int(np.asarray(grey)[1, 2])
+    grey.save(path, transparency=level)  # one level that is transparent
+    expected = np.where(np.asarray(grey) == level, 255, np.asarray(grey))[..., None].astype(np.float32) / 255
+    np.testing.assert_array_equal(images.load(path), expected)
+    colours = Image.fromarray(np.array([[0, 1], [2, 1]], np.uint8))
+    colours.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
+    colours.save(path, transparency=1)
+    np.testing.assert_array_equal(images.load(path), [[[1, 0, 0], [1, 1, 1]], [[0, 0, 1], [1, 1, 1]]])
+
+
+def test_other_depths(tmp_path):
+    path = tmp_path / "x.tiff"
+    values = np.array([[0.25, -1.0, 2.0], [np.nan, 0.0, 1.0]], np.float32)
+    Image.fromarray(values).save(path)
+    np.testing.assert_array_equal(images.load(path)[..., 0], [[0.25, 0, 1], [0, 0, 1]])
+    Image.fromarray(np.array([[0, 65535, 32768]], np.uint16)).save(path)
+    loaded = images.load(path)
+    assert loaded.dtype == np.float32 and loaded.flags["C_CONTIGUOUS"]
+    np.testing.assert_allclose(loaded[..., 0], [[0, 1, 32768 / 65535]])
+    bits = Image.fromarray(np.array([[True, False]]))
+    bits.save(path)
+    np.testing.assert_array_equal(images.load(path)[..., 0], [[1, 0]])
+
+
+def test_save(tmp_path):
+    """Rounded to the nearest of 256 levels, what is outside clipped, what is no number black."""
+    colours = np.array([[[0.0, 1.0, 0.5], [-3, 7, np.nan]], [[0.1, 0.2, 0.3], [0.4999, 1.49 / 255, 1.51 / 255]]])
+    images.save(tmp_path / "x.png", colours)
+    written = Image.open(tmp_path / "x.png")
+    assert written.mode == "RGB" and written.size == (2, 2)
+    np.testing.assert_array_equal(written, [[[0, 255, 128], [0, 255, 0]], [[26, 51, 76], [127, 1, 2]]])
+    images.save(str(tmp_path / "x.png"), colours[..., :1])
+    written = Image.open(tmp_path / "x.png")
+    assert written.mode == "L"
+    np.testing.assert_array_equal(written, [[0, 0], [26, 127]])
+    images.save(tmp_path / "x.bmp", colours)
+    assert Image.open(tmp_path / "x.bmp").format == "BMP"
+    assert {".png", ".jpg", ".tiff"} <= files.writable_formats()
+    assert not {".cur", ".xyz", ""} & files.writable_formats()  # read alone, or not at all
+
+
+# ---- drawing -------------------------------------------------------------
+
+
+def launched(function):
+    """How many kernels ``function`` launches."""
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        dr.kernel_history_clear()
+        function()
+        return len(dr.kernel_history([dr.KernelType.JIT]))
+
+
+def test_a_kernel_for_all_channels(backend, ns, monkeypatch):
+    """One for each piece, and the same one for pictures of any size and region."""
+    monkeypatch.setattr(evaluate, "CHUNK", 32)
+    field = cn.NeuralField(None, cn.MLP(2, 3, width=8, depth=1)).build(backend)
+    dr.eval(*field.values())
+    images.render(field, 8, 4)
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        dr.kernel_history_clear()
+        images.render(field, 8, 8)
+        images.render(field, 16, 2)
+        images.render(field, 4, 4, (0.1, 0.2, 0.3, 0.4))
+        kernels = dr.kernel_history([dr.KernelType.JIT])
+    assert len(kernels) == 4 and len({k["hash"] for k in kernels}) == 1
+    assert launched(lambda: evaluate.evaluate(field, np.arange(40), 8, 8)) == 2
+
+
+# ---- fields for images ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "fraction", "expected"),
+    [
+        # cells along the longer side: side sqrt(fraction); a level for a quarter of them, up to one for 1.1 of them
+        ((400, 100), 0.25, dict(base_resolution=48, finest=220, hashmap_size=2**17)),
+        ((30, 100), 0.25, dict(base_resolution=12, finest=55, hashmap_size=2**13)),
+        ((8, 2), 0.25, dict(base_resolution=2, finest=8, hashmap_size=2**7)),
+        ((40000, 8), 1, dict(base_resolution=48, finest=44000, hashmap_size=2**22)),
+    ],
+)
+def test_grids_follow_the_training_pixels(size, fraction, expected):
+    field = images.make_field(*size, fraction=fraction)
+    grid = field.encoding
+    assert isinstance(grid, cn.HashGrid) and grid.in_features == 2
+    assert (grid.n_levels, grid.base_resolution) == (32, expected["base_resolution"])
+    assert grid.hashmap_size == expected["hashmap_size"]
+    assert grid.base_resolution * grid.per_level_scale**31 == pytest.approx(expected["finest"])
+
+
+def test_octaves_follow_the_training_pixels():
+    for size, fraction, octaves in (((64, 20), 0.25, 5), ((20, 100), 0.25, 6), ((3, 3), 0.1, 2), ((10**5, 1), 1, 12)):
+        for name, cls in (("sinusoidal", cn.Sinusoidal), ("triangular", cn.Triangular)):
+            field = images.make_field(*size, fraction=fraction, encoding=name)
+            assert type(field.encoding) is cls and field.encoding.octaves == octaves
+            assert field.encoding.in_features == 2
+
+
+@pytest.mark.parametrize("encoding", learn.ENCODINGS)
+def test_networks_for_images(encoding):
+    field = images.make_field(40, 30, 1, encoding=encoding, units=24, depth=3, dropout=0.25)
+    layers = field.network.layers
+    linear = [v for v in layers if isinstance(v, cn.Linear)]
+    first = 2 if encoding == "identity" else -1
+    plain = encoding == "identity"  # which has no constants
+    assert len(linear) == 4 and linear[0].config[0] == first
+    assert [v.config[1] for v in linear] == [24, 24, 24, 1] and {v.config[2] for v in linear} == {plain}
+    assert [v.p for v in layers if isinstance(v, cn.Dropout)] == [0.25] * 3
+    assert isinstance(layers[-1], cn.Sigmoid)  # colours lie in [0, 1]
+
+
+def test_defaults():
+    def of(function):
+        parameters = inspect.signature(function).parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    common = dict(encoding="hashgrid", depth=2, dropout=0.1, fraction=0.2)
+    assert of(images.make_field) == common | dict(channels=3, units=64)
+    assert of(images.fit_image) == common | dict(
+        backend="auto", steps=500, width=64, batch=2**14, lr=5e-3, seed=0, resume=False, progress=True
+    )
+    assert of(images.training_pixels) == of(images.learn.load_image_field) == {"backend": "auto"}
+    assert of(images.render) == {"region": None} and of(images.render_mc) == {"seed": 0, "region": None}
+    assert learn.METRIC_PIXELS == 2**16 and evaluate.CHUNK == 2**18
+    assert images.ImageFit(None, None) == images.ImageFit(None, None, None, None, {})
+
+
+def test_unknown_encodings():
+    with pytest.raises(ValueError, match="encoding is 'fourier'; accepted are sinusoidal, triangular, hashgrid, ident"):
+        images.make_field(4, 4, encoding="fourier")
+
+
+# ---- pixels to learn from ------------------------------------------------
+
+
+def test_numbers_of_pixels_have_32_bits(ns):
+    """The upper 24 bits of one word and 8 of the next, scaled to [0, n): all of a large image can be drawn."""
+    words = ref.philox4x32((0, np.arange(1000), 5, 2**31), (77, 0))
+    bits = (words[0].astype(np.uint64) >> 8 << 8) | (words[1].astype(np.uint64) >> 24)
+    for n in (2**32 - 1, 3 * 10**9, 1000, 1):
+        drawn = learn._numbers(cn.Key(77, step=5), ns.UInt32, 1000, n).numpy()
+        np.testing.assert_array_equal(drawn, bits * np.uint64(n) >> np.uint64(32))
+    assert np.unique(learn._numbers(cn.Key(77), ns.UInt32, 1000, 2**32 - 1).numpy() % 256).size > 200
+
+
+def test_how_many_pixels_are_trained_on(backend):
+    for count, fraction, n in (
+        (10, 0.34, 3), (10, 0.36, 4), (10, 0.01, 1), (10, 0.99, 9), (10, 1, 10), (2, 0.5, 1), (2, 1, 2), (3, 0.5, 2),
+    ):  # fmt: skip
+        chosen = images.training_pixels(count, fraction, 3, backend)
+        assert len(chosen) == n and (np.diff(chosen) > 0).all() and 0 <= chosen.min() <= chosen.max() < count
+
+
+GOOD = np.zeros((2, 3, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (dict(fraction=0), r"fraction is 0; a number in \(0, 1\]"),
+        (dict(fraction=-0.5), "fraction is -0.5"),
+        (dict(fraction=1.01), "fraction is 1.01"),
+        (dict(fraction=math.nan), "fraction is nan"),
+        (dict(batch=0), "batch is 0; an int in"),
+        (dict(batch=2**24 + 1), "batch is 16777217"),
+        (dict(lr=0), "lr is 0; a positive number"),
+        (dict(lr=-0.5), "lr is -0.5"),
+        (dict(lr=math.inf), "lr is inf"),
+        (dict(lr=math.nan), "lr is nan"),
+        (dict(steps=0), "steps is 0; an int in"),
+        (dict(steps=2**32), "steps is 4294967296"),
+        (dict(image=GOOD[..., :2]), r"image is \(2, 3, 2\); an array"),
+        (dict(image=GOOD[..., 0]), r"image is \(2, 3\)"),
+        (dict(image=GOOD.tolist()), "image is list"),
+        (dict(image=GOOD[:1, :1]), "a single pixel"),
+        (dict(image=np.broadcast_to(GOOD[:1, :1], (2**16, 2**16, 3))), r"2\^32 pixels or more"),
+    ],
+)
+def test_bad_arguments(tmp_path, change, words):
+    arguments = dict(image=GOOD, directory=tmp_path / "out") | change
+    with pytest.raises(ValueError, match=f"^fit_image: .*{words}"):
+        images.fit_image(**arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_ends_of_the_ranges():
+    fine = dict(image=GOOD, fraction=0.5, batch=5, lr=0.1, steps=3)
+    for change in (
+        {}, dict(fraction=1), dict(fraction=1e-9), dict(batch=1), dict(batch=2**24), dict(lr=1e-30), dict(lr=1e30),
+        dict(steps=1), dict(steps=2**32 - 1), dict(image=GOOD[:1, :2]), dict(image=GOOD[:2, :1, :1]),
+        dict(image=np.broadcast_to(GOOD[:1, :1], (2**16, 2**16 - 1, 3))),
+    ):  # fmt: skip
+        learn._check(**(fine | change))
