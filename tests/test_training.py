@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from types import SimpleNamespace
 
@@ -11,7 +12,8 @@ import pytest
 from drjit.opt import SGD, Adam
 
 import coopnet as cn
-from coopnet.training.captures import Captures
+from coopnet.training import losses
+from coopnet.training.captures import Captures, _Walk
 from coopnet.training.scaler import LossScaler
 
 
@@ -451,6 +453,16 @@ def test_objects_without_arrays_are_looked_into_once(ns):
     data.table = ns.Float(2)  # an array is looked up anew
     (found,) = captures()
     assert found is data.table and plot.looked == 1
+
+
+def test_the_library_is_not_searched(ns):
+    """At every step: its functions hold arrays in closures and defaults at most, such as a loss with a parameter."""
+    walk = _Walk({})
+    walk.visit(*cn.training.LOSSES.values(), cn.uniform)
+    assert not {id(losses._mean), id(losses.components), id(losses.LUMINANCE)} & set(walk.seen)
+    delta = ns.Float(0.5)
+    found = Captures(functools.partial(cn.training.huber, delta=delta))()
+    assert any(value is delta for value in found)
 
 
 class Images:
