@@ -632,7 +632,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
                     why = "the budget was spent"
                 elif turn and spent[name].get((width, log2_batch), LIMIT) > LIMIT:
                     why = "slow: one turn"
-                elif guess > LIMIT:
+                elif guess > LIMIT and not args.all:
                     why = f"about {guess:.0f} s"
                 elif name == "torch-compile" and log2_batch != args.log2_batches[0] and not args.all:
                     why = "compiles for tens of seconds: only the first batch"
@@ -713,7 +713,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=15, help="calls of a median, fewer where they are slow")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no more is measured")
     parser.add_argument("--quick", action="store_true", help="small batches")
-    parser.add_argument("--all", action="store_true", help="also what is left out because it compiles long")
+    parser.add_argument("--all", action="store_true", help="also what is left out because it takes long")
     parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the result file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()

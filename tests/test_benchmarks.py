@@ -25,7 +25,7 @@ def test_networks(backend, tmp_path):
     if backend != "llvm":
         pytest.skip("one backend will do")
     peers = ["coopnet", "drjit-coop", "drjit-tensor"]
-    sizes = ["--widths", 16, "--log2-batches", "6,7", "--repeat", 1]
+    sizes = ["--widths", 16, "--log2-batches", "6,7", "--repeat", 1, "--all"]
     run("networks.py", "--backend", backend, *sizes, "--peers", ",".join(peers), "--out", tmp_path)
     results = json.loads((tmp_path / "networks-llvm.json").read_text())["results"]
     assert results["skipped"] == []

@@ -14,6 +14,9 @@ import drjit as dr
 #: Looked into every time, unless they are attributes of an object.
 _CHEAP = (FunctionType, MethodType, functools.partial, list, tuple, dict)
 
+#: The global variables of their functions hold no arrays of the user's, unlike closures and defaults.
+_LIBRARIES = ("coopnet", "drjit", "numpy")
+
 
 class Captures:
     """Dr.Jit arrays that ``functions`` refer to, also in objects, as the ``state_fn`` of ``dr.freeze``.
@@ -70,7 +73,8 @@ class _Walk:
             for cell in value.__closure__ or ():
                 with suppress(ValueError):  # a name that has no value yet
                     self.visit(cell.cell_contents)
-            self.visit(*(value.__globals__.get(name) for name in _names(value.__code__)))
+            if (value.__module__ or "").split(".")[0] not in _LIBRARIES:
+                self.visit(*(value.__globals__.get(name) for name in _names(value.__code__)))
         else:
             self.visit(*getattr(value, "__dict__", {}).values(), numbers=False)
             if isinstance(inspect.getattr_static(type(value), "__call__", None), FunctionType):
