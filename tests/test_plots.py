@@ -70,14 +70,9 @@ def test_comparison(figures, tmp_path, shape):
     figure.draw_without_rendering()
     wide = height / width <= 0.6
     assert (len(rows) == 2) == wide
-<<<<<<< HEAD
     # room for the pictures, their titles and the scale
     inches = {(12, 16, 3): (13.7, 3.475), (30, 8, 1): (4 * 1.76 + 0.5, 7.6), (4, 20, 3): (13.7, 4.24)}[shape]
     assert tuple(figure.get_size_inches()) == pytest.approx(inches)
-=======
-    # as large as fits a page, tall ones narrower
-    assert figure.get_size_inches()[0] == pytest.approx(7.54 if height == 30 else 13.7)
->>>>>>> w-fit
     drawn = Image.open(tmp_path / "x.png").size
     assert drawn == tuple(round(v * 150) for v in figure.get_size_inches())
 

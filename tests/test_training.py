@@ -12,14 +12,9 @@ import pytest
 from drjit.opt import SGD, Adam
 
 import coopnet as cn
-<<<<<<< HEAD
 from coopnet.reference import philox4x32
-from coopnet.training import arguments
-from coopnet.training.captures import Captures
-=======
-from coopnet.training import losses
+from coopnet.training import arguments, losses
 from coopnet.training.captures import Captures, _Walk
->>>>>>> w-fit
 from coopnet.training.scaler import LossScaler
 
 
@@ -510,7 +505,6 @@ def test_objects_without_arrays_are_looked_into_once(ns):
     assert found is data.table and plot.looked == 1
 
 
-<<<<<<< HEAD
 def test_numbers_in_lists_are_inputs(ns, backend):
     """A replay sees those of its step, not of the recording: in lists and dictionaries, inside others, too."""
     scale, table = [1.0], {"of": (1, [0.0])}
@@ -529,7 +523,8 @@ def test_numbers_in_lists_are_inputs(ns, backend):
 
     result = cn.fit(field, batch, 4, metric=metric, metric_every=2, lr=0.0, progress=False)
     assert max(result.losses[:2]) < 10 and min(result.losses[2:]) == pytest.approx(12500 / 2, rel=0.1)
-=======
+
+
 def test_the_library_is_not_searched(ns):
     """At every step: its functions hold arrays in closures and defaults at most, such as a loss with a parameter."""
     walk = _Walk({})
@@ -538,7 +533,6 @@ def test_the_library_is_not_searched(ns):
     delta = ns.Float(0.5)
     found = Captures(functools.partial(cn.training.huber, delta=delta))()
     assert any(value is delta for value in found)
->>>>>>> w-fit
 
 
 class Images:
