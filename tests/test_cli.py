@@ -177,6 +177,48 @@ def test_rate_and_metric_of_a_run(tmp_path, monkeypatch, backend):
     np.testing.assert_array_equal(truth, image.reshape(384, 3)[index])
 
 
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(image=[[0.5]]), "image is a list; an array"),
+        (dict(image=np.zeros((4, 4), np.float32)), "image is of shape (4, 4)"),
+        (dict(image=np.zeros((4, 4, 2), np.float32)), "image is of shape (4, 4, 2)"),
+        (dict(image=np.zeros((4, 4, 3), np.uint8)), "image is of uint8; floating point"),
+        (dict(image=np.full((4, 4, 3), np.nan)), "image is not finite everywhere"),
+        (dict(image=np.zeros((1, 1, 3))), "no pixel or a single one"),
+        (dict(image=np.zeros((0, 5, 3))), "no pixel or a single one"),
+        (dict(fraction=0), "fraction is 0; a number in (0, 1]"),
+        (dict(fraction="x"), "fraction is 'x'"),
+        (dict(fraction=1.01), "fraction is 1.01"),
+        (dict(batch=0), "batch is 0; an int in [1, 16777216]"),
+        (dict(batch=2**24 + 1), "batch is 16777217"),
+        (dict(batch=1.5), "batch is 1.5"),
+        (dict(steps=0), "steps is 0"),
+        (dict(steps=2**32), "steps is 4294967296"),
+        (dict(steps=None), "steps is None"),
+        (dict(lr=0), "lr is 0"),
+        (dict(lr="1"), "lr is '1'"),
+        (dict(encoding="fourier"), "encoding is 'fourier'; accepted are sinusoidal, triangular"),
+    ],
+)
+def test_bad_arguments_of_fit_image(tmp_path, change, words):
+    arguments = dict(image=np.zeros((4, 4, 3), np.float32), directory=tmp_path / "out") | change
+    with pytest.raises(ValueError, match=r"^fit_image: ") as info:
+        images.fit_image(**arguments)
+    assert words in str(info.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), (2, 1, 1)])
+def test_the_smallest_images(tmp_path, backend, shape):
+    """In a directory that is made; with a progress bar unless told otherwise."""
+    image = np.linspace(0, 1, math.prod(shape), dtype=np.float32).reshape(shape)
+    options = dict(steps=2, width=8, depth=1, batch=4, encoding="sinusoidal", progress=False)
+    result = images.fit_image(image, tmp_path / "a" / "b", backend=backend, **options)
+    assert result.training.steps == 2 and all(path.exists() for path in result.files.values())
+    assert math.isfinite(result.psnr_held_out) and math.isfinite(result.psnr_training)
+    assert inspect.signature(images.fit_image).parameters["progress"].default is True
+
+
 @pytest.mark.parametrize("encoding", ["triangular", "hashgrid", "identity"])
 def test_encodings_learn(encoding, backend, tmp_path):
     image = picture().astype(np.float32) / 255
