@@ -407,6 +407,45 @@ def test_image_kinds(tmp_path):
     np.testing.assert_array_equal(turned, np.rot90(rgb.astype(np.float32) / 255, -1))
 
 
+def test_colour_profiles(tmp_path, monkeypatch):
+    """Converted to sRGB where there is one that can be, by what Pillow offers; a broken one changes nothing."""
+    cms, asked = images.files.ImageCms, []
+    profile = cms.ImageCmsProfile(cms.createProfile("sRGB")).tobytes()
+
+    def convert(image, source, target, outputMode):
+        asked.append((image.mode, outputMode))
+        return Image.new(outputMode, image.size, "red")
+
+    monkeypatch.setattr(cms, "profileToProfile", convert)
+    image = Image.fromarray(picture())
+    plain = picture().astype(np.float32) / 255
+    for mode, name, options, red in (
+        ("RGB", "a.png", {"icc_profile": profile}, True), ("RGBA", "b.png", {"icc_profile": profile}, True),
+        ("CMYK", "c.tif", {"icc_profile": profile}, True), ("RGB", "d.png", {}, False),
+        ("RGB", "e.png", {"icc_profile": b"junk"}, False), ("L", "f.png", {"icc_profile": profile}, False),
+    ):  # fmt: skip
+        image.convert(mode).save(tmp_path / name, **options)
+        values = images.load(tmp_path / name)
+        if red:
+            np.testing.assert_array_equal(values, np.broadcast_to(np.float32([1, 0, 0]), plain.shape))
+        elif mode == "RGB":
+            np.testing.assert_array_equal(values, plain)
+    assert asked == [("RGB", "RGB"), ("RGBA", "RGBA"), ("CMYK", "RGB")]
+
+
+def test_detail_follows_the_training_pixels():
+    """What encodings resolve: the distance between training pixels, along the longer side."""
+    for size in ((100, 60), (60, 100)):
+        grid = images.make_field(*size, encoding="hashgrid", fraction=0.25).encoding
+        assert (grid.n_levels, grid.base_resolution, grid.hashmap_size) == (32, 12, 8192)
+        assert grid.per_level_scale == pytest.approx((55 / 12) ** (1 / 31))
+        assert images.make_field(*size, encoding="triangular", fraction=0.25).encoding.octaves == 6
+    for size, octaves, coarse, entries in (((2, 2), 2, 2, 128), ((10**5, 9), 12, 48, 2**22)):
+        assert images.make_field(*size, encoding="sinusoidal", fraction=0.25).encoding.octaves == octaves
+        grid = images.make_field(*size, encoding="hashgrid", fraction=0.25).encoding
+        assert (grid.base_resolution, grid.hashmap_size) == (coarse, entries)
+
+
 # ---- errors -------------------------------------------------------------
 
 

@@ -97,6 +97,9 @@ def test_loss(figures, tmp_path):
     np.testing.assert_allclose(mean.get_ydata(), [np.mean(losses[i : i + 4]) for i in range(197)])
     assert left.get_yscale() == "log" and left.get_title() == "Training" and left.get_xlabel() == "step"
     assert "squared error" in left.get_ylabel() and "PSNR" in right.get_ylabel()
+    assert tuple(figures[0].get_size_inches()) == (7, 4)
+    visible = [{side for side, spine in a.spines.items() if spine.get_visible()} for a in (left, right)]
+    assert visible == [{"left", "bottom"}, {"right", "bottom"}]
     (metric,) = right.lines
     assert list(metric.get_xdata()) == [50, 100, 200] and list(metric.get_ydata()) == [10.0, 12.5, 15.0]
     plots.loss(tmp_path / "x.png", cn.FitResult(1, [0.5]))
