@@ -179,6 +179,48 @@ def test_rate_and_metric_of_a_run(tmp_path, monkeypatch, backend):
     np.testing.assert_array_equal(truth, image.reshape(384, 3)[index])
 
 
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(image=[[0.5]]), "image is a list; an array"),
+        (dict(image=np.zeros((4, 4), np.float32)), "image is of shape (4, 4)"),
+        (dict(image=np.zeros((4, 4, 2), np.float32)), "image is of shape (4, 4, 2)"),
+        (dict(image=np.zeros((4, 4, 3), np.uint8)), "image is of uint8; floating point"),
+        (dict(image=np.full((4, 4, 3), np.nan)), "image is not finite everywhere"),
+        (dict(image=np.zeros((1, 1, 3))), "no pixel or a single one"),
+        (dict(image=np.zeros((0, 5, 3))), "no pixel or a single one"),
+        (dict(fraction=0), "fraction is 0; a number in (0, 1]"),
+        (dict(fraction="x"), "fraction is 'x'"),
+        (dict(fraction=1.01), "fraction is 1.01"),
+        (dict(batch=0), "batch is 0; an int in [1, 16777216]"),
+        (dict(batch=2**24 + 1), "batch is 16777217"),
+        (dict(batch=1.5), "batch is 1.5"),
+        (dict(steps=0), "steps is 0"),
+        (dict(steps=2**32), "steps is 4294967296"),
+        (dict(steps=None), "steps is None"),
+        (dict(lr=0), "lr is 0"),
+        (dict(lr="1"), "lr is '1'"),
+        (dict(encoding="fourier"), "encoding is 'fourier'; accepted are sinusoidal, triangular"),
+    ],
+)
+def test_bad_arguments_of_fit_image(tmp_path, change, words):
+    arguments = dict(image=np.zeros((4, 4, 3), np.float32), directory=tmp_path / "out") | change
+    with pytest.raises(ValueError, match=r"^fit_image: ") as info:
+        images.fit_image(**arguments)
+    assert words in str(info.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), (2, 1, 1)])
+def test_the_smallest_images(tmp_path, backend, shape):
+    """In a directory that is made; with a progress bar unless told otherwise."""
+    image = np.linspace(0, 1, math.prod(shape), dtype=np.float32).reshape(shape)
+    options = dict(steps=2, width=8, depth=1, batch=4, encoding="sinusoidal", progress=False)
+    result = images.fit_image(image, tmp_path / "a" / "b", backend=backend, **options)
+    assert result.training.steps == 2 and all(path.exists() for path in result.files.values())
+    assert math.isfinite(result.psnr_held_out) and math.isfinite(result.psnr_training)
+    assert inspect.signature(images.fit_image).parameters["progress"].default is True
+
+
 @pytest.mark.parametrize("encoding", ["triangular", "hashgrid", "identity"])
 def test_encodings_learn(encoding, backend, tmp_path):
     image = picture().astype(np.float32) / 255
@@ -402,6 +444,45 @@ def test_image_kinds(tmp_path):
     exif[0x0112] = 6
     turned = load(image, "turned.png", exif=exif)
     np.testing.assert_array_equal(turned, np.rot90(rgb.astype(np.float32) / 255, -1))
+
+
+def test_colour_profiles(tmp_path, monkeypatch):
+    """Converted to sRGB where there is one that can be, by what Pillow offers; a broken one changes nothing."""
+    cms, asked = images.files.ImageCms, []
+    profile = cms.ImageCmsProfile(cms.createProfile("sRGB")).tobytes()
+
+    def convert(image, source, target, outputMode):
+        asked.append((image.mode, outputMode))
+        return Image.new(outputMode, image.size, "red")
+
+    monkeypatch.setattr(cms, "profileToProfile", convert)
+    image = Image.fromarray(picture())
+    plain = picture().astype(np.float32) / 255
+    for mode, name, options, red in (
+        ("RGB", "a.png", {"icc_profile": profile}, True), ("RGBA", "b.png", {"icc_profile": profile}, True),
+        ("CMYK", "c.tif", {"icc_profile": profile}, True), ("RGB", "d.png", {}, False),
+        ("RGB", "e.png", {"icc_profile": b"junk"}, False), ("L", "f.png", {"icc_profile": profile}, False),
+    ):  # fmt: skip
+        image.convert(mode).save(tmp_path / name, **options)
+        values = images.load(tmp_path / name)
+        if red:
+            np.testing.assert_array_equal(values, np.broadcast_to(np.float32([1, 0, 0]), plain.shape))
+        elif mode == "RGB":
+            np.testing.assert_array_equal(values, plain)
+    assert asked == [("RGB", "RGB"), ("RGBA", "RGBA"), ("CMYK", "RGB")]
+
+
+def test_detail_follows_the_training_pixels():
+    """What encodings resolve: the distance between training pixels, along the longer side."""
+    for size in ((100, 60), (60, 100)):
+        grid = images.make_field(*size, encoding="hashgrid", fraction=0.25).encoding
+        assert (grid.n_levels, grid.base_resolution, grid.hashmap_size) == (32, 12, 8192)
+        assert grid.per_level_scale == pytest.approx((55 / 12) ** (1 / 31))
+        assert images.make_field(*size, encoding="triangular", fraction=0.25).encoding.octaves == 6
+    for size, octaves, coarse, entries in (((2, 2), 2, 2, 128), ((10**5, 9), 12, 48, 2**22)):
+        assert images.make_field(*size, encoding="sinusoidal", fraction=0.25).encoding.octaves == octaves
+        grid = images.make_field(*size, encoding="hashgrid", fraction=0.25).encoding
+        assert (grid.base_resolution, grid.hashmap_size) == (coarse, entries)
 
 
 # ---- errors -------------------------------------------------------------

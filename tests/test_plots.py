@@ -120,6 +120,9 @@ def test_loss(figures, tmp_path):
     np.testing.assert_allclose(mean.get_ydata(), [np.mean(losses[i : i + 4]) for i in range(197)])
     assert left.get_yscale() == "log" and left.get_title() == "Training" and left.get_xlabel() == "step"
     assert "squared error" in left.get_ylabel() and "PSNR" in right.get_ylabel()
+    assert tuple(figures[0].get_size_inches()) == (7, 4)
+    visible = [{side for side, spine in a.spines.items() if spine.get_visible()} for a in (left, right)]
+    assert visible == [{"left", "bottom"}, {"right", "bottom"}]
     (metric,) = right.lines
     assert look(each) == (plots.BLUE, 0.25, 0.8, "None") and look(mean) == (plots.BLUE, None, 1.8, "None")
     assert look(metric) == (plots.ORANGE, None, 1.8, "o") and metric.get_markersize() == 3

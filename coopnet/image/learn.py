@@ -14,6 +14,7 @@ import drjit as dr
 import numpy as np
 
 from ..backend import namespace
+from ..checks import check_above, is_number, shown, whole
 from ..field import NeuralField
 from ..io import load as load_field
 from ..io import read
@@ -56,7 +57,7 @@ def make_field(
     finer one would only learn them by heart.
     """
     if encoding not in ENCODINGS:
-        raise ValueError(f"fit_image: encoding is {encoding!r}; accepted are {', '.join(ENCODINGS)}.")
+        raise ValueError(f"fit_image: encoding is {shown(encoding)}; accepted are {', '.join(ENCODINGS)}.")
     side = max(width, height)
     cells = max(4.0, side * math.sqrt(fraction))  # training pixels along the longer side
     layer: Any
@@ -264,19 +265,21 @@ def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralFie
     return field, noted if isinstance(noted, dict) else {}
 
 
-def _check(image: np.ndarray, fraction: float, batch: int, lr: float, steps: int) -> None:
+def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
     if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] not in (1, 3):
-        shape = getattr(image, "shape", type(image).__name__)
+        shape = f"of shape {image.shape}" if isinstance(image, np.ndarray) else f"a {type(image).__name__}"
         raise ValueError(f"fit_image: image is {shape}; an array (height, width, 1 or 3) is needed.")
+    if image.dtype.kind != "f" or not np.all(np.isfinite(image)):
+        what = f"of {image.dtype}" if image.dtype.kind != "f" else "not finite everywhere"
+        raise ValueError(f"fit_image: image is {what}; floating point values in [0, 1] are needed.")
     if image.shape[0] * image.shape[1] < 2:
-        raise ValueError("fit_image: the image has a single pixel; at least 2 are needed.")
+        raise ValueError("fit_image: the image has no pixel or a single one; at least 2 are needed.")
     if image.shape[0] * image.shape[1] >= 2**32:
         raise ValueError("fit_image: the image has 2^32 pixels or more.")
-    for name, value, fine, accepted in (
-        ("fraction", fraction, 0 < fraction <= 1, "a number in (0, 1]"),
-        ("batch", batch, 1 <= batch <= 2**24, "an int in [1, 2^24]"),
-        ("lr", lr, 0 < lr < math.inf, "a positive number"),
-        ("steps", steps, 1 <= steps < 2**32, "an int in [1, 2^32)"),
-    ):
-        if not fine:
-            raise ValueError(f"fit_image: {name} is {value!r}; {accepted} is needed.")
+    for name, value, most in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):
+        number = whole(value)
+        if number is None or not 1 <= number <= most:
+            raise ValueError(f"fit_image: {name} is {shown(value)}; an int in [1, {most}] is needed.")
+    check_above("fit_image", "lr", lr)
+    if not is_number(fraction) or not 0 < fraction <= 1:
+        raise ValueError(f"fit_image: fraction is {shown(fraction)}; a number in (0, 1] is needed.")
