@@ -37,7 +37,7 @@ def is_schedule(p: Any) -> bool:
     return isinstance(p, dr.ArrayBase)
 
 
-def check_schedule(p: Any, where: str, samples: int = 1) -> None:
+def check_schedule(p: Any, where: str, samples: int) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``p`` is a floating point Dr.Jit array of width 1 or ``samples``."""
     d = kinds.describe(type(p))
     if not (d.is_jit and d.is_float) or d.is_tensor or d.depth != 1:
