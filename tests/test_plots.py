@@ -34,6 +34,15 @@ def bare(axes):
     return not ticks and not framed and axes.title.get_fontweight() == "bold"
 
 
+def beside(figure, axes):
+    """The last axes are a scale of the picture in ``axes``: close to its right side, with small numbers, unframed."""
+    figure.draw_without_rendering()
+    bar, picture = figure.axes[-1], axes.get_position()
+    gap = (bar.get_position().x0 - picture.x1) * figure.get_size_inches()[0]
+    small = {label.get_fontsize() for label in bar.get_yticklabels()} == {8}
+    return 0 < gap < 0.5 and small and not bar.spines["outline"].get_visible()
+
+
 def look(line):
     return line.get_color(), line.get_alpha(), line.get_linewidth(), line.get_marker()
 
@@ -65,6 +74,8 @@ def test_comparison(figures, tmp_path, shape):
     assert low == 0 and high == pytest.approx(np.percentile(error, 99.5))
     for a in axes[:4]:
         assert bare(a)
+        assert (a.title.get_fontsize(), a.xaxis.label.get_fontsize(), a.xaxis.label.get_color()) == (11, 9, plots.GREY)
+    assert beside(figure, axes[3]) and figure._suptitle.get_fontsize() == 13
     # beside each other, or in two rows if they are wide
     rows = {round(a.get_position().y0, 2) for a in axes[:4]}
     figure.draw_without_rendering()
@@ -124,6 +135,9 @@ def test_loss(figures, tmp_path):
     visible = [{side for side, spine in a.spines.items() if spine.get_visible()} for a in (left, right)]
     assert visible == [{"left", "bottom"}, {"right", "bottom"}]
     (metric,) = right.lines
+    assert (left.title.get_fontsize(), left.title.get_fontweight()) == (11, "bold")
+    assert all(line.get_visible() and line.get_alpha() == 0.25 for line in left.yaxis.get_gridlines())
+    assert not any(line.get_visible() for line in left.xaxis.get_gridlines())
     assert look(each) == (plots.BLUE, 0.25, 0.8, "None") and look(mean) == (plots.BLUE, None, 1.8, "None")
     assert look(metric) == (plots.ORANGE, None, 1.8, "o") and metric.get_markersize() == 3
     assert left.yaxis.label.get_color() == plots.BLUE and right.yaxis.label.get_color() == plots.ORANGE
@@ -153,6 +167,6 @@ def test_uncertainty(figures, tmp_path):
     expected = [(7.2, 4.6), (3.7, 6.6), (7.2, 2.1), (3.7, 6.6), (7.2, 6.6)]
     assert [tuple(f.get_size_inches()) for f in figures] == [pytest.approx(v) for v in expected]
     for f in figures:
-        picture, bar = f.axes
-        assert bare(picture) and not bar.spines["outline"].get_visible()
+        picture, _ = f.axes
+        assert bare(picture) and beside(f, picture)
         assert picture.images[0].get_cmap().name == "viridis"
