@@ -375,7 +375,8 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
     if not isinstance(made, cn.Module):
         return made
     size = getattr(made, "in_features", -1)
-    made = made.alloc(ns.TensorXf, size if isinstance(size, int) and size > 0 else -1 if cls is cn.Embedding else 2)
+    tensor = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
+    made = made.alloc(tensor, size if isinstance(size, int) and size > 0 else -1 if cls is cn.Embedding else 2)
     linear = cls in (cn.Residual, cn.Skip, cn.Heads, cn.Sequential, cn.MLP, cn.SIREN, cn.Linear)
     return drnn.pack(made, layout="training") if linear else made
 

@@ -796,7 +796,7 @@ def test_interrupt_while_importing(tmp_path, way, package):
     root = str(Path(cn.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, *([str(script)] if way == "script" else ["-m", "coopnet"]), "info"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "stand-in"), root])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "stand-in"), root, *sys.path])},
         capture_output=True, text=True, timeout=LONG, cwd=tmp_path / "stand-in",
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "coopnet: error: interrupted.\n")

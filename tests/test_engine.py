@@ -330,7 +330,8 @@ def test_one_bank_is_no_call(ns, backend, monkeypatch):
 @pytest.mark.parametrize("samples", [1025, 5000, 5003])
 def test_samples_are_spread_evenly_over_banks(ns, backend, monkeypatch, samples):
     """A bank that got more than its share would stall where sums are half precision."""
-    net = drnn.pack(cn.Linear(1, 2, bias=False).alloc(ns.TensorXf16 if backend == "cuda" else ns.TensorXf, 1))
+    tensor = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
+    net = drnn.pack(cn.Linear(1, 2, bias=False).alloc(tensor, 1), layout="training")
     leaf = type(net["weights"])
     count, shares, total = banks.banks_for(samples), [], banks._Banks.sum
 

@@ -448,7 +448,7 @@ for make in (
     pytest.importorskip("resource")
     if "llvm" not in cn.backend.available():
         pytest.skip("needs LLVM")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False, env=environment
     )

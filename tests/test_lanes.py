@@ -152,8 +152,8 @@ def test_gates(ns):
         dr.backward(sum(y * ns.Float(d) for y, d in zip(ys, dy, strict=True)))
         return dr.grad(x).numpy()
 
-    np.testing.assert_array_equal(gradient([0, 3, 0, 8], [0, 0, 0, 0]), [0, 3, 0, 2])
-    np.testing.assert_array_equal(gradient([0, 3, 0, 8], [0, 5, 0, 5]), [0, 13, 0, 12])
+    for dy, wanted in (([0, 0, 0, 0], [0, 3, 0, 2]), ([0, 5, 0, 5], [0, 13, 0, 12])):
+        np.testing.assert_allclose(gradient([0, 3, 0, 8], dy), wanted, rtol=1e-6)  # AVX2 only estimates roots
     # nothing has left yet: nobody knows which lanes count
     assert np.isnan(gradient([0, 3, 0, 8], [0, 0, 0, 0], gated=False)[0])
 

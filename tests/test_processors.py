@@ -33,7 +33,7 @@ for encoding in (cn.Sinusoidal(4, in_features=2), cn.HashGrid(2, n_levels=3, bas
 def losses(target):
     done = subprocess.run(
         [sys.executable, "-c", RUN.format(tests=str(ROOT / "tests"))],
-        env=os.environ | {"COOPNET_TARGET": target, "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"COOPNET_TARGET": target, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
         timeout=240,

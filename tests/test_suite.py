@@ -39,7 +39,7 @@ def test_a_lost_worker_ends_the_run(tmp_path, culprit):
     options += ["-p", "lost_workers", "-p", "no:cacheprovider", "-o", "timeout=3", "-o", "faulthandler_timeout=6"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
         capture_output=True,
         text=True,
         timeout=120,

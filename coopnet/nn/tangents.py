@@ -89,7 +89,7 @@ def sines(y: Any, tangents: list, octaves: int, frequency: float = 2 * math.pi) 
 
 
 def triangles(x: Any, y: Any, tangents: list, octaves: int, shift: float) -> list:
-    """Tangents of triangle waves; 0 at their tips."""
+    """Tangents of triangle waves; 0 at their maxima, and at their minima the slope of either side."""
     slopes: list[list[Any]] = []
     for v in x:
         for i in range(octaves):
