@@ -2,6 +2,7 @@
 #
 #   make demo       fit a photograph and draw it (pictures in out/)
 #   make test       the tests, on every backend that this machine has
+#   make test-slow  the tests that run whole programs: benchmarks, examples, pytest itself
 #   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one
 #   make lint       ruff and mypy
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
@@ -19,7 +20,7 @@ BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system demo test test-cpus lint gpu-test bench gpu-bench mutants clean
+.PHONY: setup system demo test test-slow test-cpus lint gpu-test bench gpu-bench mutants clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -37,7 +38,10 @@ demo: setup
 
 # Two processes: Dr.Jit itself uses every core, more only compete. A file stays in one process.
 test: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" tests
+
+test-slow: setup
+	$(BIN)/python -m pytest -q -n 2 -m slow tests
 
 # Processors without half-precision arithmetic. The machine needs what the second one has, AVX-512; otherwise only the
 # first is played. Any other: COOPNET_TARGET=znver4:16 make test

@@ -228,6 +228,8 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16,
 
     >>> y = cn.dropout(x, 0.1, cn.Key(seed=7, step=3))
     """
+    if identity is not None and not isinstance(identity, drnn.MatrixView):
+        raise TypeError(f"dropout: identity is {shown(identity)}; an identity_matrix() or None is needed.")
     return drop(x, p, key, stream=stream, bits=bits, identity=identity)
 
 

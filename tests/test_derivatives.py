@@ -680,6 +680,7 @@ def test_the_reference_agrees_with_itself():
         np.testing.assert_allclose((dy * forward).sum(axis=0), (adjoint(dy) * dx).sum(axis=0), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_example(monkeypatch, capsys):
     path = Path(cn.__file__).parent.parent / "examples" / "eikonal.py"
     for shape in ("circle", "box"):

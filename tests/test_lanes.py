@@ -72,8 +72,13 @@ def looped(field, p, key, active):
 
 
 @pytest.mark.parametrize("active", [True, False], ids=["masked", "zero gradient"])
-@pytest.mark.parametrize("kind", [value, slope, direction, looped])
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(
+    ("encoding", "kind"),
+    # encodings stand outside the network: loops and directions show nothing new with each of them
+    [("none", k) for k in (value, slope, direction, looped)]
+    + [("hash grid", k) for k in (value, slope, direction, looped)]
+    + [("permutohedral", direction), ("nearest", slope), ("sinusoidal", value), ("one blob", slope)],
+)
 def test_lanes_that_are_nowhere_change_no_gradient(ns, backend, encoding, kind, active):
     """The gradients are those of the other lanes alone, to the bit where sums have a fixed order."""
     field, keep = built(backend, encoding), ns.Bool(KEPT)

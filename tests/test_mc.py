@@ -236,6 +236,7 @@ def test_other_modules_may_drop_as_they_like(backend, ns):
     np.testing.assert_allclose(deviation.numpy(), p.numpy(), atol=0.3)
 
 
+@pytest.mark.slow
 def test_the_example_runs(backend, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     path = Path(cn.__file__).parent.parent / "examples" / "uncertainty.py"

@@ -28,6 +28,7 @@ def test():
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("culprit", ["test_killed.py", "test_hangs.py"])
 def test_a_lost_worker_ends_the_run(tmp_path, culprit):
     """Neither goes on with another worker nor waits for one that will never answer."""
