@@ -12,7 +12,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import FUNCTIONS, Affine, banks, dispatch, modes, spill, stages
+from coopnet.engine import FUNCTIONS, Affine, banks, dispatch, modes, operation, spill, stages
 from coopnet.engine.explain import _size
 from coopnet.nn import linear
 from coopnet.nn.sequential import stages_of
@@ -591,3 +591,11 @@ def test_against_finite_differences(ns, backend):
     t = 2e-3
     difference = (loss(t).numpy()[0].astype(np.float64) - loss(-t).numpy()[0]) / (2 * t)
     assert slope == pytest.approx(difference, rel=5e-3)
+
+
+def test_a_sample_of_the_batch_has_its_width(ns):
+    """What is to change with the number of samples must not be an array that all samples share."""
+    shared, wide = dr.opaque(ns.Float, 1), dr.opaque(ns.Float, 2, 7)
+    assert operation.batch_sample([shared, wide], 7) is wide
+    made = operation.batch_sample([shared, ns.Float(3)], 7)
+    assert dr.width(made) == 7

@@ -947,3 +947,24 @@ def test_a_layer_without_parameters_is_true():
     """As is a mapping only if it has entries: ``encoding or default`` must not replace one that is not allocated."""
     for layer in (cn.ReLU(), cn.HashGrid(2), cn.MLP(2, 1), cn.NeuralField(None, cn.MLP(2, 1))):
         assert not len(layer) and layer
+
+
+def test_gelu_far_out(ns):
+    """Where powers of x overflow half precision, value and derivative are those of the straight lines."""
+    for leaf in (ns.Float16, ns.Float):
+        x = leaf([-6e4, -300, 300, 6e4])
+        dr.make_opaque(x)
+        y, (slope,) = cn.GELU().jvp(drnn.CoopVec([x]), [drnn.CoopVec([leaf(1)])])
+        np.testing.assert_array_equal(next(iter(y)).numpy(), [0, 0, *x.numpy()[2:]])
+        np.testing.assert_array_equal(next(iter(slope)).numpy(), [0, 0, 1, 1])
+
+
+def test_siren_has_three_hidden_layers():
+    assert [type(layer).__name__ for layer in cn.SIREN(2, 1).layers] == ["Linear", "Sine"] * 3 + ["Linear"]
+
+
+def test_seeds_of_64_bits(ns):
+    """Of Fourier features: both words of the seed count, and none is shifted into the other."""
+    point = [ns.Float(0.3), ns.Float(0.7)]
+    layers = [cn.Fourier(4, in_features=2, seed=s).alloc(ns.TensorXf, 2) for s in (1, 2**31, 2**32, 3 << 31)]
+    assert len({layer(point)[0].numpy()[0] for layer in layers}) == 4

@@ -151,3 +151,8 @@ def test_errors_of_drjit_words(ns):
     for words in ((ns.UInt32(1), np.zeros(1, np.uint32), 0, 0), (np.zeros(1, np.uint32), ns.UInt32(1), 0, 0)):
         with pytest.raises(TypeError, match=r"philox4x32: NumPy and Dr\.Jit words"):
             cn.philox4x32(words, (0, 0))
+
+
+def test_words_without_a_shape():
+    with pytest.raises(ValueError, match=r"^philox4x32: "):
+        cn.philox4x32(np.array(np.uint32(1)), (0, 0))
