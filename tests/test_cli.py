@@ -221,6 +221,7 @@ def test_the_smallest_images(tmp_path, backend, shape):
     assert inspect.signature(images.fit_image).parameters["progress"].default is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["triangular", "hashgrid", "identity"])
 def test_encodings_learn(encoding, backend, tmp_path):
     image = picture().astype(np.float32) / 255

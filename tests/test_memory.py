@@ -160,15 +160,14 @@ def measure(backend, program, between, rounds=1):
         y = program.forward()
         if between:
             dr.eval(y)
-            if between == "measure":
-                held = in_use(backend) - start
+            held = in_use(backend) - start
         backward(program, y)
     dr.sync_thread()
     return held, taken(backend) - start
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("between", [None, "evaluate", "measure"])
+@pytest.mark.parametrize("between", [None, "measure"])
 def test_dropout_takes_no_memory(backend, ns, name, between):
     """Not even the mask of one feature, whether the output is evaluated before it is differentiated or not."""
     if backend == "cuda" and between == "measure" and "loop" in name:
@@ -177,7 +176,7 @@ def test_dropout_takes_no_memory(backend, ns, name, between):
     for dropout in (False, True):
         program = PROGRAMS[name](backend, ns, dropout=dropout)
         measure(backend, program, between)  # compiles
-        found[dropout] = measure(backend, program, between, rounds=3 if between == "evaluate" else 1)
+        found[dropout] = measure(backend, program, between, rounds=3 if between else 1)
     for plain, dropped in zip(found[False], found[True], strict=True):
         assert dropped - plain < N // 2, found
 

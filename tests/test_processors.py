@@ -43,6 +43,7 @@ def losses(target):
     return [[float.fromhex(v) for v in ast.literal_eval(line)] for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_training_is_the_same(backend):
     """Masks, samples and the first loss to the bit; later ones as sums over samples in another order round."""
     if backend == "cuda":
