@@ -151,14 +151,14 @@ def backward(program, y):
     dr.eval(dr.grad(program.parameters))
 
 
-def measure(backend, program, between, rounds=1):
+def measure(backend, program, evaluated, rounds=1):
     """Bytes held between forward and backward, and the peak, both beyond what was there before."""
     dr.disable_grad(program.parameters)
     dr.enable_grad(program.parameters)
     held, start = 0, in_use(backend)
     for _ in range(rounds):
         y = program.forward()
-        if between:
+        if evaluated:
             dr.eval(y)
             held = in_use(backend) - start
         backward(program, y)
@@ -167,16 +167,16 @@ def measure(backend, program, between, rounds=1):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("between", [None, "measure"])
-def test_dropout_takes_no_memory(backend, ns, name, between):
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_dropout_takes_no_memory(backend, ns, name, evaluated):
     """Not even the mask of one feature, whether the output is evaluated before it is differentiated or not."""
-    if backend == "cuda" and between == "measure" and "loop" in name:
+    if backend == "cuda" and evaluated and "loop" in name:
         pytest.skip("compiled in a variant of this test")
     found = {}
     for dropout in (False, True):
         program = PROGRAMS[name](backend, ns, dropout=dropout)
-        measure(backend, program, between)  # compiles
-        found[dropout] = measure(backend, program, between, rounds=3 if between else 1)
+        measure(backend, program, evaluated)  # compiles
+        found[dropout] = measure(backend, program, evaluated, rounds=3 if evaluated else 1)
     for plain, dropped in zip(found[False], found[True], strict=True):
         assert dropped - plain < N // 2, found
 
@@ -246,7 +246,7 @@ def test_a_kept_mask_would_be_noticed(backend, ns, name, monkeypatch):
 @pytest.mark.parametrize("kind", ["tensor", "nested", "list", "coopvec"])
 @pytest.mark.parametrize("evaluated", [False, True])
 def test_masks_survive_reuse_of_memory(backend, ns, kind, evaluated):
-    """Forward at several times, then backward in another order, memory filled with other things in between."""
+    """Forward at several times, then backward in another order, memory filled with other things in evaluated."""
     half = kind == "coopvec" and backend == "cuda"
     dtype = np.float16 if half else np.float32
     leaf = ns.Float16 if half else ns.Float
