@@ -246,7 +246,7 @@ def test_a_kept_mask_would_be_noticed(backend, ns, name, monkeypatch):
 @pytest.mark.parametrize("kind", ["tensor", "nested", "list", "coopvec"])
 @pytest.mark.parametrize("evaluated", [False, True])
 def test_masks_survive_reuse_of_memory(backend, ns, kind, evaluated):
-    """Forward at several times, then backward in another order, memory filled with other things in evaluated."""
+    """Forward at several times, then backward in another order, memory filled with other things in between."""
     half = kind == "coopvec" and backend == "cuda"
     dtype = np.float16 if half else np.float32
     leaf = ns.Float16 if half else ns.Float
