@@ -148,11 +148,6 @@ def test_metrics_in_files(metrics, best, right):
             state._progress(text, {"seed": 1}, np.zeros(30))
 
 
-def test_values_in_errors_are_a_line_at_most():
-    assert state._shown("a" * 58) == repr("a" * 58)
-    assert state._shown("a" * 59) == "'" + "a" * 56 + "..." and len(state._shown("a" * 59)) == 60
-
-
 # ---- damaged files ------------------------------------------------------
 
 

@@ -224,19 +224,19 @@ def _construct(description: Any, where: str) -> Any:
     if description is None:
         return None
     if not isinstance(description, dict):
-        raise ValueError(f"construct: {where} is {shortened(description)}; a dictionary with a 'type' is needed.")
+        raise ValueError(f"construct: {where} is {shown(description)}; a dictionary with a 'type' is needed.")
     name = description.get("type")
     cls = _TYPES.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ValueError(f"construct: {where} has the type {shortened(name)}; accepted are {', '.join(_TYPES)}.")
+        raise ValueError(f"construct: {where} has the type {shown(name)}; accepted are {', '.join(_TYPES)}.")
     if cls is Heads:
         _check_names(description, {"type", "trunk", "heads"}, where)
         heads = description["heads"]
         if not isinstance(heads, dict):
-            raise ValueError(f"construct: {where}.heads is {shortened(heads)}; a dictionary of layers is needed.")
+            raise ValueError(f"construct: {where}.heads is {shown(heads)}; a dictionary of layers is needed.")
         trunk = _construct(description["trunk"], f"{where}.trunk")
         try:
-            return Heads(trunk, {k: _layer(v, f"{where}.heads.{shortened(k)}") for k, v in heads.items()})
+            return Heads(trunk, {k: _layer(v, f"{where}.heads.{shown(k)}") for k, v in heads.items()})
         except TypeError as error:
             raise ValueError(f"construct: {where}: {error}") from None
     if issubclass(cls, _CONTAINERS):
@@ -272,7 +272,7 @@ def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"construct: {where} is {value}; a finite number is needed.")
     if not isinstance(value, (bool, int, float, str, type(None))):
-        raise ValueError(f"construct: {where} is {shortened(value)}; a bool, int, float, str, None or layer is needed.")
+        raise ValueError(f"construct: {where} is {shown(value)}; a bool, int, float, str, None or layer is needed.")
     hint = parameter.annotation
     if hint is parameter.empty:
         hint = type(parameter.default)
@@ -281,7 +281,7 @@ def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
     given = "None" if value is None else type(value).__name__
     fits = given in words or (given == "int" and "float" in words) or (value is None and "Optional" in words)
     if accepted and not fits:
-        raise ValueError(f"construct: {where} is {shortened(value)}; accepted: {', '.join(sorted(accepted))}.")
+        raise ValueError(f"construct: {where} is {shown(value)}; accepted: {', '.join(sorted(accepted))}.")
     return value
 
 
@@ -298,11 +298,5 @@ def _check_names(description: dict, needed: set[str], where: str) -> None:
     given = set(description)
     if given != needed:
         faults = [f"lacks {', '.join(sorted(needed - given))}"] if needed - given else []
-        faults += [f"has the unknown {', '.join(sorted(map(shortened, given - needed)))}"] if given - needed else []
+        faults += [f"has the unknown {', '.join(sorted(map(shown, given - needed)))}"] if given - needed else []
         raise ValueError(f"construct: {where} {' and '.join(faults)}.")
-
-
-def shortened(value: Any) -> str:
-    """A value from a file in an error message: whatever it is, no longer than a line."""
-    text = repr(value) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import drjit as dr
 import numpy as np
 
+from ..checks import shown
 from ..field import NeuralField, storage
 from ..nn.parameters import NUMPY_TYPES, logical_shape, parameters, to_numpy
 from .amounts import check_amounts
-from .architecture import check_format, construct, describe, shortened
+from .architecture import check_format, construct, describe
 from .files import atomic_write, file_name, regular, writable
 
 TRAIN = "train."  #: opens the names of tensors that are no parameters of the field
@@ -191,13 +192,13 @@ def _training_array(name: Any, value: Any) -> np.ndarray:
     if not isinstance(name, str):
         raise TypeError(f"save: tensors has a {type(name).__name__} for a name; names must be strings.")
     if any("\ud800" <= character <= "\udfff" for character in name):
-        raise ValueError(f"save: tensors has the name {shortened(name)}, which is no valid Unicode.")
+        raise ValueError(f"save: tensors has the name {shown(name)}, which is no valid Unicode.")
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"save: tensors[{shortened(name)}] is no array: {error}") from None
+        raise TypeError(f"save: tensors[{shown(name)}] is no array: {error}") from None
     if array.dtype.newbyteorder("=").type not in _NAMES:
-        raise TypeError(f"save: tensors[{shortened(name)}] holds {array.dtype}; bools, integers or floats are needed.")
+        raise TypeError(f"save: tensors[{shown(name)}] holds {array.dtype}; bools, integers or floats are needed.")
     return np.require(array, array.dtype.newbyteorder("<"), "C")
 
 
@@ -272,7 +273,7 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
                 try:
                     tensors[name] = file.get_tensor(name)
                 except (ValueError, TypeError, OverflowError) as error:  # NumPy's, of the shape
-                    raise _bad(where, path, f"{shortened(name)} cannot be read: {error}.") from None
+                    raise _bad(where, path, f"{shown(name)} cannot be read: {error}.") from None
     except library.SafetensorError as error:
         raise _bad(where, path, f"no safetensors file, or a damaged or truncated one ({error}).") from None
     except OSError as error:

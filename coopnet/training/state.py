@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import drjit as dr
 import numpy as np
 
+from ..checks import shown
 from ..nn.parameters import NUMPY_TYPES
 
 if TYPE_CHECKING:
@@ -157,25 +158,25 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     for name, own in identity.items():
         # as text, since to Python True is 1 and 1.0, too
         if json.dumps(run[name], sort_keys=True) != json.dumps(own, sort_keys=True):
-            raise ValueError(f"its {name} is {_shown(run[name])}, but this run's is {_shown(own)}.")
+            raise ValueError(f"its {name} is {shown(run[name])}, but this run's is {shown(own)}.")
     _check_keys(progress, {"steps", "metrics", "best", "seconds"}, "'progress'")
     steps, metrics, best, seconds = (progress[name] for name in ("steps", "metrics", "best", "seconds"))
     if type(steps) is not int or not 0 <= steps < 2**32:
-        raise ValueError(f"its number of steps is {_shown(steps)}; an int in [0, 2^32) is needed.")
+        raise ValueError(f"its number of steps is {shown(steps)}; an int in [0, 2^32) is needed.")
     if losses is None or losses.dtype != np.float64 or losses.shape != (steps,):
         found = "none" if losses is None else f"{losses.dtype} of shape {losses.shape}"
         raise ValueError(f"its losses are {found}; float64, one for each of {steps} steps, is needed.")
     if type(seconds) is not float or not 0 <= seconds < math.inf:
-        raise ValueError(f"its time is {_shown(seconds)}; a number of seconds is needed.")
+        raise ValueError(f"its time is {shown(seconds)}; a number of seconds is needed.")
     pairs: list[Any] = metrics if isinstance(metrics, list) else [None]
     for pair in [*pairs, *([] if best is None else [best])]:
         if not isinstance(pair, list) or [type(v) for v in pair] != [int, float]:
-            raise ValueError(f"its metrics or the best of them are {_shown(pair)}; pairs (step, value) are needed.")
+            raise ValueError(f"its metrics or the best of them are {shown(pair)}; pairs (step, value) are needed.")
     at = [step for step, _ in pairs]
     if at != sorted(set(at)) or (at and not 0 < at[0] <= at[-1] <= steps):
-        raise ValueError(f"its metrics are of the steps {_shown(at)}; ascending ones up to {steps} are needed.")
+        raise ValueError(f"its metrics are of the steps {shown(at)}; ascending ones up to {steps} are needed.")
     if best is not None and json.dumps(best) not in map(json.dumps, pairs):  # as text, for NaN
-        raise ValueError(f"its best metric is {_shown(best)}, which is none of its metrics.")
+        raise ValueError(f"its best metric is {shown(best)}, which is none of its metrics.")
     return {
         "steps": steps,
         "seconds": seconds,
@@ -197,9 +198,7 @@ def _check_arrays(
     known = {*needed, "losses", *(k for k in given if k.startswith("ema/") and not averaged)}
     for names, what in ((set(needed) - set(given), "lacks"), (set(given) - known, "has the unknown")):
         if names:
-            raise ValueError(
-                f"it {what} {_shown(min(names))} of {len(needed)} arrays of optimizer, scaler and average."
-            )
+            raise ValueError(f"it {what} {shown(min(names))} of {len(needed)} arrays of optimizer, scaler and average.")
     for name, value in needed.items():
         dtype, size = _DTYPES[dr.type_v(value)], math.prod(dr.shape(value))
         if given[name].dtype != dtype or given[name].size != size:
@@ -212,9 +211,4 @@ def _check_arrays(
 def _check_keys(value: Any, needed: set[str], what: str) -> None:
     if not isinstance(value, dict) or set(value) != needed:
         found = sorted(value) if isinstance(value, dict) else value
-        raise ValueError(f"{what} is {_shown(found)}; a dictionary of {', '.join(sorted(needed))} is needed.")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        raise ValueError(f"{what} is {shown(found)}; a dictionary of {', '.join(sorted(needed))} is needed.")
