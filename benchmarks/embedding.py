@@ -17,7 +17,7 @@ import numpy as np
 import coopnet as cn  # isort: skip
 import drjit as dr
 
-from coopnet.engine.segments import nested_type, sort, sum_rows
+from coopnet.kernels.segment_sum import nested_type, sort, sum_rows
 
 
 def fixed_point(rows: list, index: object, count: int) -> object:

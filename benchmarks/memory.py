@@ -41,7 +41,7 @@ class DrJit:
         cn.backend.require(backend)
         self.name, self.backend, self.dr, self.cn, self.ns = name, backend, dr, cn, cn.backend.namespace(backend)
         if name == "coopnet-fused":  # as inside larger kernels: a random block for every element
-            from coopnet import modulation
+            from coopnet.random import digits as modulation
 
             modulation.LARGE = 1 << 40
 

@@ -10,13 +10,11 @@ backend.prepare()  # before anything makes Dr.Jit look for LLVM
 
 from . import nn, training  # noqa: E402
 from .backend import BackendError  # noqa: E402
-from .config import from_config  # noqa: E402
 from .derivatives import numerical_gradient  # noqa: E402
-from .dropout import Dropout, dropout, dropout_mask  # noqa: E402
 from .engine import deterministic, gradient_path  # noqa: E402
 from .field import NeuralField  # noqa: E402
+from .interop.tcnn import from_config  # noqa: E402
 from .io import load, save  # noqa: E402
-from .key import Key  # noqa: E402
 from .nn import (  # noqa: E402
     GELU,
     MLP,
@@ -52,11 +50,13 @@ from .nn import (  # noqa: E402
     TriangleWave,
     Triangular,
 )
-from .philox import philox4x32  # noqa: E402
-from .seeded import seeded_dropout  # noqa: E402
+from .random.dropout import Dropout, dropout, dropout_mask  # noqa: E402
+from .random.key import Key  # noqa: E402
+from .random.philox import philox4x32  # noqa: E402
+from .random.seeded import seeded_dropout  # noqa: E402
+from .random.variants import DropPath, GaussianDropout  # noqa: E402
 from .training import FitResult, fit, uniform  # noqa: E402
 from .uncertainty import mc_dropout  # noqa: E402
-from .variants import DropPath, GaussianDropout  # noqa: E402
 
 __version__ = "0.1.0"
 

@@ -12,25 +12,15 @@ import drjit.nn as drnn
 import numpy as np
 
 from . import reference
-from .dropout import Dropout
 from .engine import Fork
-from .key import Key
-from .nn import (
-    Composite,
-    Embedding,
-    Encoding,
-    Fourier,
-    Grid,
-    Identity,
-    Module,
-    Permutohedral,
-    SparseProjection,
-)
+from .nn import Composite, Embedding, Encoding, Fourier, Grid, Identity, Module, Permutohedral, SparseProjection
 from .nn.containers import Branches
 from .nn.lattice import Lattice
 from .nn.linear import to_numpy
 from .nn.sequential import Parallel, apply, flatten
-from .variants import GaussianDropout
+from .random.dropout import Dropout
+from .random.key import Key
+from .random.variants import GaussianDropout
 
 # Layers of drjit.nn whose twins have other names.
 _ALIASES = {"SinEncode": "Sinusoidal", "TriEncode": "Triangular", "Cast": "Identity"}

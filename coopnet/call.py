@@ -9,11 +9,12 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from . import kinds
 from .engine import Gate, only
-from .half import widened
-from .key import Key
+from .jit import kinds
+from .jit.half import widened
+from .jit.scopes import symbolic
 from .nn.encodings import nested
+from .random.key import Key
 
 
 class Call:
@@ -53,7 +54,7 @@ class Call:
 
     def _components(self, x: Any) -> list:
         parts = [v.array for v in x] if self.kind == kinds.TENSOR else kinds.components(x)
-        if dr.flag(dr.JitFlag.SymbolicScope):
+        if symbolic():
             # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
             parts = [v * 1 for v in parts]
         parts = [self.single(v) for v in parts]

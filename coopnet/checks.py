@@ -65,6 +65,18 @@ def shown_path(path: Any) -> str:
     return text if len(text) <= 200 else "..." + text[-197:]
 
 
+def check(ok: Any, where: str, name: str, value: Any, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise ``where: name is value; needed is needed.`` unless ``ok``."""
+    if not ok:
+        raise error(f"{where}: {name} is {shown(value)}; {needed} is needed.")
+
+
+def check_type(where: str, name: str, value: Any, types: Any, needed: str) -> None:
+    """Raise ``TypeError``, ``where: name is a Type; needed is needed.``, unless ``value`` is one of ``types``."""
+    if not isinstance(value, types):
+        raise TypeError(f"{where}: {name} is a {type(value).__name__}; {needed} is needed.")
+
+
 def entries(where: str, name: str, value: Any) -> list:
     """``value``, a list or something else that can be iterated, as a list; raises ``TypeError`` if it cannot."""
     try:

@@ -346,7 +346,7 @@ def _noted_size(noted: dict[str, Any], width: int, height: int) -> tuple[int, in
 
 
 def _check_dropout(p: float) -> None:
-    from .dropout import threshold
+    from .random.dropout import threshold
 
     try:
         threshold(p, where="--dropout")
@@ -355,8 +355,8 @@ def _check_dropout(p: float) -> None:
 
 
 def _has_dropout(field: Any) -> bool:
-    from .dropout import Dropout
     from .nn.module import children
+    from .random.dropout import Dropout
 
     return any(isinstance(layer, Dropout) and layer.active() for layer in children(field))
 

@@ -13,13 +13,13 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from . import kinds
 from .checks import check_above
-from .half import widened
-from .key import Key
+from .jit import kinds
+from .jit.half import widened
 from .nn import Encoding, Identity
 from .nn.encodings import nested
 from .nn.sequential import apply_jvp
+from .random.key import Key
 
 
 def pushforward(

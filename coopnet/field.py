@@ -9,7 +9,6 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from . import kinds
 from .audit import Audit
 from .audit import audit as run_audit
 from .backend import namespace, require
@@ -17,11 +16,13 @@ from .call import Call
 from .checks import check_choice, check_flag, check_in_features, check_module, check_unsigned, shown
 from .derivatives import like, pushforward, unit_tangents
 from .engine import Explanation, explain
-from .key import Key
+from .jit import kinds
+from .jit.scopes import recording
 from .limits import MAX_ENTRIES, check_features
 from .nn import Encoding, Identity, Module
 from .nn.module import allocated, check_network, children
 from .nn.sequential import apply, stages_of, stated_width
+from .random.key import Key
 
 PRECISIONS = ("half", "single")
 
@@ -288,7 +289,7 @@ class NeuralField(Module):
         """
         where = "NeuralField.audit"
         call = self._enter(p, key, True, where)
-        if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
+        if recording():
             raise RuntimeError(f"{where}: called while Dr.Jit records a function or loop; audit the field outside.")
         assert self.precision is not None
         (parts,) = call.enter(p)

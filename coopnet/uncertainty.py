@@ -8,13 +8,13 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from . import kinds
 from .checks import shown
-from .dropout import Dropout
 from .engine.modes import is_deterministic
 from .field import NeuralField
-from .key import Key
+from .jit import kinds
 from .nn.module import children
+from .random.dropout import Dropout
+from .random.key import Key
 
 _WHERE = "mc_dropout"
 

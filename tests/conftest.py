@@ -11,7 +11,7 @@ import pytest
 from coopnet import backend as backends
 
 backends.prepare()
-pytest_plugins = ["lost_workers"]
+pytest_plugins = ["support.lost_workers"]
 
 try:
     from hypothesis import settings

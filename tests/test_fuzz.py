@@ -6,16 +6,12 @@ The seed is printed with a failure; ``COOPNET_FUZZ_SEED`` sets it, and ``COOPNET
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import strategies as st  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-import hostile  # noqa: E402
+from support import hostile  # noqa: E402
 
 SEED = int(os.environ.get("COOPNET_FUZZ_SEED", "0"))
 EXAMPLES = int(os.environ.get("COOPNET_FUZZ_EXAMPLES", "400"))

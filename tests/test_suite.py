@@ -37,7 +37,16 @@ def test_a_lost_worker_ends_the_run(tmp_path, culprit):
     for name in ("test_quick.py", culprit):
         (tmp_path / name).write_text(FILES[name])
     options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-n", "2", "--dist", "loadfile"]
-    options += ["-p", "lost_workers", "-p", "no:cacheprovider", "-o", "timeout=3", "-o", "faulthandler_timeout=6"]
+    options += [
+        "-p",
+        "support.lost_workers",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "timeout=3",
+        "-o",
+        "faulthandler_timeout=6",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},

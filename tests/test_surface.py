@@ -13,7 +13,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.dropout import Dropout
+from coopnet.random.dropout import Dropout
 
 ROOT = Path(cn.__file__).parent.parent
 
@@ -204,8 +204,8 @@ def test_what_functions_report_cannot_be_changed():
 
     from coopnet.audit import Audit, LayerAudit
     from coopnet.backend import LLVM
-    from coopnet.config import Configuration
     from coopnet.engine import Explanation
+    from coopnet.interop.tcnn import Configuration
     from coopnet.nn.report import LayerSize, Report
 
     for cls in (Audit, LayerAudit, LLVM, Configuration, Explanation, LayerSize, Report):

@@ -1,12 +1,12 @@
 """How a network is evaluated and differentiated on a backend."""
 
+from ..jit.lanes import Gate, only
+from ..jit.layout import Layout
 from .activations import FUNCTIONS
-from .dispatch import evaluate, evaluate_jet
+from .evaluate import evaluate, evaluate_jet
 from .explain import Explanation, explain
-from .lanes import Gate, only
-from .layout import Layout
 from .modes import deterministic, gradient_path
-from .stages import Activation, Affine, Fork, Mask, Noise
+from .ops import Activation, Affine, Fork, Mask, Noise
 
 __all__ = [
     "FUNCTIONS",

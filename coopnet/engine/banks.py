@@ -21,14 +21,17 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..key import Key
-from ..registers import with_room
-from .deferred import outside
-from .lanes import live, only
-from .layout import BIAS_COLUMNS
+from ..jit import views
+from ..jit.deferred import outside
+from ..jit.lanes import live, only
+from ..jit.layout import BIAS_COLUMNS
+from ..jit.recording import batch_sample, pin_batch_size
+from ..jit.registers import with_room
+from ..jit.scopes import frozen, symbolic
+from ..random.key import Key
 from .modes import forced_path, warn_stall
-from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
-from .stages import Affine, Stage, affine, frozen, kept, matrices, rebase, symbolic
+from .operation import NetworkOp, Plan
+from .ops import Affine, Stage, affine, kept, matrices, rebase
 
 #: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
 SAMPLES = 1024
@@ -191,11 +194,7 @@ class _Banks:
                 owner, offset = self.biased[stage.bias.offset]
                 # compared by variable: a scope traced again brings other objects
                 if owner.bias.buffer.index == stage.bias.buffer.index:
-                    view = drnn.MatrixView()
-                    for field in type(view).DRJIT_STRUCT:
-                        setattr(view, field, getattr(owner.layout.bias, field))
-                    view.buffer, view.offset = self.banks[k], offset
-                    yield stage, view
+                    yield stage, views.changed(owner.layout.bias, buffer=self.banks[k], offset=offset)
 
     def sum(self) -> Any:
         """Sum of the banks' gradients, taken in single precision, in the layout of the packed buffer."""

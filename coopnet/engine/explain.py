@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import drjit as dr
 
 from .banks import banks_for
-from .dispatch import choose
+from .evaluate import choose
+from .ops import Stage, affine, buffers
 from .spill import bytes_per_sample, chunk_size
-from .stages import Stage, affine, buffers
 
 
 @dataclass(frozen=True)

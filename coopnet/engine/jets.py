@@ -21,10 +21,10 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..key import Key
-from ..registers import ALL, in_order, with_room
+from ..jit.registers import ALL, in_order, with_room
+from ..random.key import Key
 from .operation import Plan
-from .stages import Activation, Affine, Fork, Mask, Noise, Stage, Trail, affine, matrices, widest
+from .ops import Activation, Affine, Fork, Mask, Noise, Stage, Trail, affine, matrices, widest
 
 
 def forward(stages: Sequence[Stage], jet: list[Any], key: Key | None) -> list[Any]:

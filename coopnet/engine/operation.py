@@ -8,8 +8,8 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..key import Key
-from .stages import Stage, Trail, backward, rebase, tangent, trail
+from ..random.key import Key
+from .ops import Stage, Trail, backward, rebase, tangent, trail
 
 
 class Plan:
@@ -67,26 +67,3 @@ class NetworkOp(dr.CustomOp):
 
     def name(self) -> str:
         return f"coopnet.{type(self).__name__}"
-
-
-def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
-    """One of the arrays with an entry per sample that kernels compute, for :func:`pin_batch_size`."""
-    for v in vectors:
-        if dr.width(v) == samples and v.state != dr.VarState.Literal:
-            return v
-    # constants don't follow the number of samples: a gradient may well be one
-    return vectors[0] + dr.zeros(type(vectors[0]), samples)
-
-
-def pin_batch_size(sample: Any) -> None:
-    """Make Dr.Jit record a frozen function anew when the number of samples changes.
-
-    Sizes of spilled buffers, shapes of products and numbers of banks are constants of a recording. A replay checks
-    operand sizes of matrix products before it launches anything, but only arrays that kernels return follow the new
-    number of samples. ``sample`` is one, evaluated; its product with a number fails the check.
-    """
-    tensor = dr.tensor_t(type(sample))
-    n = dr.width(sample)
-    # of the shapes that fit a GPU's grid at any size, a few dozen rows measured fastest
-    rows = next(r for r in range(min(n, 128), 0, -1) if n % r == 0)
-    dr.eval(dr.full(tensor, 1, (1, rows)) @ tensor(sample, (rows, n // rows)))

@@ -17,12 +17,15 @@ from typing import Any
 
 import drjit as dr
 
-from ..key import Key
-from ..registers import with_room
-from . import blas
-from .lanes import live, only
-from .operation import NetworkOp, Plan, batch_sample, pin_batch_size
-from .stages import Affine, Stage, Trail, affine, frozen, kept, matrices
+from ..jit import openblas
+from ..jit.lanes import live, only
+from ..jit.recording import batch_sample, pin_batch_size
+from ..jit.registers import with_room
+from ..jit.scopes import frozen
+from ..random.key import Key
+from . import products
+from .operation import NetworkOp, Plan
+from .ops import Affine, Stage, Trail, affine, kept, matrices
 
 #: Bytes that are spilled at a time.
 MEMORY = 1 << 30
@@ -157,10 +160,10 @@ class _Product:
         """``(rows, columns)`` tensor: the sum over samples of delta times activation."""
         tensor = dr.tensor_t(type(self.delta))
         a, b = (self.pieces, self.length, self.rows), (self.pieces, self.length, self.columns)
-        if dr.backend_v(tensor) == dr.JitBackend.LLVM and not frozen() and blas.available():
+        if dr.backend_v(tensor) == dr.JitBackend.LLVM and not frozen() and openblas.available():
             # NumPy reads this memory without a copy, and its BLAS is faster; recording a function, it cannot be called
             delta, activation = self.delta.numpy().reshape(-1, a[2]), self.activation.numpy().reshape(-1, b[2])
-            return tensor(blas.product(delta, activation))
+            return tensor(products.product(delta, activation))
         single = dr.tensor_t(dr.float32_array_t(type(self.delta)))
         pieces = single(dr.matmul(tensor(self.delta, a), tensor(self.activation, b), At=True))
         if self.pieces == 1:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backend import namespace
 from ..field import NeuralField
-from ..key import Key
+from ..random.key import Key
 from ..uncertainty import mc_dropout
 
 CHUNK = 1 << 18  #: pixels evaluated at once

@@ -18,8 +18,8 @@ from ..checks import check_above, is_number, shown, whole
 from ..field import NeuralField
 from ..io import load as load_field
 from ..io import read
-from ..key import Key
 from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
+from ..random.key import Key
 from ..training import FitResult, cosine, fit, uniform
 from . import files, plots
 from .evaluate import evaluate, pixels, render

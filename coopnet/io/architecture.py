@@ -12,7 +12,6 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..checks import shown
-from ..dropout import Dropout, is_schedule
 from ..field import NeuralField
 from ..nn import (
     GELU,
@@ -47,7 +46,8 @@ from ..nn import (
     TriangleWave,
     Triangular,
 )
-from ..variants import DropPath, GaussianDropout
+from ..random.dropout import Dropout, is_schedule
+from ..random.variants import DropPath, GaussianDropout
 
 FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..checks import shown
 from ..field import NeuralField, storage
+from ..jit.scopes import recording
 from ..nn.parameters import NUMPY_TYPES, logical_shape, parameters, to_numpy
 from .amounts import check_amounts
 from .architecture import check_format, construct, describe
@@ -113,7 +114,7 @@ def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -
         raise TypeError(f"save: field is a {type(field).__name__}; a NeuralField is needed.")
     if field.precision is None:
         raise ValueError("save: the field is not built yet; call field = field.build().")
-    if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
+    if recording():
         raise RuntimeError("save: called while Dr.Jit records a function or loop; save the field after it.")
     from .. import __version__
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import drjit.nn as drnn
 
-from .. import kinds
 from ..checks import check_above, check_number, shown
 from ..engine import FUNCTIONS, evaluate_jet
 from ..engine import Activation as Stage
-from ..key import Key
+from ..jit import kinds
+from ..random.key import Key
 from .module import Module
 from .tangents import check_jet
 

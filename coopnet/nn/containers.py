@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from reprlib import recursive_repr
 from typing import Any
 
-from .. import kinds
 from ..checks import check_module, shown
+from ..jit import kinds
 from ..limits import check_layers
 from .encodings import nested
 from .module import Module

@@ -8,13 +8,13 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .. import kinds
 from ..checks import check_choice, check_flag, check_number, check_positive, shown
-from ..engine.rows import Table, lookup
-from ..engine.stages import frozen, symbolic
-from ..key import Key
+from ..jit import kinds
+from ..jit.scopes import frozen, symbolic
+from ..jit.unpacked import Unpacked
+from ..kernels.lookup import Table, lookup
 from ..limits import check_entries, check_features
-from ..opaque import Opaque
+from ..random.key import Key
 from .encodings import nested
 from .module import Module
 from .tangents import check_jet, rebuilt
@@ -84,7 +84,7 @@ class Embedding(Module):
         "deterministic",
         "prefix",
     )
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "table": Opaque}
+    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "table": Unpacked}
 
     in_features = 1  #: the id
 
@@ -113,7 +113,7 @@ class Embedding(Module):
         if not isinstance(prefix, str):
             raise ValueError(f"Embedding: prefix is {shown(prefix)}; a string is needed.")
         self.prefix = prefix
-        self.table = Opaque()
+        self.table = Unpacked()
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         if self.table.value is None:
@@ -184,7 +184,7 @@ class Embedding(Module):
         check_entries("Embedding", "entries", (self.count, self.width), dr.itemsize_v(leaf), on_host)
         samples = rng.random(dr.float32_array_t(leaf), self.count * self.width)
         values = leaf(dr.fma(samples, 2 * self.init_scale, -self.init_scale))
-        layer.table = Opaque(Table(dr.tensor_t(leaf)(values, (self.count, self.width))))
+        layer.table = Unpacked(Table(dr.tensor_t(leaf)(values, (self.count, self.width))))
         return layer, self.width
 
     def __repr__(self) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from .. import kinds
 from ..checks import check_in_features, check_number, check_positive, shown
-from ..key import Key
+from ..jit import kinds
 from ..limits import MAX_OCTAVES, check_features
+from ..random.key import Key
 from .module import Module
 from .tangents import check_jet, no_rule, rebuilt, sines, triangles
 

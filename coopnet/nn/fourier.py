@@ -9,10 +9,10 @@ import drjit as dr
 import numpy as np
 
 from ..checks import check_flag, check_in_features, check_number, check_positive, check_unsigned
-from ..engine.projection import project
+from ..jit.unpacked import Constant, Unpacked
+from ..kernels.small_matrix import project
 from ..limits import check_entries, check_features
-from ..opaque import Constant, Opaque
-from ..philox import philox4x32
+from ..random.philox import philox4x32
 from .encodings import Encoding
 
 
@@ -52,7 +52,7 @@ class Fourier(Encoding):
         "trained": bool,
         "seed": int,
         "in_features": int,
-        "frequencies": Opaque,
+        "frequencies": Unpacked,
     }
 
     def __init__(
@@ -69,7 +69,7 @@ class Fourier(Encoding):
         self.trained = check_flag("Fourier", "trained", trained)
         self.seed = check_unsigned("Fourier", "seed", seed)
         self.in_features = check_in_features("Fourier", in_features)
-        self.frequencies: Opaque = Constant()
+        self.frequencies: Unpacked = Constant()
 
     def width(self, size: int) -> int:
         return 2 * self.n_frequencies
@@ -109,7 +109,7 @@ class Fourier(Encoding):
         layer = Fourier(self.n_frequencies, self.scale, self.trained, self.seed, size)
         values = self.scale * normals(self.n_frequencies * size, self.seed)
         data = dr.float32_array_t(dr.array_t(dtype))(values.astype(np.float32))
-        layer.frequencies = (Opaque if self.trained else Constant)(Frequencies(data))
+        layer.frequencies = (Unpacked if self.trained else Constant)(Frequencies(data))
         return layer, self.width(size)
 
     def __repr__(self) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..checks import check_choice
-from ..engine.grid import Grid as Engine
-from ..opaque import Opaque
+from ..jit.unpacked import Unpacked
+from ..kernels.grid import Grid as Engine
 from .lattice import INTERPOLATIONS, Lattice, check_dimension
 
 
@@ -40,7 +40,7 @@ class HashGrid(Lattice):
     """
 
     _FIELDS = (*Lattice._FIELDS, "interpolation")
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Opaque}
+    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
 
     def __init__(
         self,

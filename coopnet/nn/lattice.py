@@ -8,9 +8,10 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_in_features, check_number, check_positive, shown
-from ..engine import grid_tangents, only
+from ..engine import only
+from ..jit.unpacked import Unpacked
+from ..kernels import grid_tangents
 from ..limits import MAX_ENTRIES, check_entries, check_features
-from ..opaque import Opaque
 from .encodings import Encoding
 
 INTERPOLATIONS = ("linear", "smoothstep", "nearest")
@@ -28,7 +29,7 @@ class Lattice(Encoding):
         "per_level_scale",
         "init_scale",
     )
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Opaque}
+    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
 
     storage = "hash"  #: how vertices find their entries
 
@@ -60,7 +61,7 @@ class Lattice(Encoding):
         check_features(where, "n_levels", n_levels, self.width(1))
         if hashmap_size > MAX_ENTRIES:
             raise ValueError(f"{where}: hashmap_size is {shown(hashmap_size)}; fewer than 2^32 are possible.")
-        self.grid = Opaque()
+        self.grid = Unpacked()
 
     def width(self, size: int) -> int:
         return self.n_levels * self.n_features_per_level
@@ -95,7 +96,7 @@ class Lattice(Encoding):
         layer = type(self)(**{name: getattr(self, name) for name in self._FIELDS} | {"in_features": size})
         self._check_levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM)
         options = {name: getattr(self, name) for name in Lattice._FIELDS[1:]}
-        layer.grid = Opaque(self._make(dr.float32_array_t(dr.array_t(dtype)), size, options, rng))
+        layer.grid = Unpacked(self._make(dr.float32_array_t(dr.array_t(dtype)), size, options, rng))
         return layer, self.width(size)
 
     def _growth(self) -> float:

@@ -10,12 +10,12 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .. import kinds
 from ..checks import check_choice, check_flag, check_in_features, check_number
 from ..engine import Affine, Layout, evaluate, evaluate_jet
-from ..key import Key
+from ..jit import kinds
+from ..jit.unpacked import Constant
 from ..limits import check_entries, check_features
-from ..opaque import Constant
+from ..random.key import Key
 from .module import Module
 from .tangents import check_jet
 

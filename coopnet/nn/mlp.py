@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..checks import check_flag, check_in_features, shown
-from ..dropout import Dropout, check_rate, is_schedule
 from ..limits import check_features, check_layers
+from ..random.dropout import Dropout, check_rate, is_schedule
 from .activations import Sine
 from .activations import activation as as_activation
 from .linear import Linear, check_init

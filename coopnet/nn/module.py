@@ -11,10 +11,10 @@ import numpy as np
 
 from ..backend import require
 from ..checks import entries, shown
-from ..dropout import Dropout
-from ..key import Key
+from ..jit.unpacked import Constant, Unpacked
 from ..limits import MAX_ENTRIES, check_entries, check_layers
-from ..opaque import Constant, Opaque
+from ..random.dropout import Dropout
+from ..random.key import Key
 from .parameters import check_acyclic, find, listed, logical_shape, parameters, storage_of, to_numpy, write
 from .report import Report, report
 
@@ -284,7 +284,7 @@ def _collect(owner: Any, prefix: str, slots: dict, above: tuple = ()) -> None:
         slots[name("weights")] = (owner, "_packed_buffer", True)
     for field in getattr(type(owner), "DRJIT_STRUCT", None) or ():
         value = getattr(owner, field, None)
-        if isinstance(value, Opaque):
+        if isinstance(value, Unpacked):
             if value.value is not None and not isinstance(value, Constant):
                 slots[name("data")] = (value.value, "data", False)
         elif isinstance(value, dr.ArrayBase):

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..checks import shown
 from ..engine import Layout
-from ..opaque import Constant, Opaque
+from ..jit.unpacked import Constant, Unpacked
 
 #: NumPy twins of the types that parameters may have.
 NUMPY_TYPES = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, dr.VarType.Float64: np.float64}
@@ -38,7 +38,7 @@ def parameters(module: Any, prefix: str = "", above: tuple = ()) -> Iterator[tup
     for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
         value = getattr(module, field, None)
         name = f"{prefix}{field}"
-        if isinstance(value, Opaque):
+        if isinstance(value, Unpacked):
             if value.value is not None and not isinstance(value, Constant):
                 yield f"{prefix}data", value.value, "data"
         elif isinstance(value, (dr.ArrayBase, drnn.MatrixView)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engine.grid import Permutohedral as Engine
+from ..kernels.grid import Permutohedral as Engine
 from .lattice import Lattice
 
 #: Most coordinates: every level sorts them, which takes operations in proportion to their square.

@@ -12,13 +12,14 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .. import kinds
 from ..backend import require
 from ..checks import check_in_features, check_positive, check_unsigned, is_number, shown
-from ..engine.operation import pin_batch_size
-from ..key import Key
+from ..jit import kinds
+from ..jit.recording import pin_batch_size
+from ..jit.scopes import frozen, symbolic
 from ..limits import MAX_ENTRIES, check_entries, check_features
-from ..philox import philox4x32
+from ..random.key import Key
+from ..random.philox import philox4x32
 from .encodings import Encoding, nested
 from .tangents import check_jet
 
@@ -160,7 +161,7 @@ class SparseProjection(Encoding):
             parts = [v if dr.width(v) == columns else v + dr.zeros(leaf, columns) for v in kinds.components(x)]
             if n_in * self.out_features * self.density <= UNROLL:
                 return _rebuild(self._unrolled(parts, leaf, columns, n_in, transposed), x)
-        if dr.flag(dr.JitFlag.SymbolicScope):
+        if symbolic():
             what = "tensors" if kind == kinds.TENSOR else f"projections with more than {UNROLL} nonzero entries"
             raise RuntimeError(
                 f"{where}: {what} go through memory, which is impossible inside a symbolic loop, conditional or call; "
@@ -177,7 +178,7 @@ class SparseProjection(Encoding):
         wide = _accumulator(leaf)
         parts = [wide(v) for v in parts]
         # a replay of a frozen function may have another number of samples, which literals do not follow
-        zero = leaf(0) if dr.flag(dr.JitFlag.FreezingScope) else dr.zeros(leaf, samples)
+        zero = leaf(0) if frozen() else dr.zeros(leaf, samples)
         result = []
         for plus, minus in _entries(self._threshold, self.seed, self.out_features, n_in, transposed):
             total = _sum([parts[j] for j in plus])
@@ -357,7 +358,7 @@ class _Lists(dr.CustomOp):
     def _project(self, parts: list, transposed: bool) -> list:
         columns, law = self.arguments
         leaf = type(parts[0])
-        if dr.flag(dr.JitFlag.FreezingScope):
+        if frozen():
             sample = _accumulator(leaf)(_full(parts[0], columns)) + 1
             dr.eval(sample)
             pin_batch_size(sample)

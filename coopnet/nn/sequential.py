@@ -11,13 +11,13 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from .. import kinds
 from ..checks import shown
-from ..dropout import Dropout
 from ..engine import Fork, Mask, Noise, evaluate, evaluate_jet
-from ..key import Key
+from ..jit import kinds
 from ..limits import check_layers
-from ..variants import DropPath, GaussianDropout
+from ..random.dropout import Dropout
+from ..random.key import Key
+from ..random.variants import DropPath, GaussianDropout
 from .activations import Activation
 from .encodings import nested
 from .linear import check_input, check_packed

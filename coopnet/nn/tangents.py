@@ -15,10 +15,10 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from .. import kinds
 from ..checks import entries
 from ..engine import FUNCTIONS
-from ..key import Key
+from ..jit import kinds
+from ..random.key import Key
 
 
 def jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:

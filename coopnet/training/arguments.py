@@ -11,10 +11,11 @@ import drjit as dr
 import numpy as np
 from drjit.opt import AdamW, Optimizer
 
-from .. import kinds
 from ..checks import check_flag, is_number, shown
 from ..field import NeuralField
-from ..key import Key
+from ..jit import kinds
+from ..jit.scopes import recording
+from ..random.key import Key
 from .losses import check_densities, components, outputs_for
 from .step import Code, Extras
 from .weights import EMA, check_averaged, decay_masks, layer_multipliers
@@ -43,7 +44,7 @@ def check(
         raise TypeError(f"fit: field is a {type(field).__name__}; a NeuralField is needed.")
     if field.precision is None:
         raise ValueError("fit: the field is not built yet; call field = field.build().")
-    if dr.flag(dr.JitFlag.FreezingScope) or dr.flag(dr.JitFlag.SymbolicScope):
+    if recording():
         raise RuntimeError("fit: called while Dr.Jit records a function or loop; train outside of it.")
     if not callable(batch):
         raise TypeError(f"fit: batch is a {type(batch).__name__}; a function key -> (coordinates, targets) is needed.")

@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 
 from ..field import NeuralField
-from ..key import Key
+from ..random.key import Key
 from .step import Code
 
 #: So many losses in a row that are not finite are divergence, though parameters are finite: a loss scaler skips a step

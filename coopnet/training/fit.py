@@ -16,7 +16,7 @@ import drjit as dr
 from drjit.opt import Adam, Optimizer
 
 from ..field import NeuralField
-from ..key import Key
+from ..random.key import Key
 from . import arguments
 from .captures import Captures
 from .divergence import Watch

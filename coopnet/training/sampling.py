@@ -7,9 +7,9 @@ from typing import Any
 import drjit as dr
 
 from ..checks import shown
-from ..key import Key
 from ..limits import MAX_ENTRIES, check_features
-from ..philox import philox4x32
+from ..random.key import Key
+from ..random.philox import philox4x32
 
 #: Streams from here on are for samples, those below for the dropouts of networks.
 SAMPLE_STREAM = 1 << 31

@@ -10,7 +10,7 @@ import drjit as dr
 from drjit.opt import AdamW, Optimizer
 
 from ..field import NeuralField
-from ..key import Key
+from ..random.key import Key
 from .losses import components
 from .scaler import LossScaler
 from .weights import EMA, clip_gradient_norm

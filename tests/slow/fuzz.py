@@ -37,7 +37,7 @@ MEMORY = 12 << 30
 
 def worker(backend: str, seed: int, first: int, last: int, alone: bool) -> None:
     """Make the calls ``first`` to ``last - 1``; one line before and one after each."""
-    import hostile
+    from support import hostile
 
     from coopnet.backend import namespace
 

@@ -1,0 +1,511 @@
+"""Fields and their training from the JSON configurations of tiny-cuda-nn (see ``docs/config.md``)."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drjit.opt import Optimizer
+
+from .. import nn, training
+from ..checks import check_positive, is_number, shown, shown_path
+from ..field import NeuralField
+from ..limits import MAX_FEATURES, check_features
+from ..training import SGD, Adam, exponential
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What :func:`from_config` read.
+
+    ``field`` is not built yet; ``loss`` is the name of a loss; ``optimizer()`` makes a new optimizer; ``lr`` is the
+    learning rate, a number or a function of the step; ``ema`` is the decay per step of an exponential moving average
+    of the parameters that inference should use, or ``None``.
+
+    >>> config = cn.from_config(2, 3, "config.json")
+    >>> field = config.field.build()
+    >>> cn.fit(field, batch, 1000, **config.fit_arguments(field))
+    """
+
+    field: NeuralField
+    loss: str
+    optimizer: Callable[[], Optimizer]
+    lr: float | Callable[[int], float]
+    ema: float | None = None
+
+    def fit_arguments(self, field: NeuralField | None = None) -> dict[str, Any]:
+        """Keyword arguments of :func:`coopnet.fit`, with an optimizer of its own for every call.
+
+        With ``field``, the built one, and a configuration that has a moving average, a new one is among them as
+        ``"ema"``; without, it is left out.
+        """
+        arguments = {"loss": self.loss, "optimizer": self.optimizer(), "lr": self.lr}
+        if field is not None and self.ema is not None:
+            arguments["ema"] = training.EMA(field, self.ema)
+        return arguments
+
+
+def from_config(n_in: int, n_out: int, config: Mapping[str, Any] | str | Path) -> Configuration:
+    """A field, its loss and its optimizer from a JSON configuration of tiny-cuda-nn.
+
+    The sections are ``"encoding"``, ``"network"``, ``"loss"`` and ``"optimizer"``; what a section leaves out, or a
+    section left out, has tiny-cuda-nn's default. ``docs/config.md`` says what becomes what and where behavior differs.
+    As there, names of components and activations may be in any case, and JSON may have comments, and commas behind the
+    last entry.
+
+    Args:
+        n_in: number of coordinates.
+        n_out: number of outputs.
+        config: a dictionary, JSON text (which starts with a brace), or the path of a file.
+
+    Returns:
+        A :class:`coopnet.config.Configuration`: ``.field``, ``.loss``, ``.optimizer``, ``.lr``, ``.ema``.
+
+    Raises:
+        ValueError: text that is no JSON; a component, key or value that is unknown, named with the nearest that is
+            known, or that has no counterpart here, named with the reason.
+        TypeError: ``config`` is none of the above.
+        OSError: the file cannot be read.
+
+    >>> config = cn.from_config(2, 3, {"network": {"otype": "FullyFusedMLP", "n_neurons": 64, "n_hidden_layers": 2}})
+    """
+    for name, value in (("n_in", n_in), ("n_out", n_out)):
+        check_features("from_config", name, check_positive("from_config", name, value))
+    try:
+        return _configuration(n_in, n_out, _parse(config))
+    except RecursionError:
+        raise ValueError("from_config: the configuration is nested too deep, or contains itself.") from None
+
+
+def _configuration(n_in: int, n_out: int, sections: dict[str, Any]) -> Configuration:
+    _known("the configuration", sections, ("encoding", "network", "loss", "optimizer"))
+    encoding = _encoding(_section(sections, "encoding"), "encoding", n_in)
+    network = _network(_section(sections, "network"), n_out)
+    loss = _loss(_section(sections, "loss"), n_out)
+    optimizer, lr, ema = _optimizer(_section(sections, "optimizer"), "optimizer")
+    return Configuration(NeuralField(encoding, network, in_features=n_in), loss, optimizer, lr, ema)
+
+
+# ---- Reading ------------------------------------------------------------------------------------------------
+
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
+
+
+def _parse(config: Any) -> dict[str, Any]:
+    where = "config"
+    if isinstance(config, str):
+        config = str.__str__(config)  # a plain one
+    if isinstance(config, str) and config.lstrip().startswith(("{", "//", "/*")):
+        text = config
+    elif isinstance(config, (str, Path)):
+        text, where = _text(Path(config)), shown_path(config)
+    elif isinstance(config, Mapping):
+        return dict(config)
+    else:
+        raise TypeError(
+            f"from_config: config is a {type(config).__name__}; a dictionary, JSON text or a file's path is needed."
+        )
+    try:
+        # a space, so that what is around stays apart
+        for pattern in (_COMMENT, _TRAILING_COMMA):
+            text = pattern.sub(lambda m: m.group(1) or " ", text)
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"from_config: {where} is no JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise ValueError(f"from_config: {where} holds a {type(parsed).__name__}; an object is needed.")
+    return parsed
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except ValueError as error:  # no path, or no text
+        raise ValueError(f"from_config: {shown_path(path)!r} cannot be read: {error}") from None
+
+
+def _section(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return _object(sections.get(name, {}), name)
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"from_config: {where} is {shown(value)}; an object is needed.")
+    return dict(value)
+
+
+class Key:
+    """A key of a component: its default, and what values it takes.
+
+    ``only`` restricts it to the default, because of ``reason``.
+    """
+
+    def __init__(self, default: Any, least: float | None = None, below: float = math.inf, *, only: str | None = None):
+        self.default, self.least, self.below, self.only = default, least, below, only
+
+    def read(self, value: Any, where: str) -> Any:
+        """``value``, converted; raises ``ValueError`` if it is of another kind or out of range."""
+        default = self.default
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                raise ValueError(f"from_config: {where} is {shown(value)}; true or false is needed.")
+        elif isinstance(default, (int, float)):
+            whole = isinstance(default, int)
+            if not is_number(value) or (whole and value != int(value)):
+                kind = "an integer" if whole else "a number"
+                raise ValueError(f"from_config: {where} is {shown(value)}; {kind} is needed.")
+            value = int(value) if whole else float(value)
+            if (self.least is not None and value < self.least) or value >= self.below:
+                limit = f" and less than {self.below}" if self.below < math.inf else ""
+                raise ValueError(f"from_config: {where} is {shown(value)}; at least {self.least}{limit} is needed.")
+        elif isinstance(default, str) and not isinstance(value, str):
+            raise ValueError(f"from_config: {where} is {shown(value)}; a string is needed.")
+        same = value.lower() == default.lower() if isinstance(default, str) else value == default
+        if self.only is not None and not same:
+            raise ValueError(f"from_config: {where} is {shown(value)}, which has no counterpart here: {self.only}.")
+        return value
+
+
+def _read(where: str, given: dict[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Values of all ``keys``, given or default."""
+    _known(where, given, ("otype", *keys))
+    return {k: key.read(given[k], f"{where}.{k}") if k in given else key.default for k, key in keys.items()}
+
+
+def _known(where: str, given: Mapping[str, Any], accepted: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in accepted:
+            raise ValueError(f"from_config: {where} has the unknown key {shown(name)}{_nearest(name, accepted)}")
+
+
+def _choice(where: str, value: Any, table: Mapping[str, Any], refused: Mapping[str, str]) -> tuple[str, Any]:
+    """The entry of ``table`` with the name ``value``, in any case, and its name as written there."""
+    if not isinstance(value, str):
+        raise ValueError(f"from_config: {where} is {shown(value)}; a string is needed.")
+    for name, entry in table.items():
+        if name.lower() == value.lower():
+            return name, entry
+    for name, reason in refused.items():
+        if name.lower() == value.lower():
+            raise ValueError(f"from_config: {where} is {shown(value)}, which has no counterpart here: {reason}.")
+    raise ValueError(f"from_config: {where} is {shown(value)}, which is unknown{_nearest(value, tuple(table))}")
+
+
+def _nearest(name: Any, accepted: tuple[str, ...]) -> str:
+    lower = {a.lower(): a for a in accepted}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1)
+    known = ", ".join(accepted)
+    return f"; did you mean {lower[close[0]]!r}? Known are {known}." if close else f"; known are {known}."
+
+
+# ---- Encodings ----------------------------------------------------------------------------------------------
+
+_DIMS = {"n_dims_to_encode": Key(0, 0), "dims_to_encode_begin": Key(0, 0)}
+_GRID = {
+    "type": Key("Hash"),
+    "n_levels": Key(16, 1),
+    "n_features_per_level": Key(2, 1),
+    "log2_hashmap_size": Key(19, 0, 32),
+    "base_resolution": Key(16, 1),
+    "per_level_scale": Key(2.0, 1),
+    "interpolation": Key("Linear"),
+    "stochastic_interpolation": Key(False, only="interpolation is exact"),
+    "fixed_point_pos": Key(False, only="positions are floating point numbers"),
+    "hash": Key("CoherentPrime", only="there is one hash function"),
+}
+_STORAGE = {"Hash": "hash", "Tiled": "tiled", "Dense": "dense"}
+_INTERPOLATION = {"Linear": "linear", "Nearest": "nearest", "Smoothstep": "smoothstep"}
+_REDUCTION = {"Concatenation": "concatenation", "Sum": "sum", "Product": "product"}
+_FREQUENCIES = {"n_frequencies": Key(12, 1)}
+
+#: Encodings by their name there: (class in coopnet.nn, keys with tiny-cuda-nn's defaults).
+ENCODINGS: dict[str, tuple[str, dict[str, Key]]] = {
+    "Composite": ("Composite", {"nested": Key([]), "reduction": Key("Concatenation")}),
+    "Frequency": ("Frequency", _FREQUENCIES),
+    "Grid": ("Grid", _GRID),
+    "HashGrid": ("Grid", _GRID),
+    "TiledGrid": ("Grid", _GRID | {"type": Key("Tiled")}),
+    "DenseGrid": ("Grid", _GRID | {"type": Key("Dense")}),
+    "Identity": ("Identity", {"scale": Key(1.0), "offset": Key(0.0)}),
+    "OneBlob": ("OneBlob", {"n_bins": Key(16, 1)}),
+    "SphericalHarmonics": ("SphericalHarmonics", {"degree": Key(4, 1)}),
+    "TriangleWave": ("TriangleWave", _FREQUENCIES),
+    "NRC": ("Composite", {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}),
+    "OneBlobFrequency": ("Composite", {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}),
+}
+_NO_ENCODINGS = {"Empty": "an encoding without features cannot feed a network"}
+
+
+def _encoding_type(given: Mapping[str, Any], where: str) -> tuple[str, str, dict[str, Key]]:
+    """Name of an encoding there, its class here, its keys."""
+    name, (cls, keys) = _choice(f"{where}.otype", given.get("otype", "OneBlob"), ENCODINGS, _NO_ENCODINGS)
+    return name, cls, keys
+
+
+def _encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
+    name, cls, keys = _encoding_type(given, where)
+    values = _read(where, given, keys)
+    if name in ("NRC", "OneBlobFrequency"):
+        wave = {"otype": "TriangleWave", "n_frequencies": values["n_frequencies"], "n_dims_to_encode": 3}
+        blob = {"otype": "OneBlob", "n_bins": values["n_bins"], "n_dims_to_encode": 5}
+        values = {"nested": [wave, blob, {"otype": "Identity"}], "reduction": "Concatenation"}
+    if cls == "Composite":
+        return _composite(values, where, n_in)
+    if cls == "Grid":
+        return _grid(given, values, where, n_in)
+    if cls == "Identity" and values == {"scale": 1.0, "offset": 0.0}:
+        return nn.Identity()
+    if cls == "SphericalHarmonics" and n_in != 3:
+        raise ValueError(f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
+    return _make(cls, where, **values)
+
+
+def _grid(given: dict[str, Any], values: dict[str, Any], where: str, n_in: int) -> Any:
+    options = {k: values[k] for k in ("n_levels", "n_features_per_level", "base_resolution", "per_level_scale")}
+    storage = _choice(f"{where}.type", values["type"], _STORAGE, {})[1]
+    interpolation = _choice(f"{where}.interpolation", values["interpolation"], _INTERPOLATION, {})[1]
+    if storage == "dense" and "per_level_scale" not in given:
+        # tiny-cuda-nn's default makes the finest level 256 wide
+        ratio = 256 / options["base_resolution"]
+        options["per_level_scale"] = (
+            max(1.0, ratio ** (1 / (options["n_levels"] - 1))) if options["n_levels"] > 1 else 2.0
+        )
+    options |= {"in_features": n_in, "hashmap_size": 2 ** values["log2_hashmap_size"]}
+    if hasattr(nn, "Grid"):
+        return _make("Grid", where, storage=storage, interpolation=interpolation, **options)
+    if (storage, interpolation) == ("hash", "linear"):
+        return _make("HashGrid", where, **options)
+    raise ValueError(
+        f"from_config: {where} is a {storage} grid with {interpolation} interpolation, but this version of coopnet has "
+        f"hash grids with linear interpolation only."
+    )
+
+
+def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
+    reduction = _choice(f"{where}.reduction", values["reduction"], _REDUCTION, {})[1]
+    parts = values["nested"]
+    if not isinstance(parts, (list, tuple)) or not parts:
+        raise ValueError(f"from_config: {where}.nested is {shown(parts)}; a list of encodings is needed.")
+    objects = [_object(part, f"{where}.nested[{i}]") for i, part in enumerate(parts)]
+    for i, part in enumerate(objects):
+        # before anything is concluded from the absence of a key: it may be misspelled
+        inner = f"{where}.nested[{i}]"
+        _known(inner, part, ("otype", *_DIMS, *_encoding_type(part, inner)[2]))
+    ranges, end, left = [], 0, n_in - sum(_dims(o, where, i).get("n_dims_to_encode", 0) for i, o in enumerate(objects))
+    open_ones = [i for i, o in enumerate(objects) if "n_dims_to_encode" not in o]
+    placed = any("dims_to_encode_begin" in o for o in objects)
+    if len(open_ones) > 1 or (open_ones and placed):
+        raise ValueError(
+            f"from_config: {where}.nested{open_ones} have no n_dims_to_encode; one encoding may leave it out, and none "
+            f"beside dims_to_encode_begin."
+        )
+    if left < 0 and not placed:
+        raise ValueError(f"from_config: {where}.nested encode {n_in - left} coordinates, but there are {n_in}.")
+    for i, part in enumerate(objects):
+        dims = _dims(part, where, i)
+        begin, n = dims.get("dims_to_encode_begin", end), dims.get("n_dims_to_encode", left)
+        if begin + n > n_in:
+            raise ValueError(f"from_config: {where}.nested[{i}] encodes up to coordinate {begin + n} of {n_in}.")
+        ranges.append((begin, n))
+        end = begin + n
+    nested = [
+        _encoding({k: v for k, v in part.items() if k not in _DIMS}, f"{where}.nested[{i}]", n)
+        for i, (part, (_, n)) in enumerate(zip(objects, ranges, strict=True))
+        if n > 0
+    ]
+    used = [r for r in ranges if r[1] > 0]
+    if len(nested) == 1 and used[0] == (0, n_in):
+        return nested[0]
+    return _make(
+        "Composite",
+        where,
+        nested=nested,
+        n_dims_to_encode=[n for _, n in used],
+        dims_to_encode_begin=[b for b, _ in used] if placed else None,
+        reduction=reduction,
+        in_features=n_in,
+    )
+
+
+def _dims(part: dict[str, Any], where: str, i: int) -> dict[str, int]:
+    return {k: key.read(part[k], f"{where}.nested[{i}].{k}") for k, key in _DIMS.items() if k in part}
+
+
+def _make(cls: str, where: str, **arguments: Any) -> Any:
+    """A layer of ``coopnet.nn``, if this version has it and the arguments."""
+    found = getattr(nn, cls, None)
+    lacking = [] if found is None else sorted(set(arguments) - set(inspect.signature(found).parameters))
+    if found is None or lacking:
+        what = f"the layer {cls}" if found is None else f"{', '.join(lacking)} of the layer {cls}"
+        raise ValueError(f"from_config: {where} needs {what}, which this version of coopnet does not have.")
+    try:
+        return found(**arguments)
+    except ValueError as error:
+        raise ValueError(f"from_config: {where}: {error}") from None
+
+
+# ---- Networks, losses ---------------------------------------------------------------------------------------
+
+_MLP = {
+    "activation": Key("ReLU"),
+    "output_activation": Key("None"),
+    "n_neurons": Key(128, 1, MAX_FEATURES + 1),
+    "n_hidden_layers": Key(5, 0, 2**10),  # one kernel holds all of them
+}
+#: Networks by their name there; the value says whether only certain widths are allowed.
+NETWORKS = {"FullyFusedMLP": True, "MegakernelMLP": True, "CutlassMLP": False, "MLP": False}
+#: Activations by their name there. Its Softplus and Squareplus have a sharpness of 10 (``K_ACT``).
+ACTIVATIONS: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "ReLU": nn.ReLU,
+    "LeakyReLU": nn.LeakyReLU,
+    "SiLU": nn.SiLU,
+    "Exponential": nn.Exp,
+    "Sine": nn.Sine,
+    "Sigmoid": nn.Sigmoid,
+    "Squareplus": lambda: nn.Squareplus(10.0),
+    "Softplus": lambda: nn.Softplus(10.0),
+    "Tanh": nn.Tanh,
+}
+
+
+def _network(given: dict[str, Any], n_out: int) -> Any:
+    name, fused = _choice("network.otype", given.get("otype", "MLP"), NETWORKS, {})
+    values = _read("network", given, _MLP)
+    width, depth = values["n_neurons"], values["n_hidden_layers"]
+    if fused and (width not in (16, 32, 64, 128) or depth < 1):
+        raise ValueError(
+            f"from_config: network has n_neurons {width} and n_hidden_layers {depth}; {name} has 16, 32, 64 or 128 "
+            f"neurons and a hidden layer. Use CutlassMLP for others."
+        )
+    hidden, output = (
+        _choice(f"network.{k}", values[k], ACTIVATIONS, {})[1]() for k in ("activation", "output_activation")
+    )
+    sine = isinstance(hidden, nn.Sine)
+    net = nn.MLP(-1, n_out, width, depth, hidden, output, init="siren" if sine else "xavier_uniform")
+    if sine:
+        net.layers[0].gain = 30.0  # sin(x) instead of sin(30 x): the first layer has the frequency
+    return net
+
+
+#: Losses by their name there.
+LOSSES = {
+    "L1": "l1",
+    "L2": "l2",
+    "RelativeL1": "relative_l1",
+    "RelativeL2": "relative_l2",
+    "RelativeL2Luminance": "relative_l2_luminance",
+    "MAPE": "mape",
+    "SMAPE": "smape",
+    "CrossEntropy": "cross_entropy",
+    "Variance": "variance",
+}
+
+
+def _loss(given: dict[str, Any], n_out: int) -> str:
+    name, loss = _choice("loss.otype", given.get("otype", "RelativeL2"), LOSSES, {})
+    _read("loss", given, {})
+    if loss == "relative_l2_luminance" and n_out not in (3, 6):
+        raise ValueError(f"from_config: loss.otype is {name!r}, which needs 3 or 6 outputs, not {n_out}.")
+    return loss
+
+
+# ---- Optimizers ---------------------------------------------------------------------------------------------
+
+_ALL = "every parameter has the same learning rate and is trained"
+#: Optimizers by their name there: their keys with tiny-cuda-nn's defaults.
+OPTIMIZERS: dict[str, dict[str, Key]] = {
+    "Adam": {
+        "learning_rate": Key(1e-3, 0),
+        "beta1": Key(0.9, 0, 1),
+        "beta2": Key(0.999, 0, 1),
+        "epsilon": Key(1e-8, 1e-18),  # its square must not vanish in single precision
+        "l2_reg": Key(1e-8, 0),
+        "relative_decay": Key(0.0, 0),
+        "absolute_decay": Key(0.0, 0),
+        "adabound": Key(False, only="Adam's step sizes are not bounded"),
+        "clipping_magnitude": Key(0.0, only="weights are not clipped"),
+        "gradient_clipping_magnitude": Key(0.0, only="gradients are not clipped"),
+        "non_matrix_learning_rate_factor": Key(1.0, only=_ALL),
+        "non_matrix_l2_reg": Key(0.0, only="only matrices are regularized"),
+        "optimize_matrix_params": Key(True, only=_ALL),
+        "optimize_non_matrix_params": Key(True, only=_ALL),
+        "skip_zero_grad_non_matrix_params": Key(True),
+    },
+    "SGD": {"learning_rate": Key(1e-3, 0), "l2_reg": Key(1e-8, 0)},
+    "ExponentialDecay": {
+        "decay_base": Key(0.1, 0),
+        "decay_start": Key(10000, 0),
+        "decay_end": Key(10000000, 0),
+        "decay_interval": Key(10000, 1),
+        "nested": Key({}),
+    },
+    "EMA": {"decay": Key(0.99, 0, 1), "full_precision": Key(False), "nested": Key({})},
+    "Batched": {"batch_size_multiplier": Key(16, 1, 2**32), "nested": Key({})},
+    "Lookahead": {"alpha": Key(0.5, 0), "n_steps": Key(16, 1, 2**32), "nested": Key({})},
+}
+_NO_OPTIMIZERS = {
+    "Average": "the parameters of so many steps would have to be kept; EMA is the nearest",
+    "Composite": "all parameters have one optimizer",
+    "Novograd": "it is not implemented; Adam is the nearest",
+    "Shampoo": "it is not implemented; drjit.opt.Muon is the nearest",
+}
+
+
+#: Wrappers that mean something else around one of these than inside it, or nothing.
+_NOT_AROUND = {
+    "EMA": ("Lookahead", "the average would be of its slow weights, which the field does not have"),
+    "Batched": ("EMA", "the average is taken at every step; put EMA around Batched"),
+    "Lookahead": ("Batched", "steps are counted where parameters move; put Batched around Lookahead"),
+}
+
+
+def _optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Optimizer], Any, float | None]:
+    """(factory, learning rate, decay of the moving average)"""
+    wrappers: dict[str, dict[str, Any]] = {}  # from the outside in
+    while True:
+        name, keys = _choice(f"{where}.otype", given.get("otype", "Adam"), OPTIMIZERS, _NO_OPTIMIZERS)
+        values = _read(where, given, keys)
+        if "nested" not in keys:
+            break
+        if name in wrappers:
+            raise ValueError(f"from_config: {where} is a second {name} around one optimizer; one is possible.")
+        for outer in wrappers:
+            inner, reason = _NOT_AROUND.get(outer, ("", ""))
+            if name == inner:
+                raise ValueError(
+                    f"from_config: {where} is {name} inside {outer}, which has no counterpart here: {reason}."
+                )
+        wrappers[name] = values
+        where += ".nested"
+        given = _object(values["nested"], where)
+    lr = values["learning_rate"]
+    options = {"l2_reg": values["l2_reg"]}
+    if "Batched" in wrappers:
+        options["accumulate"] = wrappers["Batched"]["batch_size_multiplier"]
+    if "Lookahead" in wrappers:
+        options |= {"lookahead": wrappers["Lookahead"]["n_steps"], "alpha": wrappers["Lookahead"]["alpha"]}
+    if name == "SGD":
+        factory: Callable[[], Optimizer] = lambda: SGD(lr, **options)  # noqa: E731
+    else:
+        options |= {k: values[k] for k in ("epsilon", "relative_decay", "absolute_decay")}
+        factory = lambda: Adam(lr, beta_1=values["beta1"], beta_2=values["beta2"], **options)  # noqa: E731
+    ema = wrappers["EMA"]["decay"] if "EMA" in wrappers else None
+    if "ExponentialDecay" not in wrappers:
+        return factory, lr, ema
+    decay = wrappers["ExponentialDecay"]
+    every = decay["decay_interval"]
+    rate = exponential(lr, decay["decay_base"], every, decay["decay_start"] - every, decay["decay_end"])
+    order = list(wrappers)
+    if "Batched" in order and order.index("Batched") < order.index("ExponentialDecay"):
+        n = options["accumulate"]
+        return factory, lambda step: rate(step // n), ema  # it counts the moves of its own optimizer
+    return factory, rate, ema

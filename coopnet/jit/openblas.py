@@ -1,0 +1,51 @@
+"""The threads of the OpenBLAS inside NumPy's wheels, told by ``ctypes`` how many to be."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import glob
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+
+def available() -> bool:
+    """Can NumPy's BLAS be told to use one thread?"""
+    return _controls() is not None
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Keeps BLAS to one thread: its own spin while they wait, as Dr.Jit's do, and slow each other down."""
+    controls = _controls()
+    if controls is None:
+        yield
+        return
+    get, set_ = controls
+    before = get()
+    set_(1)
+    try:
+        yield
+    finally:
+        set_(before)
+
+
+@functools.lru_cache(maxsize=1)
+def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """Functions that read and set the number of threads."""
+    folder = os.path.dirname(np.__file__)
+    for path in glob.glob(os.path.join(folder, "..", "numpy.libs", "*openblas*")) + glob.glob(
+        os.path.join(folder, ".dylibs", "*openblas*")
+    ):
+        with contextlib.suppress(OSError):
+            library = ctypes.CDLL(path)
+            for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):
+                with contextlib.suppress(AttributeError):
+                    return (
+                        getattr(library, f"{prefix}openblas_get_num_threads{suffix}"),
+                        getattr(library, f"{prefix}openblas_set_num_threads{suffix}"),
+                    )
+    return None

@@ -1,0 +1,68 @@
+"""How kernels of several wide vectors stay within a GPU's registers.
+
+A vector of n components takes up to n registers of a thread, and what does not fit waits in memory, which costs more
+than the arithmetic (``docs/derivatives.md`` has figures). Two things decide what fits, the order of a kernel's
+operations and the registers that a thread may use, and both can be asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from . import views
+
+#: Components in use at a time that fit into a thread's usual share of the registers.
+SHARE = 128
+#: Components in use at a time beyond which not even all registers suffice.
+ALL = 256
+#: Length of a vector beyond which Dr.Jit 1.5 gives threads all registers (``maxRegisterCount``) unasked.
+LONG = 64
+
+
+def in_order(backend: dr.JitBackend) -> None:
+    """Have what was traced before this computed before what is traced after it.
+
+    By itself Dr.Jit goes depth first, output after output: the value at every layer before the first tangent at the
+    first layer, and all of them stay in use until the last tangent is done.
+    """
+    dr.detail.new_scope(backend)
+
+
+def with_room(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any]:
+    """The components ``parts`` of a vector, in a kernel whose threads have registers for ``used`` components at a time.
+
+    Threads that may use all registers are fewer at a time, so that is asked for only where it pays. Dr.Jit does it for
+    kernels that multiply a vector longer than :data:`LONG`, as it finds while it collects what to compile. So this adds
+    such a product, of the memory behind one of ``views``, and selects it under a condition that never holds. The
+    compiler sees that, unlike Dr.Jit, and leaves the product out.
+    """
+    parts = list(parts)
+    if dr.backend_v(parts[0]) != dr.JitBackend.CUDA or used <= SHARE or not views:
+        return parts
+    if max(max(view.shape) for view in views) > LONG:
+        return parts
+    for i, v in enumerate(parts):
+        if dr.detach(v).state != dr.VarState.Literal:  # from a constant, Dr.Jit would see, too
+            parts[i] = _request(v, views[0])
+            break
+    return parts
+
+
+def _request(value: Any, view: Any) -> Any:
+    """``value``, and a product longer than :data:`LONG` that Dr.Jit sees on the way to it."""
+    with dr.suspend_grad():
+        seen, size = dr.detach(value), LONG + 8
+        product, *_ = drnn.matvec(_reshaped(view, 8, size), drnn.CoopVec([seen] * size))
+        never = dr.uint32_array_t(type(value))(seen < 1) == 2
+    return dr.select(never, product, value)
+
+
+def _reshaped(view: Any, rows: int, columns: int) -> Any:
+    """A view of the same memory as a matrix of another shape, whether it is as large or not: nobody reads it."""
+    plain = {"layout": "row_major", "transpose": False, "offset": 0}
+    shape = {"shape": (rows, columns), "stride": columns, "size": rows * columns}
+    return views.changed(view, buffer=dr.detach(view.buffer), **plain, **shape)

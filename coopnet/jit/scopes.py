@@ -1,0 +1,58 @@
+"""Is something being traced symbolically, frozen, or called? Asked here and nowhere else."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import Any
+
+import drjit as dr
+
+#: ``jit_var_self(JitBackend, uint32_t *, uint32_t *)`` as libdrjit-core exports it.
+_SYMBOL = "_Z12jit_var_self10JitBackendPjS0_"
+
+
+def symbolic() -> bool:
+    """Is a loop, conditional or call being traced symbolically, so that nothing can be evaluated here?"""
+    return bool(dr.flag(dr.JitFlag.SymbolicScope))
+
+
+def frozen() -> bool:
+    """Is a ``dr.freeze``d function being recorded?"""
+    return bool(dr.flag(dr.JitFlag.FreezingScope))
+
+
+def recording() -> bool:
+    """Is either, so that nothing can be read or written?"""
+    return symbolic() or frozen()
+
+
+@functools.lru_cache(maxsize=1)
+def _var_self() -> Any:
+    # Dr.Jit notes the instance a virtual call is being traced for, but its Python bindings do not show it.
+    try:
+        lib = ctypes.CDLL(os.path.join(os.path.dirname(dr.__file__), "libdrjit-core.so"))
+        return getattr(lib, _SYMBOL)
+    except (OSError, AttributeError):
+        return None
+
+
+def inside_call(tp: type) -> bool:
+    """Is a virtual call being traced on the backend of the Dr.Jit type ``tp``?
+
+    Raises ``RuntimeError`` in loops, conditionals and calls where Dr.Jit cannot be asked (its library has no such
+    function by that name): taken for a loop, all callees would number their lanes from 0 and share their masks.
+    """
+    query = _var_self()
+    if query is None:
+        if not symbolic():
+            return False  # calls are traced within such a scope
+        raise RuntimeError(
+            "inside_call: this build of Dr.Jit does not tell a virtual call from a loop: its library lacks "
+            f"{_SYMBOL}. Evaluate networks with dropout or weight gradients outside symbolic loops and calls, or "
+            "install drjit 1.5.0 from PyPI for Linux."
+        )
+    value, index = ctypes.c_uint32(0), ctypes.c_uint32(0)
+    query(ctypes.c_int(int(dr.backend_v(tp).value)), ctypes.byref(value), ctypes.byref(index))
+    return value.value != 0

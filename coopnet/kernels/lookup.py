@@ -1,0 +1,157 @@
+"""Rows of a table, looked up by index, and the gradient of the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+
+from ..engine.modes import is_deterministic
+from ..jit.deferred import outside
+from ..jit.scopes import frozen, inside_call, symbolic
+from .segment_sum import nested_type, sum_rows, sum_rows_fixed
+
+
+class Table:
+    """Holds trained rows, a tensor ``(count, width)``, where an ``Unpacked`` can find them."""
+
+    DRJIT_STRUCT = {"data": dr.ArrayBase}
+
+    def __init__(self, data: Any = None):
+        self.data = data
+
+
+def lookup(data: Any, index: Any, active: Any, leaf: type, exact: bool) -> list:
+    """Rows ``index`` of the tensor ``data`` as a list of ``data.shape[1]`` arrays of type ``leaf``.
+
+    Only the rows read are converted. The gradient of the table is summed in single precision (double for double
+    tables) and rounded once.
+
+    Args:
+        data: floating point tensor ``(count, width)``.
+        index: ``UInt32``, all below ``count`` where ``active``.
+        active: rows read; the others are zero.
+        exact: sum the gradient in a fixed order, where arrays can be evaluated, instead of with atomics?
+
+    Raises:
+        RuntimeError: within ``deterministic()`` inside a symbolic loop, conditional or call, where the order is not
+            fixed; in the backward pass of half-precision tables in calls, or if ``dr.backward`` is called in the scope
+            itself: those would add up in half precision.
+    """
+    flat = data.array
+    if not dr.grad_enabled(flat):
+        return _read(flat, data.shape[1], index, active, leaf)
+    if not symbolic():
+        settings = _Settings(data.shape, leaf, exact or is_deterministic())
+        return dr.custom(_RowsOp, settings, flat, index, active)
+    if is_deterministic():
+        raise RuntimeError(
+            "deterministic: the gradient of an embedding inside a symbolic loop or call accumulates with atomics, in "
+            "no fixed order; look rows up outside, or run the loop in evaluated mode."
+        )
+    if not dr.is_half_v(flat):
+        return _read(flat, data.shape[1], index, active, leaf)
+    if inside_call(leaf):
+        rows = _read(flat, data.shape[1], index, active, type(flat))
+        return [leaf(v) for v in dr.custom(_NoHalfSums, rows)]
+    _ = flat * 1  # as for networks: without it, forward mode would not know that the scope depends on the table
+    settings = _Settings(data.shape, leaf, False, flat)
+    return dr.custom(_ScopeRowsOp, settings, flat, index, active, outside(flat).buffer)
+
+
+def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
+    rows = dr.gather(nested_type(type(flat)), flat, index, active, shape=(width, dr.width(index)))
+    return [leaf(v) for v in rows]
+
+
+class _Settings:
+    """Keeps Dr.Jit from taking these apart as arguments."""
+
+    def __init__(self, shape: tuple[int, int], leaf: type, exact: bool, origin: Any = None):
+        self.shape, self.leaf, self.exact, self.origin = shape, leaf, exact, origin
+
+
+class _RowsOp(dr.CustomOp):
+    """Looks rows up; backward, sums their gradients by row."""
+
+    def eval(self, settings: _Settings, data: Any, index: Any, active: Any) -> list:  # type: ignore[override]
+        self.settings, self.table, self.index, self.active = settings, type(data), index, active
+        return _read(data, settings.shape[1], index, active, settings.leaf)
+
+    def forward(self) -> None:
+        self.set_grad_out(
+            _read(self.grad_in("data"), self.settings.shape[1], self.index, self.active, self.settings.leaf)
+        )
+
+    def backward(self) -> None:
+        count, width = self.settings.shape
+        double = dr.type_v(self.table) == dr.VarType.Float64
+        wide = dr.float64_array_t(self.table) if double else dr.float32_array_t(self.table)
+        dy = [wide(v) for v in self.grad_out()]
+        if self.settings.exact:
+            # The permutation of a sort on the GPU does not survive being replayed: Dr.Jit 1.5 crashes.
+            replayed = frozen() and dr.backend_v(wide) == dr.JitBackend.CUDA
+            sums = (sum_rows_fixed if replayed else sum_rows)(dy, dr.select(self.active, self.index, count), count)
+        else:
+            sums = dr.zeros(wide, count * width)
+            dr.scatter_reduce(dr.ReduceOp.Add, sums, nested_type(wide)(dy), self.index, self.active)
+        self.set_grad_in("data", self.table(sums))
+
+    def name(self) -> str:
+        return "coopnet: rows"
+
+
+class _ScopeRowsOp(_RowsOp):
+    """The same for a half-precision table inside a symbolic loop or conditional.
+
+    Gradients are added up in single precision beside it, and rounded when the scope is left; ``later`` is the
+    :class:`Deferred` twin of the table.
+    """
+
+    def eval(self, settings: _Settings, data: Any, index: Any, active: Any, later: Any) -> list:  # type: ignore[override]
+        return super().eval(settings, data, index, active)
+
+    def backward(self) -> None:
+        deferred = outside(self.settings.origin)
+        if not deferred.waits():
+            _refuse()
+        sums = deferred.once("rows", lambda: _ScopeSums(self.settings.origin))
+        sums.add([sums.single(v) for v in self.grad_out()], self.index, self.active)
+
+
+class _ScopeSums:
+    """Sums of rows that grow while a scope is traced, in single precision."""
+
+    def __init__(self, table: Any):
+        self.table, self.single = type(table), dr.float32_array_t(type(table))
+        self.sums = dr.opaque(self.single, 0, (dr.width(table),))
+
+    def add(self, rows: list, index: Any, active: Any) -> None:
+        dr.scatter_reduce(dr.ReduceOp.Add, self.sums, nested_type(self.single)(rows), index, active)
+
+    def sum(self) -> Any:
+        return self.table(self.sums)
+
+
+class _NoHalfSums(dr.CustomOp):
+    """Passes rows through, but not their gradients."""
+
+    def eval(self, rows: list) -> list:  # type: ignore[override]
+        return rows
+
+    def forward(self) -> None:
+        self.set_grad_out(self.grad_in("rows"))
+
+    def backward(self) -> None:
+        _refuse()
+
+    def name(self) -> str:
+        return "coopnet: rows of a half-precision table"
+
+
+def _refuse() -> None:
+    raise RuntimeError(
+        "Embedding: inside a symbolic call, or by dr.backward() inside a symbolic loop or conditional, the gradient of "
+        "a half-precision table would add up in half precision, whose sums stall; give precision='single', look rows "
+        "up outside, or differentiate outside the loop."
+    )

@@ -1,0 +1,150 @@
+"""Sums of rows by index, in an order that depends on nothing but the indices.
+
+Rows are sorted by index (a stable radix sort), which makes each sum one contiguous segment. The sorted rows are cut
+into blocks of fixed size; one thread walks a block, so that a segment of any length is shared fairly. Segments inside a
+block are complete and written; the first and the last of each block may go on in its neighbours, so they are handed on
+as rows, two per block, to the next and much smaller pass. Sizes depend on the number of rows only, which lets
+``dr.freeze`` record all of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import drjit as dr
+
+from ..jit.half import largest
+
+#: Rows that one thread adds up, by backend: GPUs need more threads.
+_BLOCK = {dr.JitBackend.LLVM: 64, dr.JitBackend.CUDA: 32}
+#: Bits of a pass of the radix sort; GPUs keep the buckets in shared memory.
+_RADIX = {dr.JitBackend.LLVM: 11, dr.JitBackend.CUDA: 8}
+#: Most entries of a row that one thread holds.
+_GROUP = 8
+
+
+def nested_type(leaf: type) -> Any:
+    """The nested ``ArrayXf``, ``ArrayXf16`` or ``ArrayXf64`` of the 1D array type ``leaf``."""
+    suffix = {dr.VarType.Float16: "f16", dr.VarType.Float32: "f", dr.VarType.Float64: "f64"}[dr.type_v(leaf)]
+    return getattr(sys.modules[leaf.__module__], "ArrayX" + suffix)
+
+
+def sort(index: Any, bound: int) -> tuple[Any, Any]:
+    """``(sorted, order)`` of the ``UInt32`` array ``index``, whose entries are at most ``bound``; stable.
+
+    ``dr.argsort`` does the same in passes over all 32 bits; ids seldom need more than half of them.
+    """
+    n, order, shift = dr.width(index), dr.arange(type(index), dr.width(index)), 0
+    while n > 1 and shift < bound.bit_length():
+        bits = min(_RADIX[dr.backend_v(index)], bound.bit_length() - shift)
+        digit = (index >> shift) & ((1 << bits) - 1)
+        dr.eval(digit, index, order)
+        moved = dr.detail.block_mkperm(digit, n, 1 << bits)  # type: ignore[attr-defined]
+        index, order = dr.gather(type(index), index, moved), dr.gather(type(index), order, moved)
+        shift += bits
+    dr.eval(index, order)
+    return index, order
+
+
+def sum_rows(rows: Any, index: Any, count: int) -> Any:
+    """Row ``r`` of the result is the sum of the ``rows`` whose index is ``r``; rows without any are exactly zero.
+
+    Args:
+        rows: a list of ``width`` arrays, float32 or float64, one entry per row.
+        index: ``UInt32``, as wide; rows with the index ``count`` are left out.
+        count: number of sums.
+
+    Returns:
+        A flat array of ``count * width`` entries. Bitwise the same whenever rows and indices are.
+    """
+    leaf, width = type(rows[0]), len(rows)
+    nested = nested_type(leaf)
+    n = dr.width(index)
+    block = _BLOCK[dr.backend_v(leaf)]
+    index, order = sort(index, count)
+    place = dr.empty(type(index), n)
+    dr.scatter(place, dr.arange(type(index), n), order, mode=dr.ReduceMode.Permute)
+    dr.eval(place)
+    flat = dr.empty(leaf, n * width)
+    # rows go to their place as they are computed: twice as fast as fetching them from all over memory later
+    dr.scatter(flat, nested(rows), place, mode=dr.ReduceMode.Permute)
+    dr.eval(flat)
+    sums = dr.zeros(leaf, count * width)
+    while n > block:
+        flat, index = _pass(flat, nested, width, index, count, block, sums)
+        n = dr.width(index)
+    _pass(flat, nested, width, index, count, n, sums)
+    dr.eval(sums)
+    return sums
+
+
+def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: int, sums: Any) -> Any:
+    """Write the segments that are complete to ``sums``; return those that go on as ``(rows, index)``."""
+    uint32, n = type(index), dr.width(index)
+    blocks = -(-n // block)
+    last = blocks == 1  # every segment is complete
+    size = min(_GROUP, width & -width)  # consecutive entries: one packet
+    groups = width // size
+    thread = dr.arange(uint32, blocks * groups)
+    b, g = (thread // groups, thread % groups) if groups > 1 else (thread, uint32(0))
+    end = dr.minimum((b + 1) * block, n)
+    open_ends = dr.empty(type(flat), 0 if last else 2 * blocks * width)
+
+    def write(target: Any, values: Any, row: Any, active: Any) -> None:
+        dr.scatter(target, values, row * groups + g, active, mode=dr.ReduceMode.Permute)
+
+    def step(i: Any, current: Any, inside: Any, head: Any, total: Any) -> tuple:
+        following = dr.gather(uint32, index, i)
+        new = following != current
+        write(sums, total, current, new & inside & (current < count))
+        row = dr.gather(nested, flat, i * groups + g, shape=(size, blocks * groups))
+        head = dr.select(inside, head, total)
+        return i + 1, following, inside | new, head, dr.select(new, row, total + row)
+
+    first = dr.gather(uint32, index, b * block)
+    zero = dr.zeros(nested, (size, blocks * groups))
+    _, current, inside, head, total = dr.while_loop(
+        (b * block, uint32(first), dr.full(dr.mask_t(uint32), last, blocks * groups), nested(zero), nested(zero)),
+        lambda i, *_: i < end,
+        step,
+        labels=("i", "current", "inside", "head", "total"),
+    )
+    if last:
+        write(sums, total, current, current < count)
+        return None
+    # one segment may fill the block: it is the head, and nothing follows
+    write(open_ends, dr.select(inside, head, total), 2 * b, True)
+    write(open_ends, dr.select(inside, total, zero), 2 * b + 1, True)
+    ids = dr.empty(uint32, 2 * blocks)
+    for k, value in enumerate((first, current)):
+        dr.scatter(ids, value, 2 * b + k, g == 0, mode=dr.ReduceMode.Permute)
+    dr.eval(open_ends, ids, sums)
+    return open_ends, ids
+
+
+def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
+    r"""The same as :func:`sum_rows`, in fixed point: as 64-bit integers, which add up to the same in any order.
+
+    Rounds to a common unit, chosen from the largest entry so that no sum can overflow: about :math:`62 -
+    \log_2(\mathrm{rows})` bits below it are kept, however small a row is against the others. Needs twice the memory and
+    atomics, and evaluates nothing in between that ``dr.freeze`` could not replay.
+    """
+    leaf, width = type(rows[0]), len(rows)
+    int64, uint32 = dr.int64_array_t(leaf), type(index)
+    finite = [dr.isfinite(v) for v in rows]
+    most = dr.max(largest([dr.select(f, dr.abs(v), 0) for f, v in zip(finite, rows, strict=True)]))
+    # floor() makes the scale a power of two, by which dividing is exact; the bounds keep it finite
+    exponent = dr.clip(dr.floor(61 - dr.log2(most) - dr.log2(leaf(dr.opaque_width(index)))), -120, 120)
+    scale = dr.select(most > 0, dr.exp2(exponent), 1)
+    dr.eval(scale)
+    sums, broken = dr.zeros(int64, count * width), dr.zeros(uint32, count * width)
+    inside = index < count
+    for k in range(width):
+        place = index * width + k
+        value = dr.select(finite[k], rows[k] * scale, 0)
+        dr.scatter_reduce(dr.ReduceOp.Add, sums, int64(dr.round(value)), place, inside)
+        dr.scatter_reduce(dr.ReduceOp.Max, broken, uint32(1), place, inside & ~finite[k])
+    dr.eval(sums, broken)
+    # an infinity or NaN must not vanish: the loss scaler looks for it
+    return dr.select(broken == 0, leaf(sums) / scale, dr.nan)

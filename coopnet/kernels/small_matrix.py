@@ -1,0 +1,70 @@
+r"""Products :math:`B x` of a small trained matrix and coordinates, in single precision on every backend.
+
+A gradient entry :math:`dB_{jk} = \sum_n dy_{jn} x_{kn}` is one sum over all samples. Left to automatic
+differentiation, each would be a kernel of its own; here all entries of a column are the rows of one tensor, summed at
+once, in the same order in every run.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import drjit as dr
+
+from ..jit.scopes import symbolic
+
+
+def project(matrix: Any, coordinates: list) -> list:
+    """The components of ``B x``, where ``matrix`` holds the rows of ``B`` side by side.
+
+    Inside symbolic loops and calls the gradient of ``matrix`` is accumulated by atomics instead.
+    """
+    if not dr.grad_enabled(matrix) or symbolic():
+        return _product(matrix, coordinates)
+    return dr.custom(_Project, matrix, coordinates)
+
+
+def _entries(matrix: Any, columns: int) -> list[list]:
+    index = dr.uint32_array_t(type(matrix))
+    rows = dr.width(matrix) // columns
+    return [[dr.gather(type(matrix), matrix, index(j * columns + k)) for k in range(columns)] for j in range(rows)]
+
+
+def _product(matrix: Any, coordinates: list) -> list:
+    result = []
+    for row in _entries(matrix, len(coordinates)):
+        y = row[0] * coordinates[0]
+        for b, x in zip(row[1:], coordinates[1:], strict=True):
+            y = dr.fma(b, x, y)
+        result.append(y)
+    return result
+
+
+class _Project(dr.CustomOp):
+    def eval(self, matrix: Any, coordinates: list) -> list:  # type: ignore[override]
+        self.matrix, self.coordinates = matrix, coordinates
+        return _product(matrix, coordinates)
+
+    def forward(self) -> None:
+        dx = _product(self.matrix, self.grad_in("coordinates"))
+        db = _product(self.grad_in("matrix"), self.coordinates)
+        self.set_grad_out([a + b for a, b in zip(dx, db, strict=True)])
+
+    def backward(self) -> None:
+        dy = self.grad_out()
+        rows = _entries(self.matrix, len(self.coordinates))
+        dx = [sum(row[k] * d for row, d in zip(rows, dy, strict=True)) for k in range(len(self.coordinates))]
+        self.set_grad_in("coordinates", dx)
+        leaf = type(dy[0])
+        module = sys.modules[leaf.__module__]
+        n, k = len(dy), len(self.coordinates)
+        lane = dr.arange(dr.uint32_array_t(leaf), n)
+        gradient = dr.zeros(leaf, n * k)
+        for i, x in enumerate(self.coordinates):
+            column = dr.sum(module.TensorXf(module.ArrayXf([d * x for d in dy])), axis=1)
+            dr.scatter(gradient, column.array, lane * k + i, mode=dr.ReduceMode.Permute)
+        self.set_grad_in("matrix", gradient)
+
+    def name(self) -> str:
+        return "coopnet: projection"

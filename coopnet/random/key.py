@@ -1,0 +1,155 @@
+"""Key: who is drawing a random number, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ..checks import shown, whole
+from ..jit.scopes import inside_call
+
+
+@dataclass(eq=False)
+class Key:
+    """Names one random draw: which experiment (``seed``), which sample (``index``), which moment (``step``).
+
+    A key holds no state. The same key gives the same mask everywhere: on every backend, at every batch size, in
+    every kernel, forward and backward. Draw again at another time with :meth:`fold_in`. It is a Dr.Jit PyTree and
+    passes through ``dr.while_loop``, ``dr.if_stmt``, ``dr.switch`` and ``dr.freeze``. New values of ``seed`` or
+    ``step`` never compile a kernel; inside ``dr.freeze`` pass them as opaque Dr.Jit values (``dr.opaque(UInt32,
+    i)``), since Dr.Jit records a frozen function anew for every new Python int.
+
+    Args:
+        seed: int in [0, 2^64) or a Dr.Jit ``UInt64`` of width 1; narrower unsigned types are widened.
+        index: the identity of each sample (a pixel, ray or path number): a Dr.Jit ``UInt32`` (or ``UInt8``), a NumPy
+            array of integers, or an int shared by all samples. ``None`` is the lane number ``arange(UInt32, width)``,
+            which does not exist inside virtual calls (``dr.switch``, ``dr.dispatch``, methods of instance arrays):
+            there it is an error, and an index must be passed.
+        step: int in [0, 2^32) or a Dr.Jit ``UInt32`` (or ``UInt8``); time, such as the training step or bounce number.
+
+    Raises:
+        TypeError: a value that is no integer of these kinds.
+        ValueError: an int out of range, or ``index=None`` inside a virtual call.
+
+    >>> key = cn.Key(seed=7, step=3)
+    >>> pixels = cn.Key(7, index=UInt32([12, 13, 40]))
+    """
+
+    seed: Any
+    index: Any = None
+    step: Any = 0
+
+    def __post_init__(self) -> None:
+        self.seed = check_word(self.seed, "seed", 64)
+        self.step = check_word(self.step, "step", 32)
+        if self.index is not None:
+            self.index = check_word(self.index, "index", 32)
+
+    def fold_in(self, step: Any) -> Key:
+        """The key of another time: same seed and samples, ``step`` replaced (int or ``UInt32``).
+
+        Dr.Jit wants the variables of a loop to keep their types: where the key itself is one, start from a ``UInt32``
+        step. Raises as :class:`Key`.
+
+        >>> later = key.fold_in(4)
+        """
+        return Key(self.seed, self.index, step)
+
+    def traced(self, uint32: type) -> Key:
+        """This key with seed and step as Dr.Jit values of ``uint32``'s backend.
+
+        Python ints become opaque values rather than literals, so that they are kernel parameters and a new seed
+        finds the old kernel. Idempotent; networks call it once so that their layers share the parameters.
+        """
+        return Key(
+            _traced(self.seed, dr.uint64_array_t(uint32)),
+            _traced(self.index, uint32),
+            _traced(self.step, uint32),
+        )
+
+    def words(self, uint32: type, width: int) -> tuple[Any, Any, tuple[Any, Any]]:
+        """``(index, step, (seed_low, seed_high))`` as Dr.Jit ``uint32`` values, for samples of a given width."""
+        k = self.traced(uint32)
+        index = k.index
+        if index is None:
+            if inside_call(uint32):
+                raise ValueError(
+                    "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where lanes "
+                    "have no number; pass the identity of each sample in: Key(seed, index=UInt32(...))."
+                )
+            index = dr.arange(uint32, width)
+        # a seed is as wide as the samples inside evaluated calls, which sort their arguments by callee
+        for name, value in (("seed", k.seed), ("index", index), ("step", k.step)):
+            if dr.width(value) == 0 or (width > 1 and dr.width(value) not in (1, width)):
+                raise ValueError(f"Key: {name} has {dr.width(value)} entries, but the input has {width} samples.")
+        return index, k.step, (uint32(k.seed), uint32(k.seed >> 32))
+
+    def words_numpy(self, width: int) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """:meth:`words` as NumPy ``uint32`` arrays of shape ``(1,)`` or ``(width,)``."""
+        seed = np.atleast_1d(np.asarray(_host(self.seed), np.uint64))
+        if len(seed) not in (1, width):
+            raise ValueError(f"Key: seed has {len(seed)} entries, but the input has {width} samples.")
+        index = np.arange(width) if self.index is None else np.atleast_1d(np.asarray(_host(self.index)))
+        if len(index) not in (1, width):
+            raise ValueError(f"Key: index has {len(index)} entries, but the input has {width} samples.")
+        step = np.atleast_1d(np.asarray(_host(self.step), np.uint32))
+        if len(step) not in (1, width):
+            raise ValueError(f"Key: step has {len(step)} entries, but the input has {width} samples.")
+        low, high = (seed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (seed >> np.uint64(32)).astype(np.uint32)
+        return index.astype(np.uint32), step, (low, high)
+
+
+_DRJIT = {32: dr.VarType.UInt32, 64: dr.VarType.UInt64}
+#: Unsigned types whose values are all values of the wider ones.
+_UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
+
+
+def check_word(value: Any, name: str, bits: int) -> Any:
+    """``value`` as an int in [0, 2^bits), a Dr.Jit array of that type, or an error."""
+    if isinstance(value, dr.ArrayBase):
+        found = dr.type_v(value)
+        flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
+        if flat and found == _DRJIT[bits]:
+            return value
+        if not flat or _UNSIGNED.get(found, 64) > bits or found not in _UNSIGNED:
+            raise TypeError(
+                f"Key: {name} is a Dr.Jit {type(value).__name__}; a UInt{bits} is needed: UInt{bits}({name})."
+            )
+        return (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
+    if isinstance(value, np.ndarray) and name == "index":
+        if value.ndim != 1 or value.dtype.kind not in "iu":
+            raise TypeError(
+                f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}; 1D integers are needed."
+            )
+        if value.size == 0 or int(value.min()) < 0 or int(value.max()) >= 1 << 32:
+            raise ValueError("Key: a NumPy index must be non-empty with entries in [0, 2^32).")
+        return value.astype(np.uint32)
+    number = whole(value)
+    if number is None:
+        raise TypeError(
+            f"Key: {name} is {shown(value)} of type {type(value).__name__}; an int in [0, 2^{bits}) or a Dr.Jit "
+            f"UInt{bits} is needed."
+        )
+    if not 0 <= number < 1 << bits:
+        raise ValueError(f"Key: {name} is {shown(number)}; an int in [0, 2^{bits}) is needed.")
+    return number
+
+
+def _traced(value: Any, tp: type) -> Any:
+    if value is None or type(value) is tp:
+        return value
+    if isinstance(value, dr.ArrayBase):
+        if dr.backend_v(value) != dr.backend_v(tp):
+            raise TypeError(
+                f"Key: holds a {type(value).__module__}.{type(value).__name__}, but the input lives on the "
+                f"{dr.backend_v(tp).name} backend."
+            )
+        return tp(value)
+    return tp(value) if isinstance(value, np.ndarray) else dr.opaque(tp, value)
+
+
+def _host(value: Any) -> Any:
+    return value.numpy() if isinstance(value, dr.ArrayBase) else value

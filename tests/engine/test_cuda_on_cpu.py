@@ -1,0 +1,658 @@
+"""What coopnet does on CUDA alone, with types of the CPU: packed layouts, sums of biases, padding, warnings.
+
+The CPU's packed matrices are rows one after the other. Where CUDA's are permutations, the layouts are made up here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+from support.cuda_on_cpu import Drjit, as_cuda
+
+import coopnet as cn
+from coopnet import backend as backends
+from coopnet import field, reference
+from coopnet.engine import Affine, Fork, banks, jets, modes, spill
+from coopnet.engine import evaluate as dispatch
+from coopnet.engine import ops as stages
+from coopnet.jit import layout, registers
+from coopnet.jit.unpacked import Constant
+from coopnet.nn import embedding, encodings, linear, parameters
+from coopnet.nn import module as module_of_layers
+from coopnet.random import digits as modulation
+
+dropout = importlib.import_module("coopnet.random.dropout")
+
+pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="made for the CPU's layouts")
+
+
+@pytest.fixture(scope="module")
+def llvm():
+    return backends.namespace("llvm")
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+# ---- Layouts -----------------------------------------------------------------------------------------------
+
+
+def hardware(places, size):
+    """A ``drjit.nn.pack`` that puts entry ``i`` of a matrix at ``places[i]`` of ``size`` numbers (nowhere if -1)."""
+
+    def pack(tensor, layout):
+        assert layout == "training"
+        buffer = np.zeros(size + 3, np.float32)
+        for value, place in zip(tensor.numpy().ravel(), places, strict=True):
+            if place >= 0:
+                buffer[place + 2] = value
+        view = drnn.MatrixView()
+        view.buffer, view.offset, view.size = dr.array_t(tensor)(buffer), 2, size
+        return view
+
+    return pack
+
+
+def find_places(monkeypatch, tensor, shape, pack):
+    monkeypatch.setattr(layout.drnn, "pack", pack)
+    layout._places.cache_clear()
+    try:
+        return layout._places(tensor, shape)
+    finally:
+        layout._places.cache_clear()
+        monkeypatch.undo()
+
+
+def test_places_of_rows(llvm):
+    for tensor in (llvm.TensorXf, llvm.TensorXf16):
+        for shape in ((3, 5), (1, 4), (4, 1)):
+            np.testing.assert_array_equal(layout._places(tensor, shape), np.arange(shape[0] * shape[1]))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (1, 7), (7, 1), (1, 1)])
+def test_places_of_a_permutation_with_gaps(monkeypatch, llvm, shape):
+    entries = shape[0] * shape[1]
+    places = np.random.default_rng(1).permutation(entries + 9)[:entries]
+    found = find_places(monkeypatch, llvm.TensorXf16, shape, hardware(places, entries + 9))
+    assert found.dtype == np.uint32
+    np.testing.assert_array_equal(found, places)
+
+
+def test_no_permutation_is_no_layout(monkeypatch, llvm):
+    """Entries that are missing, that meet in one place, or that are there twice."""
+    tensor, shape = llvm.TensorXf16, (2, 3)
+    assert find_places(monkeypatch, tensor, shape, hardware([0, 1, 2, 3, 4, -1], 6)) is None
+    assert find_places(monkeypatch, tensor, shape, hardware([0, 1, 2, 3, 4, 4], 6)) is None
+
+    def pack(tensor, layout):
+        view = hardware([0, 1, 2, 3, 4, lost], 7)(tensor, layout)
+        view.buffer[2 + 6] = view.buffer[2]  # entry 0 is there once more
+        return view
+
+    lost = -1
+    assert find_places(monkeypatch, tensor, shape, pack) is None  # as many places as entries, and yet
+    lost = 5
+    assert find_places(monkeypatch, tensor, shape, pack) is None
+
+
+def test_no_layout_beyond_what_half_precision_can_number(llvm):
+    for tensor in (llvm.TensorXf16, llvm.TensorXf):
+        for shape in ((2047, 1), (2, 2047)):
+            np.testing.assert_array_equal(layout._places(tensor, shape), np.arange(shape[0] * shape[1]))
+        for shape in ((2048, 1), (1, 2048), (0, 3), (3, 0)):
+            assert layout._places(tensor, shape) is None
+            assert cn.engine.Layout.find(tensor, shape, False) is None
+    assert cn.engine.Layout.find(llvm.TensorXf16, (2048, 3), True) is None
+
+
+def test_layout_of_a_bias(monkeypatch, llvm):
+    """The bias is accumulated in column 0 of a matrix with 16 columns."""
+    found = cn.engine.Layout.find(llvm.TensorXf16, (5, 3), True)
+    np.testing.assert_array_equal(found.places.numpy(), np.arange(15))
+    np.testing.assert_array_equal(found.bias_places.numpy(), 16 * np.arange(5))
+    assert found.bias.shape == (5, 16) and found.bias.size == 80
+    without = cn.engine.Layout.find(llvm.TensorXf16, (5, 3), False)
+    assert without.bias is None and without.bias_places is None
+    np.testing.assert_array_equal(without.places.numpy(), np.arange(15))
+    real = layout._places
+    monkeypatch.setattr(layout, "_places", lambda tensor, shape: None if shape[1] == 16 else real(tensor, shape))
+    assert cn.engine.Layout.find(llvm.TensorXf16, (5, 3), True) is None
+
+
+def test_a_half_precision_layer_on_cuda_looks_for_its_layout(llvm):
+    def known(module, tensor, **options):
+        with as_cuda(linear):
+            return cn.Linear(3, 5, **options).alloc(tensor).layout.value
+
+    assert known(linear, llvm.TensorXf) is None
+    assert known(linear, llvm.TensorXf16, bias=False).bias is None
+    assert known(linear, llvm.TensorXf16).bias.shape == (5, 16)
+    assert cn.Linear(3, 5).alloc(llvm.TensorXf16).layout.value is None
+
+
+# ---- Gradients by known layouts ----------------------------------------------------------------------------
+
+
+def network(llvm, bias=True, permute=None, depth=2, dropout=0.0):
+    """An MLP 3 -> 8 -> ... -> 2 whose layers have layouts, packed; its weights and biases; its linear layers."""
+    net = cn.MLP(3, 2, width=8, depth=depth, activation="tanh", bias=bias, dropout=dropout).alloc(llvm.TensorXf, 3)
+    layers = [m for m in net.layers if isinstance(m, cn.Linear)]
+    weights, biases = [m.weights.numpy().astype(np.float64) for m in layers], None
+    for i, layer in enumerate(layers):
+        found = cn.engine.Layout.find(llvm.TensorXf, layer.weights.shape, bias)
+        if permute is not None:
+            found.places = llvm.UInt32(permute(i, dr.width(found.places)))
+        layer.layout = Constant(found)
+    if bias:
+        biases = [numbers(m.config[1], seed=9 + i) for i, m in enumerate(layers)]
+        for layer, b in zip(layers, biases, strict=True):
+            layer.bias = llvm.TensorXf(b)
+    net = drnn.pack(net, layout="training")
+    return net, weights, biases, [m for m in net.layers if isinstance(m, cn.Linear)]
+
+
+def differentiate(llvm, net, x, dy, path, key=None):
+    buffer = net["weights"]
+    dr.disable_grad(buffer)
+    dr.enable_grad(buffer)
+    with cn.gradient_path(path):
+        y = net(drnn.CoopVec([llvm.Float(v) for v in x]), key)
+        dr.backward(sum(a * llvm.Float(d) for a, d in zip(y, dy, strict=True)))
+    return dr.grad(buffer).numpy()
+
+
+def close(got, expected, factor=1.0):
+    for g, e in zip(got, expected, strict=True):
+        assert np.abs(g - e).max() <= factor * 2e-5 * np.abs(e).max()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_spilled_gradients_go_where_the_layout_says(llvm, bias):
+    orders = {}
+
+    def permute(i, n):
+        orders[i] = np.random.default_rng(i).permutation(n)
+        return orders[i]
+
+    net, weights, biases, layers = network(llvm, bias, permute)
+    x, dy = numbers(3, 500), numbers(2, 500, seed=1) / 500
+    got = differentiate(llvm, net, x, dy, "spill")
+    _, _, dw, db = reference.mlp_vjp(weights, x, dy, "tanh", biases=biases)
+    for i, layer in enumerate(layers):
+        view = layer.weights
+        entries = got[view.offset : view.offset + view.size][orders[i]]
+        close([entries], [dw[i].ravel()])
+        if bias:
+            close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]])
+
+
+@pytest.mark.parametrize("samples", [700, 5000])  # one bank, and several
+def test_banks_accumulate_biases_as_matrices(llvm, samples):
+    net, weights, biases, layers = network(llvm)
+    x, dy = numbers(3, samples), numbers(2, samples, seed=1) / samples
+    assert (banks.banks_for(samples) > 1) == (samples > 1024)
+    got = differentiate(llvm, net, x, dy, "banks")
+    _, _, dw, db = reference.mlp_vjp(weights, x, dy, "tanh", biases=biases)
+    for i, layer in enumerate(layers):
+        view = layer.weights
+        close([got[view.offset : view.offset + view.size]], [dw[i].ravel()])
+        close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]])
+
+
+def test_the_matrices_of_biases_lie_behind_all_others(llvm):
+    net, _, _, layers = network(llvm)
+    affine = [linear.stage(m) for m in layers]
+    buffer = net["weights"]
+    found = banks._Banks(buffer, [*affine, affine[0]], 3)  # a layer that is there twice has one sum
+    end = -(-dr.width(buffer) // 64) * 64
+    first, second, third = (16 * m.config[1] for m in layers)
+    expected, place = {}, end
+    for m, size in zip(layers, (first, second, third), strict=True):
+        place = -(-place // 64) * 64
+        expected[m.bias.offset] = place
+        place += size
+    assert {offset: at for offset, (_, at) in found.biased.items()} == expected
+    assert len(found.banks) == 3 and {dr.width(b) for b in found.banks} == {place}
+    for k in range(3):
+        sides = list(found.sides(affine, k))
+        assert [stage for stage, _ in sides] == affine
+        for stage, view in sides:
+            assert view.offset == expected[stage.bias.offset] and view.buffer is found.banks[k]
+            assert view.shape == (stage.weights.shape[0], 16)
+
+
+def scattered(llvm):
+    """A stage whose matrix and bias lie in a buffer of 30 numbers with gaps: at 4, ..., 9 in another order, and at 12,
+    14, 16; the positions of its entries."""
+    buffer = dr.zeros(llvm.Float, 30)
+    views = []
+    for offset, shape, stride in ((4, (3, 2), 2), (12, (3, 1), 2)):
+        view = drnn.MatrixView()
+        view.buffer, view.offset, view.shape, view.stride, view.size = buffer, offset, shape, stride, shape[0] * stride
+        views.append(view)
+    found = cn.engine.Layout.find(llvm.TensorXf, (3, 2), True)
+    found.places = llvm.UInt32([5, 3, 1, 0, 2, 4])
+    return buffer, Affine(*views, found), [9, 7, 5, 4, 6, 8], [12, 14, 16]
+
+
+def test_sums_of_spilled_products_go_where_views_say(llvm):
+    buffer, stage, of_matrix, of_bias = scattered(llvm)
+    sums = spill._Sums()
+    sums.entries = [(stage, llvm.TensorXf(np.arange(1, 10, dtype=np.float32).reshape(3, 3)))]  # the last column: bias
+    expected = np.zeros(30)
+    expected[of_matrix], expected[of_bias] = [1, 2, 4, 5, 7, 8], [3, 6, 9]
+    np.testing.assert_array_equal(sums.gradient(buffer).numpy(), expected)
+    np.testing.assert_array_equal(sums.gradient(dr.zeros(llvm.Float, 30)).numpy(), 0)  # another's
+
+
+def test_sums_of_banks_go_where_views_say(llvm):
+    buffer, stage, _, of_bias = scattered(llvm)
+    found = banks._Banks(buffer, [stage], 2)
+    values = numbers(2, dr.width(found.banks[0]))
+    for bank, value in zip(found.banks, values, strict=True):
+        np.testing.assert_array_equal(dr.grad(bank).numpy(), 0)
+        dr.set_grad(bank, llvm.Float(value))
+    expected = values.sum(axis=0)
+    expected[of_bias] = expected[64 + 16 * np.arange(3)]
+    np.testing.assert_allclose(found.sum().numpy(), expected[:30], rtol=1e-6)
+
+
+def test_biases_without_a_layout_and_of_other_buffers_stay_in_theirs(llvm):
+    net, _, _, layers = network(llvm)
+    other, _, _, others = network(llvm)
+    plain = [Affine(m.weights, m.bias) for m in layers]
+    found = banks._Banks(net["weights"], [*plain, *map(linear.stage, others)], 2)
+    assert found.biased == {} and dr.width(found.banks[0]) == dr.width(net["weights"])
+    assert list(found.sides(plain, 0)) == []
+    # a bias at the same place of another buffer is not ours
+    mine = banks._Banks(net["weights"], list(map(linear.stage, layers)), 1)
+    assert len(list(mine.sides(list(map(linear.stage, layers)), 0))) == 3
+    assert list(mine.sides(list(map(linear.stage, others)), 0)) == []
+    assert other["weights"] is not net["weights"]
+
+
+def test_biases_in_a_symbolic_loop(llvm):
+    """The banks are summed behind the loop, the matrices of biases among them."""
+    net, weights, biases, layers = network(llvm, dropout=0.2)
+    x, dy = numbers(3, 700), numbers(2, 700, seed=1) / 700
+    buffer, steps = net["weights"], 2
+    dr.enable_grad(buffer)
+
+    def body(i, total):
+        y = net(drnn.CoopVec([llvm.Float(v) * 1 for v in x]), cn.Key(7, step=i))
+        return i + 1, total + sum(a * llvm.Float(d) for a, d in zip(y, dy, strict=True))
+
+    with cn.gradient_path("banks"):
+        state = (llvm.UInt32(0), dr.zeros(llvm.Float, 700))
+        total = dr.while_loop(state, lambda i, t: i < steps, body, mode="symbolic", max_iterations=-1)[1]
+        dr.backward(total)
+    got = dr.grad(buffer).numpy()
+    dw, db = 0, 0
+    for step in range(steps):
+        drop = reference.MLPDropout(0.2, seed=7, step=step)
+        _, _, w, b = reference.mlp_vjp(weights, x, dy, "tanh", biases=biases, dropout=drop)
+        dw, db = (
+            [p + q for p, q in zip(w, dw or [0] * 3, strict=True)],
+            [p + q for p, q in zip(b, db or [0] * 3, strict=True)],
+        )
+    for i, layer in enumerate(layers):
+        view = layer.weights
+        close([got[view.offset : view.offset + view.size]], [dw[i].ravel()])
+        close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]])
+
+
+def test_parameters_by_name_in_a_hardware_layout(llvm):
+    """set_matrix() writes where the layout says; without one, it is looked up; wide ones are refused."""
+    order = np.random.default_rng(0).permutation(24)
+    net, *_ = network(llvm, False, lambda i, n: order if n == 24 else np.arange(n))
+    layer = net.layers[0]
+    layer.weights.offset += 20  # as in a buffer that begins with something else
+    view = layer.weights
+    assert view.shape == (8, 3) and view.layout == "training"
+    with as_cuda(parameters):
+        np.testing.assert_array_equal(parameters.places(layer, "weights").numpy(), view.offset + order)
+        layer.layout = Constant()
+        np.testing.assert_array_equal(parameters.places(layer, "weights").numpy(), view.offset + np.arange(24))
+    wide = drnn.pack(cn.Linear(2, 2048, bias=False).alloc(llvm.TensorXf16), layout="training")
+    with as_cuda(parameters), pytest.raises(RuntimeError, match="layout of a 2048 x 2 matrix is not known"):
+        parameters.places(wide, "weights")
+
+
+# ---- Backends that meet ------------------------------------------------------------------------------------
+
+
+def test_what_lives_elsewhere_is_refused(llvm):
+    """Half precision stands for another backend than the rest."""
+
+    def backend_v(value):
+        leaf = dr.leaf_t(value if isinstance(value, type) else type(value))
+        return dr.JitBackend.CUDA if leaf is llvm.Float16 else dr.JitBackend.LLVM
+
+    layer = cn.Linear(2, 3).alloc(llvm.TensorXf)
+    grid = cn.Grid(2, n_levels=1).alloc(llvm.TensorXf)
+    table = cn.Embedding(4, 2).alloc(llvm.TensorXf16)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (linear, embedding, encodings, module_of_layers):
+            patch.setattr(module, "dr", Drjit(backend_v))
+        with pytest.raises(TypeError, match="Linear: the input lives on the CUDA backend and the weights on LLVM"):
+            linear.check_input(layer, 2, llvm.Float16)
+        with pytest.raises(TypeError, match="Grid: the input lives on the CUDA backend and the parameters on LLVM"):
+            grid._same_backend(llvm.Float16, llvm.Float)
+        with pytest.raises(TypeError, match="Embedding: the ids live on the LLVM backend and the table on CUDA"):
+            table(llvm.UInt32(1))
+        with pytest.raises(TypeError, match=r"'bias' lives on the LLVM backend, but the new value on CUDA"):
+            layer["bias"] = llvm.TensorXf16(np.zeros(3, np.float16))
+        linear.check_input(layer, 2, llvm.Float)
+        grid._same_backend(llvm.Float, llvm.Float)
+
+
+def test_a_backend_that_is_missing_is_said_first(llvm, monkeypatch):
+    def missing(what):
+        raise cn.BackendError(what)
+
+    monkeypatch.setattr(module_of_layers, "require", missing)
+    with pytest.raises(cn.BackendError, match="TensorXf"):
+        cn.Linear(2, 3).alloc(llvm.TensorXf)
+
+
+# ---- Padding -----------------------------------------------------------------------------------------------
+
+
+def padded(module, tensor, size=1):
+    """``module`` allocated as on CUDA: a matrix of one column gets another, of zeros."""
+    with as_cuda(linear):
+        return module.alloc(tensor, size)
+
+
+def test_a_single_column_is_padded(llvm):
+    layer = padded(cn.Linear(1, 4), llvm.TensorXf16)
+    plain = cn.Linear(1, 4).alloc(llvm.TensorXf16)
+    assert layer.weights.shape == (4, 2) and plain.weights.shape == (4, 1)
+    np.testing.assert_array_equal(layer.weights.numpy()[:, 1], 0)
+    np.testing.assert_array_equal(layer.weights.numpy()[:, :1], plain.weights.numpy())
+    assert layer.layout.value is not None and dr.width(layer.layout.value.places) == 8
+    assert padded(cn.Linear(2, 4), llvm.TensorXf16, 2).weights.shape == (4, 2)
+    x = llvm.TensorXf16(numbers(1, 5))
+    np.testing.assert_array_equal(layer(x).numpy(), plain(x).numpy())
+    assert parameters.logical_shape(layer, "weights") == (4, 1)
+    matrix, _ = linear.to_numpy(drnn.pack(layer, layout="training"))
+    np.testing.assert_array_equal(matrix, plain.weights.numpy())
+
+
+@pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
+def test_gradients_of_a_padded_layer(llvm, path):
+    net = padded(cn.MLP(1, 2, width=5, depth=1, activation="tanh", bias=True), llvm.TensorXf)
+    weights = [m.weights.numpy().astype(np.float64)[:, : m.config[0]] for m in net.layers if isinstance(m, cn.Linear)]
+    net = drnn.pack(net, layout="training")
+    layers = [m for m in net.layers if isinstance(m, cn.Linear)]
+    assert layers[0].weights.shape == (5, 2)
+    x, dy = numbers(1, 300), numbers(2, 300, seed=1) / 300
+    got = differentiate(llvm, net, x, dy, path)
+    _, _, dw, db = reference.mlp_vjp(weights, x, dy, "tanh", biases=[np.zeros(5), np.zeros(2)])
+    for layer, w, b in zip(layers, dw, db, strict=True):
+        view = layer.weights
+        entries = got[view.offset : view.offset + view.size].reshape(view.shape)
+        # zeros stay zeros: a column that learned would be a bias
+        np.testing.assert_array_equal(entries[:, layer.config[0] :], 0)
+        entries = entries[:, : layer.config[0]]
+        close([entries, got[layer.bias.offset : layer.bias.offset + len(b)]], [w, b])
+
+
+def test_a_siren_of_one_coordinate_is_padded(llvm):
+    net = padded(cn.SIREN(1, 2, width=6, depth=2), llvm.TensorXf16)
+    plain = cn.SIREN(1, 2, width=6, depth=2).alloc(llvm.TensorXf16)
+    assert net.layers[0].weights.shape == (6, 2)
+    np.testing.assert_array_equal(net.layers[0].weights.numpy()[:, 1], 0)
+    for a, b in zip(net.layers[::2], plain.layers[::2], strict=True):
+        np.testing.assert_array_equal(a.weights.numpy()[:, : a.config[0]], b.weights.numpy())
+        np.testing.assert_array_equal(a.bias.numpy(), b.bias.numpy())
+
+
+def test_a_siren_of_one_unit_stays_padded(llvm):
+    net = padded(cn.SIREN(1, 1, width=1, depth=1), llvm.TensorXf16)
+    assert [m.weights.shape for m in net.layers[::2]] == [(1, 2), (1, 2)]
+
+
+def test_a_checkpoint_is_padded_when_it_is_loaded(llvm, tmp_path):
+    pytest.importorskip("safetensors")
+    field = cn.NeuralField(None, cn.MLP(1, 2, width=4, depth=1, bias=True)).build("llvm", "half")
+    cn.save(tmp_path / "field.safetensors", field)
+    with as_cuda(linear):
+        loaded = cn.load(tmp_path / "field.safetensors", "llvm", "half")
+    assert loaded.network.layers[0].weights.shape == (4, 2)
+    x = [llvm.Float(np.linspace(-1, 1, 7)) + 1e-3]
+    np.testing.assert_array_equal(loaded(x).numpy(), field(x).numpy())
+    for name in ("layers.0.weights", "layers.0.bias", "layers.2.weights"):
+        np.testing.assert_array_equal(loaded.matrix(name), field.matrix(name))
+    cn.save(tmp_path / "again.safetensors", loaded)
+    again, before = (cn.io.read(tmp_path / f"{name}.safetensors").tensors for name in ("again", "field"))
+    assert again.keys() == before.keys()
+    for name, value in before.items():  # files know no padding
+        np.testing.assert_array_equal(again[name], value)
+
+
+# ---- Dropout -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 9, 16])
+def test_identity_matrix(llvm, n):
+    view = dropout.identity_matrix(llvm.Float16, n)
+    assert view.shape == (n, n) and view.stride % 8 == 0 and view.stride - n in range(8)
+    rows = view.buffer.numpy().reshape(-1, view.stride)
+    np.testing.assert_array_equal(rows[:, :n], np.eye(n))
+    np.testing.assert_array_equal(rows[:, n:], 0)
+    if n == view.stride:  # products on the CPU take rows to have no gaps
+        x = numbers(n, 6).astype(np.float16)
+        y = drnn.matvec(view, drnn.CoopVec([llvm.Float16(v) for v in x]))
+        np.testing.assert_array_equal(np.stack([v.numpy() for v in y]), x)
+
+
+def test_dropouts_of_one_width_share_an_identity(llvm):
+    def alloc(*layers, size):
+        with as_cuda(dropout):
+            net = cn.Sequential(*layers).alloc(llvm.TensorXf16, size)
+        return [m.identity.value for m in net.layers if isinstance(m, cn.Dropout)]
+
+    drop = cn.Dropout(0.5)
+    a, b, c = alloc(cn.Linear(3, 8), drop, cn.Linear(8, 8), drop, cn.Linear(8, 4), drop, size=3)
+    assert a.shape == (8, 8) and a is b and c.shape == (4, 4) and a.dtype == dr.VarType.Float16
+    limit = dropout.IDENTITY_WIDTH
+    assert alloc(drop, size=limit)[0].shape == (limit, limit)
+    assert alloc(drop, size=limit + 1) == [None]
+    assert alloc(drop, size=1)[0].shape == (1, 1)
+    assert alloc(cn.Dropout(0.0), size=8) == [None]
+    assert cn.Dropout(0.5).alloc(llvm.TensorXf16, 8).identity.value is None
+
+
+@pytest.mark.parametrize("identity", [False, True])
+def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
+    x = numbers(8, 40).astype(np.float16)
+    parts = [llvm.Float16(v) for v in x]
+    dr.enable_grad(parts)
+    view = dropout.identity_matrix(llvm.Float16, 8) if identity else None
+    key = cn.Key(5, step=2)
+    with as_cuda(modulation):
+        y = list(dropout.dropout(drnn.CoopVec(parts), 0.3, key, stream=4, identity=view))
+        dr.backward(sum(y))
+    expected = reference.dropout(x, 0.3, 5, None, 2, 4)
+    got = np.stack([v.numpy() for v in y])
+    assert got.dtype == np.float16
+    np.testing.assert_array_equal(got, expected)
+    kept = reference.dropout(np.ones_like(x), 0.3, 5, None, 2, 4)
+    np.testing.assert_array_equal(np.stack([dr.grad(v).numpy() for v in parts]), kept)
+
+
+def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
+    """Of those that a mask, its digits and the vector take; through the identity matrix, if there is one."""
+    asked = []
+    monkeypatch.setattr(modulation, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
+    x = drnn.CoopVec([llvm.Float16(v) for v in numbers(8, 3)])
+    view = dropout.identity_matrix(llvm.Float16, 8)
+    with as_cuda(modulation):
+        dropout.dropout(x, 0.3, cn.Key(5), identity=view)
+        dropout.dropout(x, 0.3, cn.Key(5))
+    assert asked == [([view], 24)]
+
+
+# ---- Registers, warnings -----------------------------------------------------------------------------------
+
+
+def shaped(*shapes):
+    """Affine stages of matrices that have a shape and nothing else."""
+
+    class View:
+        def __init__(self, shape):
+            self.shape = shape
+
+    return [Affine(View(shape)) for shape in shapes]
+
+
+def test_components_in_use_at_a_time():
+    a, b, c = shaped((8, 3), (16, 8), (2, 16))
+    assert stages.kept([a, b, c], 1) == (8 + 16) + 16  # what goes into the second and third, and the widest delta
+    assert stages.kept([a, b, c], 4) == 4 * 40
+    assert stages.kept([a, Fork([[b], []], "cat"), c], 1) == 40
+    assert stages.kept([a], 2) == 2 * 8
+    assert stages.kept([], 3) == 0
+    assert stages.widest([c, a]) == 16 and stages.widest([]) == 0
+    assert stages.matrices([a, Fork([[b], [c]], "sum")]) == [a.weights, b.weights, c.weights]
+
+
+def test_when_registers_are_asked_for(llvm, monkeypatch):
+    parts = [llvm.Float16(0), llvm.Float16(0.5) + dr.opaque(llvm.Float16, 0, 10), dr.opaque(llvm.Float16, 1, 10)]
+    view = drnn.view(dr.zeros(llvm.TensorXf16, (8, 8)))
+    long = drnn.view(dr.zeros(llvm.TensorXf16, (registers.LONG + 1, 8)))
+    fits = drnn.view(dr.zeros(llvm.TensorXf16, (8, registers.LONG)))
+
+    def changed(views, used):
+        with as_cuda(registers):
+            found = registers.with_room(parts, views, used)
+        return [a.index != b.index for a, b in zip(found, parts, strict=True)]
+
+    assert (registers.SHARE, registers.ALL) == (128, 256)
+    assert changed([view], registers.SHARE) == [False, False, False]
+    assert changed([], registers.SHARE + 1) == [False, False, False]
+    assert changed([view], 100) == [False, False, False]
+    assert changed([view], registers.SHARE + 1) == [False, True, False]  # not from a constant
+    assert changed([view, fits], registers.SHARE + 1) == [False, True, False]
+    assert changed([view, long], registers.SHARE + 1) == [False, False, False]  # Dr.Jit does it by itself
+    lengths, matvec = [], drnn.matvec
+    monkeypatch.setattr(drnn, "matvec", lambda view, x: lengths.append((view.shape, len(x))) or matvec(view, x))
+    changed([view], registers.SHARE + 1)
+    # longer than Dr.Jit's limit, and by as much as keeps rows of halves aligned to 16 bytes
+    assert lengths == [((8, registers.LONG + 8), registers.LONG + 8)] and registers.LONG == 64
+
+
+def test_directions_that_fit_into_registers():
+    jet = [[0] * 3] * 7  # a value and six directions
+
+    class Vector(list):
+        type = None
+
+    jet = [Vector(v) for v in jet]
+    with as_cuda(jets):
+        assert jets.directions(shaped((64, 3), (1, 64)), jet) == 3
+        assert jets.directions(shaped((128, 3), (1, 128)), jet) == 1
+        assert jets.directions(shaped((512, 3)), jet) == 1
+        assert jets.directions([], jet) == 256 // 3 - 1
+
+
+@pytest.mark.parametrize("precision", ["half", "single"])
+def test_sizes_of_numbers_in_the_explanation(monkeypatch, precision):
+    """Spilled vectors are in half precision on CUDA, in single precision on CPUs whatever the network's is."""
+    network = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build("llvm", precision)
+    asked = []
+    monkeypatch.setattr(field, "explain", lambda stages, *rest: asked.append(rest))
+    network.explain(100)
+    with as_cuda(field):
+        network.explain(200, False)
+    assert asked == [("llvm", 100, True, 4), ("cuda", 200, False, 2 if precision == "half" else 4)]
+
+
+def test_precisions_of_cuda(monkeypatch, llvm):
+    with pytest.raises(ValueError, match="f: precision is 'double'; accepted are"):
+        field.storage("llvm", "double", "f")
+    for precision, tensor, found in (
+        ("auto", llvm.TensorXf, "single"), ("single", llvm.TensorXf, "single"), ("half", llvm.TensorXf16, "half")
+    ):  # fmt: skip
+        assert field.storage("llvm", precision, "f") == (tensor, found)
+    monkeypatch.setattr(field, "require", lambda backend: "cuda")
+    monkeypatch.setattr(field, "namespace", lambda backend: llvm)
+    for precision in ("auto", "half"):
+        assert field.storage("cuda", precision, "f") == (llvm.TensorXf16, "half")
+    with pytest.raises(ValueError, match=r"^f: precision 'single' is not possible on CUDA.*; use 'half', or the LLVM"):
+        field.storage("cuda", "single", "f")
+
+
+def test_the_warning_of_sums_that_stall(monkeypatch):
+    def warned(samples, fresh=True):
+        if fresh:
+            monkeypatch.setattr(modes, "_warned", False)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            modes.warn_stall(samples)
+        return [str(w.message) for w in found if w.category is RuntimeWarning]
+
+    assert modes.WARN_BEYOND == 1 << 15  # at 2^16 samples half a percent can be lost already
+    assert warned(1) == warned(modes.WARN_BEYOND) == []
+    (message,) = warned(modes.WARN_BEYOND + 1)
+    assert f"over {modes.WARN_BEYOND + 1} samples" in message
+    assert warned(1 << 20, fresh=False) == []  # once is enough
+    assert warned(1) == []
+    assert len(warned(2 << 20, fresh=False)) == 1  # a batch that is no trouble doesn't use the warning up
+    (message,) = warned(None)
+    assert "virtual call" in message and "None" not in message
+
+
+def test_the_first_warning_of_a_process_is_not_held_back():
+    spec = importlib.util.spec_from_file_location("coopnet.engine.fresh_modes", modes.__file__)
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    with pytest.warns(RuntimeWarning, match="half precision"):
+        fresh.warn_stall(None)
+
+
+def test_a_backward_pass_within_a_loop_on_cuda_warns(llvm, monkeypatch):
+    """The one buffer has to do there; beyond some number of samples it says so."""
+    net, *_ = network(llvm, bias=False)
+    seen = []
+    monkeypatch.setattr(banks, "warn_stall", seen.append)
+
+    def run():
+        buffer = net["weights"]
+        dr.disable_grad(buffer)
+        dr.enable_grad(buffer)
+        x = llvm.Float(numbers(90))
+
+        def body(i):
+            with cn.gradient_path("banks"):
+                y = net(drnn.CoopVec([x * 1, x * 2, x * 3]))
+            dr.backward(next(iter(y)))
+            return (i + 1,)
+
+        dr.while_loop((llvm.UInt32(0),), lambda i: i < 2, body, mode="symbolic")
+        return dr.grad(buffer).numpy()
+
+    on_llvm = run()
+    assert seen == []
+    with as_cuda(banks):
+        on_cuda = run()
+    assert set(seen) == {90} and np.abs(on_llvm).max() > 0
+    np.testing.assert_allclose(on_cuda, on_llvm, rtol=1e-4, atol=1e-4)
+
+
+def test_unknown_layouts_cannot_be_spilled(llvm):
+    known, unknown = shaped((2, 2), (2, 2))
+    known.layout = object()
+    assert dispatch.can_spill([known]) and dispatch.can_spill([])
+    assert not dispatch.can_spill([known, unknown]) and not dispatch.can_spill([known, Fork([[unknown]], "sum")])
+    cuda = dr.JitBackend.CUDA
+    assert dispatch.choose([known], cuda, banks.SAMPLES)[0] == "banks"
+    assert dispatch.choose([known], cuda, banks.SAMPLES + 1)[0] == "spill"
+    assert dispatch.choose([known], cuda, 1 << 20, in_freeze=True)[0] == "banks"

@@ -1,0 +1,603 @@
+"""Every way to a weight gradient is right, whatever the batch size, and says when it cannot be."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import FrozenInstanceError
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet import reference
+from coopnet.engine import FUNCTIONS, Affine, banks, modes, operation, spill
+from coopnet.engine import evaluate as dispatch
+from coopnet.engine import ops as stages
+from coopnet.engine.explain import _size
+from coopnet.nn import linear
+from coopnet.nn.sequential import stages_of
+
+PATHS = ["auto", "spill", "banks", "builtin"]
+
+
+def network(ns, backend, n_in=3, n_out=2, width=16, depth=2, seed=0, **options):
+    """A packed network and its weights and biases in float64."""
+    tensor = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
+    net = cn.MLP(n_in, n_out, width=width, depth=depth, **options).alloc(tensor, n_in, dr.rng(seed))
+    linear = [layer for layer in net.layers if isinstance(layer, cn.Linear)]
+    weights = [layer.weights.numpy().astype(np.float64)[:, : layer.config[0]] for layer in linear]
+    biases = None
+    if linear[0].bias is not None:
+        for i, layer in enumerate(linear):
+            layer.bias = type(layer.bias)(np.linspace(-0.3, 0.4, layer.config[1]) * (i + 1))
+        biases = [layer.bias.numpy().astype(np.float64) for layer in linear]
+    return drnn.pack(net, layout="training"), weights, biases
+
+
+def gradients(net):
+    """Gradients of all layers' matrices and biases, from the packed buffer's."""
+    weights, biases = [], []
+    for layer in net.layers:
+        if isinstance(layer, cn.Linear):
+            grad = drnn.unpack(layer.weights.grad)
+            tensor = dr.tensor_t(type(layer.weights.buffer))
+            weights.append(tensor(grad).numpy().astype(np.float64)[:, : layer.config[0]])
+            if layer.bias is not None:
+                view = layer.bias.grad
+                biases.append(view.buffer.numpy()[view.offset : view.offset + view.shape[0]].astype(np.float64))
+    return weights, biases
+
+
+def differentiate(net, ns, backend, x, dy, key=None, path="auto", wants_x=True):
+    leaf = ns.Float16 if backend == "cuda" else ns.Float
+    xs = [leaf(ns.Float(v)) for v in x]
+    if wants_x:
+        dr.enable_grad(xs)
+    buffer = net["weights"]
+    dr.disable_grad(buffer)
+    dr.enable_grad(buffer)
+    with cn.gradient_path(path):
+        y = list(net(drnn.CoopVec(xs), key))
+        dr.backward(sum((ns.Float(a) * ns.Float(d) for a, d in zip(y, dy, strict=True)), ns.Float(0)))
+    weights, biases = gradients(net)
+    return weights, biases, np.stack([dr.grad(v).numpy() for v in xs]) if wants_x else None
+
+
+def agree(got, expected, backend, factor=1.0):
+    """Within a fraction of the largest entry; in half precision a few samples may lie on the other side of a kink."""
+    for g, e in zip(got, expected, strict=True):
+        scale = max(np.abs(e).max(), 1e-6)
+        if backend == "cuda" and e.size > 500:
+            assert np.mean(np.abs(g - e) > factor * 2e-2 * scale) < 0.01
+            continue
+        assert np.abs(g - e).max() <= factor * (5e-2 if backend == "cuda" else 2e-5) * scale
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_paths_agree_with_the_reference(ns, backend, path, bias):
+    rng = np.random.default_rng(3)
+    net, weights, biases = network(ns, backend, bias=bias, dropout=0.25)
+    x, dy = rng.random((3, 700)), rng.standard_normal((2, 700)) / 700
+    got = differentiate(net, ns, backend, x, dy, cn.Key(9, step=4), path)
+    _, dx, dw, db = reference.mlp_vjp(
+        weights, x, dy, "relu", biases=biases, dropout=reference.MLPDropout(0.25, seed=9, step=4)
+    )
+    agree(got[0], dw, backend)
+    agree([got[2]], [dx], backend)
+    if bias:
+        agree(got[1], db, backend)
+
+
+NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "squareplus", "gelu", "silu", "sine", "exp", "identity"]
+
+
+def test_what_is_known_of_activations():
+    """Formulas spare kernels the tape of Dr.Jit's derivatives: of a dropped-out output alone, and of the slope."""
+    masked = {name for name, f in FUNCTIONS.items() if f.masked_vjp is not None}
+    flat = {name for name, f in FUNCTIONS.items() if f.flat}
+    assert masked == {"relu", "sigmoid", "squareplus", "exp"}
+    assert flat == {"relu", "leaky_relu", "identity"}
+    assert {name for name, f in FUNCTIONS.items() if f.second is not None} == set(FUNCTIONS) - flat
+    with pytest.raises(FrozenInstanceError):
+        FUNCTIONS["identity"].flat = False
+    assert FUNCTIONS["identity"].array(2) == 2 and FUNCTIONS["identity"].array(2, 3, 1) == 7
+
+
+def test_dropout_is_differentiated_with_the_activation_before():
+    relu, tanh, mask = stages.Activation("relu"), stages.Activation("tanh"), stages.Mask(0.5, 16, 0)
+    assert stages._one_step([relu, mask], 1)
+    assert not stages._one_step([mask, relu], 0)  # nothing is before, least of all the last
+    assert not stages._one_step([tanh, mask], 1)
+    assert not stages._one_step([relu, mask, mask], 2)
+
+
+@pytest.mark.parametrize("body", [0, 1])
+@pytest.mark.parametrize("merge", ["sum", "concatenate"])
+def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
+    """The first matrix is visited, and then it is over, also in a fork."""
+    net, *_ = network(ns, backend, n_in=2, n_out=2, width=2, depth=0)
+    first = stages_of(net.layers)[0]
+    x = drnn.CoopVec(*[dr.ones(type(net["weights"]), 3)] * 2)
+    for before in ([], [stages.Activation("tanh")]):
+        for chain in ([first], [stages.Fork([[first], []][: 1 + body], merge)]):
+            for wanted in (False, True):
+                visited, run = [], [*before, *chain]
+                values = stages.trail(run, x, None)
+                dx = stages.backward(run, values, values[-1], None, wanted, lambda stage, *_: visited.append(stage))  # noqa: B023
+                assert visited == [first]
+                assert len(dx) == 2 if wanted else dx is None
+
+
+@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("name", NAMES)
+def test_activations_with_dropout(ns, backend, name, path):
+    """Activation and dropout in one step: the adjoint from the output alone equals the one from the mask."""
+    rng = np.random.default_rng(1)
+    net, weights, _ = network(ns, backend, width=8, activation=name, dropout=0.3)
+    x, dy = rng.uniform(-1, 1, (3, 300)), rng.standard_normal((2, 300)) / 300
+    got = differentiate(net, ns, backend, x, dy, cn.Key(1), path)
+    _, dx, dw, _ = reference.mlp_vjp(weights, x, dy, name, dropout=reference.MLPDropout(0.3, seed=1))
+    agree(got[0], dw, backend, 2)
+    agree([got[2]], [dx], backend, 2)
+
+
+@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("name", ["relu", "sigmoid"])
+def test_dropout_first_and_activation_last(ns, backend, name, path):
+    """Nothing comes before a first layer, and least of all the last."""
+    tensor, leaf = (ns.TensorXf16, ns.Float16) if backend == "cuda" else (ns.TensorXf, ns.Float)
+    last = {"relu": cn.ReLU(), "sigmoid": cn.Sigmoid()}[name]
+    net = cn.Sequential(cn.Dropout(0.4), cn.Linear(5, 3, bias=False), last).alloc(tensor, 5, dr.rng(2))
+    weights = net.layers[1].weights.numpy().astype(np.float64)
+    net = drnn.pack(net, layout="training")
+    dr.enable_grad(net["weights"])
+    rng = np.random.default_rng(0)
+    x, dy = rng.uniform(-1, 1, (5, 200)), rng.standard_normal((3, 200)) / 200
+    xs = [leaf(ns.Float(v)) for v in x]
+    dr.enable_grad(xs)
+    with cn.gradient_path(path):
+        y = list(net(drnn.CoopVec(xs), cn.Key(1)))
+        dr.backward(sum((ns.Float(a) * ns.Float(d) for a, d in zip(y, dy, strict=True)), ns.Float(0)))
+    dropped = reference.dropout(x, 0.4, 1, None, 0, 0)
+    z = weights @ dropped
+    slope = (z > 0) * 1.0 if name == "relu" else (s := 1 / (1 + np.exp(-z))) * (1 - s)
+    dx = reference.dropout(weights.T @ (dy * slope), 0.4, 1, None, 0, 0)
+    agree([np.stack([dr.grad(v).numpy() for v in xs])], [dx], backend)
+    tensor_of = dr.tensor_t(leaf)(drnn.unpack(net.layers[1].weights.grad)).numpy()
+    agree([tensor_of], [(dy * slope) @ dropped.T], backend)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 31, 8191, 8193, 30_001])
+@pytest.mark.parametrize("path", ["spill", "banks"])
+def test_batch_sizes(ns, backend, samples, path):
+    """Borders of chunks, pieces and banks; positive activations and gradients of one sign, so that sums grow."""
+    net, weights, biases = network(ns, backend, bias=True)
+    x = np.random.default_rng(0).random((3, samples))
+    dy = np.full((2, samples), 1 / 64)
+    got = differentiate(net, ns, backend, x, dy, None, path, wants_x=False)
+    _, _, dw, db = reference.mlp_vjp(weights, x, dy, "relu", biases=biases)
+    factor = 0.2 if backend == "cuda" else 2
+    agree(got[0], dw, backend, factor)
+    agree(got[1], db, backend, factor)
+
+
+@pytest.mark.parametrize("given_index", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_chunks(ns, backend, monkeypatch, bias, given_index):
+    """A batch that does not fit the memory for spilling, and is no multiple of a chunk."""
+    monkeypatch.setattr(spill, "MEMORY", 2**20)
+    samples = 20_001
+    net, weights, biases = network(ns, backend, bias=bias, dropout=0.2)
+    rng = np.random.default_rng(1)
+    x, dy = rng.random((3, samples)), rng.standard_normal((2, samples)) / 64
+    index = rng.permutation(samples).astype(np.uint32) if given_index else None
+    key = cn.Key(1, index=ns.UInt32(index) if given_index else None)
+    got = differentiate(net, ns, backend, x, dy, key, "spill")
+    mask = reference.MLPDropout(0.2, seed=1, index=index)
+    _, dx, dw, db = reference.mlp_vjp(weights, x, dy, "relu", biases=biases, dropout=mask)
+    agree(got[0], dw, backend)
+    agree([got[2]], [dx], backend)
+    if bias:
+        agree(got[1], db, backend)
+
+
+def test_chunks_fit_the_memory(ns, backend):
+    net, _, _ = network(ns, backend, 16, 3, 128, 3)
+    stages = [linear.stage(m) for m in net.layers if isinstance(m, cn.Linear)]
+    for itemsize in (2, 4):
+        per_sample = spill.bytes_per_sample(stages, itemsize)
+        assert per_sample == itemsize * (16 + 6 * 128 + 3)
+        for samples in (1, 1000, 2**17, 2**22, 2**22 + 1):
+            chunk = spill.chunk_size(stages, samples, itemsize)
+            assert chunk * per_sample <= spill.MEMORY
+            assert chunk == samples or -(-samples // chunk) * chunk - samples < 1024 * -(-samples // chunk)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 130, 8, 1), (130, 1, 8, 1), (5, 7, 13, 2), (16, 3, 33, 0)])
+def test_shapes(ns, backend, shape):
+    n_in, n_out, width, depth = shape
+    rng = np.random.default_rng(2)
+    x, dy = rng.uniform(-1, 1, (n_in, 50)), rng.standard_normal((n_out, 50)) / 50
+    for path in ("spill", "banks"):
+        net, weights, _ = network(ns, backend, n_in, n_out, width, depth)
+        got = differentiate(net, ns, backend, x, dy, None, path)
+        _, dx, dw, _ = reference.mlp_vjp(weights, x, dy, "relu")
+        agree(got[0], dw, backend)
+        agree([got[2]], [dx], backend)
+
+
+@pytest.mark.parametrize("path", ["auto", "spill", "banks"])
+def test_frozen_with_changing_batches(ns, backend, path):
+    """A frozen step is recorded anew for another number of samples, and only then."""
+    field = cn.NeuralField(None, cn.MLP(3, 2, width=16, depth=2, dropout=0.2)).build(backend)
+
+    def step(field, x, seed):
+        y = field(x, cn.Key(seed))
+        dr.backward((y[0] + 2 * y[1]) * (1 / 1000))
+        return dr.grad(field["network.weights"])
+
+    frozen = dr.freeze(step)
+    rng, recordings = np.random.default_rng(0), []
+    for samples in (9000, 9000, 9000, 20_000, 20_000, 20_000):
+        # computed, not taken over from NumPy: Dr.Jit records anew when the alignment of its inputs changes
+        x = [ns.Float(v) + 1e-3 for v in rng.random((3, samples))]
+        dr.eval(x)
+        seed = dr.opaque(ns.UInt64, samples)
+        results = []
+        for function in (frozen, step):
+            buffer = field["network.weights"]
+            dr.disable_grad(buffer)
+            dr.enable_grad(buffer)
+            with cn.gradient_path(path):
+                results.append(function(field, x, seed).numpy().astype(np.float64))
+        agree(results[:1], results[1:], backend, 0.5)
+        recordings.append(frozen.n_recordings)
+    assert recordings[2] == recordings[1] and recordings[5] == recordings[4]
+    assert recordings[4] > recordings[2]
+
+
+def test_frozen_chunks_of_changing_batches(ns, backend, monkeypatch):
+    """The number of chunks is part of a recording, too."""
+    monkeypatch.setattr(spill, "MEMORY", 2**20)
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=8, depth=1)).build(backend)
+
+    def step(field, x):
+        dr.backward(field(x)[0] * (1 / 1000))
+        return dr.grad(field["network.weights"])
+
+    frozen = dr.freeze(step)
+    for samples in (30_001, 30_001, 50_000, 9000):
+        x = [ns.Float(v) + 1e-3 for v in np.random.default_rng(0).random((3, samples))]
+        dr.eval(x)
+        results = []
+        for function in (frozen, step):
+            dr.disable_grad(field["network.weights"])
+            dr.enable_grad(field["network.weights"])
+            with cn.gradient_path("spill"):
+                results.append(function(field, x).numpy().astype(np.float64))
+        agree(results[:1], results[1:], backend, 0.5)
+    assert frozen.n_recordings == 3
+
+
+@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("samples", [500, 5000])
+def test_the_gradient_of_the_input_is_computed_along(ns, backend, path, samples):
+    """Left to whoever reads it, it would take another run through the whole network."""
+    net, _, _ = network(ns, backend)
+    leaf = ns.Float16 if backend == "cuda" else ns.Float
+    xs = [leaf(ns.Float(v)) for v in np.random.default_rng(0).random((3, samples))]
+    dr.enable_grad(net["weights"], xs)
+    with cn.gradient_path(path):
+        dr.backward(next(iter(net(drnn.CoopVec(xs)))))
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        dr.kernel_history_clear()
+        dr.eval([dr.grad(v) for v in xs])
+        rest = dr.kernel_history([dr.KernelType.JIT])
+    assert sum(k["operation_count"] for k in rest) < 20
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_frozen_constant_gradients(ns, backend, path):
+    """A gradient that is the same for all samples is a constant, which does not follow the number of samples."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=0)).build(backend)
+
+    def step(field, x):
+        dr.backward(dr.sum(field(x)[0]) * (1 / 1000))
+        return dr.grad(field["network.weights"])
+
+    frozen = dr.freeze(step)
+    for samples in (3000, 3000, 1500, 5000):
+        x = [ns.Float(v) + 1e-3 for v in np.random.default_rng(0).random((2, samples))]
+        dr.eval(x)
+        results = []
+        for function in (frozen, step):
+            dr.disable_grad(field["network.weights"])
+            dr.enable_grad(field["network.weights"])
+            with cn.gradient_path(path):
+                results.append(function(field, x).numpy().astype(np.float64))
+        agree(results[:1], results[1:], backend, 0.5)
+
+
+def test_one_bank_is_no_call(ns, backend, monkeypatch):
+    net, *_ = network(ns, backend, depth=0)
+    monkeypatch.setattr(banks.dr, "switch", lambda *_: pytest.fail("a call costs more than the network"))
+    x, dy = np.ones((3, 8)), np.ones((2, 8))
+    weights, *_ = differentiate(net, ns, backend, x, dy, path="banks")
+    np.testing.assert_array_equal(weights, [np.full((2, 3), 8)])
+
+
+@pytest.mark.parametrize("samples", [1025, 5000, 5003])
+def test_samples_are_spread_evenly_over_banks(ns, backend, monkeypatch, samples):
+    """A bank that got more than its share would stall where sums are half precision."""
+    tensor = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
+    net = drnn.pack(cn.Linear(1, 2, bias=False).alloc(tensor, 1), layout="training")
+    leaf = type(net["weights"])
+    count, shares, total = banks.banks_for(samples), [], banks._Banks.sum
+
+    def spy(self):
+        shares.extend(float(dr.grad(bank).numpy().astype(np.float64).max()) for bank in self.banks)
+        return total(self)
+
+    monkeypatch.setattr(banks._Banks, "sum", spy)
+    dr.enable_grad(net["weights"])
+    x = dr.opaque(leaf, 1, samples)
+    with cn.gradient_path("banks"):
+        dr.backward(next(iter(net(drnn.CoopVec([x])))))
+    block = -(-samples // count)
+    assert len(shares) == count == -(-samples // 1024) and sum(shares) == samples
+    assert max(shares) == block and min(shares) == samples - block * (count - 1)
+
+
+@pytest.mark.parametrize(
+    "samples, few",
+    [(1, 1), (1024, 1), (1025, 2), (128 << 10, 128), (1 << 19, 128), ((1 << 19) + 1, 129), (1 << 30, 512)],
+)
+def test_number_of_banks(samples, few):
+    assert banks.banks_for(samples) == few
+
+
+def test_number_of_banks_in_a_scope():
+    """As for a loop of eight turns, but no more banks than warps."""
+    assert banks.banks_in_scope(1024) == 8
+    assert banks.banks_in_scope(1024, vectors=3) == 24
+    assert banks.banks_in_scope(100) == 1 and banks.banks_in_scope(129) == 2
+    assert banks.banks_in_scope(64, vectors=1000) == 2 and banks.banks_in_scope(65, vectors=1000) == 3
+    assert banks.banks_in_scope(1 << 30) == 512
+
+
+def test_gradients_accumulate(ns, backend):
+    """Two backward passes, and two calls in one expression, add up."""
+    net, _, _ = network(ns, backend)
+    leaf = ns.Float16 if backend == "cuda" else ns.Float
+    x = [leaf(ns.Float(v)) for v in np.random.default_rng(0).random((3, 100))]
+    buffer = net["weights"]
+
+    def run(*expressions):
+        dr.disable_grad(buffer)
+        dr.enable_grad(buffer)
+        for expression in expressions:
+            dr.backward(expression() * 0.01)
+        return dr.grad(buffer).numpy().astype(np.float64)
+
+    def once():
+        return next(iter(net(drnn.CoopVec(x))))
+
+    single = run(once)
+    agree([run(once, once)], [2 * single], backend)
+    agree([run(lambda: once() + once())], [2 * single], backend)
+
+
+def test_nan_reaches_the_gradient(ns, backend):
+    """An overflow must not be lost on the way: the loss scaler looks for it."""
+    for path in ("spill", "banks"):
+        net, _, _ = network(ns, backend, dropout=0.2)
+        dy = np.full((2, 64), np.inf)
+        weights, _, _ = differentiate(net, ns, backend, np.random.default_rng(0).random((3, 64)), dy, cn.Key(1), path)
+        assert not all(np.isfinite(w).all() for w in weights)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_deterministic(ns, backend, dropout):
+    net, _, _ = network(ns, backend, width=32, dropout=dropout, bias=True)
+    rng = np.random.default_rng(0)
+    x, dy = rng.random((3, 40_000)), rng.standard_normal((2, 40_000))
+    with cn.deterministic():
+        runs = [differentiate(net, ns, backend, x, dy, cn.Key(1)) for _ in range(20)]
+    for weights, biases, dx in runs[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(weights + biases, runs[0][0] + runs[0][1], strict=True))
+        assert np.array_equal(dx, runs[0][2])
+
+
+def test_deterministic_grid(ns, backend):
+    field = cn.NeuralField(
+        cn.HashGrid(2, n_levels=4, base_resolution=4, hashmap_size=2**8), cn.MLP(out_features=1, width=8, depth=1)
+    ).build(backend)
+    p = [ns.Float(v) for v in np.random.default_rng(0).random((2, 20_000))]
+    runs = []
+    for _ in range(5):
+        for name in field:
+            dr.disable_grad(field[name])
+            dr.enable_grad(field[name])
+        with cn.deterministic():
+            dr.backward(field(p)[0])
+        runs.append([dr.grad(field[name]).numpy() for name in field])
+    assert all(np.array_equal(a, b) for run in runs[1:] for a, b in zip(run, runs[0], strict=True))
+
+
+def test_deterministic_refuses_loops(ns, backend):
+    net, _, _ = network(ns, backend)
+    leaf = ns.Float16 if backend == "cuda" else ns.Float
+    dr.enable_grad(net["weights"])
+
+    def body(i, x):
+        return i + 1, next(iter(net(drnn.CoopVec([x] * 3))))
+
+    with cn.deterministic(), pytest.raises(RuntimeError, match="symbolic loop"):
+        try:
+            dr.while_loop((ns.UInt32(0), leaf([1, 2])), lambda i, x: i < 2, body, mode="symbolic", max_iterations=-1)
+        except RuntimeError as error:
+            raise error.__cause__ or error from None
+
+
+def test_choice(ns):
+    cuda, llvm = dr.JitBackend.CUDA, dr.JitBackend.LLVM
+    assert dispatch.choose([], llvm, 1 << 20)[0] == "spill"
+    assert dispatch.choose([], cuda, 100)[0] == "banks"
+    assert dispatch.choose([], cuda, 1 << 20)[0] == "spill"
+    with cn.deterministic():
+        assert dispatch.choose([], cuda, 100)[0] == "spill"
+    for path in PATHS[1:]:
+        with cn.gradient_path(path):
+            assert dispatch.choose([], cuda, 100)[0] == path
+    with pytest.raises(ValueError, match="name is 'fast'"), cn.gradient_path("fast"):
+        pass
+
+
+def test_explain(ns, backend):
+    field = cn.NeuralField(None, cn.MLP(16, 3, width=64, depth=3)).build(backend)
+    big, small = field.explain(2**22), field.explain(100)
+    assert (big.samples, big.backend, big.frozen) == (2**22, backend, True)
+    if backend == "cuda":
+        assert (big.path, big.banks, big.chunks) == ("banks", 512, 1)
+        assert (small.path, small.banks) == ("banks", 1)
+        assert big.memory == 512 * 2 * dr.width(field["network.weights"])
+        assert f"in 512 bank(s), {big.memory / 2**20:.1f} MiB in all" in str(big)
+        assert field.explain(2**20, frozen=False).path == "spill"
+    else:
+        # activations and deltas of four matrices in single precision
+        row = 4 * (16 + 3 * 64 + 3 * 64 + 3)
+        chunk = spill.chunk_size([linear.stage(m) for m in field.network.layers if isinstance(m, cn.Linear)], 2**22, 4)
+        assert (big.path, big.banks, big.memory) == ("spill", 1, chunk * row)
+        assert big.chunks == -(-(2**22) // chunk) > 1
+        assert f"in {big.chunks} chunk(s), {big.memory / 2**20:.1f} MiB at a time" in str(big)
+        assert (small.chunks, small.memory) == (1, 100 * row) and f"{100 * row / 1024:.1f} KiB" in str(small)
+    for found in (big, small):
+        assert str(found).startswith(f"{backend.upper()}, {found.samples} samples, inside dr.freeze: {found.path}, ")
+        assert f"because {found.reason};" in str(found)
+    assert "outside dr.freeze" in str(field.explain(100, frozen=False))
+    with cn.deterministic():
+        spilled = field.explain(2**22)
+    assert spilled.path == "spill" and spilled.chunks > 1 and spilled.memory <= spill.MEMORY
+    with cn.gradient_path("builtin"):
+        builtin = field.explain(2**22)
+    assert (builtin.path, builtin.memory, builtin.chunks, builtin.banks) == ("builtin", 0, 1, 1)
+    assert "Dr.Jit's own operation" in str(builtin)
+    with cn.gradient_path("banks"):
+        found = field.explain(5000)
+    assert (found.path, found.banks, found.chunks) == ("banks", 5, 1)
+    assert found.memory == 5 * (2 if backend == "cuda" else 4) * dr.width(field["network.weights"])
+    with pytest.raises(ValueError, match=r"explain: batch is 0"):
+        field.explain(0)
+    with pytest.raises(ValueError, match="not built"):
+        cn.NeuralField(None, cn.MLP(1, 1)).explain(5)
+
+
+@pytest.mark.parametrize(
+    "count, text",
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1536 << 10, "1.5 MiB"), (1 << 30, "1.0 GiB")],
+)
+def test_sizes_in_words(count, text):
+    assert _size(count) == text
+
+
+def test_unknown_layouts_are_not_spilled():
+    """A layer of drjit.nn on CUDA: its gradient could only be written to the wrong places."""
+    cuda, foreign = dr.JitBackend.CUDA, [Affine(None)]
+    assert dispatch.choose(foreign, cuda, 1 << 20)[0] == "banks"
+    with cn.deterministic(), pytest.raises(RuntimeError, match=r"deterministic: .* use coopnet\.Linear"):
+        dispatch.choose(foreign, cuda, 100)
+    with cn.gradient_path("spill"), pytest.raises(RuntimeError, match=r"gradient_path: .* use coopnet\.Linear"):
+        dispatch.choose(foreign, cuda, 100)
+    with cn.gradient_path("spill"):
+        assert dispatch.choose(foreign, dr.JitBackend.LLVM, 100)[0] == "spill"
+
+
+def test_choice_in_scopes(monkeypatch):
+    cuda, llvm = dr.JitBackend.CUDA, dr.JitBackend.LLVM
+    monkeypatch.setattr(dispatch, "symbolic", lambda: True)
+    monkeypatch.setattr(modes, "_warned", False)
+    assert dispatch.choose([], llvm, 1 << 20)[0] == "banks"
+    assert dispatch.choose([], cuda, 100)[0] == "banks"
+    with cn.gradient_path("builtin"):
+        assert dispatch.choose([], llvm, 1 << 20)[0] == "builtin"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert dispatch.choose([], llvm, 1, in_call=True)[0] == "builtin"
+    with pytest.warns(RuntimeWarning, match="virtual call"):  # whatever the number of samples, which is not known there
+        assert dispatch.choose([], cuda, 1, in_call=True)[0] == "builtin"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dispatch.choose([], cuda, 1, in_call=True)
+
+
+@pytest.mark.parametrize("path", ["auto", "spill", "banks", "builtin"])
+def test_two_networks_share_an_encoding(ns, backend, path):
+    """Both reach the grid's parameters and the coordinates; the packed weights are two buffers."""
+    rng = np.random.default_rng(5)
+    options = dict(n_levels=3, n_features_per_level=2, base_resolution=3, hashmap_size=2**7, per_level_scale=2.0)
+    tensor, leaf = (ns.TensorXf16, ns.Float16) if backend == "cuda" else (ns.TensorXf, ns.Float)
+    grid = cn.HashGrid(2, init_scale=1.0, **options).alloc(tensor, 2, dr.rng(1))
+    nets, weights = [], []
+    for seed in (1, 2):
+        net, w, _ = network(ns, backend, 6, 2, seed=seed, activation="tanh")
+        dr.enable_grad(net["weights"])
+        nets.append(net)
+        weights.append(w)
+    x, dys = rng.random((2, 400)), rng.standard_normal((2, 2, 400)) / 400
+    p = [ns.Float(v) for v in x]
+    dr.enable_grad(p, grid["data"])
+    with cn.gradient_path(path):
+        features = grid(p)
+        total = ns.Float(0)
+        for net, dy in zip(nets, dys, strict=True):
+            y = list(net(drnn.CoopVec([leaf(v) for v in features])))
+            total += sum(ns.Float(a) * ns.Float(d) for a, d in zip(y, dy, strict=True))
+        dr.backward(total)
+    params = grid["data"].numpy().astype(np.float64)
+    levels = [grid.grid.value._level_scale(level) for level in range(3)]
+    encoded = reference.hash_grid(x, params, **options, level_scales=levels)
+    dfeatures = 0
+    for net, w, dy in zip(nets, weights, dys, strict=True):
+        _, dx, dw, _ = reference.mlp_vjp(w, encoded, dy, "tanh")
+        agree(gradients(net)[0], dw, backend)
+        dfeatures = dfeatures + dx
+    dcoordinates, dparams = reference.hash_grid_vjp(x, params, dfeatures, **options, level_scales=levels)
+    agree([dr.grad(grid["data"]).numpy()], [dparams], backend, 2)
+    agree([np.stack([dr.grad(v).numpy() for v in p])], [dcoordinates], backend, 10)
+
+
+def test_against_finite_differences(ns, backend):
+    """The derivative along a random direction of all parameters of a field, without any reference code."""
+    if backend == "cuda":
+        pytest.skip("half precision is too coarse for differences")
+    grid = cn.HashGrid(2, n_levels=3, base_resolution=3, hashmap_size=2**7, init_scale=0.5)
+    net = cn.MLP(out_features=2, width=16, depth=2, activation="silu", dropout=0.2, bias=True)
+    field = cn.NeuralField(grid, net).build(backend, seed=4)
+    rng = np.random.default_rng(0)
+    p = [ns.Float(v) for v in rng.random((2, 3000))]
+    start = {k: v.numpy().copy() for k, v in field.items()}  # not views of what is overwritten
+    step = {k: rng.standard_normal(v.shape).astype(np.float32) for k, v in start.items()}
+
+    def loss(t):
+        for k, v in start.items():
+            field[k] = type(field[k])(v + np.float32(t) * step[k])
+            dr.enable_grad(field[k])
+        y = field(p, cn.Key(3))
+        return dr.mean(dr.square(y[0]) + y[0] * y[1])
+
+    dr.backward(loss(0))
+    slope = sum(float((dr.grad(field[k]).numpy().astype(np.float64) * step[k]).sum()) for k in start)
+    t = 2e-3
+    difference = (loss(t).numpy()[0].astype(np.float64) - loss(-t).numpy()[0]) / (2 * t)
+    assert slope == pytest.approx(difference, rel=5e-3)
+
+
+def test_a_sample_of_the_batch_has_its_width(ns):
+    """What is to change with the number of samples must not be an array that all samples share."""
+    shared, wide = dr.opaque(ns.Float, 1), dr.opaque(ns.Float, 2, 7)
+    assert operation.batch_sample([shared, wide], 7) is wide
+    made = operation.batch_sample([shared, ns.Float(3)], 7)
+    assert dr.width(made) == 7

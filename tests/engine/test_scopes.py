@@ -1,0 +1,325 @@
+"""Weight gradients of networks inside symbolic loops and conditionals, by banks and by the built-in path."""
+
+import warnings
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet.engine import modes
+from coopnet.jit import deferred
+
+STEPS = 3
+
+
+class Case:
+    """A network over samples, summed over a few steps with other inputs and masks each.
+
+    Smooth, because divergent warps round differently, and at a kink that changes a derivative.
+    """
+
+    def __init__(self, ns, backend, samples=3000, bias=True, dropout=0.3):
+        self.ns, self.samples = ns, samples
+        self.leaf = ns.Float16 if backend == "cuda" else ns.Float
+        tensor = dr.tensor_t(self.leaf)
+        net = cn.MLP(4, 2, width=16, depth=2, bias=bias, dropout=dropout, activation="tanh")
+        self.net = drnn.pack(net.alloc(tensor, 4, dr.rng(3)), layout="training")
+        self.weights = self.net["weights"]
+        self.key = cn.Key(5, dr.arange(ns.UInt32, samples)) if dropout else None
+        self.x = [dr.linspace(ns.Float, 0.1, 1 + 0.1 * k, samples) for k in range(4)]
+        dr.eval(self.x)
+
+    def __call__(self, i):
+        x = [self.leaf(v * (1 + 0.25 * self.ns.Float(i))) for v in self.x]
+        y = self.net(drnn.CoopVec(x), None if self.key is None else self.key.fold_in(i))
+        return sum(self.ns.Float(v) for v in y) * (1 / 64)  # no subnormal half-precision numbers
+
+    def unrolled(self):
+        return sum(self(dr.opaque(self.ns.UInt32, i)) for i in range(STEPS))
+
+    def loop(self, body=None, max_iterations=-1):
+        def turn(i, total):
+            return i + 1, total + (body or self)(i)
+
+        start = (self.ns.UInt32(0), dr.zeros(self.ns.Float, self.samples))
+        options = {"mode": "symbolic", "max_iterations": max_iterations}
+        return dr.while_loop(start, lambda i, total: i < STEPS, turn, **options)[1]
+
+    def gradient(self, function, path="auto"):
+        """Gradients of the sum by the weights and the input."""
+        for v in (self.weights, *self.x):
+            dr.disable_grad(v)
+            dr.enable_grad(v)
+        with cn.gradient_path(path):
+            dr.backward(dr.sum(function()))
+        return [dr.grad(v).numpy().astype(np.float64) for v in (self.weights, *self.x)]
+
+
+def agree(got, wanted, backend, factor=1.0):
+    for a, b in zip(got, wanted, strict=True):
+        assert np.isfinite(a).all()
+        error = np.abs(a - b).max() / np.abs(b).max()
+        assert error <= (4e-3 if backend == "cuda" else 5e-5) * factor
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+@pytest.mark.parametrize("max_iterations", [-1, STEPS + 2])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_loop(ns, backend, path, max_iterations, dropout):
+    deferred._cache.clear()
+    case = Case(ns, backend, dropout=dropout, bias=dropout == 0)
+    got = case.gradient(lambda: case.loop(max_iterations=max_iterations), path)
+    agree(got, case.gradient(case.unrolled), backend)
+    assert not deferred._cache  # nothing of a finished pass is kept
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_conditional_in_a_loop_in_a_loop(ns, backend, path):
+    case = Case(ns, backend)
+    lane = dr.arange(ns.UInt32, case.samples)
+
+    def maybe(i):
+        return dr.if_stmt(
+            (i, lane), lane % 2 == 0, lambda i, lane: case(i), lambda i, lane: ns.Float(0), mode="symbolic"
+        )
+
+    def twice(i):
+        start = (ns.UInt32(0), i + 0, dr.zeros(ns.Float, case.samples))
+        return dr.while_loop(
+            start,
+            lambda j, i, total: j < 2,
+            lambda j, i, total: (j + 1, i, total + maybe(i)),
+            mode="symbolic",
+            max_iterations=-1,
+        )[2]
+
+    got = case.gradient(lambda: case.loop(twice), path)
+    even = ns.Float(lane % 2 == 0)
+    agree(got, case.gradient(lambda: 2 * even * case.unrolled()), backend)
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_two_calls_of_one_network(ns, backend, path):
+    case = Case(ns, backend, bias=False)
+    got = case.gradient(lambda: case.loop(lambda i: case(i) + 2 * case(i + 1)), path)
+    wanted = case.gradient(lambda: sum(case(ns.UInt32(i)) + 2 * case(ns.UInt32(i + 1)) for i in range(STEPS)))
+    agree(got, wanted, backend)
+
+
+def forward_from(weights, y):
+    dr.enqueue(dr.ADMode.Forward, weights)
+    dr.traverse(dr.ADMode.Forward)
+    return dr.grad(y)
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+@pytest.mark.parametrize("forward", [forward_from, lambda weights, y: dr.forward_to(y)], ids=["from", "to"])
+def test_forward_mode(ns, backend, forward, path):
+    """Forward mode that starts from the weights, or from what depends on them."""
+    case = Case(ns, backend)
+    tangent = dr.linspace(case.leaf, 0.5, 1, dr.width(case.weights))
+    dr.eval(tangent)
+
+    def run(function, path):
+        dr.disable_grad(case.weights)
+        dr.enable_grad(case.weights)
+        with cn.gradient_path(path):
+            y = function()
+            dr.set_grad(case.weights, tangent)
+            return forward(case.weights, y).numpy().astype(np.float64)
+
+    agree([run(case.loop, path)], [run(case.unrolled, "auto")], backend)
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_backward_inside_the_loop(ns, backend, path):
+    """Nothing runs after the scope then, so banks cannot be summed: the one buffer takes the gradient."""
+    case = Case(ns, backend, samples=500)
+
+    def inside(i):
+        with dr.isolate_grad():
+            y = case(i)
+            dr.backward(y)
+        return dr.detach(y)
+
+    dr.disable_grad(case.weights)
+    dr.enable_grad(case.weights)
+    with cn.gradient_path(path):
+        dr.eval(case.loop(inside))
+    got = dr.grad(case.weights).numpy().astype(np.float64)
+    agree([got], case.gradient(case.unrolled)[:1], backend)
+
+
+def test_backward_of_two_calls_inside_the_loop(ns, backend):
+    """Each of them has to learn that nothing runs after the scope."""
+    case = Case(ns, backend, samples=200, dropout=0)
+
+    def both(i):
+        return case(i) + case(i + 1)
+
+    def inside(i):
+        with dr.isolate_grad():
+            y = both(i)
+            dr.backward(y)
+        return dr.detach(y)
+
+    dr.disable_grad(case.weights)
+    dr.enable_grad(case.weights)
+    dr.eval(case.loop(inside))
+    got = dr.grad(case.weights).numpy().astype(np.float64)
+    agree([got], case.gradient(lambda: case.loop(both))[:1], backend)
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_frozen(ns, backend, path):
+    case = Case(ns, backend)
+
+    def step(net, weights, x, key):
+        case.net, case.x, case.key = net, x, key
+        dr.backward(dr.sum(case.loop()))
+        return dr.grad(weights)
+
+    frozen = dr.freeze(step)
+    for seed in (1, 2, 3):
+        key, results = cn.Key(dr.opaque(ns.UInt64, seed), dr.arange(ns.UInt32, case.samples)), []
+        for function in (frozen, step):
+            dr.disable_grad(case.weights)
+            dr.enable_grad(case.weights)
+            with cn.gradient_path(path):
+                results.append(function(case.net, case.weights, case.x, key).numpy().astype(np.float64))
+        agree(results[:1], results[1:], backend)
+    assert frozen.n_recordings == 1
+
+
+def test_large_batches_do_not_stall(ns, backend):
+    """Positive activations and gradients of one sign, the worst case for sums in half precision."""
+    if backend != "cuda":
+        pytest.skip("sums are single precision")
+    case = Case(ns, backend, samples=2**18, bias=False, dropout=0)
+    agree(case.gradient(case.loop)[:1], case.gradient(case.unrolled)[:1], backend)
+
+
+def test_dropped_passes_are_forgotten(ns, backend, monkeypatch):
+    """A loop that is never differentiated leaves an entry behind, but not more than a few."""
+    monkeypatch.setattr(deferred, "REMEMBERED", 3)
+    case = Case(ns, backend, samples=200, dropout=0)
+    for _ in range(6):
+        dr.disable_grad(case.weights)
+        dr.enable_grad(case.weights)
+        with cn.gradient_path("banks"):
+            case.loop()
+    assert len(deferred._cache) <= 3
+    deferred._cache.clear()
+
+
+def test_buffers_that_are_remembered(ns, monkeypatch):
+    """As many as there is room for, those asked for last."""
+    monkeypatch.setattr(deferred, "REMEMBERED", 2)
+    deferred._cache.clear()
+    a, b, c = (ns.Float(v) for v in (1, 2, 3))
+    dr.enable_grad(a, b, c)
+    first, second = deferred.outside(a), deferred.outside(b)
+    assert deferred.outside(a) is first and deferred.outside(b) is second and deferred.outside(a) is first
+    deferred.outside(c)
+    assert len(deferred._cache) == 2
+    assert deferred.outside(a) is first and deferred.outside(b) is not second
+    deferred._cache.clear()
+
+
+def test_what_waits_is_done_once(ns):
+    """The sums left with a buffer reach it when it is differentiated, and are not kept."""
+
+    class Sums:
+        def sum(self):
+            return ns.Float(5, 7)
+
+    a = ns.Float(1, 2)
+    dr.enable_grad(a)
+    found = deferred.outside(a)
+    one = found.once("one", Sums)
+    assert found.once("one", Sums) is one and found.once("two", Sums) is not one
+    dr.set_grad(found.buffer, 1)
+    dr.enqueue(dr.ADMode.Backward, found.buffer)
+    dr.traverse(dr.ADMode.Backward, dr.ADFlag.ClearInterior | dr.ADFlag.ClearEdges)
+    np.testing.assert_array_equal(dr.grad(a).numpy(), [10, 14])
+    assert not found.finish and deferred.outside(a) is not found
+    deferred._cache.clear()
+
+
+def test_waiting_is_asked_anew(ns):
+    """Outside of scopes a derivative runs at once; that one did says nothing about the next."""
+    a = ns.Float(1)
+    dr.enable_grad(a)
+    found = deferred.Deferred(a)
+    assert not found.waits()
+    assert not found.waits()
+    found._probe = ns.Float(1)  # one whose derivative does not come
+    dr.enable_grad(found._probe)
+    assert found.waits()
+
+
+def test_stall_is_warned_of(ns, backend, monkeypatch):
+    monkeypatch.setattr(modes, "_warned", False)
+    monkeypatch.setattr(modes, "WARN_BEYOND", 100)
+    case = Case(ns, backend, samples=500)
+
+    def run():
+        def inside(i):
+            with dr.isolate_grad():
+                dr.backward(case(i))
+            return ns.Float(0)
+
+        dr.disable_grad(case.weights)
+        dr.enable_grad(case.weights)
+        case.loop(inside)
+
+    if backend == "cuda":
+        with pytest.warns(RuntimeWarning, match="half precision"):
+            run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run()  # the second time, and on LLVM, silently
+
+
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_weights_that_are_computed(ns, backend, path):
+    """The gradient goes on to what the weights were computed from."""
+    case = Case(ns, backend)
+    parameters = dr.detach(case.weights) * 0.5
+    dr.eval(parameters)
+
+    def run(function, path):
+        own = type(parameters)(parameters)
+        dr.enable_grad(own)
+        case.net["weights"] = own * 2
+        with cn.gradient_path(path):
+            dr.backward(dr.sum(function()))
+        return dr.grad(own).numpy().astype(np.float64)
+
+    agree([run(case.loop, path)], [run(case.unrolled, "auto")], backend)
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_one_network_of_two_is_trained(ns, backend, path, frozen):
+    """Two buffers of different sizes in one operation, of which one wants no gradient."""
+    case = Case(ns, backend, bias=False, dropout=0)
+    widths = ((4, 32, 8), (8, 8, 2))
+    nets = [cn.MLP(i, o, width=w, depth=1, bias=False, activation="tanh") for i, w, o in widths]
+    nets = [drnn.pack(n.alloc(dr.tensor_t(case.leaf), i, dr.rng(k)), layout="training")
+            for k, (n, (i, _, _)) in enumerate(zip(nets, widths, strict=True))]  # fmt: skip
+    case.net = cn.Sequential(*nets)
+    buffers = [n["weights"] for n in nets]
+
+    def gradient(function, path):
+        for b in buffers:
+            dr.disable_grad(b)
+        dr.enable_grad(buffers[1 - frozen])
+        with cn.gradient_path(path):
+            dr.backward(dr.sum(function()))
+        assert not dr.grad_enabled(buffers[frozen])
+        return dr.grad(buffers[1 - frozen]).numpy().astype(np.float64)
+
+    agree([gradient(case.loop, path)], [gradient(case.unrolled, "auto")], backend)

@@ -1,0 +1,118 @@
+"""Requests for registers and for an order of operations change nothing but what a kernel may use."""
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet.engine import jets
+from coopnet.jit import registers
+
+
+@pytest.fixture
+def leaf(ns, backend):
+    return ns.Float16 if backend == "cuda" else ns.Float
+
+
+@pytest.fixture
+def view(leaf):
+    return drnn.view(dr.zeros(dr.tensor_t(leaf), (8, 8)))
+
+
+def test_a_request_is_the_value(leaf, view):
+    x = np.array([-3, -0.0, 0, 0.5, 1, 2, 7e4, np.inf, -np.inf, np.nan], np.float32)
+    value = leaf(dr.float32_array_t(leaf)(x))
+    dr.enable_grad(value)
+    y = registers._request(value, view)
+    dr.backward(y * leaf(3))
+    np.testing.assert_array_equal(y.numpy(), value.numpy())
+    np.testing.assert_array_equal(np.signbit(y.numpy()), np.signbit(value.numpy()))
+    np.testing.assert_array_equal(dr.grad(value).numpy(), np.full(len(x), 3))
+
+
+def test_when_it_is_asked_for(leaf, view, backend):
+    parts = [leaf(0), leaf(0.5) + dr.opaque(leaf, 0, 10), dr.opaque(leaf, 1, 10)]
+
+    def changed(views, used):
+        return [a.index != b.index for a, b in zip(registers.with_room(parts, views, used), parts, strict=True)]
+
+    assert changed([view], registers.SHARE) == [False, False, False]
+    assert changed([], registers.SHARE + 1) == [False, False, False]
+    # not from a constant: the product would be one, too
+    assert changed([view], registers.SHARE + 1) == [False, backend == "cuda", False]
+    long = drnn.view(dr.zeros(dr.tensor_t(leaf), (registers.LONG + 1, 8)))
+    assert changed([view, long], registers.SHARE + 1) == [False, False, False]
+
+
+@pytest.mark.parametrize("width", [16, 64])
+def test_kernels_that_ask(ns, backend, width):
+    """Dr.Jit goes by products of long vectors, which in its code for OptiX pass through memory."""
+    if backend != "cuda":
+        pytest.skip("an option of OptiX")
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=width, depth=2)).build(backend)
+    p = ns.Array3f([0.1, 0.2], 0.3, 0.4)
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        dr.kernel_history_clear()
+        dr.eval(field.value_and_grad(p))
+        code = [h["ir"].getvalue() for h in dr.kernel_history() if h["type"] == dr.KernelType.JIT]
+    assert any("_optix_matvecmul" in c for c in code)
+    assert any("_optix_matvecmul_ptr" in c for c in code) == (width == 64)
+
+
+def test_the_order_of_operations(ns, backend):
+    def operations(ordered):
+        a, b = dr.opaque(ns.Float, 2, 5), dr.opaque(ns.Float, 3, 5)
+        a, b = dr.sqrt(a), dr.sqrt(b)
+        if ordered:
+            registers.in_order(dr.backend_v(ns.Float))
+        a, b = a * 3, b * 3
+        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+            dr.kernel_history_clear()
+            dr.eval(a, b)
+            (kernel,) = [h for h in dr.kernel_history() if h["type"] == dr.KernelType.JIT]
+        names = {"sqrt": "sqrt", "fmul": "mul", "mul.ftz.f32": "mul"}
+        lines = [line for line in kernel["ir"].getvalue().splitlines() if "declare" not in line]
+        found = [next((op for name, op in names.items() if name in line), None) for line in lines]
+        return [op for op in found if op]
+
+    def steps(ops):
+        return [op for i, op in enumerate(ops) if not i or ops[i - 1] != op]
+
+    assert steps(operations(ordered=False))[-4:] == ["sqrt", "mul", "sqrt", "mul"]  # depth first
+    assert steps(operations(ordered=True))[-2:] == ["sqrt", "mul"]
+    assert steps(operations(ordered=True)).count("sqrt") == 1
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_directions_in_groups(ns, backend, monkeypatch, most):
+    """Values, derivatives and second derivatives, as of all directions at once."""
+    field = cn.NeuralField(None, cn.MLP(3, 2, width=8, depth=2, activation="tanh", dropout=0.2)).build(backend)
+    weights, key = field["network.weights"], cn.Key(3)
+    p = ns.Array3f(*[dr.linspace(ns.Float, 0.1 * k, 1, 300) for k in range(3)])
+    results = []
+    for limit in (3, most):
+        monkeypatch.setattr(jets, "directions", lambda stages, jet, limit=limit: limit)
+        for v in (weights, p):
+            dr.disable_grad(v)
+            dr.enable_grad(v)
+        rows = field.jacobian(p, key)
+        dr.backward(sum(dr.sum(dr.square(row - 0.3)) for row in rows))
+        results.append([rows[0].numpy(), rows[1].numpy(), dr.grad(weights).numpy(), dr.grad(p).numpy()])
+    tolerance = 2e-2 if backend == "cuda" else 1e-5
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=tolerance * np.abs(a).max())
+
+
+def test_groups_fit(ns, backend):
+    """All directions at once on the CPU; on CUDA as many as have registers beside the value."""
+
+    def most(width, inputs):
+        net = drnn.pack(cn.MLP(inputs, 1, width=width, depth=1).alloc(dr.tensor_t(ns.Float16), inputs))
+        jet = [drnn.CoopVec([ns.Float16(0)] * inputs)] * (1 + inputs)
+        return jets.directions(cn.nn.sequential.stages_of([net]), jet)
+
+    assert most(64, 3) == 3
+    assert most(64, 6) == (3 if backend == "cuda" else 6)
+    assert most(128, 3) == (1 if backend == "cuda" else 3)
+    assert most(512, 3) == (1 if backend == "cuda" else 3)

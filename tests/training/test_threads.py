@@ -1,0 +1,344 @@
+"""Threads that train: each has its turn, none hangs, and results are those of runs after each other."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import drjit as dr
+import pytest
+
+import coopnet as cn
+from coopnet.training import turns
+from coopnet.training.turns import TURNS, Turns
+
+SCRIPT = Path(__file__).resolve().parents[1] / "slow" / "threads.py"
+LONG = 120  # seconds to wait for what takes none, on a machine that does other things
+
+
+def make(backend):
+    return cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend)
+
+
+def batch_of(ns):
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 64)
+        return [x, y], [x * y]
+
+    return batch
+
+
+def start(*functions):
+    threads = [threading.Thread(target=function, daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def join(threads):
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
+
+
+def wait_for(condition):
+    limit = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.001)
+
+
+# ---- training in several threads ------------------------------------------------------------------------------
+
+
+def test_two_threads_train(backend):
+    """A process of its own: without turns, Dr.Jit ends it, or it hangs."""
+    pytest.importorskip("safetensors")
+    arguments = ["--one", "--backend", backend, "--threads", "2", "--users", "1", "--steps", "15"]
+    done = subprocess.run([sys.executable, str(SCRIPT), *arguments], timeout=LONG, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_alternate(ns, backend, monkeypatch):
+    """With turns of no length, both have had a metric before either is done; both hold the turn in it."""
+    monkeypatch.setattr(turns, "SLICE", 0.0)
+    order, fields, errors = [], [make(backend) for _ in range(2)], []
+
+    def run(i):
+        def metric(field):
+            order.append(i)
+            assert TURNS.held()
+            return 0.0
+
+        try:
+            cn.fit(fields[i], batch_of(ns), 300, metric=metric, metric_every=3, progress=False)
+        except BaseException as error:
+            errors.append(error)
+
+    with cn.training.exclusive():  # both wait at the start
+        threads = start(lambda: run(0), lambda: run(1))
+        wait_for(lambda: len(TURNS.queue) == 2)
+    join(threads)
+    assert not errors and order.count(0) == order.count(1) == 100
+    first, last = order[0], order[-1]
+    assert first != last and order.index(last) < 100 and order[:100].count(last) > 0
+    assert TURNS.owner is None and not TURNS.queue
+
+
+def test_fit_inside_a_metric(ns, backend):
+    inner = []
+
+    def metric(field):
+        inner.append(cn.fit(make(backend), batch_of(ns), 3, progress=False).losses)
+        return 0.0
+
+    result = cn.fit(make(backend), batch_of(ns), 4, metric=metric, metric_every=2, progress=False)
+    assert result.steps == 4 and len(inner) == 2 and inner[0] == inner[1]
+    assert result.losses[:3] == inner[0] or backend == "cuda"
+    assert not TURNS.held() and TURNS.owner is None
+
+
+def test_fit_inside_recorded_code_is_refused(ns, backend):
+    field, messages = make(backend), []
+
+    @dr.freeze
+    def record(x):
+        try:
+            cn.fit(field, batch_of(ns), 1, progress=False)
+        except RuntimeError as error:
+            messages.append(str(error))
+        return x + 1
+
+    record(ns.Float(1, 2))
+    assert messages and "fit: called while Dr.Jit records" in messages[0]
+
+
+def test_waiting_for_a_thread_that_waits_is_an_error(ns, backend):
+    """Not a hang: a metric that joins a thread which wants to train itself."""
+    errors = []
+
+    def other():
+        try:
+            cn.fit(make(backend), batch_of(ns), 1, progress=False)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    def metric(field):
+        thread = threading.Thread(target=other, name="helper")
+        thread.start()
+        thread.join()
+        return 0.0
+
+    assert cn.fit(make(backend), batch_of(ns), 1, metric=metric, progress=False).stopped == "steps"
+    assert len(errors) == 1 and "waits for 'helper'" in errors[0]
+    assert not TURNS.queue and TURNS.owner is None
+
+
+def test_the_collector_stays_off_until_all_are_done(ns, backend):
+    fields, seen = [make(backend), make(backend)], []
+    gc.enable()
+
+    def metric(field):
+        thread = threading.Thread(target=lambda: seen.append(gc.isenabled()))
+        thread.start()
+        thread.join()
+        return 0.0
+
+    with cn.training.exclusive():
+        threads = start(
+            lambda: cn.fit(fields[0], batch_of(ns), 2, metric=metric, progress=False),
+            lambda: cn.fit(fields[1], batch_of(ns), 40, metric=metric, metric_every=1, progress=False),
+        )
+        wait_for(lambda: len(TURNS.queue) == 2)
+    join(threads)
+    assert len(seen) == 41 and not any(seen) and gc.isenabled()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, monkeypatch, times):
+    """The first is held back until the run has the turn again; the second ends it at once, and writes nothing."""
+    pytest.importorskip("safetensors")
+    monkeypatch.setattr(turns, "SLICE", 0.0)
+    path, main = tmp_path / "run.safetensors", threading.main_thread().ident
+
+    def interrupt():
+        wait_for(lambda: TURNS.owner == main)
+        with cn.training.exclusive():
+            handler = signal.getsignal(signal.SIGINT)
+            signal.pthread_kill(main, signal.SIGINT)
+            wait_for(lambda: handler.asked)
+            if times == 2:
+                signal.pthread_kill(main, signal.SIGINT)
+                wait_for(lambda: not TURNS.queue)
+
+    thread = start(interrupt)
+    options = dict(checkpoint=path, progress=False)
+    if times == 1:
+        result = cn.fit(make(backend), batch_of(ns), 10**6, **options)
+        assert result.stopped == "interrupt" and path.exists() and 0 < result.steps < 10**6
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            cn.fit(make(backend), batch_of(ns), 10**6, **options)
+        assert not path.exists()
+    join(thread)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert TURNS.owner is None and not TURNS.queue
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_fork(backend):
+    """The child trains as its parent does, though a thread that it has not had the turn."""
+    if backend == "cuda":
+        pytest.skip("a CUDA context does not survive a fork")
+    code = """
+import os, threading, coopnet as cn
+ns = cn.backend.namespace("llvm")
+def batch(key):
+    x, y = cn.uniform(2, key, ns.Float, 1 << 15)
+    return [x, y], [x * y]
+def run():
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build("llvm")
+    return cn.fit(field, batch, 3, progress=False).losses[-1]
+first, taken, done = run(), threading.Event(), threading.Event()
+def hold():
+    with cn.training.exclusive():
+        taken.set()
+        done.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+taken.wait()
+child = os.fork()
+if child == 0:
+    os._exit(0 if run() == first else 3)
+done.set()
+thread.join()
+assert os.waitpid(child, 0)[1] == 0 and run() == first
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- the lock --------------------------------------------------------------------------------------------------
+
+
+def test_first_come_first_served():
+    lock, order = Turns(), []
+
+    def take(i):
+        with lock:
+            order.append(i)
+
+    with lock:
+        threads = []
+        for i in range(4):
+            threads += start(lambda i=i: take(i))
+            wait_for(lambda i=i: len(lock.queue) == i + 1)
+        assert order == []
+    join(threads)
+    assert order == [0, 1, 2, 3] and lock.owner is None
+
+
+def test_taken_several_times():
+    lock, got = Turns(), []
+    with lock:
+        with lock:
+            assert lock.held() and lock.depth == 2
+        thread = start(lambda: lock.__enter__() or got.append(lock.held()) or lock.__exit__())
+        wait_for(lambda: lock.queue)
+        with lock:
+            lock.since -= 1
+            lock.hand_on()  # not while it is held twice
+            assert not got
+        assert lock.held() and not got
+        lock.hand_on()
+        join(thread)
+        assert got == [True] and lock.held()
+    assert lock.owner is None and not lock.held()
+
+
+def test_a_turn_lasts(monkeypatch):
+    monkeypatch.setattr(turns, "SLICE", 1000.0)
+    lock, got = Turns(), []
+    with lock:
+        thread = start(lambda: lock.__enter__() or got.append(0) or lock.__exit__())
+        wait_for(lambda: lock.queue)
+        lock.hand_on()
+        assert not got
+        lock.since -= 1001
+        lock.hand_on()
+        assert got
+    join(thread)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+def test_ctrl_c_while_waiting():
+    lock, release = Turns(), threading.Event()
+
+    def hold():
+        with lock:
+            release.wait(LONG)
+
+    thread = start(hold)
+    wait_for(lambda: lock.owner is not None)
+
+    def interrupt():
+        wait_for(lambda: lock.queue)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    other = start(interrupt)
+    with pytest.raises(KeyboardInterrupt), lock:
+        pass
+    assert not lock.held() and not lock.queue
+    lock.__exit__()  # as a with statement does around it: it is not this thread's to leave
+    assert lock.owner is not None
+    release.set()
+    join([*thread, *other])
+    with lock:
+        assert lock.held()
+
+
+def test_waiting_for_a_while_is_no_error():
+    """Who joins a thread with a time limit goes on after it, and so does the thread."""
+    lock, got = Turns(), []
+    main = threading.main_thread().ident
+
+    def joins():
+        frame = sys._current_frames()[main]  # of join itself, or of what it calls
+        return "join" in (frame.f_code.co_name, frame.f_back.f_code.co_name)
+
+    def take():
+        wait_for(joins)
+        with lock:
+            got.append(0)
+
+    with lock:
+        threads = start(take)
+        threads[0].join(1)
+    join(threads)
+    assert got == [0]
+
+
+def test_forget():
+    lock = Turns()
+    lock.__enter__()
+    lock.forget()
+    assert lock.owner is None and not lock.held()
+
+
+def test_exclusive_keeps_training_out(ns, backend):
+    fields, done = [make(backend)], []
+    with cn.training.exclusive():
+        thread = start(lambda: done.append(cn.fit(fields[0], batch_of(ns), 2, progress=False)))
+        wait_for(lambda: TURNS.queue)
+        assert float(fields[0]([ns.Float(0.5)] * 2)[0].numpy()[0]) is not None and not done
+        cn.fit(make(backend), batch_of(ns), 30, progress=False)  # the turn is not handed on
+        assert not done
+    join(thread)
+    assert done[0].steps == 2
