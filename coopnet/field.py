@@ -14,11 +14,11 @@ from .audit import audit as run_audit
 from .backend import namespace, require
 from .call import Call
 from .checks import check_choice, check_flag, check_in_features, check_module, check_unsigned, shown
+from .checks.sizes import MAX_ENTRIES, check_features
 from .derivatives import like, pushforward, unit_tangents
 from .engine import Explanation, explain
 from .jit import kinds
 from .jit.scopes import recording
-from .limits import MAX_ENTRIES, check_features
 from .nn import Encoding, Identity, Module
 from .nn.module import allocated, check_network, children
 from .nn.sequential import apply, stages_of, stated_width

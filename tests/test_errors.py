@@ -14,8 +14,8 @@ import pytest
 from drjit import scalar
 
 import coopnet as cn
-from coopnet import checks, limits
 from coopnet.audit import _twin
+from coopnet.checks import sizes, words
 from coopnet.nn.linear import to_numpy
 
 ROOT = Path(cn.__file__).parent.parent
@@ -35,16 +35,16 @@ class Broken:
 
 def test_long_values_are_cut():
     """A message repeats 60 characters of a value at most, and the last 200 of a path."""
-    assert checks.shown("a" * 58) == repr("a" * 58)
-    assert checks.shown("a" * 59) == "'" + "a" * 56 + "..."
-    assert checks.shown(b"a" * 57) == repr(b"a" * 57)
-    assert checks.shown(b"a" * 99) == "b'" + "a" * 55 + "..."
-    assert checks.shown(2**199 - 1) == str(2**199 - 1) and checks.shown(2**199) == "an int of 200 bits"
-    assert checks.shown(np.zeros(8)) == repr(np.zeros(8)) and checks.shown(np.zeros(9)).startswith("a NumPy array")
-    assert checks.shown(np.array(["a"])) == "a NumPy array of <U1 and shape (1,)"
+    assert words.shown("a" * 58) == repr("a" * 58)
+    assert words.shown("a" * 59) == "'" + "a" * 56 + "..."
+    assert words.shown(b"a" * 57) == repr(b"a" * 57)
+    assert words.shown(b"a" * 99) == "b'" + "a" * 55 + "..."
+    assert words.shown(2**199 - 1) == str(2**199 - 1) and words.shown(2**199) == "an int of 200 bits"
+    assert words.shown(np.zeros(8)) == repr(np.zeros(8)) and words.shown(np.zeros(9)).startswith("a NumPy array")
+    assert words.shown(np.array(["a"])) == "a NumPy array of <U1 and shape (1,)"
     path = "".join(str(i % 10) for i in range(203))
-    assert checks.shown_path(path[:200]) == path[:200]
-    assert checks.shown_path(path) == "..." + path[6:] and checks.shown_path(Path("a\nb")) == "a b"
+    assert words.shown_path(path[:200]) == path[:200]
+    assert words.shown_path(path) == "..." + path[6:] and words.shown_path(Path("a\nb")) == "a b"
 
 
 def test_values_are_shown_in_a_line(ns):
@@ -57,9 +57,9 @@ def test_values_are_shown_in_a_line(ns):
         ([ns.Float(1)], "[a Float]"), (cn.ReLU(), "a ReLU"), (np.zeros(99), "a NumPy array of float64 and shape (99,)"),
         ("a\nb", r"'a\nb'"),
     ):  # fmt: skip
-        shown = checks.shown(value)
+        shown = words.shown(value)
         assert text is None or shown == text
-        assert len(shown) <= checks.LINE and "\n" not in shown
+        assert len(shown) <= words.LINE and "\n" not in shown
     for value in (
         "a" * 10**6,
         list(range(10**6)),
@@ -68,10 +68,10 @@ def test_values_are_shown_in_a_line(ns):
         Broken(),
         [Broken()],
     ):
-        assert len(checks.shown(value)) <= checks.LINE
+        assert len(words.shown(value)) <= words.LINE
     # what is not evaluated yet stays so
     lazy = dr.arange(ns.Float, 3) * 2
-    checks.shown([lazy])
+    words.shown([lazy])
     assert lazy.state == dr.VarState.Unevaluated
 
 
@@ -280,7 +280,7 @@ def test_sizes_are_bounded_before_anything_is_made(call, message):
 
 
 def test_allocation_is_bounded(ns, backend, monkeypatch):
-    monkeypatch.setattr(limits, "available_memory", lambda: 1 << 30)
+    monkeypatch.setattr(sizes, "available_memory", lambda: 1 << 30)
     deep = cn.Sequential(*[cn.Linear(4000, 4000) for _ in range(20)])
     for net, size, message in [
         (cn.Linear(60000, 60000), -1, r"Linear: 60000 x 60000 weights, 3.6e9 numbers, are more than fit: twice 13.4"),
@@ -314,35 +314,35 @@ GIB = 1 << 30
 def test_how_much_memory_is_needed(monkeypatch, left, fits):
     """Twice the numbers in single precision, rounded up to a power of two; small arrays are let through."""
     asked = []
-    monkeypatch.setattr(limits, "available_memory", lambda: asked.append(1) or left)
-    limits.check_entries("f", "weights", (2**24 - 1,))
+    monkeypatch.setattr(sizes, "available_memory", lambda: asked.append(1) or left)
+    sizes.check_entries("f", "weights", (2**24 - 1,))
     assert not asked  # from 64 MiB on
-    monkeypatch.setattr(limits, "available_memory", lambda: left)
+    monkeypatch.setattr(sizes, "available_memory", lambda: left)
     for shape in ((2**28 + 1,), (2**15, 2**14)):
         if fits:
-            limits.check_entries("f", "weights", shape)
+            sizes.check_entries("f", "weights", shape)
         else:
             with pytest.raises(
                 ValueError, match=r"^f: .* weights.* are more than fit: twice [12]\.0 GiB, but 4\.0 GiB"
             ):
-                limits.check_entries("f", "weights", shape)
-    limits.check_entries("f", "weights", (2**29,), on_host=False)
-    limits.check_entries("f", "weights", (2**15, 2**14), itemsize=2)
+                sizes.check_entries("f", "weights", shape)
+    sizes.check_entries("f", "weights", (2**29,), on_host=False)
+    sizes.check_entries("f", "weights", (2**15, 2**14), itemsize=2)
     if not fits:
         with pytest.raises(ValueError, match="are more than fit"):
-            limits.check_entries("f", "weights", (2**24,), itemsize=256)
-    limits.check_entries("f", "weights", (2**32 - 1,), on_host=False)
+            sizes.check_entries("f", "weights", (2**24,), itemsize=256)
+    sizes.check_entries("f", "weights", (2**32 - 1,), on_host=False)
     with pytest.raises(ValueError, match=r"f: 4294967296|f: 4\.3e9"):
-        limits.check_entries("f", "weights", (2**32,), on_host=False)
+        sizes.check_entries("f", "weights", (2**32,), on_host=False)
 
 
 def test_numbers_and_sizes_in_messages():
-    assert limits._count(2**32 - 1) == "4294967295" and limits._count(2**32) == "4.3e9"
-    assert [limits._rough(n) for n in (15, 10**12, 10**300)] == ["1.5e1", "1.0e12", "1.0e300"]
-    assert limits._rough(10**400) == "an int of 1329 bits"
-    sizes = (0, 2**20 - 1, 2**20, 2**30 - 2**20, 2**30, 5 * 2**39)
+    assert sizes._count(2**32 - 1) == "4294967295" and sizes._count(2**32) == "4.3e9"
+    assert [sizes._rough(n) for n in (15, 10**12, 10**300)] == ["1.5e1", "1.0e12", "1.0e300"]
+    assert sizes._rough(10**400) == "an int of 1329 bits"
+    counts = (0, 2**20 - 1, 2**20, 2**30 - 2**20, 2**30, 5 * 2**39)
     texts = ["0 bytes", "1048575 bytes", "1.0 MiB", "1023.0 MiB", "1.0 GiB", "2560.0 GiB"]
-    assert [limits._bytes(n) for n in sizes] == texts
+    assert [sizes._bytes(n) for n in counts] == texts
 
 
 def system(monkeypatch, **files):
@@ -361,20 +361,20 @@ def system(monkeypatch, **files):
                 raise FileNotFoundError(str(self))
             return texts[str(self)]
 
-    monkeypatch.setattr(limits, "Path", Files)
-    monkeypatch.setattr(limits.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
+    monkeypatch.setattr(sizes, "Path", Files)
+    monkeypatch.setattr(sizes.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
 
 
 def test_memory_of_the_machine(monkeypatch):
     system(monkeypatch, meminfo="MemTotal:  99 kB\nMemFree:  1 kB\nMemAvailable:   32 kB\nBuffers: 5 kB\n")
-    assert limits._free() == 32 << 10
+    assert sizes._free() == 32 << 10
     for text in ("MemTotal: 99 kB\n", "MemAvailable:\n", "MemAvailable: many kB\n"):
         system(monkeypatch, meminfo=text)
-        assert limits._free() == 4096 * 1000
+        assert sizes._free() == 4096 * 1000
     system(monkeypatch)
-    assert limits._free() == 4096 * 1000
-    monkeypatch.delattr(limits.os, "sysconf")
-    assert limits._free() is None
+    assert sizes._free() == 4096 * 1000
+    monkeypatch.delattr(sizes.os, "sysconf")
+    assert sizes._free() is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits of the address space")
@@ -383,11 +383,11 @@ def test_limits_of_the_address_space(monkeypatch):
 
     system(monkeypatch, statm="100 50 20 1 0 30 0\n")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (GIB, 2 * GIB) if which == resource.RLIMIT_AS else None)
-    assert limits._address_space() == GIB - 100 * 4096
+    assert sizes._address_space() == GIB - 100 * 4096
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    assert limits._address_space() is None
+    assert sizes._address_space() is None
     system(monkeypatch)
-    assert limits._address_space() is None
+    assert sizes._address_space() is None
 
 
 def test_limits_of_containers(monkeypatch):
@@ -407,18 +407,18 @@ def test_limits_of_containers(monkeypatch):
         ({}, None),
     ]:
         system(monkeypatch, **files)
-        assert limits._container() == left
+        assert sizes._container() == left
 
 
 def test_the_least_of_what_is_left_counts(monkeypatch):
     for found, left in [((5, 3, 4), 3), ((5, None, 4), 4), ((None, None, None), None), ((5, 3, -1), 0), ((7,) * 3, 7)]:
         for name, value in zip(("_free", "_address_space", "_container"), found, strict=True):
-            monkeypatch.setattr(limits, name, lambda value=value: value)
-        assert limits.available_memory() == left
+            monkeypatch.setattr(sizes, name, lambda value=value: value)
+        assert sizes.available_memory() == left
 
 
 def test_memory_is_asked():
-    left = limits.available_memory()
+    left = sizes.available_memory()
     assert left is None or 1 << 20 < left < 1 << 60
 
 

@@ -16,8 +16,8 @@ from drjit.opt import Optimizer
 
 from .. import nn, training
 from ..checks import check_positive, is_number, shown, shown_path
+from ..checks.sizes import MAX_FEATURES, check_features
 from ..field import NeuralField
-from ..limits import MAX_FEATURES, check_features
 from ..training import SGD, Adam, exponential
 
 

@@ -9,7 +9,7 @@ from reprlib import recursive_repr
 from typing import Any
 
 from ..checks import check_choice, check_in_features, shown
-from ..limits import check_features, check_layers
+from ..checks.sizes import check_features, check_layers
 from .activations import Identity
 from .embedding import Embedding
 from .encodings import Encoding

@@ -8,8 +8,8 @@ from reprlib import recursive_repr
 from typing import Any
 
 from ..checks import check_module, shown
+from ..checks.sizes import check_layers
 from ..jit import kinds
-from ..limits import check_layers
 from .encodings import nested
 from .module import Module
 from .sequential import Parallel, Sequential

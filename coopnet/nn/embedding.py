@@ -9,11 +9,11 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..checks import check_choice, check_flag, check_number, check_positive, shown
+from ..checks.sizes import check_entries, check_features
 from ..jit import kinds
 from ..jit.scopes import frozen, symbolic
 from ..jit.unpacked import Unpacked
 from ..kernels.lookup import Table, lookup
-from ..limits import check_entries, check_features
 from ..random.key import Key
 from .encodings import nested
 from .module import Module

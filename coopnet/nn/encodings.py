@@ -9,8 +9,8 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..checks import check_in_features, check_number, check_positive, shown
+from ..checks.sizes import MAX_OCTAVES, check_features
 from ..jit import kinds
-from ..limits import MAX_OCTAVES, check_features
 from ..random.key import Key
 from .module import Module
 from .tangents import check_jet, no_rule, rebuilt, sines, triangles

@@ -9,9 +9,9 @@ import drjit as dr
 import numpy as np
 
 from ..checks import check_flag, check_in_features, check_number, check_positive, check_unsigned
+from ..checks.sizes import check_entries, check_features
 from ..jit.unpacked import Constant, Unpacked
 from ..kernels.small_matrix import project
-from ..limits import check_entries, check_features
 from ..random.philox import philox4x32
 from .encodings import Encoding
 

@@ -8,10 +8,10 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_in_features, check_number, check_positive, shown
+from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
 from ..engine import only
 from ..jit.unpacked import Unpacked
 from ..kernels import grid_tangents
-from ..limits import MAX_ENTRIES, check_entries, check_features
 from .encodings import Encoding
 
 INTERPOLATIONS = ("linear", "smoothstep", "nearest")

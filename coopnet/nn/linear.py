@@ -11,10 +11,10 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..checks import check_choice, check_flag, check_in_features, check_number
+from ..checks.sizes import check_entries, check_features
 from ..engine import Affine, Layout, evaluate, evaluate_jet
 from ..jit import kinds
 from ..jit.unpacked import Constant
-from ..limits import check_entries, check_features
 from ..random.key import Key
 from .module import Module
 from .tangents import check_jet

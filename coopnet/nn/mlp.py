@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..checks import check_flag, check_in_features, shown
-from ..limits import check_features, check_layers
+from ..checks.sizes import check_features, check_layers
 from ..random.dropout import Dropout, check_rate, is_schedule
 from .activations import Sine
 from .activations import activation as as_activation

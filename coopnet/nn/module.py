@@ -11,8 +11,8 @@ import numpy as np
 
 from ..backend import require
 from ..checks import entries, shown
+from ..checks.sizes import MAX_ENTRIES, check_entries, check_layers
 from ..jit.unpacked import Constant, Unpacked
-from ..limits import MAX_ENTRIES, check_entries, check_layers
 from ..random.dropout import Dropout
 from ..random.key import Key
 from .parameters import check_acyclic, find, listed, logical_shape, parameters, storage_of, to_numpy, write

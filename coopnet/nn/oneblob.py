@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_in_features, check_positive
-from ..limits import check_features
+from ..checks.sizes import check_features
 from .encodings import Encoding
 
 

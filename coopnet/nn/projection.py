@@ -14,10 +14,10 @@ import numpy as np
 
 from ..backend import require
 from ..checks import check_in_features, check_positive, check_unsigned, is_number, shown
+from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
 from ..jit import kinds
 from ..jit.recording import pin_batch_size
 from ..jit.scopes import frozen, symbolic
-from ..limits import MAX_ENTRIES, check_entries, check_features
 from ..random.key import Key
 from ..random.philox import philox4x32
 from .encodings import Encoding, nested

@@ -12,9 +12,9 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..checks import shown
+from ..checks.sizes import check_layers
 from ..engine import Fork, Mask, Noise, evaluate, evaluate_jet
 from ..jit import kinds
-from ..limits import check_layers
 from ..random.dropout import Dropout
 from ..random.key import Key
 from ..random.variants import DropPath, GaussianDropout

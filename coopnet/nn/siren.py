@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_above, check_in_features, check_positive
-from ..limits import check_features, check_layers
+from ..checks.sizes import check_features, check_layers
 from .activations import Sine
 from .linear import Linear
 from .sequential import Sequential

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..backend import require
 from ..checks import check_unsigned, shown
+from ..checks.sizes import check_entries, check_features
 from ..jit import kinds
 from ..jit.unpacked import Constant
-from ..limits import check_entries, check_features
 from .digits import Law, modulate, numpy_decisions, samples
 from .key import Key
 

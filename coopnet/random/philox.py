@@ -9,7 +9,7 @@ import drjit as dr
 import numpy as np
 
 from ..checks import entries, shown, whole
-from ..limits import MAX_ROUNDS
+from ..checks.sizes import MAX_ROUNDS
 
 # Multipliers and key increments ("Weyl constants") of Salmon et al. 2011, table 2 and section 4.
 M0, M1 = 0xD2511F53, 0xCD9E8D57

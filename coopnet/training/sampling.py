@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 
 from ..checks import shown
-from ..limits import MAX_ENTRIES, check_features
+from ..checks.sizes import MAX_ENTRIES, check_features
 from ..random.key import Key
 from ..random.philox import philox4x32
 

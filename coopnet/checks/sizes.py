@@ -1,4 +1,4 @@
-"""How large networks may be: the limits that all layers check before anything is allocated or traced."""
+"""How large networks may be, and what memory holds: asked before anything is allocated or traced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from .checks import is_number, shown
+from . import is_number
+from .words import shown
 
 #: Dr.Jit numbers the entries of an array with 32 bits.
 MAX_ENTRIES = 2**32 - 1

@@ -1,0 +1,164 @@
+"""What arguments may be. Each check is a line that says what is wrong and what is accepted, or returns the value.
+
+Every message has one form: ``where: name is value; what is needed is needed.``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from .words import shown, shown_path  # noqa: F401
+
+
+def require(ok: Any, message: str, error: type[Exception] = ValueError) -> None:
+    """Raise ``message`` unless ``ok``: for what has words of its own, that can be put together in any case."""
+    if not ok:
+        raise error(message)
+
+
+def check(ok: Any, where: str, name: str, value: Any, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise ``where: name is value; needed is needed.`` unless ``ok``."""
+    if not ok:
+        raise error(f"{where}: {name} is {shown(value)}; {needed} is needed.")
+
+
+def check_type(where: str, name: str, value: Any, types: Any, needed: str) -> None:
+    """Raise ``TypeError``, ``where: name is a Type; needed is needed.``, unless ``value`` is one of ``types``.
+
+    ``types`` is as in ``isinstance``: ``Key | None`` is accepted, too.
+    """
+    if not isinstance(value, types):
+        raise TypeError(f"{where}: {name} is a {type(value).__name__}; {needed} is needed.")
+
+
+def check_callable(where: str, name: str, value: Any, needed: str = "a function") -> None:
+    """Raise ``TypeError`` unless ``value`` can be called."""
+    check_type(where, name, value, Callable, needed)
+
+
+def check_module(where: str, name: str, value: Any) -> None:
+    """Raise ``TypeError`` unless ``value`` is a ``drjit.nn.Module`` instance or ``None``."""
+    check_type(where, name, value, (drnn.Module, type(None)), "a Module instance")
+
+
+def entries(where: str, name: str, value: Any) -> list:
+    """``value``, a list or something else that can be iterated, as a list; raises ``TypeError`` if it cannot."""
+    try:
+        return list(value)
+    except Exception as error:  # it may be anybody's
+        raise TypeError(f"{where}: {name} is a {type(value).__name__} that cannot be read: {shown(error)}.") from None
+
+
+def whole(value: Any) -> int | None:
+    """``value`` as an int if it is one, NumPy's included; ``None`` for bools and everything else."""
+    if isinstance(value, (bool, np.bool_, dr.ArrayBase)):
+        return None
+    with contextlib.suppress(Exception):  # __index__ may be anybody's
+        return operator.index(value)
+    return None
+
+
+def is_int(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
+    """Is ``value`` an int, not a bool, from ``least`` to ``most``?"""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_number(value: Any, least: float = -math.inf) -> bool:
+    """Is ``value`` a finite int or float of at least ``least``?"""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value) and value >= least
+    except OverflowError:  # an int beyond the range of floats
+        return False
+
+
+def check_int(where: str, name: str, value: Any, least: int, most: int | None = None, needed: str = "") -> int:
+    """``value``; raises ``ValueError`` unless it is an int of at least ``least``, and at most ``most``."""
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+    check(is_int(value, least, math.inf if most is None else most), where, name, value, needed or f"an int {bounds}")
+    return value
+
+
+def check_positive(where: str, name: str, value: Any) -> int:
+    """``value``; raises ``ValueError`` unless it is a positive int."""
+    return check_int(where, name, value, 1, needed="a positive int")
+
+
+def check_in_features(where: str, value: Any, name: str = "in_features") -> int:
+    """``value``; raises ``ValueError`` unless it is a positive int or -1."""
+    check(is_int(value, 1) or is_int(value, -1, -1), where, name, value, "a positive int, or -1 to infer it,")
+    return value
+
+
+def check_unsigned(where: str, name: str, value: Any, bits: int = 64) -> int:
+    """``value`` as an int, NumPy's included; raises ``ValueError`` unless it is one in [0, 2^bits)."""
+    number = whole(value)
+    check(is_int(number, 0, (1 << bits) - 1), where, name, value, f"an int in [0, 2^{bits})")
+    return number  # type: ignore[return-value]
+
+
+def check_number(where: str, name: str, value: Any, least: float = -math.inf) -> float:
+    """``value`` as a float; raises ``ValueError`` unless it is a finite number of at least ``least``."""
+    bound = "finite number" if least == -math.inf else f"number of at least {least:g}"
+    check(is_number(value, least), where, name, value, f"a {bound}")
+    return float(value)
+
+
+def check_above(where: str, name: str, value: Any) -> float:
+    """``value`` as a float; raises ``ValueError`` unless it is a positive finite number."""
+    number = check_number(where, name, value)
+    check(number > 0, where, name, value, "a positive number")
+    return number
+
+
+def check_flag(where: str, name: str, value: Any) -> bool:
+    """``value``; raises ``ValueError`` unless it is ``True`` or ``False``."""
+    check(isinstance(value, bool), where, name, value, "True or False")
+    return value
+
+
+def check_text(where: str, name: str, value: Any) -> str:
+    """``value``; raises ``ValueError`` unless it is a string."""
+    check(isinstance(value, str), where, name, value, "a string")
+    return value
+
+
+def check_choice(where: str, name: str, value: Any, accepted: tuple[str, ...]) -> str:
+    """``value``; raises ``ValueError`` unless it is one of ``accepted``."""
+    if not isinstance(value, str) or value not in accepted:
+        raise ValueError(f"{where}: {name} is {shown(value)}; accepted are {', '.join(map(repr, accepted))}.")
+    return value
+
+
+def check_samples(where: str, name: str, entries: int, samples: int) -> None:
+    """Raise ``ValueError`` unless ``entries`` is 1 or the number of ``samples``."""
+    if entries not in (1, samples):
+        each = ", or one for each," if samples > 1 else ""
+        raise ValueError(f"{where}: {name} has {entries} entries for {samples} samples; one{each} is needed.")
+
+
+def check_backend(where: str, name: str, value: Any, leaf: Any, other: str = "the input") -> None:
+    """Raise ``TypeError`` unless ``value`` is of the backend of ``leaf``, the type of what is called ``other``."""
+    if dr.backend_v(value) != dr.backend_v(leaf):
+        given = f"{type(value).__module__}.{type(value).__name__}"
+        backend = dr.backend_v(leaf).name
+        raise TypeError(f"{where}: {name} is a {given}, but {other} lives on the {backend} backend.")
+
+
+def check_home(where: str, leaf: Any, own: Any, given: str, held: str, cure: str) -> None:
+    """Raise ``TypeError`` unless ``leaf``, the type of what is ``given``, is of the backend of ``own``, what is held.
+
+    ``given`` is as in "the input lives", ``held`` as in "the weights", and ``cure`` says what to do.
+    """
+    a, b = dr.backend_v(leaf), dr.backend_v(own)
+    if a != b:
+        raise TypeError(f"{where}: {given} on the {a.name} backend and {held} on {b.name}; {cure}.")
