@@ -1,0 +1,69 @@
+r"""Ground truth: every operation of the library in plain NumPy, in double precision.
+
+Written separately from the library, from the formulas, so that the two check each other; clarity comes before
+speed. Arrays have the shape ``(features, samples)``: a column is one sample. Functions named ``*_vjp`` take
+the gradient ``dy`` of a scalar loss with respect to the output and return the gradients with respect to the
+inputs. ``OPS`` maps every public name to its twin here.
+
+Sources: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Philox); Srivastava et al. 2014
+(dropout); Glorot and Bengio 2010 (initialization); Mildenhall et al. 2020 and Müller et al. 2021, 2022
+(sinusoidal, triangular and hash-grid encodings); Welford 1962 (running variance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .encodings import *
+from .grids import *
+from .layers import *
+from .networks import *
+from .random import *
+from .training import *
+
+OPS: dict[str, Callable[..., Any]] = {
+    "philox4x32": philox4x32,
+    "dropout": dropout,
+    "dropout_mask": keep_mask,
+    "mc_dropout": mc_dropout,
+    "seeded_dropout": seeded_dropout,
+    "Dropout": dropout,
+    "DropPath": drop_path,
+    "GaussianDropout": gaussian_dropout,
+    "Linear": linear,
+    "Identity": identity,
+    "ReLU": ACTIVATIONS["relu"][0],
+    "LeakyReLU": leaky_relu,
+    "Tanh": ACTIVATIONS["tanh"][0],
+    "Sigmoid": ACTIVATIONS["sigmoid"][0],
+    "Softplus": softplus,
+    "Squareplus": squareplus,
+    "GELU": ACTIVATIONS["gelu"][0],
+    "SiLU": ACTIVATIONS["silu"][0],
+    "Sine": sine,
+    "Exp": ACTIVATIONS["exp"][0],
+    "Sinusoidal": sinusoidal,
+    "Triangular": triangular,
+    "Frequency": frequency,
+    "TriangleWave": triangle_wave,
+    "OneBlob": one_blob,
+    "SphericalHarmonics": spherical_harmonics,
+    "Fourier": fourier,
+    "Composite": composite,
+    "HashGrid": hash_grid,
+    "numerical_gradient": numerical_gradient,
+    "SparseProjection": sparse_projection,
+    "Grid": hash_grid,
+    "Permutohedral": permutohedral,
+    "SIREN": siren,
+    "Embedding": embedding,
+    "MLP": mlp,
+    "Sequential": sequential,
+    "Residual": residual,
+    "Skip": skip,
+    "Heads": heads,
+    "NeuralField": neural_field,
+}
+
+"""Public name of an operation -> the function here that it must agree with."""

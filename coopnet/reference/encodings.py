@@ -1,0 +1,169 @@
+"""Encodings of coordinates without parameters in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .layers import Function
+from .random import Array, philox4x32
+
+
+def identity(x: Array, scale: float = 1.0, offset: float = 0.0) -> Array:
+    """scale x + offset, by default x itself, in double precision."""
+    return np.asarray(x, np.float64) * scale + offset
+
+
+def frequency(x: Array, n_frequencies: int) -> Array:
+    r"""For each channel, for each i: :math:`\sin(2^i \pi x)` and :math:`\cos(2^i \pi x)` (tiny-cuda-nn)."""
+    angle = np.pi * 2.0 ** np.arange(n_frequencies)[:, None] * np.asarray(x, np.float64)[:, None, :]
+    return _interleave(np.sin(angle), np.cos(angle))
+
+
+def triangle_wave(x: Array, n_frequencies: int) -> Array:
+    r"""For each channel, for each i: :math:`4 |\mathrm{frac}(2^{i-1} x + i/4) - 1/2| - 1` (tiny-cuda-nn)."""
+    i = np.arange(n_frequencies, dtype=np.float64)[:, None]
+    t = 2.0 ** (i - 1) * np.asarray(x, np.float64)[:, None, :] + i / 4
+    return np.asarray(4 * np.abs(t - np.floor(t) - 0.5) - 1).reshape(-1, t.shape[-1])
+
+
+def one_blob(x: Array, n_bins: int) -> Array:
+    """For each channel, for each bin: the part in it of a quartic kernel of radius 1 / n_bins around x in [0, 1].
+
+    The kernel appears at x - 1, x and x + 1 (tiny-cuda-nn); its integral is a clamped polynomial.
+    """
+    edges = np.arange(n_bins + 1)[:, None] / n_bins - np.asarray(x, np.float64)[:, None, :]
+    total = np.zeros_like(edges)
+    for shift in (-1, 0, 1):
+        u = np.clip((edges + shift) * n_bins, -1, 1)
+        total += 15 / 16 * (u - 2 / 3 * u**3 + 1 / 5 * u**5) + 1 / 2
+    return np.asarray(np.diff(total, axis=1)).reshape(-1, edges.shape[-1])
+
+
+def spherical_harmonics(x: Array, degree: int) -> Array:
+    """Real spherical harmonics of v = 2 x - 1, bands 0 to degree - 1, with the Condon-Shortley phase.
+
+    By the recurrence of the associated Legendre functions in z without their factor (1 - z^2)^(m/2), which belongs to
+    the real and imaginary part of (v_x + i v_y)^m.
+    """
+    v = 2 * np.asarray(x, np.float64) - 1
+    z, azimuth = v[2], v[0] + 1j * v[1]
+    y = np.zeros((degree**2, v.shape[1]))
+    for m in range(degree):
+        before = np.zeros_like(z)
+        p = np.full_like(z, (-1.0) ** m * math.prod(range(1, 2 * m, 2)))  # P_m^m
+        for band in range(m, degree):
+            norm = math.sqrt((2 * band + 1) / (4 * math.pi) * math.factorial(band - m) / math.factorial(band + m))
+            around = azimuth**m * (math.sqrt(2) if m else 1)
+            y[band * band + band + m] = norm * p * around.real
+            if m:
+                y[band * band + band - m] = norm * p * around.imag
+            before, p = p, ((2 * band + 1) * z * p - (band + m) * before) / (band - m + 1)
+    return y
+
+
+def fourier_frequencies(n: int, seed: int) -> Array:
+    """n standard normal numbers: Box-Muller on Philox4x32, counter i for the numbers 2 i and 2 i + 1.
+
+    The radius takes the upper 53 bits of words 0 (high) and 1, the angle word 2.
+    """
+    values = []
+    for i in range((n + 1) // 2):
+        a, b, c, _ = (int(w) for w in philox4x32((i, 0, 0, 0), (seed & 0xFFFFFFFF, seed >> 32)))
+        radius = math.sqrt(-2 * math.log((((a << 32 | b) >> 11) + 1) / 2**53))
+        values += [radius * math.cos(2 * math.pi * c / 2**32), radius * math.sin(2 * math.pi * c / 2**32)]
+    return np.array(values[:n])
+
+
+def fourier(x: Array, frequencies: Array) -> Array:
+    r"""For each row b of the frequencies: :math:`\sin(2 \pi b \cdot x)` and :math:`\cos(2 \pi b \cdot x)`."""
+    angle = 2 * np.pi * np.asarray(frequencies, np.float64) @ np.asarray(x, np.float64)
+    return _interleave(np.sin(angle)[:, None], np.cos(angle)[:, None])
+
+
+def composite(x: Array, parts: Sequence[tuple[int, int, Function]], reduction: str = "concatenation") -> Array:
+    """Functions of the rows begin to begin + n of x, for each (begin, n, function), joined, summed or multiplied."""
+    results = [np.asarray(f(np.asarray(x, np.float64)[begin : begin + n])) for begin, n, f in parts]
+    if reduction == "concatenation":
+        return np.concatenate(results)
+    return np.asarray((np.sum if reduction == "sum" else np.prod)(np.stack(results), axis=0))
+
+
+def sinusoidal(x: Array, octaves: int, shift: float = 0) -> Array:
+    r"""Frequency encoding, in the order of ``drjit.nn.SinEncode``.
+
+    For each channel, for each octave i: sine and cosine of the angle :math:`2\pi(2^i x + i\,shift)`.
+    """
+    phase, _ = _octaves(x, octaves, shift)
+    return _interleave(*_waves(phase))
+
+
+def sinusoidal_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
+    """Gradient of :func:`sinusoidal` with respect to x."""
+    return _pullback(_waves_derivative, x, dy, octaves, shift)
+
+
+def sinusoidal_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
+    """Derivative of :func:`sinusoidal` in direction dx."""
+    return _directional(_waves_derivative, x, dx, octaves, shift)
+
+
+def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
+    r""":func:`sinusoidal` with triangle waves of the same period, in the order of ``drjit.nn.TriEncode``.
+
+    For each channel, for each octave i, with the phase :math:`t = 2^i x + i\,shift` in periods:
+    :math:`\triangle(t - 1/4)` and :math:`\triangle(t)`, where :math:`\triangle(t) = 1 - 4|t -
+    \mathrm{round}(t)|`.
+    """
+    phase, _ = _octaves(x, octaves, shift)
+    return _interleave(*(1 - 4 * np.abs(t - np.round(t)) for t in (phase - 0.25, phase)))
+
+
+def triangular_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
+    """Gradient of :func:`triangular` with respect to x; zero at the tips of the waves."""
+    return _pullback(_triangles_derivative, x, dy, octaves, shift)
+
+
+def triangular_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
+    """Derivative of :func:`triangular` in direction dx; zero at the tips of the waves."""
+    return _directional(_triangles_derivative, x, dx, octaves, shift)
+
+
+def _waves(phase: Array) -> tuple[Array, Array]:
+    return np.sin(2 * np.pi * phase), np.cos(2 * np.pi * phase)
+
+
+def _waves_derivative(phase: Array) -> tuple[Array, Array]:
+    s, c = _waves(phase)
+    return 2 * np.pi * c, -2 * np.pi * s
+
+
+def _triangles_derivative(phase: Array) -> tuple[Array, Array]:
+    a, b = (-4 * np.sign(t - np.round(t)) for t in (phase - 0.25, phase))
+    return a, b
+
+
+def _octaves(x: Array, octaves: int, shift: float) -> tuple[Array, Array]:
+    """Phases 2^i x + i shift in periods, shape (channels, octaves, samples), and their slopes 2^i."""
+    i = np.arange(octaves, dtype=np.float64)[:, None]
+    return 2.0**i * np.asarray(x, np.float64)[:, None, :] + i * shift, 2.0**i
+
+
+def _interleave(s: Array, c: Array) -> Array:
+    """(channels, octaves, samples) twice -> (2 channels octaves, samples): channel, octave, then sin, cos."""
+    return np.stack([s, c], axis=2).reshape(-1, s.shape[-1])
+
+
+def _directional(derivative: Callable, x: Array, dx: Array, octaves: int, shift: float) -> Array:
+    phase, slope = _octaves(x, octaves, shift)
+    moved = slope * np.asarray(dx, np.float64)[:, None, :]
+    return _interleave(*(moved * d for d in derivative(phase)))
+
+
+def _pullback(derivative: Callable, x: Array, dy: Array, octaves: int, shift: float) -> Array:
+    phase, slope = _octaves(x, octaves, shift)
+    d = np.asarray(dy, np.float64).reshape(len(x), octaves, 2, -1)
+    ds, dc = derivative(phase)
+    return np.asarray((slope * (d[:, :, 0] * ds + d[:, :, 1] * dc)).sum(axis=1))

@@ -1,0 +1,221 @@
+"""Grids and lattices of features: layout, hash and interpolation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .random import LOW32, Array
+
+# Multipliers of the spatial hash, one per dimension (Müller et al. 2022, eq. 4, continued by tiny-cuda-nn).
+_PRIMES = (1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 2165219737)
+
+
+class GridLevel(NamedTuple):
+    """A level of a hash grid: cells per unit length, vertices per axis, first vertex, number of vertices."""
+
+    scale: float
+    resolution: int
+    offset: int
+    size: int
+
+
+def hash_grid_levels(
+    dimension: int,
+    n_levels: int = 16,
+    n_features_per_level: int = 2,
+    hashmap_size: int = 2**19,
+    base_resolution: int = 16,
+    per_level_scale: float = 2.0,
+    level_scales: Sequence[float] | None = None,
+    storage: str = "hash",
+    multiple: int | None = None,
+) -> list[GridLevel]:
+    r"""Layout of a hash grid as in ``drjit.nn.HashGridEncoding``.
+
+    There are (offset + size of the last level) times ``n_features_per_level`` parameters.
+
+    Level l has scale :math:`s_l = base \cdot b^l - 1`, :math:`N_l = \lceil s_l \rceil + 1` vertices per
+    axis, and :math:`\min(N_l^{dimension}, hashmap\_size)` stored vertices (before the minimum, rounded up
+    to a multiple of the features per level). Where :math:`s_l` is an integer in exact arithmetic, the last
+    bit of a power decides :math:`N_l`; ``level_scales`` therefore takes the scales from elsewhere.
+    ``multiple`` is another number to round up to (tiny-cuda-nn: 8); ``"dense"`` storage has no minimum, that of
+    ``"tiled"`` storage is taken with :math:`base^{dimension}`.
+    """
+    multiple = n_features_per_level if multiple is None else multiple
+    most = {"hash": hashmap_size, "tiled": base_resolution**dimension}.get(storage)
+    levels, offset = [], 0
+    for level in range(n_levels):
+        s = base_resolution * per_level_scale**level - 1.0
+        if level_scales is not None:
+            s = float(level_scales[level])
+        resolution = math.ceil(s) + 1
+        dense = min(resolution**dimension, (2**32 - 1) // 2)
+        size = -(-dense // multiple) * multiple
+        size = size if most is None else min(size, most)
+        levels.append(GridLevel(s, resolution, offset, size))
+        offset += size
+    return levels
+
+
+def vertex_slot(vertex: Array, level: GridLevel, storage: str = "hash") -> Array:
+    """Where a level stores the vertices with integer coordinates (dimension, samples).
+
+    Row-major with the first axis fastest if every axis fits, else the hash XOR_d(v_d prime_d); in 32-bit
+    arithmetic and modulo the size of the level. The test compares N^j with the size after each axis j and
+    stops at the first that exceeds it. Because of the modulo, a dense level wraps around: coordinate N is 0
+    of the next row. Other storage than ``"hash"`` never hashes.
+    """
+    v = vertex.astype(np.uint64) & LOW32
+    strides = [1]
+    while len(strides) <= len(v) and (strides[-1] <= level.size or storage != "hash"):
+        strides.append(strides[-1] * level.resolution)
+    slot = np.zeros(v.shape[1], np.uint64)
+    if strides[-1] > level.size and storage == "hash":
+        for coordinate, prime in zip(v, _PRIMES, strict=False):
+            slot ^= (coordinate * np.uint64(prime)) & LOW32
+    else:
+        for coordinate, stride in zip(v, strides, strict=False):
+            slot += coordinate * np.uint64(stride & 0xFFFFFFFF)
+    return np.asarray(np.uint64(level.offset) + (slot & LOW32) % np.uint64(level.size)).astype(np.int64)
+
+
+def _grid_corners(
+    x: Array,
+    table: Array,
+    n_levels: int,
+    align_corners: bool = False,
+    storage: str = "hash",
+    interpolation: str = "linear",
+    **options: Any,
+) -> Iterable[tuple[int, Array, Array, Array]]:
+    """For each level and corner of the cell: (level, storage slot, weight, gradient of the weight wrt x)."""
+    levels = _grid_levels(x, table, n_levels, storage=storage, **options)
+    for number, level in enumerate(levels):
+        position = x * level.scale + (0.0 if align_corners else 0.5)
+        cell = np.floor(position)
+        fraction = position - cell
+        gain: Array = np.full_like(fraction, level.scale)
+        if interpolation == "nearest":
+            yield number, vertex_slot(cell.astype(np.int64), level, storage), np.ones(x.shape[1]), np.zeros_like(x)
+            continue
+        if interpolation == "smoothstep":
+            gain = 6 * fraction * (1 - fraction) * level.scale
+            fraction = fraction**2 * (3 - 2 * fraction)
+        for corner in itertools.product((0, 1), repeat=len(x)):
+            upper = np.array(corner)[:, None]
+            factor = np.where(upper == 1, fraction, 1 - fraction)
+            slope = np.where(upper == 1, gain, -gain)
+            others = [np.delete(factor, d, axis=0).prod(axis=0) for d in range(len(x))]
+            slot = vertex_slot(cell.astype(np.int64) + upper, level, storage)
+            yield number, slot, factor.prod(axis=0), slope * np.stack(others)
+
+
+def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any) -> Array:
+    r"""Multiresolution hash encoding (Müller et al. 2022), as ``drjit.nn.HashGridEncoding`` computes it.
+
+    On each level, x in [0, 1]^d is placed at :math:`s_l x + 1/2` (at :math:`s_l x` with ``align_corners=True``)
+    and the features of the 2^d vertices around it are interpolated multilinearly. Row ``l F + f`` of the
+    output is feature f of level l; ``params`` is flat, the F features of a vertex side by side. Positions
+    below zero are undefined in Dr.Jit, which converts negative floats to ``UInt32``. ``interpolation`` may be
+    ``"smoothstep"``, which puts :math:`t^2 (3 - 2 t)` for the fraction t of a cell, or ``"nearest"``, which takes the
+    lowest vertex of the cell. The other options are those of :func:`hash_grid_levels`.
+    """
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    y = np.zeros((n_levels, n_features_per_level, x.shape[1]))
+    for number, slot, weight, _ in _grid_corners(x, table, n_levels, **options):
+        y[number] += weight * table[slot].T
+    return y.reshape(-1, x.shape[1])
+
+
+def hash_grid_vjp(
+    x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
+) -> tuple[Array, Array]:
+    """Gradients (dx, dparams) of :func:`hash_grid`; the cell of a sample counts as constant."""
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
+    dx, dtable = np.zeros_like(x), np.zeros_like(table)
+    for number, slot, weight, dweight in _grid_corners(x, table, n_levels, **options):
+        dx += dweight * (d[number] * table[slot].T).sum(axis=0)
+        np.add.at(dtable, slot, (weight * d[number]).T)
+    return dx, dtable.ravel()
+
+
+def hash_grid_jvp(
+    x: Array, params: Array, dx: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
+) -> Array:
+    """Derivative of :func:`hash_grid` in direction dx; the cell of a sample counts as constant."""
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    dy = np.zeros((n_levels, n_features_per_level, x.shape[1]))
+    for number, slot, _, dweight in _grid_corners(x, table, n_levels, **options):
+        dy[number] += (dweight * np.asarray(dx, np.float64)).sum(axis=0) * table[slot].T
+    return dy.reshape(-1, x.shape[1])
+
+
+def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any) -> Array:
+    r"""Permutohedral encoding as ``drjit.nn.PermutoEncoding`` computes it, laid out as :func:`hash_grid`.
+
+    The features at the d + 1 vertices of the simplex around :math:`s_l x + 1/2` are interpolated. Its vertices are the
+    cell's lowest one and those reached from it by going up along the axes in descending order of the fraction; their
+    weights are the differences of successive fractions. Options as :func:`hash_grid_levels`.
+    """
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    y = np.zeros((n_levels, n_features_per_level, x.shape[1]))
+    for number, slot, weight in _simplex_vertices(x, table, n_levels, **options):
+        y[number] += weight * table[slot].T
+    return y.reshape(-1, x.shape[1])
+
+
+def permutohedral_vjp(
+    x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
+) -> Array:
+    """Gradient of :func:`permutohedral` with respect to params."""
+    x, table = _grid_inputs(x, params, n_features_per_level)
+    d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
+    dtable = np.zeros_like(table)
+    for number, slot, weight in _simplex_vertices(x, table, n_levels, **options):
+        np.add.at(dtable, slot, (weight * d[number]).T)
+    return dtable.ravel()
+
+
+def _simplex_vertices(x: Array, table: Array, n_levels: int, **options: Any) -> Iterable[tuple[int, Array, Array]]:
+    """For each level and vertex of the simplex: (level, storage slot, weight)."""
+    for number, level in enumerate(_grid_levels(x, table, n_levels, **options)):
+        position = x * level.scale + 0.5
+        vertex = np.floor(position).astype(np.int64)
+        fraction = position - vertex
+        order = np.argsort(-fraction, axis=0, kind="stable")
+        bounds = np.concatenate(
+            [np.ones((1, x.shape[1])), np.take_along_axis(fraction, order, 0), np.zeros_like(x[:1])]
+        )
+        for step in range(len(x) + 1):
+            if step:
+                vertex = vertex + (np.arange(len(x))[:, None] == order[step - 1])
+            yield number, permuto_slot(vertex, level), bounds[step] - bounds[step + 1]
+
+
+def permuto_slot(vertex: Array, level: GridLevel) -> Array:
+    """:func:`vertex_slot` with the rolling hash h -> (h + v_d) 2531011."""
+    if level.resolution ** len(vertex) <= level.size:
+        return vertex_slot(vertex, level)
+    slot = np.zeros(vertex.shape[1], np.uint64)
+    for coordinate in vertex.astype(np.uint64) & LOW32:
+        slot = (slot + coordinate) * np.uint64(2531011) & LOW32
+    return np.asarray(np.uint64(level.offset) + slot % np.uint64(level.size)).astype(np.int64)
+
+
+def _grid_inputs(x: Array, params: Array, features: int) -> tuple[Array, Array]:
+    return np.asarray(x, np.float64), np.asarray(params, np.float64).reshape(-1, features)
+
+
+def _grid_levels(x: Array, table: Array, n_levels: int, **options: Any) -> list[GridLevel]:
+    """The levels, which must be of the size of the table."""
+    levels = hash_grid_levels(len(x), n_levels, table.shape[1], **options)
+    vertices = levels[-1].offset + levels[-1].size
+    if len(table) != vertices:
+        raise ValueError(f"hash_grid: these levels store {vertices} vertices, but params hold {len(table)}")
+    return levels

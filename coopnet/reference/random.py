@@ -1,0 +1,163 @@
+"""Philox, the mask law of dropout and its relatives, and other systems' masks."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_MULTIPLIER = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+LOW32 = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> tuple[Any, ...]:
+    r"""Philox4x32-``rounds``: four random words for four counter words and two key words (low, high).
+
+    One round maps :math:`(c_0, c_1, c_2, c_3)` to :math:`(hi_1 \oplus c_1 \oplus k_0,\ lo_1,\ hi_0 \oplus c_3
+    \oplus k_1,\ lo_0)` with :math:`(hi_0, lo_0) = M_0 c_0` and :math:`(hi_1, lo_1) = M_1 c_2`; the key then
+    grows by the Weyl constants :math:`(W_0, W_1)`. Words are ``uint32`` arrays, which broadcast, or Python
+    ints in [0, 2^32); the result is four arrays, or four ints if all words were ints.
+    """
+    if len(counter) != 4 or len(key) != 2:
+        raise ValueError(f"philox4x32: counter and key need 4 and 2 words, got {len(counter)} and {len(key)}")
+    c0, c1, c2, c3 = (np.asarray(c, np.uint64) for c in counter)
+    k0, k1 = (np.asarray(k, np.uint64) for k in key)
+    m0, m1, w0, w1 = (np.uint64(v) for v in _MULTIPLIER + _WEYL)
+    for _ in range(rounds):
+        product0, product1 = m0 * c0, m1 * c2  # 32 x 32 bits: exact in 64
+        c0, c1 = (product1 >> _HALF) ^ c1 ^ k0, product1 & LOW32
+        c2, c3 = (product0 >> _HALF) ^ c3 ^ k1, product0 & LOW32
+        k0, k1 = (k0 + w0) & LOW32, (k1 + w1) & LOW32
+    words = np.broadcast_arrays(c0, c1, c2, c3)
+    if all(isinstance(v, int) for v in (*counter, *key)):
+        return tuple(int(w) for w in words)
+    return tuple(w.astype(np.uint32) for w in words)
+
+
+def threshold(p: float, bits: int = 16) -> int:
+    """Number of the 2^bits values of a random digit that drop an element: round(p 2^bits)."""
+    if bits not in (8, 16, 32):
+        raise ValueError(f"threshold: bits must be 8, 16 or 32, got {bits!r}")
+    if not 0 <= p < 1:
+        raise ValueError(f"threshold: p must be in [0, 1), got {p!r}")
+    t: int = round(float(p) * 2**bits)
+    if t >= 2**bits:
+        raise ValueError(f"threshold: p={p!r} rounds to dropping everything with bits={bits}")
+    return t
+
+
+def scale(p: float, bits: int = 16) -> float:
+    """Factor 2^bits / (2^bits - t) of kept elements, which keeps the mean exactly; not rounded to a type."""
+    return float(2**bits / (2**bits - threshold(p, bits)))
+
+
+def keep_mask(features: int, p: float, seed: int, index: Any, step: Any = 0, stream: int = 0, bits: int = 16) -> Array:
+    r"""Keep mask of shape (features, samples): True where element i of a sample survives.
+
+    Element i uses word :math:`w = \lfloor i k / 32 \rfloor` of its sample's random bits, i.e. lane :math:`w
+    \bmod 4` of :math:`\mathrm{philox}(\lfloor w / 4 \rfloor, index, step, stream)` under the key ``seed``,
+    and of that word the digit of :math:`k` bits number :math:`i \bmod 32/k` from the low end. It is kept
+    iff digit >= threshold. ``index`` holds one identity per sample; ``step`` is a number or one per sample.
+    Every element makes its own call of the generator here.
+    """
+    t = threshold(p, bits)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"keep_mask: seed must be in [0, 2^64), got {seed!r}")
+    sample = np.atleast_1d(np.asarray(index)).astype(np.uint32)[None, :]
+    time = np.asarray(step).astype(np.uint32)
+    first_bit = np.arange(features)[:, None] * bits  # where the digit starts in the sample's bit string
+    block, lane, shift = first_bit // 128, first_bit // 32 % 4, first_bit % 32
+    words = philox4x32((block, sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32))
+    word = np.choose(np.broadcast_to(lane, words[0].shape), words)
+    digit = (word >> shift.astype(np.uint32)) % np.uint64(2**bits)
+    return np.asarray(digit >= np.uint64(t))
+
+
+def dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16) -> Array:
+    """keep ? x * scale : 0 for x of shape (features, samples); scale and product have the type of x.
+
+    ``index`` defaults to the column number. The gradient is the same function applied to the gradient.
+    """
+    return _dropped(x, x.shape[0], p, seed, index, step, stream, bits)
+
+
+def drop_path(
+    x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16
+) -> Array:
+    """:func:`dropout` of whole samples: the decision about element 0 holds for all features of a sample."""
+    return _dropped(x, 1, p, seed, index, step, stream, bits)
+
+
+def _dropped(x: Array, decisions: int, p: float, seed: int, index: Any, step: Any, stream: int, bits: int) -> Array:
+    """x with as many keep decisions for a sample: one for each of its elements, or one for all."""
+    if p == 0:
+        return x
+    mask = keep_mask(decisions, p, seed, np.arange(x.shape[1]) if index is None else index, step, stream, bits)
+    y: Array = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
+    return y
+
+
+def gaussian_dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0) -> Array:
+    r"""x times noise of mean 1 and variance :math:`p / (1 - p)`, in double precision.
+
+    Element i uses lane :math:`i \bmod 4` of :math:`\mathrm{philox}(\lfloor i / 4 \rfloor, index, step, stream)`, of
+    which the upper 24 bits n make the normally distributed number :math:`\Phi^{-1}((n + 1/2) / 2^{24})`.
+    """
+    index = np.arange(x.shape[1]) if index is None else index
+    sample, time = np.atleast_1d(np.asarray(index)).astype(np.uint32), np.asarray(step).astype(np.uint32)
+    inverse = statistics.NormalDist().inv_cdf
+    y = np.empty(x.shape)
+    for i in range(len(x)):
+        words = philox4x32((np.uint32(i // 4), sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32))
+        n = np.broadcast_to(words[i % 4] >> np.uint32(8), x.shape[1:])
+        z = np.array([inverse((int(v) + 0.5) / 2**24) for v in n])
+        y[i] = x[i] * (1 + math.sqrt(p / (1 - p)) * z)
+    return y
+
+
+def uint_to_uniform_float(word: Any) -> Array:
+    """Triton's map of a word to float32 in [0, 1): the word as int32, negatives folded up, times ~2^-31."""
+    signed = np.asarray(word, np.uint32).view(np.int32)
+    folded = np.where(signed < 0, -(signed + 1), signed)  # -x - 1, without overflow
+    return np.asarray(folded.astype(np.float32) * np.float32(4.6566127342e-10))
+
+
+def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention: str = "triton") -> Array:
+    """Dropout of an array in another system's convention; ``offset`` defaults to the position in ``x``.
+
+    ``"triton"``: ``tl.rand(seed, offset) > p`` keeps, in float32 as in Triton's tutorial
+    04-low-memory-dropout, where the Python float p enters the kernel as float32. tl.rand converts word 0 of
+    the counter ``(offset, 0, 0, 0)``; offsets are 32-bit.
+
+    ``"ztensor"``: kept iff word 0 of the counter ``(offset_lo, offset_hi, 0, 0)`` is at least ceil(p 2^32).
+
+    The key is ``(seed_lo, seed_hi)``; survivors are multiplied by 1 / (1 - p), rounded once to x's type. A
+    vector of seeds belongs to the rows of a matrix; ``offset`` then defaults to the column. ``offset``
+    broadcasts to the shape of ``x``.
+    """
+    if not 0 <= p < 1:
+        raise ValueError(f"seeded_dropout: p must be in [0, 1), got {p!r}")
+    by_row = np.ndim(seed) == 1
+    if offset is None:
+        offset = np.arange(x.shape[-1]) if by_row else np.arange(x.size).reshape(x.shape)
+    where = np.broadcast_to(np.asarray(offset).astype(np.uint64), x.shape)
+    seeds = np.asarray(seed, np.uint64)[:, None] if by_row else np.uint64(seed)
+    low, high = where & LOW32, where >> _HALF
+    key = (seeds & LOW32, seeds >> _HALF)
+    if convention == "triton":
+        if np.any(high):
+            raise ValueError("seeded_dropout: the triton convention has 32-bit offsets")
+        keep = uint_to_uniform_float(philox4x32((low, 0, 0, 0), key)[0]) > np.float32(p)
+    elif convention == "ztensor":
+        keep = philox4x32((low, high, 0, 0), key)[0] >= np.uint64(math.ceil(p * 2**32))
+    else:
+        raise ValueError(f'seeded_dropout: convention must be "triton" or "ztensor", got {convention!r}')
+    y: Array = np.where(keep, x * x.dtype.type(1 / (1 - p)), x.dtype.type(0))
+    return y

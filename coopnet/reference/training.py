@@ -1,0 +1,110 @@
+"""Losses, Adam, measures, and the mean and deviation of passes under dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from .random import Array
+
+
+def l2(a: Array, b: Array) -> float:
+    """Mean squared difference."""
+    return float(np.mean((np.asarray(a, np.float64) - np.asarray(b, np.float64)) ** 2))
+
+
+def _luminance(y: Array) -> Array:
+    """Luminance of a color (3 rows), or of the sum of two (6 rows)."""
+    colors = y.reshape(-1, 3, y.shape[-1]).sum(axis=0)
+    return np.asarray(np.array([[0.299, 0.587, 0.114]]) @ colors)
+
+
+def _huber(y: Array, t: Array, at: Array, p: Array) -> Array:
+    e = np.abs(y - t)
+    return np.where(e <= 1, e**2 / 2, e - 0.5)
+
+
+def _gaussian(y: Array, t: Array, at: Array, p: Array) -> Array:
+    m, s = np.split(y, 2)
+    return np.asarray((s + (t - m) ** 2 * np.exp(-s)) / 2)
+
+
+LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
+    "l2": lambda y, t, at, p: (y - t) ** 2,
+    "l1": lambda y, t, at, p: np.abs(y - t),
+    "huber": _huber,
+    "relative_l1": lambda y, t, at, p: np.abs(y - t) / (np.abs(at) + 0.01),
+    "relative_l2": lambda y, t, at, p: (y - t) ** 2 / (at**2 + 0.01),
+    "relative_l2_luminance": lambda y, t, at, p: (y - t) ** 2 / (_luminance(at) ** 2 + 0.01),
+    "mape": lambda y, t, at, p: np.abs(y - t) / (np.abs(t) + 0.01),
+    "smape": lambda y, t, at, p: np.abs(y - t) / (0.5 * (np.abs(t) + np.abs(at)) + 0.01),
+    "cross_entropy": lambda y, t, at, p: -t * np.log(y),
+    "variance": lambda y, t, at, p: t**2 / y - t**2 / p,
+    "gaussian_nll": _gaussian,
+}
+
+"""name -> loss of every component, shape (components, samples), of prediction y, target t, the prediction ``at`` that
+stands in denominators as a constant, and the density p of the samples."""
+
+
+def loss(name: str, y: Array, t: Array, pdf: Any = None, at: Array | None = None) -> Array:
+    """Loss of every sample: the mean over components of ``LOSSES[name]`` divided by the density."""
+    y, t = np.asarray(y, np.float64), np.asarray(t, np.float64)
+    p = np.broadcast_to(np.asarray(1.0 if pdf is None else pdf, np.float64), t.shape)
+    return np.asarray((LOSSES[name](y, t, y if at is None else np.asarray(at, np.float64), p) / p).mean(axis=0))
+
+
+def adam_step(
+    w: Array,
+    m: Array,
+    v: Array,
+    g: Array,
+    t: int,
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    l2_reg: float = 0.0,
+    relative_decay: float = 0.0,
+    absolute_decay: float = 0.0,
+) -> tuple[Array, Array, Array]:
+    """Step t = 1, 2, ... of Adam (Kingma and Ba 2015): (weights, first moment, second moment)."""
+    g = g + l2_reg * w
+    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+    rate = lr * math.sqrt(1 - beta2**t) / (1 - beta1**t)
+    kept = (1 - rate * relative_decay) * w - rate * absolute_decay * np.sign(w)
+    return kept - rate * m / (np.sqrt(v) + epsilon), m, v
+
+
+def psnr(a: Array, b: Array, peak: float = 1.0) -> float:
+    """Peak signal-to-noise ratio 10 log10(peak^2 / l2) in decibels; infinite for equal arrays."""
+    error = l2(a, b)
+    return math.inf if error == 0 else 10 * math.log10(peak**2 / error)
+
+
+def welford(samples: Iterable[Any]) -> tuple[Array, Array]:
+    """Mean and population standard deviation along the first axis, in one pass without storing the samples.
+
+    With the k-th sample: d = x - mean, mean += d / k, S += d (x - mean); the variance is S / k (Welford
+    1962).
+    """
+    count, mean, spread = 0, np.zeros(()), np.zeros(())
+    for count, sample in enumerate(samples, 1):
+        x = np.asarray(sample, np.float64)
+        d = x - mean
+        mean = mean + d / count
+        spread = spread + d * (x - mean)
+    if count == 0:
+        raise ValueError("welford: there are no samples")
+    return mean, np.sqrt(spread / count)
+
+
+def mc_dropout(field: Callable[[int], Array], samples: int, step: int = 0) -> tuple[Array, Array]:
+    """Mean and population standard deviation of ``field(step * samples + i)``, ``i < samples``, steps modulo 2^32.
+
+    ``field`` maps the step of a key to the outputs under its masks (Gal and Ghahramani 2016).
+    """
+    return welford(field((step * samples + i) % 2**32) for i in range(samples))
