@@ -1,1 +1,1 @@
-"""."""
+"""Other systems' formats: the JSON configurations of tiny-cuda-nn."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import json
 import math
 import re
@@ -15,10 +14,12 @@ from typing import Any
 from drjit.opt import Optimizer
 
 from .. import nn, training
-from ..checks import check_positive, is_number, shown, shown_path
+from ..checks import check, check_positive, check_text, check_type, is_number, require, shown, shown_path
 from ..checks.sizes import MAX_FEATURES, check_features
 from ..field import NeuralField
 from ..training import SGD, Adam, exponential
+
+_WHERE = "from_config"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def from_config(n_in: int, n_out: int, config: Mapping[str, Any] | str | Path) -
         config: a dictionary, JSON text (which starts with a brace), or the path of a file.
 
     Returns:
-        A :class:`coopnet.config.Configuration`: ``.field``, ``.loss``, ``.optimizer``, ``.lr``, ``.ema``.
+        A :class:`coopnet.interop.tcnn.Configuration`: ``.field``, ``.loss``, ``.optimizer``, ``.lr``, ``.ema``.
 
     Raises:
         ValueError: text that is no JSON; a component, key or value that is unknown, named with the nearest that is
@@ -77,7 +78,7 @@ def from_config(n_in: int, n_out: int, config: Mapping[str, Any] | str | Path) -
     >>> config = cn.from_config(2, 3, {"network": {"otype": "FullyFusedMLP", "n_neurons": 64, "n_hidden_layers": 2}})
     """
     for name, value in (("n_in", n_in), ("n_out", n_out)):
-        check_features("from_config", name, check_positive("from_config", name, value))
+        check_features(_WHERE, name, check_positive(_WHERE, name, value))
     try:
         return _configuration(n_in, n_out, _parse(config))
     except RecursionError:
@@ -103,16 +104,13 @@ def _parse(config: Any) -> dict[str, Any]:
     where = "config"
     if isinstance(config, str):
         config = str.__str__(config)  # a plain one
+    if isinstance(config, Mapping):
+        return dict(config)
+    check_type(_WHERE, where, config, (str, Path), "a dictionary, JSON text or a file's path")
     if isinstance(config, str) and config.lstrip().startswith(("{", "//", "/*")):
         text = config
-    elif isinstance(config, (str, Path)):
-        text, where = _text(Path(config)), shown_path(config)
-    elif isinstance(config, Mapping):
-        return dict(config)
     else:
-        raise TypeError(
-            f"from_config: config is a {type(config).__name__}; a dictionary, JSON text or a file's path is needed."
-        )
+        text, where = _text(Path(config)), shown_path(config)
     try:
         # a space, so that what is around stays apart
         for pattern in (_COMMENT, _TRAILING_COMMA):
@@ -120,8 +118,7 @@ def _parse(config: Any) -> dict[str, Any]:
         parsed = json.loads(text)
     except ValueError as error:
         raise ValueError(f"from_config: {where} is no JSON: {error}") from None
-    if not isinstance(parsed, dict):
-        raise ValueError(f"from_config: {where} holds a {type(parsed).__name__}; an object is needed.")
+    require(isinstance(parsed, dict), f"from_config: {where} holds a {type(parsed).__name__}; an object is needed.")
     return parsed
 
 
@@ -137,9 +134,12 @@ def _section(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"from_config: {where} is {shown(value)}; an object is needed.")
+    check(isinstance(value, Mapping), _WHERE, where, value, "an object")
     return dict(value)
+
+
+def _refuse(where: str, value: Any, reason: str) -> None:
+    raise ValueError(f"from_config: {where} is {value}, which has no counterpart here: {reason}.")
 
 
 class Key:
@@ -148,29 +148,26 @@ class Key:
     ``only`` restricts it to the default, because of ``reason``.
     """
 
-    def __init__(self, default: Any, least: float | None = None, below: float = math.inf, *, only: str | None = None):
+    def __init__(self, default: Any, least: float = -math.inf, below: float = math.inf, *, only: str | None = None):
         self.default, self.least, self.below, self.only = default, least, below, only
 
     def read(self, value: Any, where: str) -> Any:
         """``value``, converted; raises ``ValueError`` if it is of another kind or out of range."""
         default = self.default
         if isinstance(default, bool):
-            if not isinstance(value, bool):
-                raise ValueError(f"from_config: {where} is {shown(value)}; true or false is needed.")
+            check(isinstance(value, bool), _WHERE, where, value, "true or false")
         elif isinstance(default, (int, float)):
             whole = isinstance(default, int)
-            if not is_number(value) or (whole and value != int(value)):
-                kind = "an integer" if whole else "a number"
-                raise ValueError(f"from_config: {where} is {shown(value)}; {kind} is needed.")
-            value = int(value) if whole else float(value)
-            if (self.least is not None and value < self.least) or value >= self.below:
-                limit = f" and less than {self.below}" if self.below < math.inf else ""
-                raise ValueError(f"from_config: {where} is {shown(value)}; at least {self.least}{limit} is needed.")
-        elif isinstance(default, str) and not isinstance(value, str):
-            raise ValueError(f"from_config: {where} is {shown(value)}; a string is needed.")
+            fits = is_number(value) and (not whole or value == int(value))
+            check(fits, _WHERE, where, value, "an integer" if whole else "a number")
+            value = type(default)(value)
+            limit = f" and less than {self.below}" if self.below < math.inf else ""
+            check(self.least <= value < self.below, _WHERE, where, value, f"at least {self.least}{limit}")
+        elif isinstance(default, str):
+            check_text(_WHERE, where, value)
         same = value.lower() == default.lower() if isinstance(default, str) else value == default
         if self.only is not None and not same:
-            raise ValueError(f"from_config: {where} is {shown(value)}, which has no counterpart here: {self.only}.")
+            _refuse(where, shown(value), self.only)
         return value
 
 
@@ -186,16 +183,15 @@ def _known(where: str, given: Mapping[str, Any], accepted: tuple[str, ...]) -> N
             raise ValueError(f"from_config: {where} has the unknown key {shown(name)}{_nearest(name, accepted)}")
 
 
-def _choice(where: str, value: Any, table: Mapping[str, Any], refused: Mapping[str, str]) -> tuple[str, Any]:
+def _choice(where: str, value: Any, table: Mapping[str, Any], refused: Mapping[str, str] = {}) -> tuple[str, Any]:
     """The entry of ``table`` with the name ``value``, in any case, and its name as written there."""
-    if not isinstance(value, str):
-        raise ValueError(f"from_config: {where} is {shown(value)}; a string is needed.")
+    lower = check_text(_WHERE, where, value).lower()
     for name, entry in table.items():
-        if name.lower() == value.lower():
+        if name.lower() == lower:
             return name, entry
     for name, reason in refused.items():
-        if name.lower() == value.lower():
-            raise ValueError(f"from_config: {where} is {shown(value)}, which has no counterpart here: {reason}.")
+        if name.lower() == lower:
+            _refuse(where, shown(value), reason)
     raise ValueError(f"from_config: {where} is {shown(value)}, which is unknown{_nearest(value, tuple(table))}")
 
 
@@ -227,24 +223,24 @@ _REDUCTION = {"Concatenation": "concatenation", "Sum": "sum", "Product": "produc
 _FREQUENCIES = {"n_frequencies": Key(12, 1)}
 
 #: Encodings by their name there: (class in coopnet.nn, keys with tiny-cuda-nn's defaults).
-ENCODINGS: dict[str, tuple[str, dict[str, Key]]] = {
-    "Composite": ("Composite", {"nested": Key([]), "reduction": Key("Concatenation")}),
-    "Frequency": ("Frequency", _FREQUENCIES),
-    "Grid": ("Grid", _GRID),
-    "HashGrid": ("Grid", _GRID),
-    "TiledGrid": ("Grid", _GRID | {"type": Key("Tiled")}),
-    "DenseGrid": ("Grid", _GRID | {"type": Key("Dense")}),
-    "Identity": ("Identity", {"scale": Key(1.0), "offset": Key(0.0)}),
-    "OneBlob": ("OneBlob", {"n_bins": Key(16, 1)}),
-    "SphericalHarmonics": ("SphericalHarmonics", {"degree": Key(4, 1)}),
-    "TriangleWave": ("TriangleWave", _FREQUENCIES),
-    "NRC": ("Composite", {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}),
-    "OneBlobFrequency": ("Composite", {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}),
+ENCODINGS: dict[str, tuple[type, dict[str, Key]]] = {
+    "Composite": (nn.Composite, {"nested": Key([]), "reduction": Key("Concatenation")}),
+    "Frequency": (nn.Frequency, _FREQUENCIES),
+    "Grid": (nn.Grid, _GRID),
+    "HashGrid": (nn.Grid, _GRID),
+    "TiledGrid": (nn.Grid, _GRID | {"type": Key("Tiled")}),
+    "DenseGrid": (nn.Grid, _GRID | {"type": Key("Dense")}),
+    "Identity": (nn.Identity, {"scale": Key(1.0), "offset": Key(0.0)}),
+    "OneBlob": (nn.OneBlob, {"n_bins": Key(16, 1)}),
+    "SphericalHarmonics": (nn.SphericalHarmonics, {"degree": Key(4, 1)}),
+    "TriangleWave": (nn.TriangleWave, _FREQUENCIES),
+    "NRC": (nn.Composite, {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}),
+    "OneBlobFrequency": (nn.Composite, {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}),
 }
 _NO_ENCODINGS = {"Empty": "an encoding without features cannot feed a network"}
 
 
-def _encoding_type(given: Mapping[str, Any], where: str) -> tuple[str, str, dict[str, Key]]:
+def _encoding_type(given: Mapping[str, Any], where: str) -> tuple[str, type, dict[str, Key]]:
     """Name of an encoding there, its class here, its keys."""
     name, (cls, keys) = _choice(f"{where}.otype", given.get("otype", "OneBlob"), ENCODINGS, _NO_ENCODINGS)
     return name, cls, keys
@@ -257,21 +253,21 @@ def _encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
         wave = {"otype": "TriangleWave", "n_frequencies": values["n_frequencies"], "n_dims_to_encode": 3}
         blob = {"otype": "OneBlob", "n_bins": values["n_bins"], "n_dims_to_encode": 5}
         values = {"nested": [wave, blob, {"otype": "Identity"}], "reduction": "Concatenation"}
-    if cls == "Composite":
+    if cls is nn.Composite:
         return _composite(values, where, n_in)
-    if cls == "Grid":
+    if cls is nn.Grid:
         return _grid(given, values, where, n_in)
-    if cls == "Identity" and values == {"scale": 1.0, "offset": 0.0}:
+    if cls is nn.Identity and values == {"scale": 1.0, "offset": 0.0}:
         return nn.Identity()
-    if cls == "SphericalHarmonics" and n_in != 3:
-        raise ValueError(f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
+    fits = cls is not nn.SphericalHarmonics or n_in == 3
+    require(fits, f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
     return _make(cls, where, **values)
 
 
 def _grid(given: dict[str, Any], values: dict[str, Any], where: str, n_in: int) -> Any:
     options = {k: values[k] for k in ("n_levels", "n_features_per_level", "base_resolution", "per_level_scale")}
-    storage = _choice(f"{where}.type", values["type"], _STORAGE, {})[1]
-    interpolation = _choice(f"{where}.interpolation", values["interpolation"], _INTERPOLATION, {})[1]
+    storage = _choice(f"{where}.type", values["type"], _STORAGE)[1]
+    interpolation = _choice(f"{where}.interpolation", values["interpolation"], _INTERPOLATION)[1]
     if storage == "dense" and "per_level_scale" not in given:
         # tiny-cuda-nn's default makes the finest level 256 wide
         ratio = 256 / options["base_resolution"]
@@ -279,21 +275,13 @@ def _grid(given: dict[str, Any], values: dict[str, Any], where: str, n_in: int) 
             max(1.0, ratio ** (1 / (options["n_levels"] - 1))) if options["n_levels"] > 1 else 2.0
         )
     options |= {"in_features": n_in, "hashmap_size": 2 ** values["log2_hashmap_size"]}
-    if hasattr(nn, "Grid"):
-        return _make("Grid", where, storage=storage, interpolation=interpolation, **options)
-    if (storage, interpolation) == ("hash", "linear"):
-        return _make("HashGrid", where, **options)
-    raise ValueError(
-        f"from_config: {where} is a {storage} grid with {interpolation} interpolation, but this version of coopnet has "
-        f"hash grids with linear interpolation only."
-    )
+    return _make(nn.Grid, where, storage=storage, interpolation=interpolation, **options)
 
 
 def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
-    reduction = _choice(f"{where}.reduction", values["reduction"], _REDUCTION, {})[1]
+    reduction = _choice(f"{where}.reduction", values["reduction"], _REDUCTION)[1]
     parts = values["nested"]
-    if not isinstance(parts, (list, tuple)) or not parts:
-        raise ValueError(f"from_config: {where}.nested is {shown(parts)}; a list of encodings is needed.")
+    check(isinstance(parts, (list, tuple)) and parts, _WHERE, f"{where}.nested", parts, "a list of encodings")
     objects = [_object(part, f"{where}.nested[{i}]") for i, part in enumerate(parts)]
     for i, part in enumerate(objects):
         # before anything is concluded from the absence of a key: it may be misspelled
@@ -302,20 +290,17 @@ def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
     ranges, end, left = [], 0, n_in - sum(_dims(o, where, i).get("n_dims_to_encode", 0) for i, o in enumerate(objects))
     open_ones = [i for i, o in enumerate(objects) if "n_dims_to_encode" not in o]
     placed = any("dims_to_encode_begin" in o for o in objects)
-    if len(open_ones) > 1 or (open_ones and placed):
-        raise ValueError(
-            f"from_config: {where}.nested{open_ones} have no n_dims_to_encode; one encoding may leave it out, and none "
-            f"beside dims_to_encode_begin."
-        )
-    if left < 0 and not placed:
-        raise ValueError(f"from_config: {where}.nested encode {n_in - left} coordinates, but there are {n_in}.")
+    rule = "one encoding may leave it out, and none beside dims_to_encode_begin"
+    clear = len(open_ones) <= (0 if placed else 1)
+    require(clear, f"from_config: {where}.nested{open_ones} have no n_dims_to_encode; {rule}.")
+    fits = left >= 0 or placed
+    require(fits, f"from_config: {where}.nested encode {n_in - left} coordinates, but there are {n_in}.")
     for i, part in enumerate(objects):
         dims = _dims(part, where, i)
         begin, n = dims.get("dims_to_encode_begin", end), dims.get("n_dims_to_encode", left)
-        if begin + n > n_in:
-            raise ValueError(f"from_config: {where}.nested[{i}] encodes up to coordinate {begin + n} of {n_in}.")
-        ranges.append((begin, n))
         end = begin + n
+        require(end <= n_in, f"from_config: {where}.nested[{i}] encodes up to coordinate {end} of {n_in}.")
+        ranges.append((begin, n))
     nested = [
         _encoding({k: v for k, v in part.items() if k not in _DIMS}, f"{where}.nested[{i}]", n)
         for i, (part, (_, n)) in enumerate(zip(objects, ranges, strict=True))
@@ -325,7 +310,7 @@ def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
     if len(nested) == 1 and used[0] == (0, n_in):
         return nested[0]
     return _make(
-        "Composite",
+        nn.Composite,
         where,
         nested=nested,
         n_dims_to_encode=[n for _, n in used],
@@ -339,15 +324,9 @@ def _dims(part: dict[str, Any], where: str, i: int) -> dict[str, int]:
     return {k: key.read(part[k], f"{where}.nested[{i}].{k}") for k, key in _DIMS.items() if k in part}
 
 
-def _make(cls: str, where: str, **arguments: Any) -> Any:
-    """A layer of ``coopnet.nn``, if this version has it and the arguments."""
-    found = getattr(nn, cls, None)
-    lacking = [] if found is None else sorted(set(arguments) - set(inspect.signature(found).parameters))
-    if found is None or lacking:
-        what = f"the layer {cls}" if found is None else f"{', '.join(lacking)} of the layer {cls}"
-        raise ValueError(f"from_config: {where} needs {what}, which this version of coopnet does not have.")
+def _make(cls: type, where: str, **arguments: Any) -> Any:
     try:
-        return found(**arguments)
+        return cls(**arguments)
     except ValueError as error:
         raise ValueError(f"from_config: {where}: {error}") from None
 
@@ -378,17 +357,13 @@ ACTIVATIONS: dict[str, Callable[[], Any]] = {
 
 
 def _network(given: dict[str, Any], n_out: int) -> Any:
-    name, fused = _choice("network.otype", given.get("otype", "MLP"), NETWORKS, {})
+    name, fused = _choice("network.otype", given.get("otype", "MLP"), NETWORKS)
     values = _read("network", given, _MLP)
     width, depth = values["n_neurons"], values["n_hidden_layers"]
-    if fused and (width not in (16, 32, 64, 128) or depth < 1):
-        raise ValueError(
-            f"from_config: network has n_neurons {width} and n_hidden_layers {depth}; {name} has 16, 32, 64 or 128 "
-            f"neurons and a hidden layer. Use CutlassMLP for others."
-        )
-    hidden, output = (
-        _choice(f"network.{k}", values[k], ACTIVATIONS, {})[1]() for k in ("activation", "output_activation")
-    )
+    fits = not fused or (width in (16, 32, 64, 128) and depth >= 1)
+    cure = f"{name} has 16, 32, 64 or 128 neurons and a hidden layer. Use CutlassMLP for others"
+    require(fits, f"from_config: network has n_neurons {width} and n_hidden_layers {depth}; {cure}.")
+    hidden, output = (_choice(f"network.{k}", values[k], ACTIVATIONS)[1]() for k in ("activation", "output_activation"))
     sine = isinstance(hidden, nn.Sine)
     net = nn.MLP(-1, n_out, width, depth, hidden, output, init="siren" if sine else "xavier_uniform")
     if sine:
@@ -411,10 +386,10 @@ LOSSES = {
 
 
 def _loss(given: dict[str, Any], n_out: int) -> str:
-    name, loss = _choice("loss.otype", given.get("otype", "RelativeL2"), LOSSES, {})
+    name, loss = _choice("loss.otype", given.get("otype", "RelativeL2"), LOSSES)
     _read("loss", given, {})
-    if loss == "relative_l2_luminance" and n_out not in (3, 6):
-        raise ValueError(f"from_config: loss.otype is {name!r}, which needs 3 or 6 outputs, not {n_out}.")
+    fits = loss != "relative_l2_luminance" or n_out in (3, 6)
+    require(fits, f"from_config: loss.otype is {name!r}, which needs 3 or 6 outputs, not {n_out}.")
     return loss
 
 
@@ -458,8 +433,6 @@ _NO_OPTIMIZERS = {
     "Novograd": "it is not implemented; Adam is the nearest",
     "Shampoo": "it is not implemented; drjit.opt.Muon is the nearest",
 }
-
-
 #: Wrappers that mean something else around one of these than inside it, or nothing.
 _NOT_AROUND = {
     "EMA": ("Lookahead", "the average would be of its slow weights, which the field does not have"),
@@ -476,14 +449,12 @@ def _optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Optimize
         values = _read(where, given, keys)
         if "nested" not in keys:
             break
-        if name in wrappers:
-            raise ValueError(f"from_config: {where} is a second {name} around one optimizer; one is possible.")
+        once = name not in wrappers
+        require(once, f"from_config: {where} is a second {name} around one optimizer; one is possible.")
         for outer in wrappers:
             inner, reason = _NOT_AROUND.get(outer, ("", ""))
             if name == inner:
-                raise ValueError(
-                    f"from_config: {where} is {name} inside {outer}, which has no counterpart here: {reason}."
-                )
+                _refuse(where, f"{name} inside {outer}", reason)
         wrappers[name] = values
         where += ".nested"
         given = _object(values["nested"], where)

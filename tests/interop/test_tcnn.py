@@ -493,19 +493,6 @@ def test_errors_of_arguments(tmp_path):
         cn.from_config(1, 1, tmp_path / "none.json")
 
 
-def test_layers_that_this_version_lacks(monkeypatch):
-    """Nothing is mapped to something else in silence."""
-    monkeypatch.delattr(cn.nn, "OneBlob", raising=False)
-    with pytest.raises(
-        ValueError, match="encoding needs the layer OneBlob, which this version of coopnet does not have"
-    ):
-        cn.from_config(2, 1, {})
-    monkeypatch.delattr(cn.nn, "Grid", raising=False)
-    assert isinstance(encoding({"otype": "Grid", "n_levels": 2}), cn.HashGrid)
-    with pytest.raises(ValueError, match="a dense grid with linear interpolation, but this version"):
-        encoding({"otype": "DenseGrid"})
-
-
 def test_all_is_documented():
     text = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     names = {*rooms.ENCODINGS, *rooms._NO_ENCODINGS, *rooms.NETWORKS, *rooms.ACTIVATIONS, *rooms.LOSSES}
