@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from reprlib import recursive_repr
 from typing import Any
 
-from ..checks import check_choice, check_in_features, shown
+from ..checks import check, check_choice, check_in_features, check_type, is_int, require
 from ..checks.sizes import check_features, check_layers
 from .activations import Identity
 from .embedding import Embedding
@@ -63,60 +63,44 @@ class Composite(Encoding):
         reduction: str = "concatenation",
         in_features: int = -1,
     ):
-        if not isinstance(nested, (list, tuple)):
-            raise TypeError(f"Composite: nested is a {type(nested).__name__}; a list or tuple of encodings is needed.")
-        for i, encoding in enumerate(nested):
-            if not isinstance(encoding, (Encoding, Identity, Embedding)):
-                raise TypeError(
-                    f"Composite: nested[{i}] is a {type(encoding).__name__}; an Encoding, Identity or Embedding is "
-                    f"needed."
-                )
+        check_type("Composite", "nested", nested, (list, tuple), "a list or tuple of encodings")
+        for i, e in enumerate(nested):
+            kinds = Encoding | Identity | Embedding
+            check_type("Composite", f"nested[{i}]", e, kinds, "an Encoding, Identity or Embedding")
         check_layers("Composite", "the number of encodings", len(nested))
         self.nested = tuple(nested)
-        self.n_dims_to_encode = self._per_encoding("n_dims_to_encode", n_dims_to_encode, 0)
-        self.dims_to_encode_begin = self._per_encoding("dims_to_encode_begin", dims_to_encode_begin, 0)
+        self.n_dims_to_encode = self._per_encoding("n_dims_to_encode", n_dims_to_encode)
+        self.dims_to_encode_begin = self._per_encoding("dims_to_encode_begin", dims_to_encode_begin)
         self.reduction = check_choice("Composite", "reduction", reduction, ("concatenation", "sum", "product"))
         check_features("Composite", "in_features", check_in_features("Composite", in_features))
         counts = self._counts()
         rest = [i for i, n in enumerate(counts) if n < 0]
-        if len(rest) > 1:
-            raise ValueError(
-                f"Composite: the encodings {rest} state no number of coordinates, but only one may take the rest; "
-                f"give n_dims_to_encode, or in_features to the encodings."
-            )
+        cure = "only one may take the rest; give n_dims_to_encode, or in_features to the encodings"
+        require(len(rest) < 2, f"Composite: the encodings {rest} state no number of coordinates, but {cure}.")
         if rest and any(b >= 0 for b in self.dims_to_encode_begin):
-            raise ValueError(
-                f"Composite: encoding {rest[0]} takes the rest of the coordinates, which dims_to_encode_begin "
-                f"leaves unclear; give all n_dims_to_encode."
-            )
+            cure = "which dims_to_encode_begin leaves unclear; give all n_dims_to_encode"
+            raise ValueError(f"Composite: encoding {rest[0]} takes the rest of the coordinates, {cure}.")
         if not rest and self.nested and in_features < 0:
             in_features = max(begin + n for begin, n in self._ranges(-1))
             in_features = check_features("Composite", "in_features", in_features) if in_features > 0 else -1
         self.in_features = in_features
 
-    def _per_encoding(self, name: str, value: Any, least: int) -> tuple[int, ...]:
+    def _per_encoding(self, name: str, value: Any) -> tuple[int, ...]:
+        n = len(self.nested)
         if value is None:
-            return (-1,) * len(self.nested)
-        if not isinstance(value, (list, tuple)) or len(value) != len(self.nested):
-            raise ValueError(
-                f"Composite: {name} is {shown(value)}; a list of {len(self.nested)} ints, or None, is needed."
-            )
-        for v in value:
-            if isinstance(v, bool) or not isinstance(v, int) or (v < least and v != -1):
-                raise ValueError(f"Composite: {name} is {shown(value)}; ints of at least {least}, or -1, are needed.")
-            check_features("Composite", name, v)
-        return tuple(value)
+            return (-1,) * n
+        listed = isinstance(value, (list, tuple)) and len(value) == n and all(is_int(v, -1) for v in value)
+        check(listed, "Composite", name, value, f"a list of {n} ints of at least 0, or -1, or None,")
+        return tuple(check_features("Composite", name, v) for v in value)
 
     def _counts(self) -> list[int]:
         """Coordinates of each encoding, -1 for what is left."""
         counts = []
         for i, (encoding, n) in enumerate(zip(self.nested, self.n_dims_to_encode, strict=True)):
             own = getattr(encoding, "in_features", -1)
-            if own > 0 and n >= 0 and n not in (0, own):
-                raise ValueError(
-                    f"Composite: n_dims_to_encode[{i}] is {n}, but the encoding takes {own} coordinates: "
-                    f"{type(encoding).__name__}."
-                )
+            if own > 0 and n not in (-1, 0, own):
+                takes = f"the encoding takes {own} coordinates: {type(encoding).__name__}"
+                raise ValueError(f"Composite: n_dims_to_encode[{i}] is {n}, but {takes}.")
             counts.append(own if n < 0 else n)
         return counts
 
@@ -136,7 +120,9 @@ class Composite(Encoding):
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
 
     def _features(self, coordinates: list) -> list:
-        parts = [list(e(coordinates[begin : begin + n])) for e, begin, n in self.parts(len(coordinates))]
+        return self._reduced([list(e(coordinates[begin : begin + n])) for e, begin, n in self.parts(len(coordinates))])
+
+    def _reduced(self, parts: Sequence[list]) -> list:
         if self.reduction == "concatenation":
             return [f for part in parts for f in part]
         combine: Any = sum if self.reduction == "sum" else math.prod
@@ -148,20 +134,12 @@ class Composite(Encoding):
             y, moved = e.jvp(coordinates[begin : begin + n], [t[begin : begin + n] for t in tangents])
             jets.append([list(y), *map(list, moved)])
         ys, *dys = zip(*jets, strict=True)
-        if self.reduction == "concatenation":
-            y, *moved = [[v for part in parts for v in part] for parts in (ys, *dys)]
-            return y, moved
-        if self.reduction == "sum":
-            y, *moved = [[sum(vs[1:], start=vs[0]) for vs in zip(*parts, strict=True)] for parts in (ys, *dys)]
-            return y, moved
-        others = [
-            [math.prod(ys[j][k] for j in range(len(ys)) if j != i) for k in range(len(ys[0]))] for i in range(len(ys))
-        ]
-        moved = [
-            [sum(part[k] * other[k] for part, other in zip(parts, others, strict=True)) for k in range(len(ys[0]))]
-            for parts in dys
-        ]
-        return [math.prod(vs) for vs in zip(*ys, strict=True)], moved
+        if self.reduction != "product":  # linear
+            return self._reduced(ys), [self._reduced(parts) for parts in dys]
+        width, count = range(len(ys[0])), range(len(ys))
+        others = [[math.prod(ys[j][k] for j in count if j != i) for k in width] for i in count]
+        moved = [[sum(parts[i][k] * others[i][k] for i in count) for k in width] for parts in dys]
+        return self._reduced(ys), moved
 
     def parts(self, size: int) -> list[tuple[Any, int, int]]:
         """(encoding, first coordinate, number of coordinates) of all that have any."""
@@ -172,14 +150,10 @@ class Composite(Encoding):
     def _check_ranges(self, size: int) -> None:
         ranges = self._ranges(size)
         for i, (begin, n) in enumerate(ranges):
-            if begin + n > size:
-                raise ValueError(
-                    f"Composite: encoding {i} takes the coordinates {begin} to {begin + n - 1}, but there are only "
-                    f"{size}: 0 to {size - 1}."
-                )
-        if not any(n > 0 for _, n in ranges):
-            raise ValueError("Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
+            takes = f"encoding {i} takes the coordinates {begin} to {begin + n - 1}"
+            require(begin + n <= size, f"Composite: {takes}, but there are only {size}: 0 to {size - 1}.")
         widths = [_width(e, n) for e, (_, n) in zip(self.nested, ranges, strict=True) if n > 0]
+        require(widths, "Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
         if self.reduction != "concatenation" and len(set(widths)) > 1:
             raise ValueError(f"Composite: a {self.reduction} needs encodings of equal widths, but they give {widths}.")
 

@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import check_in_features, check_number, check_positive, shown
+from ..checks import check_home, check_in_features, check_number, check_positive, require, shown
 from ..checks.sizes import MAX_OCTAVES, check_features
 from ..jit import kinds
 from ..random.key import Key
@@ -82,31 +82,25 @@ class Encoding(Module):
         name = type(self).__name__
         kind, leaf = kinds.kind(x, name)
         kinds.require_float(leaf, name)
-        if kind == kinds.NUMPY:
-            raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
-        n = kinds.features(x, kind)
-        if self.in_features not in (-1, n):
-            raise ValueError(f"{name}: the input has {n} features, but the encoding takes {self.in_features}.")
+        require(kind != kinds.NUMPY, f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.", TypeError)
+        n, takes = kinds.features(x, kind), self.in_features
+        require(takes in (-1, n), f"{name}: the input has {n} features, but the encoding takes {takes}.")
         return kind
 
     def _size(self, size: int) -> int:
-        name = type(self).__name__
-        if size > 0 and self.in_features > 0 and size != self.in_features:
-            raise ValueError(f"{name}: in_features is {self.in_features}, but the input has {size} features.")
-        size = self.in_features if size < 0 else size
-        if size < 1:
-            raise ValueError(f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
+        name, takes = type(self).__name__, self.in_features
+        fits = size < 0 or takes < 0 or size == takes
+        require(fits, f"{name}: in_features is {takes}, but the input has {size} features.")
+        size = takes if size < 0 else size
+        require(size > 0, f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
         check_features(name, "in_features", size)
         check_features(name, "in_features", size, self.width(size))
         return size
 
     def _same_backend(self, leaf: type, own: type) -> None:
         """Raise ``TypeError`` unless an input of type ``leaf`` lives where the parameters of type ``own`` do."""
-        if dr.backend_v(leaf) != dr.backend_v(own):
-            raise TypeError(
-                f"{type(self).__name__}: the input lives on the {dr.backend_v(leaf).name} backend and the parameters "
-                f"on {dr.backend_v(own).name}; build the network for the backend of its input."
-            )
+        cure = "build the network for the backend of its input"
+        check_home(type(self).__name__, leaf, own, "the input lives", "the parameters", cure)
 
 
 class _Octaves(Encoding):
@@ -194,9 +188,6 @@ def nested(parts: list) -> Any:
 
 def check_octaves(layer: str, name: str, value: Any) -> int:
     """``value``; raises ``ValueError`` unless it is a number of doublings that single precision can hold."""
-    if check_positive(layer, name, value) > MAX_OCTAVES:
-        raise ValueError(
-            f"{layer}: {name} is {shown(value)}; at most {MAX_OCTAVES} are possible, beyond which single precision has "
-            f"no frequencies."
-        )
+    limit = f"at most {MAX_OCTAVES} are possible, beyond which single precision has no frequencies"
+    require(check_positive(layer, name, value) <= MAX_OCTAVES, f"{layer}: {name} is {shown(value)}; {limit}.")
     return value

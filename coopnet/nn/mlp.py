@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import check_flag, check_in_features, shown
+from ..checks import check_flag, check_in_features, check_int
 from ..checks.sizes import check_features, check_layers
 from ..random.dropout import Dropout, check_rate, is_schedule
 from .activations import Sine
@@ -52,13 +52,10 @@ class MLP(Sequential):
         init: str = "xavier_uniform",
         zero_last: bool = False,
     ):
-        for name, value in (("width", width), ("depth", depth)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < (name == "width"):
-                raise ValueError(f"MLP: {name} is {shown(value)}; an int of at least {int(name == 'width')} is needed.")
+        check_features("MLP", "width", check_int("MLP", "width", width, 1))
+        check_int("MLP", "depth", depth, 0)
         for name, value in (("in_features", in_features), ("out_features", out_features)):
-            check_in_features("MLP", value, name)
-        for name, value in (("in_features", in_features), ("out_features", out_features), ("width", width)):
-            check_features("MLP", name, value)
+            check_features("MLP", name, check_in_features("MLP", value, name))
         check_rate(dropout, 16, "MLP")
         check_flag("MLP", "bias", bias)
         check_flag("MLP", "zero_last", zero_last)

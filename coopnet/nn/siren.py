@@ -50,12 +50,10 @@ class SIREN(Sequential):
         omega_0: float = 30.0,
         omega: float = 30.0,
     ):
-        check_in_features("SIREN", in_features)
-        for name, value in (("out_features", out_features), ("width", width), ("depth", depth)):
-            check_positive("SIREN", name, value)
-        check_layers("SIREN", "depth", depth, 2 * depth + 1)
-        for name, value in (("in_features", in_features), ("out_features", out_features), ("width", width)):
-            check_features("SIREN", name, value)
+        check_features("SIREN", "in_features", check_in_features("SIREN", in_features))
+        for name, value in (("out_features", out_features), ("width", width)):
+            check_features("SIREN", name, check_positive("SIREN", name, value))
+        check_layers("SIREN", "depth", check_positive("SIREN", "depth", depth), 2 * depth + 1)
         check_above("SIREN", "omega_0", omega_0)
         self.omega = check_above("SIREN", "omega", omega)
         layers: list[Any] = [Linear(in_features, width), Sine(omega_0)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import shown
+from ..checks import check_int
 from .encodings import Encoding
 
 
@@ -41,9 +41,7 @@ class SphericalHarmonics(Encoding):
     in_features = 3
 
     def __init__(self, degree: int = 4):
-        if isinstance(degree, bool) or not isinstance(degree, int) or not 1 <= degree <= 8:
-            raise ValueError(f"SphericalHarmonics: degree is {shown(degree)}; an int from 1 to 8 is needed.")
-        self.degree = degree
+        self.degree = check_int("SphericalHarmonics", "degree", degree, 1, 8)
 
     def width(self, size: int) -> int:
         return self.degree**2
