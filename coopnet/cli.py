@@ -23,6 +23,7 @@ import numpy as np
 
 from . import backend as backends
 from . import command
+from .checks import require
 
 try:
     import typer
@@ -116,41 +117,32 @@ def _text(error: BaseException) -> str:
 # ---- checks of arguments ------------------------------------------------
 
 
-def _whole(name: str, least: int, most: int) -> Callable[[int | None], int | None]:
-    def check(value: int | None) -> int | None:
-        if value is not None and not least <= value <= most:
-            raise UsageError(f"{name} is {value}; a whole number from {least} to {most} is needed.")
+def _needs(name: str, ok: Callable[[Any], bool], needed: str) -> Callable[[Any], Any]:
+    """Refuses an option's value unless ``ok``; an option that was left out has none."""
+
+    def check(value: Any) -> Any:
+        require(value is None or ok(value), f"{name} is {value}; {needed} is needed.", UsageError)
         return value
 
     return check
 
 
-def _dropout(value: float) -> float:
-    if not 0 <= value < 1:
-        raise UsageError(f"--dropout is {value}; a probability in [0, 1) is needed.")
-    return value
+def _whole(name: str, least: int, most: int) -> Callable[[Any], Any]:
+    return _needs(name, lambda value: least <= value <= most, f"a whole number from {least} to {most}")
 
 
-def _pixels(value: float) -> float:
-    if not 0 < value <= 1:
-        raise UsageError(f"--pixels is {value}; a fraction in (0, 1] is needed.")
-    return value
-
-
-def _lr(value: float) -> float:
-    if not 0 < value < math.inf:
-        raise UsageError(f"--lr is {value}; a positive number is needed.")
-    return value
+_DROPOUT = _needs("--dropout", lambda p: 0 <= p < 1, "a probability in [0, 1)")
+_PIXELS = _needs("--pixels", lambda share: 0 < share <= 1, "a fraction in (0, 1]")
+_LR = _needs("--lr", lambda lr: 0 < lr < math.inf, "a positive number")
 
 
 def parse_size(text: str) -> tuple[int, int]:
     """Width and height of ``"640x480"``."""
     match = re.fullmatch(r"(\d{1,9})[xX×](\d{1,9})", text.strip())
     width, height = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not (width and height):
-        raise UsageError(f"--size is {text!r}; two positive whole numbers such as 640x480 are needed.")
-    if width * height > MAX_PIXELS:
-        raise UsageError(f"--size is {text!r}, {width * height} pixels; at most {MAX_PIXELS} are possible.")
+    count, words = width * height, f"--size is {text!r}"
+    require(count, f"{words}; two positive whole numbers such as 640x480 are needed.", UsageError)
+    require(count <= MAX_PIXELS, f"{words}, {count} pixels; at most {MAX_PIXELS} are possible.", UsageError)
     return width, height
 
 
@@ -201,12 +193,12 @@ def fit(
     width: Annotated[int, typer.Option(help="Units per layer.", callback=_whole("--width", 1, 1024))] = 64,
     depth: Annotated[int, typer.Option(help="Hidden layers.", callback=_whole("--depth", 1, 64))] = 2,
     encoding: Annotated[Encoding, typer.Option(help="Of the coordinates.")] = Encoding.hashgrid,
-    dropout: Annotated[float, typer.Option(help="Drop probability in [0, 1).", callback=_dropout)] = 0.1,
+    dropout: Annotated[float, typer.Option(help="Drop probability in [0, 1).", callback=_DROPOUT)] = 0.1,
     pixels: Annotated[
-        float, typer.Option(metavar="FRACTION", help="Of the pixels to train on, in (0, 1].", callback=_pixels)
+        float, typer.Option(metavar="FRACTION", help="Of the pixels to train on, in (0, 1].", callback=_PIXELS)
     ] = 0.2,
     batch: Annotated[int, typer.Option(help="Pixels per step.", callback=_whole("--batch", 1, 2**24))] = 16384,
-    lr: Annotated[float, typer.Option(help="Learning rate at the start.", callback=_lr)] = 5e-3,
+    lr: Annotated[float, typer.Option(help="Learning rate at the start.", callback=_LR)] = 5e-3,
     seed: Annotated[int, typer.Option(help="Of everything random.", callback=_whole("--seed", 0, 2**64 - 1))] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
@@ -222,30 +214,20 @@ def fit(
     with _about(image):
         values = images.load(image)
     height, columns, channels = values.shape
-    if height * columns < 2:
-        raise Failure(f"{str(image)!r} has a single pixel; at least 2 are needed.")
+    require(height * columns > 1, f"{str(image)!r} has a single pixel; at least 2 are needed.", Failure)
     _prepare_directory(output)
     name = backends.require(backend.value)
     kind = "grey" if channels == 1 else "RGB"
     print(f"{image}: {columns} x {height} pixels, {kind}; training on {100 * pixels:.3g} % of them, on {name.upper()}")
+    settings = {
+        "steps": steps, "width": width, "depth": depth, "encoding": encoding.value, "dropout": dropout, "batch": batch,
+        "lr": lr, "seed": seed,
+    }  # fmt: skip
     with _about(output / "field.safetensors"), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
-        result = images.fit_image(
-            values,
-            output,
-            backend=name,
-            steps=steps,
-            width=width,
-            depth=depth,
-            encoding=encoding.value,
-            dropout=dropout,
-            fraction=pixels,
-            batch=batch,
-            lr=lr,
-            seed=seed,
-            resume=resume,
-            progress=not quiet and sys.stderr.isatty(),
-        )
+        bar = not quiet and sys.stderr.isatty()
+        options = settings | {"backend": name, "fraction": pixels, "resume": resume, "progress": bar}
+        result = images.fit_image(values, output, **options)
     training = result.training
     for warning in said:
         if str(warning.message) != training.message:
@@ -253,18 +235,14 @@ def fit(
     if training.stopped == "diverged":
         what = training.message.split(". ")[0].removeprefix("fit: ")
         raise Failure(f"{what}; a smaller --lr than {lr:g} usually helps. Nothing was drawn or written since.")
-    if training.stopped == "interrupt" and not result.files["field"].exists():
-        print(f"stopped after step {training.steps} of {steps}; no checkpoint was written")
-        raise Stopped
     if training.stopped == "interrupt":
-        words = ["coopnet", "fit", str(image), "-o", str(output), "--backend", name]
-        given = {
-            "--steps": steps, "--width": width, "--depth": depth, "--encoding": encoding.value, "--dropout": dropout,
-            "--pixels": pixels, "--batch": batch, "--lr": lr, "--seed": seed,
-        }  # fmt: skip
-        words += [str(v) for pair in given.items() for v in pair] + ["--resume"]
-        print(f"stopped after step {training.steps} of {steps}; the checkpoint is {result.files['field']}")
-        print(f"go on with: {shlex.join(words)}")
+        checkpoint = result.files["field"]
+        written = f"the checkpoint is {checkpoint}" if checkpoint.exists() else "no checkpoint was written"
+        print(f"stopped after step {training.steps} of {steps}; {written}")
+        if checkpoint.exists():
+            words = ["coopnet", "fit", str(image), "-o", str(output), "--backend", name, "--pixels", str(pixels)]
+            words += [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+            print(f"go on with: {shlex.join([*words, '--resume'])}")
         raise Stopped
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
@@ -300,18 +278,17 @@ def render(
     from . import image as images
     from .image import evaluate, files, learn
 
-    if output.suffix.lower() not in files.writable_formats():
-        raise UsageError(f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png.")
-    if output.is_dir():
-        raise Failure(f"{str(output)!r} is a directory; the name of a picture is needed.")
+    fits = output.suffix.lower() in files.writable_formats()
+    require(
+        known, f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png.", UsageError
+    )
+    require(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.", Failure)
     name = backends.require(backend.value)
     with _about(checkpoint):
         field, noted = learn.load_image_field(checkpoint, name)
     if mc_samples and not _has_dropout(field):
-        raise Failure(
-            f"{str(checkpoint)!r} has no dropout, so all evaluations are equal and --mc-samples has no meaning; "
-            f"fit with --dropout, or render without --mc-samples."
-        )
+        what = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
+        raise Failure(f"{str(checkpoint)!r} {what}; fit with --dropout, or render without --mc-samples.")
     _prepare_directory(output.parent)
     region = evaluate.box(*_noted_size(noted, width, height))
     if mc_samples is None:
@@ -319,10 +296,8 @@ def render(
     else:
         picture, deviation = images.render_mc(field, width, height, mc_samples, seed, region)
     bad = picture.size - int(np.isfinite(picture).sum())
-    if bad:
-        raise Failure(
-            f"{str(checkpoint)!r} gives {bad} of {picture.size} values that are not finite; nothing is drawn."
-        )
+    wrong = f"gives {bad} of {picture.size} values that are not finite; nothing is drawn."
+    require(bad == 0, f"{str(checkpoint)!r} {wrong}", Failure)
     with _about(output):
         files.save(output, picture)
     print(f"wrote {output}")

@@ -6,9 +6,8 @@ from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
-import numpy as np
 
-from .checks import shown
+from .checks import check, check_type, require, shown, whole
 from .engine.modes import is_deterministic
 from .field import NeuralField
 from .jit import kinds
@@ -69,8 +68,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     samples = int(samples)
     kind, leaf = kinds.kind(x, _WHERE)
     kinds.require_float(leaf, _WHERE)
-    if kind == kinds.NUMPY:
-        raise TypeError(f"{_WHERE}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+    require(kind != kinds.NUMPY, f"{_WHERE}: got a NumPy array; accepted are {kinds.ACCEPTED}.", TypeError)
     uint32 = dr.uint32_array_t(leaf)
     key = key.traced(uint32)
     count = dr.opaque(uint32, samples)
@@ -154,14 +152,10 @@ def _with_gradient(evaluate: Any, count: Any, mean: list, deviation: list) -> tu
 def _passes(evaluate: Any, samples: int, leaf: type) -> tuple[Any, Any]:
     """Moments of a function that cannot run in a loop, one evaluated pass after the other."""
     f32 = dr.float32_array_t(leaf)
-    mean: list = []
-    spread: list = []
+    mean, spread = [f32(0)], [f32(0)]
     for i in range(samples):
         y = evaluate(i)
-        values = [f32(y.array)]
-        if i == 0:
-            mean, spread = [f32(0)], [f32(0)]
-        mean, spread = _welford(values, dr.opaque(f32, i + 1), mean, spread)
+        mean, spread = _welford([f32(y.array)], dr.opaque(f32, i + 1), mean, spread)
         if not dr.grad_enabled(mean):
             dr.eval(mean, spread)
     deviation = dr.sqrt(spread[0] / dr.opaque(f32, samples))
@@ -183,32 +177,20 @@ def _welford(values: list, n: Any, mean: list, spread: list) -> tuple[list, list
 def _differentiable(field: Any, parts: list) -> bool:
     weights = any(dr.grad_enabled(v) for v in field.values())
     if weights and is_deterministic():
-        raise RuntimeError(
-            f"{_WHERE}: inside deterministic() the gradient of its loop is not possible, which accumulates with "
-            f"atomics, in no fixed order; call it under dr.suspend_grad(), or evaluate the passes one by one."
-        )
+        cure = "call it under dr.suspend_grad(), or evaluate the passes one by one"
+        what = "the gradient of its loop is not possible, which accumulates with atomics, in no fixed order"
+        raise RuntimeError(f"{_WHERE}: inside deterministic() {what}; {cure}.")
     return weights or dr.grad_enabled(parts)
 
 
 def _check(field: Any, key: Any, samples: Any) -> None:
-    if not isinstance(field, drnn.Module):
-        raise TypeError(f"{_WHERE}: field is a {type(field).__name__}; a NeuralField or another Module is needed.")
-    if not isinstance(key, Key):
-        raise TypeError(
-            f"{_WHERE}: key is a {type(key).__name__}; a coopnet.Key is needed, such as Key(seed=0): without one there "
-            f"is no dropout."
-        )
-    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)):
-        raise TypeError(f"{_WHERE}: samples is {shown(samples)} of type {type(samples).__name__}; an int is needed.")
-    if not 2 <= int(samples) <= 2**24:
-        raise ValueError(
-            f"{_WHERE}: samples is {shown(samples)}; an int in [2, 2^24] is needed (the deviation of one pass is "
-            f"unknown)."
-        )
+    check_type(_WHERE, "field", field, drnn.Module, "a NeuralField or another Module")
+    check_type(_WHERE, "key", key, Key, "a coopnet.Key")
+    kind = f"{shown(samples)} of type {type(samples).__name__}"
+    require(whole(samples) is not None, f"{_WHERE}: samples is {kind}; an int is needed.", TypeError)
+    check(2 <= int(samples) <= 2**24, _WHERE, "samples", samples, "an int in [2, 2^24]")
     layers = list(children(field))
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in layers)  # others may draw masks, too
     if known and not any(isinstance(m, Dropout) and m.active() for m in layers):
-        raise ValueError(
-            f"{_WHERE}: field has no Dropout with p > 0, so that all passes are equal; train it with some, such as "
-            f"MLP(..., dropout=0.1)."
-        )
+        cure = "train it with some, such as MLP(..., dropout=0.1)"
+        raise ValueError(f"{_WHERE}: field has no Dropout with p > 0, so that all passes are equal; {cure}.")

@@ -42,11 +42,11 @@ def pixels(index: Any, width: int, height: int, region: tuple[float, float, floa
 
 def evaluate(field: NeuralField, index: np.ndarray, width: int, height: int) -> np.ndarray:
     """Values of ``field`` at the pixels with numbers ``index``, shape ``(pixels, channels)``."""
-    uint32 = _uint32(field)
-    parts = []
+    uint32, parts = arrays(field).UInt32, []
     for start in range(0, len(index), CHUNK):
-        y = field(pixels(uint32(index[start : start + CHUNK].astype(np.uint32)), width, height))
-        parts.append(np.stack([v.numpy() for v in _evaluated(y)], axis=-1))
+        y = list(field(pixels(uint32(index[start : start + CHUNK].astype(np.uint32)), width, height)))
+        dr.eval(y)
+        parts.append(np.stack([v.numpy() for v in y], axis=-1))
     return np.concatenate(parts)
 
 
@@ -70,7 +70,7 @@ def render_mc(
     Evaluation :math:`i` is ``field(p, Key(seed, index=pixel, step=i))``. Both results have the shape ``(height, width,
     channels)``.
     """
-    seed_word = dr.opaque(dr.uint64_array_t(_uint32(field)), seed)
+    seed_word = dr.opaque(arrays(field).UInt64, seed)
 
     def draw(index: Any) -> list:
         return list(mc_dropout(field, pixels(index, width, height, region), Key(seed_word, index), samples))
@@ -81,7 +81,7 @@ def render_mc(
 
 def _draw(field: NeuralField, width: int, height: int, draw: Any) -> list[np.ndarray]:
     """Pictures that ``draw(pixel numbers)`` gives, piece by piece."""
-    uint32 = _uint32(field)
+    uint32 = arrays(field).UInt32
     pictures: list[np.ndarray] = []
     for start in range(0, width * height, CHUNK):
         n = min(CHUNK, width * height - start)
@@ -95,12 +95,6 @@ def _draw(field: NeuralField, width: int, height: int, draw: Any) -> list[np.nda
     return [picture.reshape(height, width, -1) for picture in pictures]
 
 
-def _evaluated(y: Any) -> list:
-    channels = list(y)
-    dr.eval(channels)
-    return channels
-
-
-def _uint32(field: NeuralField) -> type:
-    first = next(iter(field.values()))
-    return namespace(dr.backend_v(first)).UInt32
+def arrays(field: NeuralField) -> Any:
+    """The array types of the backend that ``field`` lives on, as :func:`coopnet.backend.namespace` gives them."""
+    return namespace(dr.backend_v(next(iter(field.values()))))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import require
 from ..io import atomic_write
 
 try:
@@ -31,10 +32,8 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
         ValueError: it is no image, damaged, or too large.
     """
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{str(path)!r} is a directory; an image file is needed.")
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {str(path)!r}.")
+    require(not path.is_dir(), f"{str(path)!r} is a directory; an image file is needed.", IsADirectoryError)
+    require(path.exists(), f"there is no file {str(path)!r}.", FileNotFoundError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # large images are fine

@@ -14,7 +14,7 @@ import drjit as dr
 import numpy as np
 
 from ..backend import namespace
-from ..checks import check_above, is_number, shown, whole
+from ..checks import check, check_above, is_int, is_number, require, shown, whole
 from ..field import NeuralField
 from ..io import load as load_field
 from ..io import read
@@ -22,7 +22,7 @@ from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
 from ..random.key import Key
 from ..training import FitResult, cosine, fit, uniform
 from . import files, plots
-from .evaluate import evaluate, pixels, render
+from .evaluate import arrays, evaluate, pixels, render
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
 SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
@@ -56,8 +56,8 @@ def make_field(
     The finest detail an encoding can hold follows the distance between training pixels, ``1 / sqrt(fraction)``: a
     finer one would only learn them by heart.
     """
-    if encoding not in ENCODINGS:
-        raise ValueError(f"fit_image: encoding is {shown(encoding)}; accepted are {', '.join(ENCODINGS)}.")
+    accepted = ", ".join(ENCODINGS)
+    require(encoding in ENCODINGS, f"fit_image: encoding is {shown(encoding)}; accepted are {accepted}.")
     side = max(width, height)
     cells = max(4.0, side * math.sqrt(fraction))  # training pixels along the longer side
     layer: Any
@@ -159,7 +159,7 @@ def fit_image(
     }  # fmt: skip
     if resume:
         _check_same_run(checkpoint, metadata)
-    uint32 = namespace(dr.backend_v(next(iter(field.values())))).UInt32
+    uint32 = arrays(field).UInt32
     chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
     others = np.ones(count, bool)
     others[chosen] = False
@@ -230,13 +230,12 @@ def _numbers(key: Key, uint32: type, size: int, n: int) -> Any:
 
 def _check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
     """Raise unless ``checkpoint`` is of the same image and settings."""
-    if not checkpoint.exists():
-        raise FileNotFoundError(f"there is no {str(checkpoint)!r} to resume from; run without --resume first.")
+    missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
+    require(checkpoint.exists(), missing, FileNotFoundError)
     stored = read(checkpoint).metadata
     for group, wanted in metadata.items():
-        given = stored.get(group)
-        if not isinstance(given, dict):
-            raise ValueError(f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
+        given: Any = stored.get(group)
+        require(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
         for name, value in wanted.items():
             if given.get(name) != value:
                 what = "it is of another image" if name == "pixels" else f"its {name} is {given.get(name)!r}"
@@ -253,33 +252,26 @@ def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralFie
     Raises as :func:`coopnet.load`; also ``ValueError`` if it does not map 2 coordinates to 1 or 3 values.
     """
     field = load_field(path, backend)
-    ns = namespace(dr.backend_v(next(iter(field.values()))))
-    outputs = len(field([ns.Float(0.5)] * 2)) if field.in_features == 2 else 0
-    if outputs not in (1, 3):
-        what = f"{outputs} values" if outputs else "something"
-        raise ValueError(
-            f"{str(path)!r} is not the field of an image: it maps {field.in_features} coordinates to {what}; "
-            f"2 coordinates and 1 or 3 values are needed."
-        )
+    outputs = len(field([arrays(field).Float(0.5)] * 2)) if field.in_features == 2 else 0
+    maps = f"it maps {field.in_features} coordinates to {f'{outputs} values' if outputs else 'something'}"
+    needed = "2 coordinates and 1 or 3 values are needed"
+    require(outputs in (1, 3), f"{str(path)!r} is not the field of an image: {maps}; {needed}.")
     noted = read(path).metadata.get("image")
     return field, noted if isinstance(noted, dict) else {}
 
 
 def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
-    if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] not in (1, 3):
-        shape = f"of shape {image.shape}" if isinstance(image, np.ndarray) else f"a {type(image).__name__}"
-        raise ValueError(f"fit_image: image is {shape}; an array (height, width, 1 or 3) is needed.")
-    if image.dtype.kind != "f" or not np.all(np.isfinite(image)):
-        what = f"of {image.dtype}" if image.dtype.kind != "f" else "not finite everywhere"
-        raise ValueError(f"fit_image: image is {what}; floating point values in [0, 1] are needed.")
-    if image.shape[0] * image.shape[1] < 2:
-        raise ValueError("fit_image: the image has no pixel or a single one; at least 2 are needed.")
-    if image.shape[0] * image.shape[1] >= 2**32:
-        raise ValueError("fit_image: the image has 2^32 pixels or more.")
+    array = isinstance(image, np.ndarray)
+    kind = f"of shape {image.shape}" if array else f"a {type(image).__name__}"
+    fits = array and image.ndim == 3 and image.shape[2] in (1, 3)
+    require(fits, f"fit_image: image is {kind}; an array (height, width, 1 or 3) is needed.")
+    count = image.shape[0] * image.shape[1]
+    require(count > 1, "fit_image: the image has no pixel or a single one; at least 2 are needed.")
+    require(count < 2**32, "fit_image: the image has 2^32 pixels or more.")
+    kind = f"of {image.dtype}" if image.dtype.kind != "f" else "not finite everywhere"
+    finite = image.dtype.kind == "f" and np.all(np.isfinite(image))
+    require(finite, f"fit_image: image is {kind}; floating point values in [0, 1] are needed.")
     for name, value, most in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):
-        number = whole(value)
-        if number is None or not 1 <= number <= most:
-            raise ValueError(f"fit_image: {name} is {shown(value)}; an int in [1, {most}] is needed.")
+        check(is_int(whole(value), 1, most), "fit_image", name, value, f"an int in [1, {most}]")
     check_above("fit_image", "lr", lr)
-    if not is_number(fraction) or not 0 < fraction <= 1:
-        raise ValueError(f"fit_image: fraction is {shown(fraction)}; a number in (0, 1] is needed.")
+    check(is_number(fraction) and 0 < fraction <= 1, "fit_image", "fraction", fraction, "a number in (0, 1]")

@@ -23,9 +23,13 @@ BLUE, ORANGE, GREY = "#1f6fb4", "#d9702b", "#666666"
 
 def _shown(values: np.ndarray) -> np.ndarray:
     """``values`` thinned out to what a figure can show, as RGB in [0, 1]."""
-    stride = max(1, -(-max(values.shape[:2]) // SIDE))
-    values = np.clip(np.nan_to_num(values[::stride, ::stride]), 0, 1)
+    values = np.clip(np.nan_to_num(_thinned(values)), 0, 1)
     return np.repeat(values, 3, axis=2) if values.shape[2] == 1 else values
+
+
+def _thinned(values: np.ndarray) -> np.ndarray:
+    stride = max(1, -(-max(values.shape[:2]) // SIDE))
+    return values[::stride, ::stride]
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -51,6 +55,15 @@ def _image(axes: Any, values: np.ndarray, title: str, note: str = "", **options:
     for spine in axes.spines.values():
         spine.set_visible(False)
     return shown
+
+
+def _map(figure: Figure, axes: Any, values: np.ndarray, title: str, least: float, cmap: str, note: str = "") -> None:
+    """Values as colours, with a bar that says which; the largest 0.5 % look alike, and so does all below ``least``."""
+    limit = max(float(np.percentile(values, 99.5)), least)
+    shown = _image(axes, _thinned(values), title, note, cmap=cmap, vmin=0, vmax=limit)
+    bar = figure.colorbar(shown, ax=axes, fraction=0.05, pad=0.02, extend="max")
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
 
 
 def _db(value: float | None) -> str:
@@ -80,15 +93,7 @@ def comparison(
     share = f"{100 * len(chosen) / (width * height):.3g} % of the pixels"
     _image(axes[1], _shown(samples.reshape(height, width, 3)), "Training samples", share)
     _image(axes[2], _shown(result), "Neural field", f"training pixels {_db(psnr_training)}")
-    stride = max(1, -(-max(height, width) // SIDE))
-    limit = max(float(np.percentile(error, 99.5)), 1e-3)
-    shown = _image(
-        axes[3], error[::stride, ::stride], "Absolute error", f"mean {error.mean():.3f}",
-        cmap="magma", vmin=0, vmax=limit,
-    )  # fmt: skip
-    bar = figure.colorbar(shown, ax=axes[3], fraction=0.05, pad=0.02, extend="max")
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
+    _map(figure, axes[3], error, "Absolute error", 1e-3, "magma", f"mean {error.mean():.3f}")
     held_out = f"PSNR {_db(psnr_held_out)} on held-out pixels" if psnr_held_out is not None else "no held-out pixels"
     figure.suptitle(held_out, fontsize=13)
     _write(figure, path)
@@ -125,14 +130,5 @@ def uncertainty(path: str | os.PathLike[str], deviation: np.ndarray, samples: in
     side = 6.0
     w, h = (side, side * aspect) if aspect <= 1 else (side / aspect, side)
     figure = _figure(max(w, 2.5) + 1.2, max(h, 1.5) + 0.6)
-    axes = figure.subplots()
-    stride = max(1, -(-max(height, width) // SIDE))
-    limit = max(float(np.percentile(values, 99.5)), 1e-6)
-    shown = _image(
-        axes, values[::stride, ::stride], f"Standard deviation over {samples} dropout masks",
-        cmap="viridis", vmin=0, vmax=limit,
-    )  # fmt: skip
-    bar = figure.colorbar(shown, ax=axes, fraction=0.05, pad=0.02, extend="max")
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
+    _map(figure, figure.subplots(), values, f"Standard deviation over {samples} dropout masks", 1e-6, "viridis")
     _write(figure, path)
