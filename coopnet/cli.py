@@ -278,10 +278,8 @@ def render(
     from . import image as images
     from .image import evaluate, files, learn
 
-    fits = output.suffix.lower() in files.writable_formats()
-    require(
-        known, f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png.", UsageError
-    )
+    if output.suffix.lower() not in files.writable_formats():
+        raise UsageError(f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png.")
     require(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.", Failure)
     name = backends.require(backend.value)
     with _about(checkpoint):
