@@ -57,8 +57,7 @@ from .random.seeded import seeded_dropout  # noqa: E402
 from .random.variants import DropPath, GaussianDropout  # noqa: E402
 from .training import FitResult, fit, uniform  # noqa: E402
 from .uncertainty import mc_dropout  # noqa: E402
-
-__version__ = "0.1.0"
+from .version import __version__  # noqa: E402, F401
 
 __all__ = [
     "Composite",

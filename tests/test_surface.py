@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
 import os
 import subprocess
@@ -16,6 +17,9 @@ from coopnet import reference as ref
 from coopnet.random.dropout import Dropout
 
 ROOT = Path(cn.__file__).parent.parent
+_spec = importlib.util.spec_from_file_location("house", ROOT / "scripts" / "house.py")
+house = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(house)
 
 
 def test_every_public_name_exists_and_is_documented():
@@ -112,85 +116,81 @@ def test_import_needs_drjit_and_numpy_only():
 
 # ---- Which room imports which ------------------------------------------------------------------------------
 
-
-def imports(path: Path) -> tuple[set[str], set[str]]:
-    """(rooms of coopnet, other packages) that a module imports, anywhere in it."""
-    package = path.relative_to(ROOT).with_suffix("").parts
-    rooms, others = set(), set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names = [alias.name.split(".") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = list(package[: len(package) - node.level]) if node.level else []
-            base += (node.module or "").split(".") if node.module else []
-            names = [[*base, alias.name] for alias in node.names]
-        else:
-            continue
-        for name in names:
-            if name[0] == "coopnet":
-                rooms.add(name[1] if len(name) > 1 else "")
-            else:
-                others.add(name[0])
-    return rooms, others
-
-
-def room(name: str) -> list[Path]:
-    path = ROOT / "coopnet" / name
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-
-
-# Each row may import what stands above it; philox <- key <- dropout <- nn <- field <- training, io
-GROUND = {"checks", "limits", "philox", "kinds", "opaque", "backend"}
-ALLOWED = {
-    "checks": set(),
-    "limits": {"checks"},
-    "philox": {"checks", "limits"},
-    "kinds": {"checks"},
-    "registers": set(),
-    "half": set(),
-    "opaque": set(),
-    "backend": {"checks"},
-    "reference": set(),
-    "key": GROUND,
-    "modulation": GROUND | {"key", "registers"},
-    "dropout": GROUND | {"key", "modulation"},
-    "seeded": GROUND | {"key", "dropout"},
-    "variants": GROUND | {"key", "modulation", "dropout"},
-    "engine": GROUND | {"half", "key", "registers", "dropout", "variants"},
-    "nn": GROUND | {"key", "dropout", "variants", "engine"},
-    "call": GROUND | {"half", "key", "engine", "nn"},
-    "derivatives": GROUND | {"half", "key", "dropout", "engine", "nn"},
-    "audit": GROUND | {"reference", "key", "dropout", "variants", "engine", "nn"},
-    "field": GROUND | {"reference", "key", "dropout", "engine", "nn", "call", "derivatives", "audit"},
-    "uncertainty": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "audit", "field"},
-    "io": GROUND | {"key", "dropout", "variants", "engine", "nn", "derivatives", "field"},
-    "training": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "field", "io"},
-    "config": GROUND | {"key", "dropout", "engine", "nn", "derivatives", "field", "io", "training"},
+# A room may import what its arrows lead to, at once or by way of others; who asks for a backend may be any of them.
+ARROWS = {
+    "checks": "",
+    "version": "",
+    "command": "",
+    "reference": "",
+    "jit": "checks",
+    "backend": "jit checks",
+    "random": "jit checks",
+    "kernels": "random",
+    "engine": "random",
+    "nn": "kernels engine",
+    "call": "nn",
+    "derivatives": "nn",
+    "audit": "nn reference",
+    "field": "call derivatives audit",
+    "uncertainty": "field",
+    "io": "field version",
+    "training": "io",
+    "interop": "training",
+    "image": "training uncertainty",
+    "cli": "image interop command",
+    "__main__": "cli",
+    "": "command interop uncertainty",  # the public names
 }
-TOP = {"__init__", "__main__", "cli", "command", "image", "render"}  # nothing below may import these
+GRAPH = house.imports()
+ASKS_NO_BACKEND = {"checks", "version", "command", "reference", "jit", "backend"}
+TOP = {"cli", "command", "image"}  # may import optional packages at the top of a module
 
 
-@pytest.mark.parametrize("name", ALLOWED)
+def allowed(name: str) -> set[str]:
+    arrows = {room: set(found.split()) for room, found in ARROWS.items()}
+    assert not house.circle(arrows)
+    return house.reached(arrows, name) | (set() if name in ASKS_NO_BACKEND else {"backend"})
+
+
+def test_every_room_has_a_row():
+    assert {house.room(module) for module in GRAPH} == set(ARROWS)
+
+
+@pytest.mark.parametrize("name", ARROWS)
 def test_imports_point_downwards(name):
-    assert all(path.exists() for path in room(name))
-    for path in room(name):
-        assert imports(path)[0] <= ALLOWED[name] | {name, "__version__"}, path
+    for module, found in GRAPH.items():
+        if house.room(module) == name:
+            wrong = {n for n in found if house.room(n) not in allowed(name) | {name}}
+            assert not wrong, f"{module} imports {', '.join(sorted(wrong))}"
 
 
-def test_every_room_is_covered():
-    rooms = {p.stem for p in (ROOT / "coopnet").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
-    assert rooms - TOP == set(ALLOWED)
+def test_no_imports_go_around():
+    """Not even those inside functions."""
+    assert not house.circle(GRAPH), " -> ".join(house.circle(GRAPH))
+
+
+def test_circles_are_found():
+    assert house.circle({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
+    assert house.circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+def test_the_diagram_is_up_to_date():
+    script = ROOT / "scripts" / "house.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_reference_is_plain_numpy():
-    rooms, others = imports(ROOT / "coopnet" / "reference.py")
-    assert not rooms and others - set(sys.stdlib_module_names) == {"numpy"}
+    for name, path in house.modules().items():
+        if house.room(name) == "reference":
+            found = {n.split(".")[0] for n in house.imported(path) if not n.startswith("coopnet.reference")}
+            assert found - set(sys.stdlib_module_names) <= {"numpy"}, name
 
 
 def test_optional_packages_are_imported_inside_functions():
     """At the top of a module they would make `import coopnet` need them."""
     for path in (ROOT / "coopnet").rglob("*.py"):
-        if path.relative_to(ROOT / "coopnet").parts[0].removesuffix(".py") in TOP - {"__init__"}:
+        if path.relative_to(ROOT / "coopnet").parts[0].removesuffix(".py") in TOP:
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -22,6 +22,7 @@ from ..checks import shown
 from ..field import NeuralField, storage
 from ..jit.scopes import recording
 from ..nn.parameters import NUMPY_TYPES, logical_shape, parameters, to_numpy
+from ..version import __version__
 from .amounts import check_amounts
 from .architecture import check_format, construct, describe
 from .files import atomic_write, file_name, regular, writable
@@ -116,8 +117,6 @@ def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -
         raise ValueError("save: the field is not built yet; call field = field.build().")
     if recording():
         raise RuntimeError("save: called while Dr.Jit records a function or loop; save the field after it.")
-    from .. import __version__
-
     return {
         "coopnet": json.dumps(describe(field), allow_nan=False),
         "versions": json.dumps({"coopnet": __version__, "drjit": dr.__version__}),
