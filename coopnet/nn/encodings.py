@@ -103,7 +103,20 @@ class Encoding(Module):
         check_home(type(self).__name__, leaf, own, "the input lives", "the parameters", cure)
 
 
-class _Octaves(Encoding):
+class Plain(Encoding):
+    """An encoding without parameters: the fields in ``DRJIT_STRUCT`` are its arguments."""
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
+        size = self._size(size)
+        layer = type(self)(*(getattr(self, name) for name in self.DRJIT_STRUCT))
+        layer.in_features = size
+        return layer, self.width(size)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.DRJIT_STRUCT)})"
+
+
+class _Octaves(Plain):
     DRJIT_STRUCT = {"octaves": int, "shift": float, "in_features": int}
     _layer: type
 
@@ -124,13 +137,6 @@ class _Octaves(Encoding):
             return layer(x)
         features = list(layer(drnn.CoopVec(kinds.even(kinds.components(x)))))
         return features if isinstance(x, (list, tuple)) else nested(features)
-
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
-        size = self._size(size)
-        return type(self)(self.octaves, self.shift, size), self.width(size)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(octaves={self.octaves}, shift={self.shift}, in_features={self.in_features})"
 
 
 class Sinusoidal(_Octaves):

@@ -9,14 +9,14 @@ import drjit as dr
 
 from ..checks import check_in_features
 from ..checks.sizes import check_features
-from .encodings import Encoding, check_octaves
+from .encodings import Plain, check_octaves
 from .tangents import sines
 
 #: Frequencies per evaluation of a sine. Doubling an angle costs less, but doubles its error.
 RUN = 4
 
 
-class _Frequencies(Encoding):
+class _Frequencies(Plain):
     """Encodings by waves of doubling frequency."""
 
     DRJIT_STRUCT = {"n_frequencies": int, "in_features": int}
@@ -26,13 +26,6 @@ class _Frequencies(Encoding):
         self.n_frequencies = check_octaves(name, "n_frequencies", n_frequencies)
         self.in_features = check_in_features(name, in_features)
         check_features(name, "n_frequencies", n_frequencies, self.width(abs(in_features)))
-
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
-        size = self._size(size)
-        return type(self)(self.n_frequencies, size), self.width(size)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(n_frequencies={self.n_frequencies}, in_features={self.in_features})"
 
 
 class Frequency(_Frequencies):

@@ -9,10 +9,10 @@ import drjit as dr
 
 from ..checks import check_in_features, check_positive
 from ..checks.sizes import check_features
-from .encodings import Encoding
+from .encodings import Plain
 
 
-class OneBlob(Encoding):
+class OneBlob(Plain):
     r"""A blob around each coordinate, integrated over bins (Müller et al. 2019; tiny-cuda-nn's ``OneBlob``).
 
     Each coordinate :math:`x` of the unit interval becomes, for the bins :math:`k = 0, \dots, n - 1`, the integral of
@@ -74,10 +74,3 @@ class OneBlob(Encoding):
         u = dr.clip((t - whole) * self.n_bins, -1, 1)
         u2 = u * u
         return whole + (u * dr.fma(u2, dr.fma(u2, 3 / 16, -5 / 8), 15 / 16) + 0.5)
-
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[OneBlob, int]:  # type: ignore[override]
-        size = self._size(size)
-        return OneBlob(self.n_bins, size), self.width(size)
-
-    def __repr__(self) -> str:
-        return f"OneBlob(n_bins={self.n_bins}, in_features={self.in_features})"

@@ -9,10 +9,10 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_int
-from .encodings import Encoding
+from .encodings import Plain
 
 
-class SphericalHarmonics(Encoding):
+class SphericalHarmonics(Plain):
     r"""Real spherical harmonics of a direction (tiny-cuda-nn's ``SphericalHarmonics``; by ``dr.sh_eval``, Sloan 2013).
 
     The input is a unit vector :math:`v` as :math:`(v + 1) / 2`, three coordinates in [0, 1]; it is not normalized.
@@ -80,13 +80,6 @@ class SphericalHarmonics(Encoding):
                         result[band * (band + 1) - m] = (dp * b + p * db) * k
             moved.append(result)
         return self._features(coordinates), moved
-
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[SphericalHarmonics, int]:  # type: ignore[override]
-        self._size(size)
-        return SphericalHarmonics(self.degree), self.degree**2
-
-    def __repr__(self) -> str:
-        return f"SphericalHarmonics(degree={self.degree})"
 
 
 def _legendre(z: Any, n: int) -> list[list]:

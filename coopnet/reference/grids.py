@@ -126,10 +126,7 @@ def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level:
     lowest vertex of the cell. The other options are those of :func:`hash_grid_levels`.
     """
     x, table = _grid_inputs(x, params, n_features_per_level)
-    y = np.zeros((n_levels, n_features_per_level, x.shape[1]))
-    for number, slot, weight, _ in _grid_corners(x, table, n_levels, **options):
-        y[number] += weight * table[slot].T
-    return y.reshape(-1, x.shape[1])
+    return _interpolated(_grid_corners(x, table, n_levels, **options), table, n_levels, x.shape[1])
 
 
 def hash_grid_vjp(
@@ -150,10 +147,11 @@ def hash_grid_jvp(
 ) -> Array:
     """Derivative of :func:`hash_grid` in direction dx; the cell of a sample counts as constant."""
     x, table = _grid_inputs(x, params, n_features_per_level)
-    dy = np.zeros((n_levels, n_features_per_level, x.shape[1]))
-    for number, slot, _, dweight in _grid_corners(x, table, n_levels, **options):
-        dy[number] += (dweight * np.asarray(dx, np.float64)).sum(axis=0) * table[slot].T
-    return dy.reshape(-1, x.shape[1])
+    moved = (
+        (number, slot, (dweight * np.asarray(dx, np.float64)).sum(axis=0))
+        for number, slot, _, dweight in _grid_corners(x, table, n_levels, **options)
+    )
+    return _interpolated(moved, table, n_levels, x.shape[1])
 
 
 def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any) -> Array:
@@ -164,10 +162,7 @@ def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_le
     weights are the differences of successive fractions. Options as :func:`hash_grid_levels`.
     """
     x, table = _grid_inputs(x, params, n_features_per_level)
-    y = np.zeros((n_levels, n_features_per_level, x.shape[1]))
-    for number, slot, weight in _simplex_vertices(x, table, n_levels, **options):
-        y[number] += weight * table[slot].T
-    return y.reshape(-1, x.shape[1])
+    return _interpolated(_simplex_vertices(x, table, n_levels, **options), table, n_levels, x.shape[1])
 
 
 def permutohedral_vjp(
@@ -206,6 +201,14 @@ def permuto_slot(vertex: Array, level: GridLevel) -> Array:
     for coordinate in vertex.astype(np.uint64) & LOW32:
         slot = (slot + coordinate) * np.uint64(2531011) & LOW32
     return np.asarray(np.uint64(level.offset) + slot % np.uint64(level.size)).astype(np.int64)
+
+
+def _interpolated(vertices: Iterable[Any], table: Array, n_levels: int, samples: int) -> Array:
+    """The sum over vertices (level, slot, weight, ...) of their features times their weights."""
+    y = np.zeros((n_levels, table.shape[1], samples))
+    for number, slot, weight, *_ in vertices:
+        y[number] += weight * table[slot].T
+    return y.reshape(-1, samples)
 
 
 def _grid_inputs(x: Array, params: Array, features: int) -> tuple[Array, Array]:
