@@ -14,10 +14,10 @@ import numpy as np
 from . import reference
 from .engine import Fork
 from .nn import Composite, Embedding, Encoding, Fourier, Grid, Identity, Module, Permutohedral, SparseProjection
-from .nn.containers import Branches
+from .nn.containers import Branches, Parallel
 from .nn.lattice import Lattice
 from .nn.linear import to_numpy
-from .nn.sequential import Parallel, apply, flatten
+from .nn.sequential import apply, flatten
 from .random.dropout import Dropout
 from .random.key import Key
 from .random.variants import GaussianDropout
@@ -119,7 +119,7 @@ class _Run:
             if isinstance(layer, Parallel):
                 self.fork(f"{name}.{i}", layer)
             else:
-                self.layer(f"{name}.{i}", layer, lambda x, layer=layer: apply([layer], drnn.CoopVec(x), self.key))
+                self.layer(f"{name}.{i}", layer, lambda x, layer=layer: apply([layer], [drnn.CoopVec(x)], self.key)[0])
 
     def fork(self, name: str, layer: Parallel) -> None:
         """Evaluate the bodies of a container, and merge them."""

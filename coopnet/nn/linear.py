@@ -11,13 +11,14 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..checks import check_choice, check_flag, check_in_features, check_number
-from ..engine import Affine, Layout, evaluate, evaluate_jet
+from ..engine import Affine, evaluate
 from ..jit import kinds
+from ..jit.layout import Layout
 from ..jit.unpacked import Constant
 from ..limits import check_entries, check_features
 from ..random.key import Key
 from .module import Module
-from .tangents import check_jet
+from .tangents import check_bundle
 
 
 class Linear(drnn.Linear, Module):
@@ -76,7 +77,7 @@ class Linear(drnn.Linear, Module):
         if kind == kinds.COOPVEC:
             check_packed(self)
             check_input(self, len(x), leaf)
-            return evaluate([stage(self)], x, key)
+            return evaluate([Affine(self)], [x], key)[0]
         if kind != kinds.TENSOR:
             raise TypeError(
                 f"Linear: got {_article(kind)}; accepted are a drjit.nn.CoopVec and a tensor of shape (features, "
@@ -95,10 +96,10 @@ class Linear(drnn.Linear, Module):
         return y if self.bias is None else y + dr.reshape(self.bias, (self.bias.shape[0], 1))
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_jet(self, x, tangents)
+        check_bundle(self, x, tangents)
         check_packed(self)
         check_input(self, len(x), x.type)
-        y, *moved = evaluate_jet([stage(self)], [x, *tangents], key)
+        y, *moved = evaluate([Affine(self)], [x, *tangents], key)
         return y, moved
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Linear, int]:  # type: ignore[override]
@@ -160,12 +161,6 @@ def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any
     if law == "normal":
         return rng.normal(leaf, n_in * n_out, scale=scale)
     return dr.fma(rng.random(leaf, n_in * n_out), 2 * scale, -scale)
-
-
-def stage(layer: drnn.Linear) -> Affine:
-    """A packed linear layer, Dr.Jit's or ours, to the engine."""
-    known = getattr(layer, "layout", None)
-    return Affine(layer.weights, layer.bias, None if known is None else known.value)
 
 
 def to_numpy(layer: drnn.Linear) -> tuple[np.ndarray, np.ndarray | None]:

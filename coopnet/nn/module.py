@@ -105,6 +105,14 @@ class Module(drnn.Module):
 
         raise no_rule(self)
 
+    def op(self) -> Any:
+        """What this layer is to the engine, which runs it together with its neighbours; ``None`` if it runs alone."""
+        return None
+
+    def output_width(self, width: int, leaf: type, key: Key | None) -> int:
+        """Width of the output of a layer with an :meth:`op`; raises unless ``width`` values of type ``leaf`` fit it."""
+        return width
+
     # ---- parameters as in formulas --------------------------------------
 
     def matrix(self, name: str) -> np.ndarray:

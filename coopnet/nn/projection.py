@@ -21,7 +21,7 @@ from ..limits import MAX_ENTRIES, check_entries, check_features
 from ..random.key import Key
 from ..random.philox import philox4x32
 from .encodings import Encoding, nested
-from .tangents import check_jet
+from .tangents import check_bundle
 
 #: Word 3 of every counter: a stream that neither dropouts nor samples use.
 STREAM = 0xFFFFFFFF
@@ -108,7 +108,7 @@ class SparseProjection(Encoding):
         return self._apply(x, False)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_jet(self, x, tangents, arrays=True)
+        check_bundle(self, x, tangents, arrays=True)
         return self(x), [self(t) for t in tangents]
 
     def transpose(self, y: Any) -> Any:
