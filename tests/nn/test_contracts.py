@@ -19,7 +19,7 @@ import coopnet as cn
 from coopnet.audit import _twin
 from coopnet.io.architecture import construct, describe
 from coopnet.nn.module import children
-from coopnet.nn.sequential import Parallel
+from coopnet.nn.containers import Parallel
 
 
 class Example(NamedTuple):
