@@ -6,7 +6,7 @@ from .activations import FUNCTIONS
 from .evaluate import evaluate, evaluate_jet
 from .explain import Explanation, explain
 from .modes import deterministic, gradient_path
-from .ops import Activation, Affine, Fork, Mask, Noise
+from .ops import Activation, Affine, Fork, Mask
 
 __all__ = [
     "FUNCTIONS",
@@ -17,7 +17,6 @@ __all__ = [
     "Gate",
     "Layout",
     "Mask",
-    "Noise",
     "deterministic",
     "evaluate",
     "evaluate_jet",

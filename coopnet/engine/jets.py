@@ -24,7 +24,7 @@ import drjit.nn as drnn
 from ..jit.registers import ALL, in_order, with_room
 from ..random.key import Key
 from .operation import Plan
-from .ops import Activation, Affine, Fork, Mask, Noise, Stage, Trail, affine, matrices, widest
+from .ops import Activation, Affine, Fork, Mask, Stage, Trail, affine, matrices, widest
 
 
 def forward(stages: Sequence[Stage], jet: list[Any], key: Key | None) -> list[Any]:
@@ -54,7 +54,7 @@ def directions(stages: Sequence[Stage], jet: list[Any]) -> int:
     return max(1, ALL // max(len(jet[0]), widest(stages)) - 1)
 
 
-def _step(stage: Affine | Activation | Mask | Noise, jet: list[Any], key: Key | None) -> list[Any]:
+def _step(stage: Affine | Activation | Mask, jet: list[Any], key: Key | None) -> list[Any]:
     x, *tangents = jet
     y = stage.forward(x, key)
     if isinstance(stage, Affine):

@@ -9,9 +9,8 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit import views
-from ..random.dropout import drop, is_schedule, numpy_dtype, scale, threshold, traced_scale, traced_threshold
 from ..random.key import Key
-from ..random.variants import gaussian_dropout
+from ..random.law import Law
 from .activations import FUNCTIONS, Function
 
 
@@ -81,39 +80,13 @@ class Activation:
 
 
 class Mask:
-    """Dropout, or with ``shared`` that of whole samples; linear in ``x``, so its adjoint is itself.
+    """Dropout by a law, which is linear in ``x``, so that its adjoint is itself."""
 
-    ``p`` is a number or a Dr.Jit array of width 1.
-    """
-
-    def __init__(self, p: Any, bits: int, stream: int, identity: Any = None, shared: bool = False):
-        self.p, self.bits, self.stream, self.identity, self.shared = p, bits, stream, identity, shared
+    def __init__(self, law: Law, identity: Any = None):
+        self.law, self.identity = law, identity
 
     def forward(self, x: Any, key: Key | None) -> Any:
-        return drop(x, self.p, key, stream=self.stream, bits=self.bits, identity=self.identity, shared=self.shared)
-
-    def vjp(self, dy: Any, x: Any, y: Any, key: Key | None) -> Any:
-        return self.forward(dy, key)
-
-    def active(self, key: Key | None) -> bool:
-        """Does the stage change its input?"""
-        return key is not None and (is_schedule(self.p) or self.p > 0)
-
-    def scale(self, leaf: type) -> Any:
-        """What kept elements are multiplied by, a number or an array of type ``leaf``."""
-        if is_schedule(self.p):
-            return traced_scale(traced_threshold(self.p, self.bits, leaf), self.bits, leaf)
-        return scale(threshold(self.p, self.bits), self.bits, numpy_dtype(leaf))
-
-
-class Noise:
-    """Gaussian dropout; linear in ``x``, too."""
-
-    def __init__(self, p: Any, stream: int, identity: Any = None):
-        self.p, self.stream, self.identity = p, stream, identity
-
-    def forward(self, x: Any, key: Key | None) -> Any:
-        return gaussian_dropout(x, self.p, key, self.stream, self.identity)
+        return self.law.apply(x, key, self.identity)
 
     def vjp(self, dy: Any, x: Any, y: Any, key: Key | None) -> Any:
         return self.forward(dy, key)
@@ -150,7 +123,7 @@ class Fork:
         return result
 
 
-Stage = Affine | Activation | Mask | Noise | Fork
+Stage = Affine | Activation | Mask | Fork
 
 
 class Trail(list):
@@ -228,20 +201,21 @@ def backward(
             if i <= first and not wanted:
                 return None
             dy = sum(dxs[1:], dxs[0])
-        elif isinstance(stage, Mask) and stage.active(key) and _one_step(stages, i):
+        elif isinstance(stage, Mask) and _one_step(stages, i, key) and (scale := stage.law.scale(y.type)) is not None:
             # the output alone tells the derivative of both, so neither mask nor pre-activation is needed again
             i -= 1
             before: Any = stages[i]
-            dy = before.function.masked_vjp(dy, y, stage.scale(y.type), *before.params)
+            dy = before.function.masked_vjp(dy, y, scale, *before.params)
         else:
             dy = stage.vjp(dy, x, y, key)
         i -= 1
     return dy
 
 
-def _one_step(stages: Sequence[Stage], i: int) -> bool:
-    before = stages[i - 1] if i else None
-    return isinstance(before, Activation) and before.function.masked_vjp is not None
+def _one_step(stages: Sequence[Stage], i: int, key: Key | None) -> bool:
+    stage, before = stages[i], stages[i - 1] if i else None
+    active = isinstance(stage, Mask) and stage.law.active(key)
+    return active and isinstance(before, Activation) and before.function.masked_vjp is not None
 
 
 def tangent(stages: Sequence[Stage], tangents: Sequence[Stage], values: Trail, dx: Any, key: Key | None) -> Any:

@@ -13,7 +13,6 @@ from ..backend import require
 from ..checks import entries, shown
 from ..jit.unpacked import Constant, Unpacked
 from ..limits import MAX_ENTRIES, check_entries, check_layers
-from ..random.dropout import Dropout
 from ..random.key import Key
 from .parameters import check_acyclic, find, listed, logical_shape, parameters, storage_of, to_numpy, write
 from .report import Report, report
@@ -324,6 +323,8 @@ def check_network(module: Any, where: str) -> None:
 
 def allocated(module: Any, where: str) -> Any:
     """``module``, freshly allocated: dropouts numbered; raises ``ValueError`` if all its parameters have no room."""
+    from .dropout import connect
+
     entries, itemsize, on_host = 0, 2, False
     for _, owner, attribute in parameters(module):
         stored = storage_of(owner, attribute)
@@ -331,22 +332,5 @@ def allocated(module: Any, where: str) -> Any:
         itemsize = max(itemsize, dr.itemsize_v(stored))
         on_host |= dr.backend_v(stored) == dr.JitBackend.LLVM
     check_entries(where, "parameters", (entries,), itemsize, on_host)
-    connect_dropouts(module)
+    connect(module)
     return module
-
-
-def connect_dropouts(module: Any) -> None:
-    """Give the dropouts of ``module`` that have no stream the numbers 0, 1, 2, ... not used by others.
-
-    Those of one width come to share one identity matrix, which a kernel then loads once.
-    """
-    dropouts = [m for m in children(module) if isinstance(m, Dropout)]
-    used = {m.stream for m in dropouts}
-    free = (s for s in range(len(used) + len(dropouts)) if s not in used)
-    identities: dict[Any, Any] = {}
-    for m in dropouts:
-        if m.stream is None:
-            m.stream = next(free)
-        view = m.identity.value
-        if view is not None:
-            m.identity = identities.setdefault((view.shape, view.dtype), m.identity)

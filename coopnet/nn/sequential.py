@@ -12,13 +12,12 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..checks import shown
-from ..engine import Fork, Mask, Noise, evaluate, evaluate_jet
+from ..engine import Fork, Mask, evaluate, evaluate_jet
 from ..jit import kinds
 from ..limits import check_layers
-from ..random.dropout import Dropout
 from ..random.key import Key
-from ..random.variants import DropPath, GaussianDropout
 from .activations import Activation
+from .dropout import Dropout
 from .encodings import nested
 from .linear import check_input, check_packed
 from .linear import stage as linear_stage
@@ -169,11 +168,8 @@ def _stage(layer: Any) -> Any:
     if isinstance(layer, drnn.Linear):
         check_packed(layer)
         return linear_stage(layer)
-    if isinstance(layer, GaussianDropout):
-        return Noise(layer.p, layer.stream or 0, layer.identity.value)
     if isinstance(layer, Dropout):
-        shared = isinstance(layer, DropPath)
-        return Mask(layer.p, layer.bits, layer.stream or 0, layer.identity.value, shared)
+        return Mask(layer.law, layer.identity.value)
     return layer.stage() if isinstance(layer, (Activation, Parallel)) else None
 
 
@@ -210,7 +206,7 @@ def apply(layers: Any, x: Any, key: Key | None) -> Any:
     def alone(layer: Any, x: Any) -> Any:
         if isinstance(layer, Parallel):
             return layer.parallel(x, key)  # its __call__ may have come from here
-        return layer(x, key) if isinstance(layer, (Module, Dropout)) else layer(x)
+        return layer(x, key) if isinstance(layer, Module) else layer(x)
 
     return _walk(layers, x, key, lambda x: x, evaluate, alone)
 

@@ -262,7 +262,7 @@ NOT_CALLED = {
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
-    "params", "stage", "bodies", "check", "parallel", "parallel_jvp", "parts", "traced", "words", "words_numpy",
+    "params", "stage", "bodies", "check", "parallel", "parallel_jvp", "parts", "traced", "words",
     "allocate", "pack", "active", "read", "width", "applied",
 }  # fmt: skip
 #: Special methods that users call by their operators.
