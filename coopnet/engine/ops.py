@@ -310,7 +310,10 @@ class Activation(Elementwise):
 
 
 class Mask(Elementwise):
-    """Dropout of any law; linear, so that its derivative is itself. ``layer`` is called as ``layer(x, key)``."""
+    """Dropout of any law; linear, so that its derivative is itself.
+
+    ``layer`` has a ``law`` and is called as ``layer(x, key)``.
+    """
 
     def __init__(self, layer: Any):
         self.layer = layer
@@ -320,18 +323,6 @@ class Mask(Elementwise):
 
     def slope(self, w: Any, x: Any, y: Any, key: Key | None) -> Any:
         return self.layer(w, key)
-
-    def scale(self, leaf: type, key: Key | None) -> Any:
-        """What kept elements are multiplied by, if that and zeros is all that happens to them; else ``None``."""
-        from ..random.dropout import is_schedule, numpy_dtype, scale, threshold, traced_scale, traced_threshold
-        from ..random.variants import GaussianDropout
-
-        layer = self.layer
-        if key is None or not layer.active() or isinstance(layer, GaussianDropout):
-            return None
-        if is_schedule(layer.p):
-            return traced_scale(traced_threshold(layer.p, layer.bits, leaf), layer.bits, leaf)
-        return scale(threshold(layer.p, layer.bits), layer.bits, numpy_dtype(leaf))
 
 
 class Dropped(Op):
@@ -349,8 +340,8 @@ class Dropped(Op):
         return Step(self, x, inner.y, [inner])
 
     def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        y = step.y[0]
-        scale = self.mask.scale(y.type, key) if len(dy) == 1 else None
+        y, law = step.y[0], self.mask.layer.law
+        scale = law.scale(y.type) if len(dy) == 1 and law.active(key) else None
         if scale is None:
             return pullback(step.inner[0], dy, key, True, visit)
         f = self.activation.function.dropped_slope

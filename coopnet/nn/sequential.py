@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import drjit.nn as drnn
 
 from ..checks import check_type, shown
-from ..engine import Affine, Mask, evaluate, fused
+from ..engine import Affine, evaluate, fused
 from ..limits import check_layers
-from ..random.dropout import Dropout
 from ..random.key import Key
 from .activations import Activation
+from .dropout import Dropout
 from .linear import check_input, check_packed
 from .module import Module
 from .parameters import check_acyclic
@@ -100,7 +100,7 @@ def _alone(layer: Any, x: list, key: Key | None) -> list:
     if hasattr(layer, "side_by_side"):
         return layer.side_by_side(x, key)  # its __call__ may have come from here
     if len(x) == 1:
-        return [layer(x[0], key) if isinstance(layer, (Module, Dropout)) else layer(x[0])]
+        return [layer(x[0], key) if isinstance(layer, Module) else layer(x[0])]
     y, moved = jvp(layer, x[0], x[1:], key)
     return [y, *moved]
 
@@ -138,8 +138,6 @@ def op_of(layer: Any) -> Any:
     """What a layer is to the engine, or ``None``. Ops ask the layer for its weights at every use."""
     if isinstance(layer, drnn.Linear):
         return Affine(layer)
-    if isinstance(layer, Dropout):
-        return Mask(layer)
     return layer.op() if isinstance(layer, Module) else None
 
 

@@ -24,9 +24,10 @@ from coopnet.jit import layout, registers
 from coopnet.jit.unpacked import Constant
 from coopnet.nn import embedding, encodings, linear, parameters
 from coopnet.nn import module as module_of_layers
-from coopnet.random import digits as modulation
+from coopnet.random import digits
+from coopnet.random.law import MaskLaw
 
-dropout = importlib.import_module("coopnet.random.dropout")
+dropout = importlib.import_module("coopnet.nn.dropout")
 
 pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="made for the CPU's layouts")
 
@@ -477,8 +478,8 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
     dr.enable_grad(parts)
     view = dropout.identity_matrix(llvm.Float16, 8) if identity else None
     key = cn.Key(5, step=2)
-    with as_cuda(modulation):
-        y = list(dropout.dropout(drnn.CoopVec(parts), 0.3, key, stream=4, identity=view))
+    with as_cuda(digits):
+        y = list(MaskLaw(0.3, stream=4).apply(drnn.CoopVec(parts), key, view))
         dr.backward(sum(y))
     expected = reference.dropout(x, 0.3, 5, None, 2, 4)
     got = np.stack([v.numpy() for v in y])
@@ -491,12 +492,12 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
 def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
     """Of those that a mask, its digits and the vector take; through the identity matrix, if there is one."""
     asked = []
-    monkeypatch.setattr(modulation, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
+    monkeypatch.setattr(digits, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
     x = drnn.CoopVec([llvm.Float16(v) for v in numbers(8, 3)])
     view = dropout.identity_matrix(llvm.Float16, 8)
-    with as_cuda(modulation):
-        dropout.dropout(x, 0.3, cn.Key(5), identity=view)
-        dropout.dropout(x, 0.3, cn.Key(5))
+    with as_cuda(digits):
+        MaskLaw(0.3).apply(x, cn.Key(5), view)
+        MaskLaw(0.3).apply(x, cn.Key(5))
     assert asked == [([view], 24)]
 
 
