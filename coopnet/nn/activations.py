@@ -49,11 +49,9 @@ class Activation(Module):
             return type(x)(f.array(v, *self.params()) for v in x)
         return f.array(x, *self.params())
 
-    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_bundle(self, x, tangents)
-        kinds.require_float(x.type, f"{type(self).__name__}.jvp")
-        y, *moved = engine.evaluate([self.op()], [x, *tangents], key)
-        return y, moved
+    def output_width(self, width: int, leaf: type, key: Key | None) -> int:
+        kinds.require_float(leaf, type(self).__name__)
+        return width
 
 
 class ReLU(Activation):

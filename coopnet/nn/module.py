@@ -11,11 +11,13 @@ import numpy as np
 
 from ..backend import require
 from ..checks import entries, shown
+from ..engine import evaluate
 from ..jit.unpacked import Constant, Unpacked
 from ..limits import MAX_ENTRIES, check_entries, check_layers
 from ..random.key import Key
 from .parameters import check_acyclic, find, listed, logical_shape, parameters, storage_of, to_numpy, write
 from .report import Report, report
+from .tangents import check_bundle, no_rule
 
 
 class Module(drnn.Module):
@@ -100,9 +102,13 @@ class Module(drnn.Module):
 
         >>> y, (dy,) = net.jvp(drjit.nn.CoopVec(x), [drjit.nn.CoopVec(dx)])
         """
-        from .tangents import no_rule
-
-        raise no_rule(self)
+        op = self.op()
+        if op is None:
+            raise no_rule(self)
+        check_bundle(self, x, tangents)
+        self.output_width(len(x), x.type, key)
+        y, *moved = evaluate([op], [x, *tangents], key)
+        return y, moved
 
     def op(self) -> Any:
         """What this layer is to the engine, which runs it together with its neighbours; ``None`` if it runs alone."""

@@ -15,7 +15,7 @@ from ..limits import check_layers
 from ..random.key import Key
 from .activations import Activation
 from .dropout import Dropout
-from .linear import check_input, check_packed
+from .linear import checked_width
 from .module import Module
 from .parameters import check_acyclic
 from .tangents import check_bundle, jvp
@@ -165,9 +165,7 @@ def check_layers_fit(layers: Sequence[Any], width: int, leaf: type, key: Key | N
     """
     for layer in flatten(layers):
         if isinstance(layer, drnn.Linear):
-            check_packed(layer)
-            check_input(layer, width, leaf)
-            width = int(layer.weights.shape[0])
+            width = checked_width(layer, width, leaf)
         else:
             check_stream(layer, key)
             width = layer.output_width(width, leaf, key) if isinstance(layer, Module) else width
