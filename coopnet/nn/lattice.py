@@ -9,7 +9,7 @@ import drjit as dr
 
 from ..checks import check_in_features, check_number, check_positive, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
-from ..engine import only
+from ..jit.lanes import only
 from ..jit.unpacked import Unpacked
 from ..kernels import grid_tangents
 from .encodings import Encoding
