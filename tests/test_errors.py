@@ -14,6 +14,7 @@ import pytest
 from drjit import scalar
 
 import coopnet as cn
+from coopnet import checks
 from coopnet.audit import _twin
 from coopnet.checks import sizes, words
 from coopnet.nn.linear import to_numpy
@@ -91,6 +92,39 @@ def test_messages_are_short_whatever_they_echo(value):
         with pytest.raises((ValueError, TypeError)) as caught:
             call()
         assert len(str(caught.value)) < 400
+
+
+# ---- Checks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, more, good, bad, message",
+    [
+        ("type", (cn.Key | None, "a Key"), None, 3, "f: x is a int; a Key is needed."),
+        ("callable", (), print, 3, "f: x is a int; a function is needed."),
+        ("module", (), cn.ReLU(), 3, "f: x is a int; a Module instance is needed."),
+        ("int", (2,), 2, 1, "f: x is 1; an int of at least 2 is needed."),
+        ("int", (2, 8), 8, 9, "f: x is 9; an int from 2 to 8 is needed."),
+        ("int", (0,), 1, True, "f: x is True; an int of at least 0 is needed."),
+        ("positive", (), 1, 0, "f: x is 0; a positive int is needed."),
+        ("unsigned", (8,), np.uint8(255), 256, "f: x is 256; an int in [0, 2^8) is needed."),
+        ("number", (), -1e9, np.inf, "f: x is inf; a finite number is needed."),
+        ("number", (2,), 2, 1.5, "f: x is 1.5; a number of at least 2 is needed."),
+        ("number", (), 1, 10**999, "f: x is an int of 3319 bits; a finite number is needed."),
+        ("above", (), 1e-9, 0, "f: x is 0; a positive number is needed."),
+        ("text", (), "a", b"a", "f: x is b'a'; a string is needed."),
+        ("choice", (("a", "b"),), "b", "c", "f: x is 'c'; accepted are 'a', 'b'."),
+        ("samples", (5,), 5, 2, "f: x has 2 entries for 5 samples; one, or one for each, is needed."),
+        ("samples", (1,), 1, 0, "f: x has 0 entries for 1 samples; one is needed."),
+    ],
+)
+def test_checks(name, more, good, bad, message):
+    """What fits is let through, and what does not is named with what is needed."""
+    check = getattr(checks, f"check_{name}")
+    assert check("f", "x", good, *more) in (None, good)
+    with pytest.raises(TypeError if " is a int" in message else ValueError) as caught:
+        check("f", "x", bad, *more)
+    assert str(caught.value) == message
 
 
 # ---- Flags -------------------------------------------------------------------------------------------------
