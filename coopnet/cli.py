@@ -277,6 +277,7 @@ def render(
     width, height = parse_size(size)
     from . import image as images
     from .image import evaluate, files, learn
+    from .uncertainty import has_dropout
 
     if output.suffix.lower() not in files.writable_formats():
         raise UsageError(f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png.")
@@ -284,7 +285,7 @@ def render(
     name = backends.require(backend.value)
     with _about(checkpoint):
         field, noted = learn.load_image_field(checkpoint, name)
-    if mc_samples and not _has_dropout(field):
+    if mc_samples and not has_dropout(field):
         what = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
         raise Failure(f"{str(checkpoint)!r} {what}; fit with --dropout, or render without --mc-samples.")
     _prepare_directory(output.parent)
@@ -325,13 +326,6 @@ def _check_dropout(p: float) -> None:
         MaskLaw(p, where="--dropout")
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-def _has_dropout(field: Any) -> bool:
-    from .nn.dropout import Dropout
-    from .nn.module import children
-
-    return any(isinstance(layer, Dropout) and layer.active() for layer in children(field))
 
 
 if __name__ == "__main__":

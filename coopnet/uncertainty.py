@@ -183,14 +183,19 @@ def _differentiable(field: Any, parts: list) -> bool:
     return weights or dr.grad_enabled(parts)
 
 
+def has_dropout(field: Any) -> bool:
+    """Has it a :class:`Dropout` that draws masks?"""
+    return any(isinstance(m, Dropout) and m.active() for m in children(field))
+
+
 def _check(field: Any, key: Any, samples: Any) -> None:
     check_type(_WHERE, "field", field, drnn.Module, "a NeuralField or another Module")
     check_type(_WHERE, "key", key, Key, "a coopnet.Key")
     kind = f"{shown(samples)} of type {type(samples).__name__}"
     require(whole(samples) is not None, f"{_WHERE}: samples is {kind}; an int is needed.", TypeError)
     check(2 <= int(samples) <= 2**24, _WHERE, "samples", samples, "an int in [2, 2^24]")
-    layers = list(children(field))
-    known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in layers)  # others may draw masks, too
-    if known and not any(isinstance(m, Dropout) and m.active() for m in layers):
+    # the layers of others may draw masks, too
+    known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))
+    if known and not has_dropout(field):
         cure = "train it with some, such as MLP(..., dropout=0.1)"
         raise ValueError(f"{_WHERE}: field has no Dropout with p > 0, so that all passes are equal; {cure}.")
