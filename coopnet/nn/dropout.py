@@ -17,6 +17,7 @@ from ..random.digits import decisions
 from ..random.key import Key
 from ..random.law import GaussianLaw, Law, MaskLaw, PathLaw
 from .module import Module, children
+from .tangents import check_jet
 
 #: Widest vector whose mask goes through an identity matrix; wider ones measured slower with it than without.
 IDENTITY_WIDTH = 64
@@ -167,6 +168,10 @@ class Dropout(Module):
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         return self.law.apply(x, key, self.identity.value)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_jet(self, x, tangents)
+        return self(x, key), [self(t, key) for t in tangents]
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         layer = type(self)(*(getattr(self, name) for name in self.FIELDS))

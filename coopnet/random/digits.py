@@ -35,7 +35,7 @@ ROWS = 8
 _NESTED = {dr.VarType.Float16: "ArrayXf16", dr.VarType.Float32: "ArrayXf", dr.VarType.Float64: "ArrayXf64"}
 
 
-def modulate(x: Any, law: Any, key: Key, kind: str, identity: Any = None) -> Any:
+def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
     """``x``, of a kind as :func:`kinds.kind` says, with ``law``, traced for its type, applied to all its elements.
 
     Tensors of at least :data:`LARGE` elements that lie in memory get a kernel of their own, which makes every random

@@ -104,23 +104,20 @@ class Key:
         return index, step, halves(seed, uint32)
 
 
-_DRJIT = {32: dr.VarType.UInt32, 64: dr.VarType.UInt64}
-#: Unsigned types whose values are all values of the wider ones.
+#: Bits of the unsigned types, whose values are all values of the wider ones.
 _UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
 
 
 def check_word(value: Any, name: str, bits: int) -> Any:
     """``value`` as an int in [0, 2^bits), a Dr.Jit array of that type, or an error."""
     if isinstance(value, dr.ArrayBase):
-        found = dr.type_v(value)
         flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
-        if flat and found == _DRJIT[bits]:
-            return value
-        if not flat or _UNSIGNED.get(found, 64) > bits or found not in _UNSIGNED:
+        given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
+        if given > bits:
             raise TypeError(
                 f"Key: {name} is a Dr.Jit {type(value).__name__}; a UInt{bits} is needed: UInt{bits}({name})."
             )
-        return (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
+        return value if given == bits else (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
     if isinstance(value, np.ndarray) and name == "index":
         if value.ndim != 1 or value.dtype.kind not in "iu":
             raise TypeError(
