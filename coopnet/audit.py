@@ -14,11 +14,11 @@ import numpy as np
 from . import reference
 from .engine import Fork
 from .nn import Composite, Embedding, Encoding, Fourier, Grid, Identity, Module, Permutohedral, SparseProjection
-from .nn.containers import Branches
+from .nn.containers import Branches, Parallel
 from .nn.dropout import Dropout, GaussianDropout
 from .nn.lattice import Lattice
 from .nn.linear import to_numpy
-from .nn.sequential import Parallel, apply, flatten
+from .nn.sequential import apply, flatten
 from .random.key import Key
 
 # Layers of drjit.nn whose twins have other names.
@@ -118,7 +118,7 @@ class _Run:
             if isinstance(layer, Parallel):
                 self.fork(f"{name}.{i}", layer)
             else:
-                self.layer(f"{name}.{i}", layer, lambda x, layer=layer: apply([layer], drnn.CoopVec(x), self.key))
+                self.layer(f"{name}.{i}", layer, lambda x, layer=layer: apply([layer], [drnn.CoopVec(x)], self.key)[0])
 
     def fork(self, name: str, layer: Parallel) -> None:
         """Evaluate the bodies of a container, and merge them."""

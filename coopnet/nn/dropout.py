@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -11,13 +12,13 @@ import numpy as np
 
 from ..backend import require
 from ..checks import check, check_type, whole
+from ..engine import Mask
 from ..jit.unpacked import Constant
 from ..limits import check_entries, check_features
 from ..random.digits import decisions
 from ..random.key import Key
 from ..random.law import GaussianLaw, Law, MaskLaw, PathLaw
-from .module import Module, children
-from .tangents import check_jet
+from .module import Module
 
 #: Widest vector whose mask goes through an identity matrix; wider ones measured slower with it than without.
 IDENTITY_WIDTH = 64
@@ -169,15 +170,25 @@ class Dropout(Module):
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         return self.law.apply(x, key, self.identity.value)
 
-    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_jet(self, x, tangents)
-        return self(x, key), [self(t, key) for t in tangents]
+    def op(self) -> Mask:
+        return Mask(self)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         layer = type(self)(*(getattr(self, name) for name in self.FIELDS))
         if dr.backend_v(dtype) == dr.JitBackend.CUDA and 0 < size <= IDENTITY_WIDTH and self.active():
             layer.identity = Constant(identity_matrix(dr.array_t(dtype), size))
         return layer, size
+
+    def _join(self, layers: list) -> None:
+        others = [layer for layer in layers if isinstance(layer, Dropout)]
+        if self.stream is None:
+            used = {layer.stream for layer in others}
+            self.stream = next(s for s in itertools.count() if s not in used)
+        # those of one width share one identity matrix, which a kernel then loads once
+        view = self.identity.value
+        if view is not None:
+            alike = (layer.identity for layer in others if (v := layer.identity.value) is not None and _alike(v, view))
+            self.identity = next(alike)
 
     def __repr__(self) -> str:
         fields = {name: getattr(self, name) for name in self.FIELDS}
@@ -254,18 +265,5 @@ def identity_matrix(leaf: type, n: int) -> Any:
     return drnn.view(dr.tensor_t(leaf)(entries, (n, stride)))[:, :n]
 
 
-def connect(module: Any) -> None:
-    """Give the dropouts of ``module`` that have no stream the numbers 0, 1, 2, ... not used by others.
-
-    Those of one width come to share one identity matrix, which a kernel then loads once.
-    """
-    dropouts = [m for m in children(module) if isinstance(m, Dropout)]
-    used = {m.stream for m in dropouts}
-    free = (s for s in range(len(used) + len(dropouts)) if s not in used)
-    identities: dict[Any, Any] = {}
-    for m in dropouts:
-        if m.stream is None:
-            m.stream = next(free)
-        view = m.identity.value
-        if view is not None:
-            m.identity = identities.setdefault((view.shape, view.dtype), m.identity)
+def _alike(a: Any, b: Any) -> bool:
+    return (a.shape, a.dtype) == (b.shape, b.dtype)

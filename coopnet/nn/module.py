@@ -11,11 +11,13 @@ import numpy as np
 
 from ..backend import require
 from ..checks import entries, shown
+from ..engine import evaluate
 from ..jit.unpacked import Constant, Unpacked
 from ..limits import MAX_ENTRIES, check_entries, check_layers
 from ..random.key import Key
 from .parameters import check_acyclic, find, listed, logical_shape, parameters, storage_of, to_numpy, write
 from .report import Report, report
+from .tangents import check_bundle, no_rule
 
 
 class Module(drnn.Module):
@@ -100,9 +102,24 @@ class Module(drnn.Module):
 
         >>> y, (dy,) = net.jvp(drjit.nn.CoopVec(x), [drjit.nn.CoopVec(dx)])
         """
-        from .tangents import no_rule
+        op = self.op()
+        if op is None:
+            raise no_rule(self)
+        check_bundle(self, x, tangents)
+        self.output_width(len(x), x.type, key)
+        y, *moved = evaluate([op], [x, *tangents], key)
+        return y, moved
 
-        raise no_rule(self)
+    def op(self) -> Any:
+        """What this layer is to the engine, which runs it together with its neighbours; ``None`` if it runs alone."""
+        return None
+
+    def output_width(self, width: int, leaf: type, key: Key | None) -> int:
+        """Width of the output of a layer with an :meth:`op`; raises unless ``width`` values of type ``leaf`` fit it."""
+        return width
+
+    def _join(self, layers: list) -> None:
+        """Called when all ``layers`` of a network, in evaluation order, have been allocated."""
 
     # ---- parameters as in formulas --------------------------------------
 
@@ -323,8 +340,6 @@ def check_network(module: Any, where: str) -> None:
 
 def allocated(module: Any, where: str) -> Any:
     """``module``, freshly allocated: dropouts numbered; raises ``ValueError`` if all its parameters have no room."""
-    from .dropout import connect
-
     entries, itemsize, on_host = 0, 2, False
     for _, owner, attribute in parameters(module):
         stored = storage_of(owner, attribute)
@@ -332,5 +347,8 @@ def allocated(module: Any, where: str) -> Any:
         itemsize = max(itemsize, dr.itemsize_v(stored))
         on_host |= dr.backend_v(stored) == dr.JitBackend.LLVM
     check_entries(where, "parameters", (entries,), itemsize, on_host)
-    connect(module)
+    layers = list(children(module))
+    for layer in layers:
+        if isinstance(layer, Module):
+            layer._join(layers)
     return module

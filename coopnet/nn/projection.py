@@ -17,7 +17,7 @@ from ..kernels.sparse_projection import Signs, additions, product, product_on_ho
 from ..limits import MAX_ENTRIES, check_entries, check_features
 from ..random.key import Key
 from .encodings import Encoding, nested
-from .tangents import check_jet
+from .tangents import check_bundle
 
 #: Expected nonzero entries up to which arrays and cooperative vectors are projected by plain additions.
 UNROLL = 1 << 12
@@ -97,7 +97,7 @@ class SparseProjection(Encoding):
         return self._apply(x, False)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_jet(self, x, tangents, arrays=True)
+        check_bundle(self, x, tangents, arrays=True)
         return self(x), [self(t) for t in tangents]
 
     def transpose(self, y: Any) -> Any:
