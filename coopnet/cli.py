@@ -23,7 +23,7 @@ import numpy as np
 
 from . import backend as backends
 from . import command
-from .checks import require
+from .checks import ensure
 
 try:
     import typer
@@ -121,7 +121,7 @@ def _needs(name: str, ok: Callable[[Any], bool], needed: str) -> Callable[[Any],
     """Refuses an option's value unless ``ok``; an option that was left out has none."""
 
     def check(value: Any) -> Any:
-        require(value is None or ok(value), f"{name} is {value}; {needed} is needed.", UsageError)
+        ensure(value is None or ok(value), f"{name} is {value}; {needed} is needed.", UsageError)
         return value
 
     return check
@@ -141,8 +141,8 @@ def parse_size(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,9})[xX×](\d{1,9})", text.strip())
     width, height = (int(match[1]), int(match[2])) if match else (0, 0)
     count, words = width * height, f"--size is {text!r}"
-    require(count, f"{words}; two positive whole numbers such as 640x480 are needed.", UsageError)
-    require(count <= MAX_PIXELS, f"{words}, {count} pixels; at most {MAX_PIXELS} are possible.", UsageError)
+    ensure(count, f"{words}; two positive whole numbers such as 640x480 are needed.", UsageError)
+    ensure(count <= MAX_PIXELS, f"{words}, {count} pixels; at most {MAX_PIXELS} are possible.", UsageError)
     return width, height
 
 
@@ -214,7 +214,7 @@ def fit(
     with _about(image):
         values = images.load(image)
     height, columns, channels = values.shape
-    require(height * columns > 1, f"{str(image)!r} has a single pixel; at least 2 are needed.", Failure)
+    ensure(height * columns > 1, f"{str(image)!r} has a single pixel; at least 2 are needed.", Failure)
     _prepare_directory(output)
     name = backends.require(backend.value)
     kind = "grey" if channels == 1 else "RGB"
@@ -281,7 +281,7 @@ def render(
 
     if output.suffix.lower() not in files.writable_formats():
         raise UsageError(f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png.")
-    require(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.", Failure)
+    ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.", Failure)
     name = backends.require(backend.value)
     with _about(checkpoint):
         field, noted = learn.load_image_field(checkpoint, name)
@@ -296,7 +296,7 @@ def render(
         picture, deviation = images.render_mc(field, width, height, mc_samples, seed, region)
     bad = picture.size - int(np.isfinite(picture).sum())
     wrong = f"gives {bad} of {picture.size} values that are not finite; nothing is drawn."
-    require(bad == 0, f"{str(checkpoint)!r} {wrong}", Failure)
+    ensure(bad == 0, f"{str(checkpoint)!r} {wrong}", Failure)
     with _about(output):
         files.save(output, picture)
     print(f"wrote {output}")

@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from .checks import check, check_type, require, shown, whole
+from .checks import check, check_type, ensure, shown_typed, whole
 from .engine.modes import is_deterministic
 from .field import NeuralField
 from .jit import kinds
@@ -68,7 +68,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     samples = int(samples)
     kind, leaf = kinds.kind(x, _WHERE)
     kinds.require_float(leaf, _WHERE)
-    require(kind != kinds.NUMPY, f"{_WHERE}: got a NumPy array; accepted are {kinds.ACCEPTED}.", TypeError)
+    ensure(kind != kinds.NUMPY, f"{_WHERE}: got a NumPy array; accepted are {kinds.ACCEPTED}.", TypeError)
     uint32 = dr.uint32_array_t(leaf)
     key = key.traced(uint32)
     count = dr.opaque(uint32, samples)
@@ -191,8 +191,8 @@ def has_dropout(field: Any) -> bool:
 def _check(field: Any, key: Any, samples: Any) -> None:
     check_type(_WHERE, "field", field, drnn.Module, "a NeuralField or another Module")
     check_type(_WHERE, "key", key, Key, "a coopnet.Key")
-    kind = f"{shown(samples)} of type {type(samples).__name__}"
-    require(whole(samples) is not None, f"{_WHERE}: samples is {kind}; an int is needed.", TypeError)
+    whole_number = whole(samples) is not None
+    ensure(whole_number, f"{_WHERE}: samples is {shown_typed(samples)}; an int is needed.", TypeError)
     check(2 <= int(samples) <= 2**24, _WHERE, "samples", samples, "an int in [2, 2^24]")
     # the layers of others may draw masks, too
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))

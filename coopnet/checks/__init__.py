@@ -15,10 +15,10 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .words import shown, shown_path  # noqa: F401
+from .words import shown, shown_path, shown_typed  # noqa: F401
 
 
-def require(ok: Any, message: str, error: type[Exception] = ValueError) -> None:
+def ensure(ok: Any, message: str, error: type[Exception] = ValueError) -> None:
     """Raise ``message`` unless ``ok``: for what has words of its own, that can be put together in any case."""
     if not ok:
         raise error(message)
@@ -146,12 +146,11 @@ def check_samples(where: str, name: str, entries: int, samples: int) -> None:
         raise ValueError(f"{where}: {name} has {entries} entries for {samples} samples; one{each} is needed.")
 
 
-def check_backend(where: str, name: str, value: Any, leaf: Any, other: str = "the input") -> None:
-    """Raise ``TypeError`` unless ``value`` is of the backend of ``leaf``, the type of what is called ``other``."""
+def check_backend(what: str, value: Any, leaf: Any, other: str = "the input") -> None:
+    """Raise ``TypeError``, ``what a Type, but other lives on ...``, unless ``value`` is of the backend of ``leaf``."""
     if dr.backend_v(value) != dr.backend_v(leaf):
         given = f"{type(value).__module__}.{type(value).__name__}"
-        backend = dr.backend_v(leaf).name
-        raise TypeError(f"{where}: {name} is a {given}, but {other} lives on the {backend} backend.")
+        raise TypeError(f"{what} a {given}, but {other} lives on the {dr.backend_v(leaf).name} backend.")
 
 
 def check_home(where: str, leaf: Any, own: Any, given: str, held: str, cure: str) -> None:

@@ -52,6 +52,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= LINE else text[: LINE - 3] + "..."
 
 
+def shown_typed(value: Any) -> str:
+    """``value`` in a message that is about its type."""
+    return f"{shown(value)} of type {type(value).__name__}"
+
+
 def shown_path(path: Any) -> str:
     """A path in a message: its end, if it is long."""
     text = " ".join(str(path).split("\n"))

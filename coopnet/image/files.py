@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import require
+from ..checks import ensure
 from ..io import atomic_write
 
 try:
@@ -32,8 +32,8 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
         ValueError: it is no image, damaged, or too large.
     """
     path = Path(path)
-    require(not path.is_dir(), f"{str(path)!r} is a directory; an image file is needed.", IsADirectoryError)
-    require(path.exists(), f"there is no file {str(path)!r}.", FileNotFoundError)
+    ensure(not path.is_dir(), f"{str(path)!r} is a directory; an image file is needed.", IsADirectoryError)
+    ensure(path.exists(), f"there is no file {str(path)!r}.", FileNotFoundError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # large images are fine

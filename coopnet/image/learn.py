@@ -14,7 +14,7 @@ import drjit as dr
 import numpy as np
 
 from ..backend import namespace
-from ..checks import check, check_above, is_int, is_number, require, shown, whole
+from ..checks import check, check_above, ensure, is_int, is_number, shown, whole
 from ..field import NeuralField
 from ..io import load as load_field
 from ..io import read
@@ -57,7 +57,7 @@ def make_field(
     finer one would only learn them by heart.
     """
     accepted = ", ".join(ENCODINGS)
-    require(encoding in ENCODINGS, f"fit_image: encoding is {shown(encoding)}; accepted are {accepted}.")
+    ensure(encoding in ENCODINGS, f"fit_image: encoding is {shown(encoding)}; accepted are {accepted}.")
     side = max(width, height)
     cells = max(4.0, side * math.sqrt(fraction))  # training pixels along the longer side
     layer: Any
@@ -231,11 +231,11 @@ def _numbers(key: Key, uint32: type, size: int, n: int) -> Any:
 def _check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
     """Raise unless ``checkpoint`` is of the same image and settings."""
     missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
-    require(checkpoint.exists(), missing, FileNotFoundError)
+    ensure(checkpoint.exists(), missing, FileNotFoundError)
     stored = read(checkpoint).metadata
     for group, wanted in metadata.items():
         given: Any = stored.get(group)
-        require(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
+        ensure(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
         for name, value in wanted.items():
             if given.get(name) != value:
                 what = "it is of another image" if name == "pixels" else f"its {name} is {given.get(name)!r}"
@@ -255,7 +255,7 @@ def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralFie
     outputs = len(field([arrays(field).Float(0.5)] * 2)) if field.in_features == 2 else 0
     maps = f"it maps {field.in_features} coordinates to {f'{outputs} values' if outputs else 'something'}"
     needed = "2 coordinates and 1 or 3 values are needed"
-    require(outputs in (1, 3), f"{str(path)!r} is not the field of an image: {maps}; {needed}.")
+    ensure(outputs in (1, 3), f"{str(path)!r} is not the field of an image: {maps}; {needed}.")
     noted = read(path).metadata.get("image")
     return field, noted if isinstance(noted, dict) else {}
 
@@ -264,13 +264,13 @@ def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
     array = isinstance(image, np.ndarray)
     kind = f"of shape {image.shape}" if array else f"a {type(image).__name__}"
     fits = array and image.ndim == 3 and image.shape[2] in (1, 3)
-    require(fits, f"fit_image: image is {kind}; an array (height, width, 1 or 3) is needed.")
+    ensure(fits, f"fit_image: image is {kind}; an array (height, width, 1 or 3) is needed.")
     count = image.shape[0] * image.shape[1]
-    require(count > 1, "fit_image: the image has no pixel or a single one; at least 2 are needed.")
-    require(count < 2**32, "fit_image: the image has 2^32 pixels or more.")
+    ensure(count > 1, "fit_image: the image has no pixel or a single one; at least 2 are needed.")
+    ensure(count < 2**32, "fit_image: the image has 2^32 pixels or more.")
     kind = f"of {image.dtype}" if image.dtype.kind != "f" else "not finite everywhere"
     finite = image.dtype.kind == "f" and np.all(np.isfinite(image))
-    require(finite, f"fit_image: image is {kind}; floating point values in [0, 1] are needed.")
+    ensure(finite, f"fit_image: image is {kind}; floating point values in [0, 1] are needed.")
     for name, value, most in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):
         check(is_int(whole(value), 1, most), "fit_image", name, value, f"an int in [1, {most}]")
     check_above("fit_image", "lr", lr)

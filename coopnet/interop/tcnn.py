@@ -14,7 +14,7 @@ from typing import Any
 from drjit.opt import Optimizer
 
 from .. import nn, training
-from ..checks import check, check_positive, check_text, check_type, is_number, require, shown, shown_path
+from ..checks import check, check_positive, check_text, check_type, ensure, is_number, shown, shown_path
 from ..checks.sizes import MAX_FEATURES, check_features
 from ..field import NeuralField
 from ..training import SGD, Adam, exponential
@@ -118,7 +118,7 @@ def _parse(config: Any) -> dict[str, Any]:
         parsed = json.loads(text)
     except ValueError as error:
         raise ValueError(f"from_config: {where} is no JSON: {error}") from None
-    require(isinstance(parsed, dict), f"from_config: {where} holds a {type(parsed).__name__}; an object is needed.")
+    ensure(isinstance(parsed, dict), f"from_config: {where} holds a {type(parsed).__name__}; an object is needed.")
     return parsed
 
 
@@ -260,7 +260,7 @@ def _encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
     if cls is nn.Identity and values == {"scale": 1.0, "offset": 0.0}:
         return nn.Identity()
     fits = cls is not nn.SphericalHarmonics or n_in == 3
-    require(fits, f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
+    ensure(fits, f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
     return _make(cls, where, **values)
 
 
@@ -292,14 +292,14 @@ def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
     placed = any("dims_to_encode_begin" in o for o in objects)
     rule = "one encoding may leave it out, and none beside dims_to_encode_begin"
     clear = len(open_ones) <= (0 if placed else 1)
-    require(clear, f"from_config: {where}.nested{open_ones} have no n_dims_to_encode; {rule}.")
+    ensure(clear, f"from_config: {where}.nested{open_ones} have no n_dims_to_encode; {rule}.")
     fits = left >= 0 or placed
-    require(fits, f"from_config: {where}.nested encode {n_in - left} coordinates, but there are {n_in}.")
+    ensure(fits, f"from_config: {where}.nested encode {n_in - left} coordinates, but there are {n_in}.")
     for i, part in enumerate(objects):
         dims = _dims(part, where, i)
         begin, n = dims.get("dims_to_encode_begin", end), dims.get("n_dims_to_encode", left)
         end = begin + n
-        require(end <= n_in, f"from_config: {where}.nested[{i}] encodes up to coordinate {end} of {n_in}.")
+        ensure(end <= n_in, f"from_config: {where}.nested[{i}] encodes up to coordinate {end} of {n_in}.")
         ranges.append((begin, n))
     nested = [
         _encoding({k: v for k, v in part.items() if k not in _DIMS}, f"{where}.nested[{i}]", n)
@@ -362,7 +362,7 @@ def _network(given: dict[str, Any], n_out: int) -> Any:
     width, depth = values["n_neurons"], values["n_hidden_layers"]
     fits = not fused or (width in (16, 32, 64, 128) and depth >= 1)
     cure = f"{name} has 16, 32, 64 or 128 neurons and a hidden layer. Use CutlassMLP for others"
-    require(fits, f"from_config: network has n_neurons {width} and n_hidden_layers {depth}; {cure}.")
+    ensure(fits, f"from_config: network has n_neurons {width} and n_hidden_layers {depth}; {cure}.")
     hidden, output = (_choice(f"network.{k}", values[k], ACTIVATIONS)[1]() for k in ("activation", "output_activation"))
     sine = isinstance(hidden, nn.Sine)
     net = nn.MLP(-1, n_out, width, depth, hidden, output, init="siren" if sine else "xavier_uniform")
@@ -389,7 +389,7 @@ def _loss(given: dict[str, Any], n_out: int) -> str:
     name, loss = _choice("loss.otype", given.get("otype", "RelativeL2"), LOSSES)
     _read("loss", given, {})
     fits = loss != "relative_l2_luminance" or n_out in (3, 6)
-    require(fits, f"from_config: loss.otype is {name!r}, which needs 3 or 6 outputs, not {n_out}.")
+    ensure(fits, f"from_config: loss.otype is {name!r}, which needs 3 or 6 outputs, not {n_out}.")
     return loss
 
 
@@ -450,7 +450,7 @@ def _optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Optimize
         if "nested" not in keys:
             break
         once = name not in wrappers
-        require(once, f"from_config: {where} is a second {name} around one optimizer; one is possible.")
+        ensure(once, f"from_config: {where} is a second {name} around one optimizer; one is possible.")
         for outer in wrappers:
             inner, reason = _NOT_AROUND.get(outer, ("", ""))
             if name == inner:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from reprlib import recursive_repr
 from typing import Any
 
-from ..checks import check, check_choice, check_in_features, check_type, is_int, require
+from ..checks import check, check_choice, check_in_features, check_type, ensure, is_int
 from ..checks.sizes import check_features, check_layers
 from .activations import Identity
 from .embedding import Embedding
@@ -76,7 +76,7 @@ class Composite(Encoding):
         counts = self._counts()
         rest = [i for i, n in enumerate(counts) if n < 0]
         cure = "only one may take the rest; give n_dims_to_encode, or in_features to the encodings"
-        require(len(rest) < 2, f"Composite: the encodings {rest} state no number of coordinates, but {cure}.")
+        ensure(len(rest) < 2, f"Composite: the encodings {rest} state no number of coordinates, but {cure}.")
         if rest and any(b >= 0 for b in self.dims_to_encode_begin):
             cure = "which dims_to_encode_begin leaves unclear; give all n_dims_to_encode"
             raise ValueError(f"Composite: encoding {rest[0]} takes the rest of the coordinates, {cure}.")
@@ -151,9 +151,9 @@ class Composite(Encoding):
         ranges = self._ranges(size)
         for i, (begin, n) in enumerate(ranges):
             takes = f"encoding {i} takes the coordinates {begin} to {begin + n - 1}"
-            require(begin + n <= size, f"Composite: {takes}, but there are only {size}: 0 to {size - 1}.")
+            ensure(begin + n <= size, f"Composite: {takes}, but there are only {size}: 0 to {size - 1}.")
         widths = [_width(e, n) for e, (_, n) in zip(self.nested, ranges, strict=True) if n > 0]
-        require(widths, "Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
+        ensure(widths, "Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
         if self.reduction != "concatenation" and len(set(widths)) > 1:
             raise ValueError(f"Composite: a {self.reduction} needs encodings of equal widths, but they give {widths}.")
 

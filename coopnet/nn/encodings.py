@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import check_home, check_in_features, check_number, check_positive, require, shown
+from ..checks import check_home, check_in_features, check_number, check_positive, ensure, shown
 from ..checks.sizes import MAX_OCTAVES, check_features
 from ..jit import kinds
 from ..random.key import Key
@@ -82,17 +82,17 @@ class Encoding(Module):
         name = type(self).__name__
         kind, leaf = kinds.kind(x, name)
         kinds.require_float(leaf, name)
-        require(kind != kinds.NUMPY, f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.", TypeError)
+        ensure(kind != kinds.NUMPY, f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.", TypeError)
         n, takes = kinds.features(x, kind), self.in_features
-        require(takes in (-1, n), f"{name}: the input has {n} features, but the encoding takes {takes}.")
+        ensure(takes in (-1, n), f"{name}: the input has {n} features, but the encoding takes {takes}.")
         return kind
 
     def _size(self, size: int) -> int:
         name, takes = type(self).__name__, self.in_features
         fits = size < 0 or takes < 0 or size == takes
-        require(fits, f"{name}: in_features is {takes}, but the input has {size} features.")
+        ensure(fits, f"{name}: in_features is {takes}, but the input has {size} features.")
         size = takes if size < 0 else size
-        require(size > 0, f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
+        ensure(size > 0, f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
         check_features(name, "in_features", size)
         check_features(name, "in_features", size, self.width(size))
         return size
@@ -195,5 +195,5 @@ def nested(parts: list) -> Any:
 def check_octaves(layer: str, name: str, value: Any) -> int:
     """``value``; raises ``ValueError`` unless it is a number of doublings that single precision can hold."""
     limit = f"at most {MAX_OCTAVES} are possible, beyond which single precision has no frequencies"
-    require(check_positive(layer, name, value) <= MAX_OCTAVES, f"{layer}: {name} is {shown(value)}; {limit}.")
+    ensure(check_positive(layer, name, value) <= MAX_OCTAVES, f"{layer}: {name} is {shown(value)}; {limit}.")
     return value

@@ -10,7 +10,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..backend import require
-from ..checks import check, check_in_features, check_positive, check_unsigned, is_number, shown
+from ..checks import check, check_in_features, check_positive, check_unsigned, ensure, is_number, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
 from ..jit import kinds
 from ..jit.scopes import symbolic
@@ -129,10 +129,8 @@ class SparseProjection(Encoding):
         return Signs(n_in, self.out_features, self.density, self.seed, transposed)
 
     def _known(self, method: str) -> int:
-        if self.in_features < 1:
-            raise ValueError(
-                f"SparseProjection.{method}: in_features is -1; give in_features, or call alloc(dtype, size)."
-            )
+        cure = "give in_features, or call alloc(dtype, size)"
+        ensure(self.in_features > 0, f"SparseProjection.{method}: in_features is -1; {cure}.")
         return self.in_features
 
     def _apply(self, x: Any, transposed: bool) -> Any:
@@ -140,8 +138,7 @@ class SparseProjection(Encoding):
         kind, leaf = kinds.kind(x, where)
         kinds.require_float(leaf, where)
         size, takes = kinds.features(x, kind), self.out_features if transposed else self.in_features
-        if takes not in (-1, size):
-            raise ValueError(f"{where}: the input has {size} features, but the projection takes {takes}.")
+        ensure(takes in (-1, size), f"{where}: the input has {size} features, but the projection takes {takes}.")
         signs, samples = self._signs(self.in_features if transposed else size, transposed), kinds.samples(x, kind)
         on_host = kind == kinds.NUMPY or dr.backend_v(leaf) == dr.JitBackend.LLVM
         check_entries(where, "results", (signs.rows, samples), 4, on_host)
@@ -151,10 +148,8 @@ class SparseProjection(Encoding):
         few = kind != kinds.TENSOR and signs.n_in * signs.n_out * self.density <= UNROLL
         if symbolic() and not few:
             what = "tensors" if kind == kinds.TENSOR else f"projections with more than {UNROLL} nonzero entries"
-            raise RuntimeError(
-                f"{where}: {what} go through memory, which is impossible inside a symbolic loop, conditional or call; "
-                f"project outside, or use a smaller density."
-            )
+            memory = "go through memory, which is impossible inside a symbolic loop, conditional or call"
+            raise RuntimeError(f"{where}: {what} {memory}; project outside, or use a smaller density.")
         if kind == kinds.TENSOR:
             return type(x)(product(signs, x.array, samples), (signs.rows, samples))
         # the adjoint of a broadcast is a sum, which Dr.Jit sees to here

@@ -49,10 +49,8 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
     if kind == kinds.TENSOR:
         if key.index is not None and symbolic() and inside_call(leaf):
             # Dr.Jit 1.5 aborts where what follows, such as a sum, evaluates what is gathered in a call
-            raise TypeError(
-                f"dropout: got a {type(x).__name__} inside a symbolic virtual call, whose lanes are not those of a "
-                f"tensor; pass its rows as arrays."
-            )
+            where = "inside a symbolic virtual call, whose lanes are not those of a tensor"
+            raise TypeError(f"dropout: got a {type(x).__name__} {where}; pass its rows as arrays.")
         return type(x)(_tensor(x.array, x.shape[0], x.shape[1], law, key), x.shape)
     found = decisions(n, law, key, dr.uint32_array_t(leaf), kinds.samples(x, kind))
     if kind == kinds.COOPVEC and dr.backend_v(leaf) == dr.JitBackend.CUDA:

@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, shown, whole
+from ..checks import check, check_backend, ensure, shown_typed, whole
 from ..jit.scopes import inside_call
 from .philox import halves
 
@@ -88,19 +88,14 @@ class Key:
             key = self.traced(uint32)
             seed, index, step = key.seed, key.index, key.step
             if index is None:
-                if inside_call(uint32):
-                    raise ValueError(
-                        "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where "
-                        "lanes have no number; pass the identity of each sample in: Key(seed, index=UInt32(...))."
-                    )
+                ensure(not inside_call(uint32), _NO_LANES)
                 index = dr.arange(uint32, width)
         # a seed is as wide as the samples inside evaluated calls, which sort their arguments by callee
         for name, value in (("seed", seed), ("index", index), ("step", step)):
-            exact = width > 1 or on_host or (tensor and name != "seed")
-            if len(value) == 0 or (exact and len(value) not in (1, width)):
-                raise ValueError(f"Key: {name} has {len(value)} entries, but the input has {width} samples.")
-        if tensor and len(seed) != 1:
-            raise ValueError(f"Key: seed has {len(seed)} entries; one is needed for a tensor.")
+            n, exact = len(value), width > 1 or on_host or (tensor and name != "seed")
+            fits = n in (1, width) or (n > 0 and not exact)
+            ensure(fits, f"Key: {name} has {n} entries, but the input has {width} samples.")
+        ensure(len(seed) == 1 or not tensor, f"Key: seed has {len(seed)} entries; one is needed for a tensor.")
         return index, step, halves(seed, uint32)
 
 
@@ -108,35 +103,35 @@ class Key:
 _UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
 
 
+_NO_LANES = (
+    "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where lanes have no number; "
+    "pass the identity of each sample in: Key(seed, index=UInt32(...))."
+)
+
+
 def check_word(value: Any, name: str, bits: int) -> Any:
     """``value`` as an int in [0, 2^bits), a Dr.Jit array of that type, or an error."""
     if isinstance(value, dr.ArrayBase):
         flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
         given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
-        if given > bits:
-            raise TypeError(
-                f"Key: {name} is a Dr.Jit {type(value).__name__}; a UInt{bits} is needed: UInt{bits}({name})."
-            )
+        kind = f"Key: {name} is a Dr.Jit {type(value).__name__}"
+        ensure(given <= bits, f"{kind}; a UInt{bits} is needed: UInt{bits}({name}).", TypeError)
         return value if given == bits else (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
     if isinstance(value, np.ndarray) and name == "index":
-        if value.ndim != 1 or value.dtype.kind not in "iu":
-            raise TypeError(
-                f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}; 1D integers are needed."
-            )
-        if value.size == 0 or int(value.min()) < 0 or int(value.max()) >= 1 << 32:
-            raise ValueError("Key: a NumPy index must be non-empty with entries in [0, 2^32).")
+        kind = f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}"
+        ensure(value.ndim == 1 and value.dtype.kind in "iu", f"{kind}; 1D integers are needed.", TypeError)
+        fits = value.size and int(value.min()) >= 0 and int(value.max()) < 1 << 32
+        ensure(fits, "Key: a NumPy index must be non-empty with entries in [0, 2^32).")
         return value.astype(np.uint32)
-    return check_int("Key", name, value, bits, f" or a Dr.Jit UInt{bits}")
+    return check_uint("Key", name, value, bits, f" or a Dr.Jit UInt{bits}")
 
 
-def check_int(where: str, name: str, value: Any, bits: int, also: str = "") -> int:
+def check_uint(where: str, name: str, value: Any, bits: int, also: str = "") -> int:
     """``value`` as an int in [0, 2^bits); raises ``TypeError`` if it is none, ``ValueError`` for others."""
     number = whole(value)
     if number is None:
-        raise TypeError(
-            f"{where}: {name} is {shown(value)} of type {type(value).__name__}; an int in [0, 2^{bits}){also} is "
-            f"needed."
-        )
+        needed = f"an int in [0, 2^{bits}){also} is needed"
+        raise TypeError(f"{where}: {name} is {shown_typed(value)}; {needed}.")
     check(0 <= number < 1 << bits, where, name, number, f"an int in [0, 2^{bits})")
     return number
 
@@ -145,11 +140,7 @@ def _traced(value: Any, tp: type) -> Any:
     if value is None or type(value) is tp:
         return value
     if isinstance(value, dr.ArrayBase):
-        if dr.backend_v(value) != dr.backend_v(tp):
-            raise TypeError(
-                f"Key: holds a {type(value).__module__}.{type(value).__name__}, but the input lives on the "
-                f"{dr.backend_v(tp).name} backend."
-            )
+        check_backend("Key: holds", value, tp)
         return tp(value)
     return tp(value) if isinstance(value, np.ndarray) else dr.opaque(tp, value)
 

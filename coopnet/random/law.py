@@ -12,7 +12,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check_type, check_unsigned, shown
+from ..checks import check, check_backend, check_type, check_unsigned, ensure, shown, shown_typed
 from ..jit import kinds
 from . import digits
 from .key import Key
@@ -43,8 +43,8 @@ class Law:
     scheduled: bool
 
     def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout"):
-        if not isinstance(bits, numbers.Integral) or bits not in BITS:
-            raise ValueError(f"{where}: bits is {shown(bits)}; accepted are 8, 16 and 32.")
+        fits = isinstance(bits, numbers.Integral) and bits in BITS
+        ensure(fits, f"{where}: bits is {shown(bits)}; accepted are 8, 16 and 32.")
         self.scheduled = isinstance(p, dr.ArrayBase)
         if self.scheduled:
             check_schedule(p, where)
@@ -57,9 +57,8 @@ class Law:
         """Raise ``ValueError`` if ``p`` has neither one entry nor one for each of ``samples``."""
         if self.scheduled and dr.width(self.p) not in (1, samples):
             each = f", or one for each of the {samples}," if samples > 1 else ""
-            raise ValueError(
-                f"{self.where}: p has {dr.width(self.p)} entries; one drop probability for all samples{each} is needed."
-            )
+            needed = f"one drop probability for all samples{each} is needed"
+            raise ValueError(f"{self.where}: p has {dr.width(self.p)} entries; {needed}.")
 
     @property
     def drops(self) -> bool:
@@ -115,11 +114,7 @@ class Law:
             return float(self.p)
         if issubclass(leaf, np.generic):
             return min(max(float(self.p[0]), 0.0), most)
-        if dr.backend_v(self.p) != dr.backend_v(leaf):
-            raise TypeError(
-                f"{self.where}: p is a {type(self.p).__module__}.{type(self.p).__name__}, but the input lives on the "
-                f"{dr.backend_v(leaf).name} backend."
-            )
+        check_backend(f"{self.where}: p is", self.p, leaf)
         return dr.clip(precision(leaf)(dr.detach(self.p)), 0, most)
 
 
@@ -138,10 +133,9 @@ class MaskLaw(Law):
 
     def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout"):
         super().__init__(p, bits, stream, where)
-        if not self.scheduled and round(float(p) * 2**bits) >= 2**bits:
-            raise ValueError(
-                f"{where}: p = {shown(p)} rounds to dropping everything with bits={bits}; use more bits or a smaller p."
-            )
+        fits = self.scheduled or round(float(p) * 2**bits) < 2**bits
+        what = f"p = {shown(p)} rounds to dropping everything with bits={bits}"
+        ensure(fits, f"{where}: {what}; use more bits or a smaller p.")
 
     def threshold(self, leaf: type) -> Any:
         """:math:`t`, an int; for schedules doubles, of ``p`` clipped to [0, 1], that leave at least one digit to keep.
@@ -156,10 +150,9 @@ class MaskLaw(Law):
         t, all_ = self.threshold(leaf), 2**self.bits
         value = rounded(all_ / (all_ - t), leaf)
         if not self.scheduled and not math.isfinite(value):
-            raise ValueError(
-                f"{self.where}: keeping {all_ - t} of {all_} elements needs a scale of {all_ / (all_ - t):g}, which "
-                f"{numpy_dtype(leaf)} cannot hold; use a smaller p or single precision."
-            )
+            what = f"keeping {all_ - t} of {all_} elements needs a scale of {all_ / (all_ - t):g}"
+            cure = "use a smaller p or single precision"
+            raise ValueError(f"{self.where}: {what}, which {numpy_dtype(leaf)} cannot hold; {cure}.")
         return value
 
     def traced(self, leaf: type) -> MaskLaw:
@@ -223,17 +216,16 @@ class GaussianLaw(Law):
 
 def check_probability(p: Any, where: str) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``p`` is a number in [0, 1)."""
-    if isinstance(p, bool) or not isinstance(p, numbers.Real):
-        raise TypeError(f"{where}: p is {shown(p)} of type {type(p).__name__}; a number in [0, 1) is needed.")
-    if not 0 <= p < 1:  # type: ignore[operator]  # also catches NaN
-        raise ValueError(f"{where}: p is {shown(p)}; a drop probability in [0, 1) is needed.")
+    real = isinstance(p, numbers.Real) and not isinstance(p, bool)
+    ensure(real, f"{where}: p is {shown_typed(p)}; a number in [0, 1) is needed.", TypeError)
+    check(0 <= p < 1, where, "p", p, "a drop probability in [0, 1)")  # NaN is in no interval
 
 
 def check_schedule(p: Any, where: str) -> None:
     """Raise ``TypeError`` unless ``p`` is a floating point Dr.Jit array."""
     d = kinds.describe(type(p))
-    if not (d.is_jit and d.is_float) or d.is_tensor or d.depth != 1:
-        raise TypeError(f"{where}: p is a Dr.Jit {type(p).__name__}; a number in [0, 1) or a Float32 is needed.")
+    fits = d.is_jit and d.is_float and not d.is_tensor and d.depth == 1
+    ensure(fits, f"{where}: p is a Dr.Jit {type(p).__name__}; a number in [0, 1) or a Float32 is needed.", TypeError)
 
 
 def _is_number(value: Any) -> bool:

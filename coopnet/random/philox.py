@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, entries, shown, whole
+from ..checks import check, check_unsigned, ensure, entries, is_int, shown, whole
 from ..checks.sizes import MAX_ROUNDS
 
 # Multipliers and key increments ("Weyl constants") of Salmon et al. 2011, table 2 and section 4.
@@ -46,20 +46,16 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
     counter, key = _words("counter", counter), _words("key", key)
-    if [len(counter), len(key)] != [4, 2]:
-        raise ValueError(
-            f"philox4x32: got a counter of {len(counter)} and a key of {len(key)} words; 4 and 2 are needed."
-        )
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MAX_ROUNDS:
-        raise ValueError(
-            f"philox4x32: rounds is {shown(rounds)}; an int of at least 1 is needed, and of at most {MAX_ROUNDS}."
-        )
+    given = f"a counter of {len(counter)} and a key of {len(key)} words"
+    ensure((len(counter), len(key)) == (4, 2), f"philox4x32: got {given}; 4 and 2 are needed.")
+    fits = is_int(rounds, 1, MAX_ROUNDS)
+    check(fits, "philox4x32", "rounds", rounds, f"an int of at least 1, and of at most {MAX_ROUNDS},")
     words = [_check(w, name) for w, name in zip(counter + key, _NAMES, strict=True)]
     arrays = [w for w in words if not isinstance(w, int)]
     if not arrays:
         return _rounds(words, rounds, _mul_int, lambda k, w: (k + w) & MASK32)
-    if len({isinstance(w, np.ndarray) for w in arrays}) > 1:
-        raise TypeError("philox4x32: NumPy and Dr.Jit words cannot be mixed; convert one kind first.")
+    alike = len({isinstance(w, np.ndarray) for w in arrays}) < 2
+    ensure(alike, "philox4x32: NumPy and Dr.Jit words cannot be mixed; convert one kind first.", TypeError)
     if isinstance(arrays[0], np.ndarray):
         try:
             words = list(np.broadcast_arrays(*[np.asarray(w, np.uint32) for w in words]))
@@ -94,33 +90,29 @@ def _words(name: str, value: Any) -> tuple:
 
 def _check(word: Any, name: str) -> Any:
     if isinstance(word, dr.ArrayBase):
-        if dr.type_v(word) != dr.VarType.UInt32 or dr.is_tensor_v(word):
-            raise TypeError(f"philox4x32: {name} is a {type(word).__name__}; a Dr.Jit word must be a UInt32.")
+        fits = dr.type_v(word) == dr.VarType.UInt32 and not dr.is_tensor_v(word)
+        ensure(fits, f"philox4x32: {name} is a {type(word).__name__}; a Dr.Jit word must be a UInt32.", TypeError)
         return word
     if isinstance(word, np.ndarray):
-        if word.dtype != np.uint32:
-            raise TypeError(f"philox4x32: {name} has dtype {word.dtype}; a NumPy word must be uint32.")
+        fits = word.dtype == np.uint32
+        ensure(fits, f"philox4x32: {name} has dtype {word.dtype}; a NumPy word must be uint32.", TypeError)
         return word
-    value = int(word) if isinstance(word, bool) else whole(word)
-    if value is None:
-        raise TypeError(
-            f"philox4x32: {name} is a {type(word).__name__}; accepted are a Dr.Jit UInt32, a NumPy uint32 array and an "
-            f"int."
-        )
-    check(not isinstance(word, bool) and 0 <= value <= MASK32, "philox4x32", name, word, "an int in [0, 2^32)")
-    return value
+    accepted = "accepted are a Dr.Jit UInt32, a NumPy uint32 array and an int"
+    fits = isinstance(word, bool) or whole(word) is not None
+    ensure(fits, f"philox4x32: {name} is a {type(word).__name__}; {accepted}.", TypeError)
+    return check_unsigned("philox4x32", name, word, 32)
 
 
 def _check_sizes(arrays: list) -> None:
     """Raise unless these Dr.Jit words belong to one backend, and are of one size (or single ones): others abort."""
     if len({type(w) for w in arrays}) > 1 or not dr.is_jit_v(arrays[0]):
         backends = {dr.backend_v(w) for w in arrays}
-        if len(backends) > 1 or dr.JitBackend.Invalid in backends:
-            raise TypeError("philox4x32: Dr.Jit words must be of one backend, LLVM or CUDA.")
+        fits = len(backends) == 1 and dr.JitBackend.Invalid not in backends
+        ensure(fits, "philox4x32: Dr.Jit words must be of one backend, LLVM or CUDA.", TypeError)
     lengths = {len(w) for w in arrays if dr.depth_v(w) > 1}
     for sizes in ({dr.width(w) for w in arrays}, lengths):
-        if 0 in sizes or len(sizes - {1}) > 1:
-            raise ValueError(f"philox4x32: got words of {shown(sorted(sizes))} entries; one size, or 1, is needed.")
+        fits = 0 not in sizes and len(sizes - {1}) < 2
+        ensure(fits, f"philox4x32: got words of {shown(sorted(sizes))} entries; one size, or 1, is needed.")
 
 
 def _rounds(words: list, rounds: int, mul: Any, bump: Any) -> tuple[Any, Any, Any, Any]:

@@ -9,10 +9,10 @@ import drjit as dr
 import numpy as np
 
 from ..backend import require
-from ..checks import check_choice, shown, whole
+from ..checks import check_choice, ensure, shown, whole
 from ..jit import kinds
 from ..jit.scopes import inside_call, recording
-from .key import check_int
+from .key import check_uint
 from .law import check_probability, numpy_dtype, rounded
 from .philox import halves, philox4x32
 
@@ -76,17 +76,12 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
     if p == 0:
         return x
     if offset is None and not on_host and inside_call(leaf):
-        raise ValueError(
-            f"{_WHERE}: offset is None inside a virtual call (dr.switch, dr.dispatch or a method call), where elements "
-            f"have no number; pass the offset of each element in."
-        )
+        where = "inside a virtual call (dr.switch, dr.dispatch or a method call), where elements have no number"
+        raise ValueError(f"{_WHERE}: offset is None {where}; pass the offset of each element in.")
     p = float(p)
     factor = rounded(1 / (1 - p), leaf)
-    if not math.isfinite(factor):
-        raise ValueError(
-            f"{_WHERE}: p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold; "
-            f"use a smaller p or single precision."
-        )
+    what = f"p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold"
+    ensure(math.isfinite(factor), f"{_WHERE}: {what}; use a smaller p or single precision.")
     factor = leaf(factor)
     if not on_host:
         flat = x.array if dr.is_tensor_v(x) else x
@@ -105,14 +100,13 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
 def _shape(x: Any) -> tuple[tuple[int, ...], type]:
     """Shape, of one or two dimensions, and type of the scalars of ``x``, or an error."""
     if isinstance(x, np.ndarray):
-        if x.ndim not in (1, 2) or x.size == 0:
-            raise ValueError(f"{_WHERE}: got a NumPy array of shape {x.shape}; a non-empty 1D or 2D array is needed.")
+        fits = x.ndim in (1, 2) and x.size > 0
+        ensure(fits, f"{_WHERE}: got a NumPy array of shape {x.shape}; a non-empty 1D or 2D array is needed.")
         return x.shape, x.dtype.type
     kind, leaf = kinds.kind(x, _WHERE)
     if kind != kinds.TENSOR and (not isinstance(x, dr.ArrayBase) or kinds.describe(type(x)).depth != 1):
-        raise TypeError(
-            f"{_WHERE}: x is a {type(x).__name__}; a 1D Dr.Jit array, a 2D tensor or a NumPy array is needed."
-        )
+        needed = "a 1D Dr.Jit array, a 2D tensor or a NumPy array is needed"
+        raise TypeError(f"{_WHERE}: x is a {type(x).__name__}; {needed}.")
     require(leaf)
     return (tuple(x.shape) if kind == kinds.TENSOR else (dr.width(x),)), leaf
 
@@ -126,16 +120,12 @@ def _seeds(seed: Any, shape: tuple[int, ...], leaf: type) -> Any:
     rows = shape[0] if len(shape) == 2 else 1
     if isinstance(seed, (dr.ArrayBase, np.ndarray, list, tuple)):
         values, given = _integers(seed, "seed", leaf)
-        if len(given) > 1:
-            raise ValueError(f"{_WHERE}: seed has the shape {given}; one dimension is needed.")
+        ensure(len(given) < 2, f"{_WHERE}: seed has the shape {given}; one dimension is needed.")
     else:
-        number = check_int(_WHERE, "seed", seed, 64, ", or an array of integers,")
+        number = check_uint(_WHERE, "seed", seed, 64, ", or an array of integers,")
         values = np.array([number], np.uint64)
-    if len(values) not in (1, rows):
-        raise ValueError(
-            f"{_WHERE}: seed has {len(values)} entries, but x has the shape {shape}; one is needed, or one for each "
-            f"row of a matrix."
-        )
+    n, needed = len(values), "one is needed, or one for each row of a matrix"
+    ensure(n in (1, rows), f"{_WHERE}: seed has {n} entries, but x has the shape {shape}; {needed}.")
     if on_host:
         return values
     uint64 = dr.uint64_array_t(leaf)
@@ -155,16 +145,12 @@ def _offsets(offset: Any, shape: tuple[int, ...], leaf: type, convention: str) -
         if not issubclass(leaf, np.generic):
             values = dr.uint32_array_t(leaf)(values.astype(np.uint32)) if small else dr.uint64_array_t(leaf)(values)
     elif convention == "triton" and dr.type_v(values) == dr.VarType.UInt64:
-        raise TypeError(
-            f"{_WHERE}: offset is a {type(offset).__name__}; a Dr.Jit Int32 or UInt32 array is needed for 'triton', "
-            f"whose offsets have 32 bits."
-        )
+        needed = "a Dr.Jit Int32 or UInt32 array is needed for 'triton', whose offsets have 32 bits"
+        raise TypeError(f"{_WHERE}: offset is a {type(offset).__name__}; {needed}.")
     if given not in (shape, shape[-1:], (math.prod(shape),)):
         what = f"{given[0]} entries" if len(given) == 1 else f"the shape {given}"
-        raise ValueError(
-            f"{_WHERE}: offset has {what}, but x has the shape {shape}; one is needed for each column, or for each "
-            f"element."
-        )
+        needed = "one is needed for each column, or for each element"
+        raise ValueError(f"{_WHERE}: offset has {what}, but x has the shape {shape}; {needed}.")
     return values
 
 
@@ -177,9 +163,8 @@ def _integers(value: Any, name: str, leaf: type) -> tuple[Any, tuple[int, ...]]:
         return _unsigned(value, name, leaf), tuple(value.shape)
     found = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(value, name)
     if found.size == 0 or not np.issubdtype(found.dtype, np.integer) or (found < 0).any():
-        raise ValueError(
-            f"{_WHERE}: {name} has dtype {found.dtype} and shape {found.shape}; integers of at least 0 are needed."
-        )
+        kind = f"dtype {found.dtype} and shape {found.shape}"
+        raise ValueError(f"{_WHERE}: {name} has {kind}; integers of at least 0 are needed.")
     return found.ravel().astype(np.uint64), found.shape
 
 
@@ -206,12 +191,9 @@ def _unsigned(value: Any, name: str, leaf: type) -> Any:
     value = value.array if dr.is_tensor_v(value) else value
     types = (dr.VarType.Int32, dr.VarType.UInt32, dr.VarType.Int64, dr.VarType.UInt64)
     if dr.depth_v(value) != 1 or dr.type_v(value) not in types or dr.backend_v(value) != dr.backend_v(leaf):
-        raise TypeError(
-            f"{_WHERE}: {name} is a {type(value).__module__}.{type(value).__name__}; Dr.Jit integers of 32 or 64 bits "
-            f"on the {dr.backend_v(leaf).name} backend are needed."
-        )
-    if dr.width(value) == 0:
-        raise ValueError(f"{_WHERE}: {name} is empty; integers of at least 0 are needed.")
+        needed = f"Dr.Jit integers of 32 or 64 bits on the {dr.backend_v(leaf).name} backend are needed"
+        raise TypeError(f"{_WHERE}: {name} is a {type(value).__module__}.{type(value).__name__}; {needed}.")
+    ensure(dr.width(value), f"{_WHERE}: {name} is empty; integers of at least 0 are needed.")
     if dr.is_signed_v(value) and not recording() and dr.any(value < 0):
         raise ValueError(f"{_WHERE}: {name} has negative entries; integers of at least 0 are needed.")
     wide = dr.type_v(value) in types[2:]
