@@ -355,7 +355,7 @@ def _check_dropout(p: float) -> None:
 
 
 def _has_dropout(field: Any) -> bool:
-    from .nn.module import children
+    from .nn.tree import children
     from .random.dropout import Dropout
 
     return any(isinstance(layer, Dropout) and layer.active() for layer in children(field))

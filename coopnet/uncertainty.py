@@ -12,7 +12,7 @@ from .checks import shown
 from .engine.modes import is_deterministic
 from .field import NeuralField
 from .jit import kinds
-from .nn.module import children
+from .nn.tree import children
 from .random.dropout import Dropout
 from .random.key import Key
 

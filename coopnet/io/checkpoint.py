@@ -21,7 +21,7 @@ import numpy as np
 from ..checks import shown
 from ..field import NeuralField, storage
 from ..jit.scopes import recording
-from ..nn.parameters import NUMPY_TYPES, logical_shape, parameters, to_numpy
+from ..nn.parameters import NUMPY_TYPES, parameters
 from .amounts import check_amounts
 from .architecture import check_format, construct, describe
 from .files import atomic_write, file_name, regular, writable
@@ -83,7 +83,7 @@ def save(
     header = prepare(path, field, metadata)
     if tensors is not None and not isinstance(tensors, Mapping):
         raise TypeError(f"save: tensors is a {type(tensors).__name__}; a mapping from names to arrays is needed.")
-    contents = {name: to_numpy(name, owner, attribute, "save") for name, owner, attribute in parameters(field)}
+    contents = {p.name: p.numpy("save") for p in parameters(field)}
     for name, value in (tensors or {}).items():
         contents[f"{TRAIN}{name}"] = _training_array(name, value)
     # the widest types first, so that all are aligned
@@ -151,20 +151,19 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         field = field.allocate(dtype, precision)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         raise _bad("load", path, str(error)) from None
-    slots = list(parameters(field))
-    _check_same(path, {name for name, _, _ in slots}, set(tensors))
-    for name, owner, attribute in slots:
-        current = getattr(owner, attribute)
-        value = tensors.pop(name)  # let go of each array once it is on the device
-        shape = logical_shape(owner, attribute)
-        if value.shape not in (shape, (*shape, 1)):  # a packed vector is a column
-            raise _bad("load", path, f"{name} has shape {value.shape}, but {shape} is needed.")
+    found = list(parameters(field))
+    _check_same(path, {p.name for p in found}, set(tensors))
+    for p in found:
+        value = tensors.pop(p.name)  # let go of each array once it is on the device
+        if value.shape not in (p.shape, (*p.shape, 1)):  # a packed vector is a column
+            raise _bad("load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
         if value.dtype not in NUMPY_TYPES.values():
-            raise _bad("load", path, f"{name} holds {value.dtype}; float16, float32 or float64 is needed.")
-        value = _converted(value.reshape(shape), NUMPY_TYPES[dr.type_v(current)], name, path)
-        if shape != dr.shape(current):
-            value = np.pad(value, [(0, held - stored) for held, stored in zip(dr.shape(current), shape, strict=True)])
-        setattr(owner, attribute, type(current)(value))
+            raise _bad("load", path, f"{p.name} holds {value.dtype}; float16, float32 or float64 is needed.")
+        value = _converted(value.reshape(p.shape), NUMPY_TYPES[dr.type_v(p.value)], p.name, path)
+        stored = dr.shape(p.value)
+        if p.shape != stored:
+            value = np.pad(value, [(0, held - given) for held, given in zip(stored, p.shape, strict=True)])
+        setattr(p.owner, p.attribute, type(p.value)(value))
     return field.pack()
 
 

@@ -38,11 +38,6 @@ def places(view: Any, row: Any, column: Any = 0, layout: Layout | None = None, a
     return view.offset + dr.gather(uint32, layout.places, row * view.shape[1] + column, active)
 
 
-def packed_buffer(module: Any) -> Any:
-    """The array that ``drjit.nn.pack`` put all matrices of ``module`` into, or ``None`` if ``module`` is no such one."""
-    return getattr(module, "_packed_buffer", None)
-
-
 def changed(view: Any, **fields: Any) -> Any:
     """A copy of ``view`` with some of its fields, such as ``buffer`` and ``offset``, replaced."""
     copy = drnn.MatrixView()
@@ -51,3 +46,8 @@ def changed(view: Any, **fields: Any) -> Any:
     if fields:
         raise TypeError(f"changed: a view has no {', '.join(fields)}; it has {', '.join(type(view).DRJIT_STRUCT)}.")
     return copy
+
+
+def packed(module: Any) -> str | None:
+    """Name of the attribute in which ``drjit.nn.pack`` keeps the buffer of all matrices of ``module``, if it does."""
+    return "_packed_buffer" if getattr(module, "_packed_buffer", None) is not None else None

@@ -23,8 +23,8 @@ from .encodings import nested
 from .linear import check_input, check_packed
 from .linear import stage as linear_stage
 from .module import Module
-from .parameters import check_acyclic
 from .tangents import check_jet, jvp
+from .tree import check_acyclic
 
 
 class Sequential(Module):
