@@ -72,8 +72,9 @@ class Module(drnn.Module):
         where = f"{type(self).__name__}.alloc"
         tensor = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)
         check(tensor, where, "dtype", dtype, "a tensor type such as drjit.llvm.ad.TensorXf", TypeError)
-        needed = "a floating point tensor type of drjit.llvm.ad or drjit.cuda.ad"
-        check(dr.is_float_v(dtype) and dr.is_diff_v(dtype), where, "dtype", dtype, needed, TypeError)
+        if not dr.is_float_v(dtype) or not dr.is_diff_v(dtype):
+            needed = "a floating point tensor type of drjit.llvm.ad or drjit.cuda.ad"
+            raise TypeError(f"{where}: dtype is {dtype.__module__}.{dtype.__name__}; {needed} is needed.")
         fits = isinstance(size, int) and not isinstance(size, bool) and (size == -1 or 0 < size <= MAX_ENTRIES)
         check(fits, where, "size", size, "a positive number of input features, or -1,")
         check_type(where, "rng", rng, (dr.random.Generator, type(None)), "dr.rng(seed), or None,")
