@@ -430,7 +430,7 @@ def test_without_locks_nothing_is_removed(locks, tmp_path, monkeypatch):
 def test_a_python_without_locks(tmp_path, monkeypatch):
     """Windows has no fcntl: then there are no locks, and nothing else is missing."""
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    found = importlib.util.spec_from_file_location("coopnet_files_without_locks", files.__file__)
+    found = importlib.util.spec_from_file_location("coopnet.io.files_without_locks", files.__file__)
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     assert module.fcntl is None
