@@ -21,7 +21,7 @@ import numpy as np
 from ..checks import check_type, shown
 from ..field import NeuralField, storage
 from ..jit.scopes import recording
-from ..nn.parameters import NUMPY_TYPES, listed, parameters
+from ..nn.parameters import NUMPY_TYPES, converted, listed, parameters
 from .amounts import check_amounts
 from .architecture import check_format, construct, describe
 from .files import atomic_write, file_name, naming, regular, writable
@@ -218,11 +218,8 @@ def _user_metadata(metadata: Mapping[str, Any]) -> str:
 
 
 def _converted(value: np.ndarray, dtype: Any, name: str, path: Any) -> np.ndarray:
-    if value.dtype == dtype:
-        return value
-    with np.errstate(over="ignore"):
-        result = value.astype(dtype)
-    if not np.array_equal(np.isfinite(result), np.isfinite(value)):
+    result = converted(value, dtype)
+    if result is None:
         largest = np.abs(value[np.isfinite(value)]).max()
         cure = "; load the field with precision='single'" if dtype is np.float16 else ""
         raise _bad("load", path, f"{name} reaches {largest:g}, too large for {np.dtype(dtype).name}{cure}.")

@@ -102,32 +102,39 @@ class Parameter(NamedTuple):
             raise TypeError(f"{where}: {new} holds {array.dtype}; real numbers are needed.")
         if array.shape != self.shape:
             raise ValueError(f"{where}: {self.name} has shape {self.shape}, but the new value has shape {array.shape}.")
-        dtype = NUMPY_TYPES[dr.type_v(self.storage)]
-        with np.errstate(over="ignore"):
-            converted = np.ascontiguousarray(array.ravel(), dtype)
-        if not np.array_equal(np.isfinite(converted), np.isfinite(array.ravel())):
-            raise ValueError(f"{where}: {new} is too large for {np.dtype(dtype).name}.")
-        flat = dr.copy(dr.detach(self.storage).array)
-        dr.scatter(flat, type(flat)(converted), self.places(), mode=dr.ReduceMode.Permute)
-        dr.eval(flat)
-        self.assign(flat)
-
-    def assign(self, flat: Any) -> None:
-        """Let ``flat`` be the (flattened) :attr:`storage`, which goes on to track gradients if it did."""
         current = self.storage
-        new = type(current)(flat, dr.shape(current)) if dr.is_tensor_v(current) else type(current)(flat)
-        if dr.grad_enabled(current):
-            new = dr.detach(new)
-            dr.enable_grad(new)
+        dtype = NUMPY_TYPES[dr.type_v(current)]
+        numbers = converted(array.ravel(), dtype)
+        if numbers is None:
+            raise ValueError(f"{where}: {new} is too large for {np.dtype(dtype).name}.")
+        flat = dr.copy(dr.detach(current).array)
+        dr.scatter(flat, type(flat)(np.ascontiguousarray(numbers)), self.places(), mode=dr.ReduceMode.Permute)
+        dr.eval(flat)
         if isinstance(self.value, drnn.MatrixView):
-            current[:] = new  # the other views of the buffer hold this very array
+            current[:] = like(current, flat)  # the other views of the buffer hold this very array
         else:
-            setattr(self.owner, self.attribute, new)
+            setattr(self.owner, self.attribute, like(current, flat))
 
 
 def parameters(module: Any, name: str = "") -> Iterator[Parameter]:
     """All parameters of ``module``, which is called ``name``; raises as :func:`walk`."""
     return (Parameter(at, owner, attribute) for at, owner, attribute in walk(module, name) if attribute is not None)
+
+
+def like(current: Any, flat: Any) -> Any:
+    """``flat`` with the type and shape of the array ``current``, and tracking gradients if that does."""
+    new = type(current.array)(dr.detach(flat))
+    new = type(current)(new, dr.shape(current)) if dr.is_tensor_v(current) else new
+    if dr.grad_enabled(current):
+        dr.enable_grad(new)
+    return new
+
+
+def converted(value: np.ndarray, dtype: Any) -> np.ndarray | None:
+    """``value`` as ``dtype``, or ``None`` if it has finite numbers that are too large for that."""
+    with np.errstate(over="ignore"):
+        result = value.astype(dtype, copy=False)
+    return result if np.array_equal(np.isfinite(result), np.isfinite(value)) else None
 
 
 def find(module: Any, name: Any, where: str) -> Parameter:

@@ -17,7 +17,7 @@ from drjit.opt import Optimizer
 
 from ..checks import check, check_above, check_flag, check_number, check_type, is_number, shown
 from ..nn import Module
-from ..nn.parameters import Parameter, listed, parameters, spellings
+from ..nn.parameters import Parameter, like, listed, parameters, spellings
 
 # ---- penalties ----------------------------------------------------------
 
@@ -85,7 +85,7 @@ def clip_weights(net: Module, limit: float, biases: bool = False) -> None:
     limit = check_above("clip_weights", "limit", limit)
     for name, mask in _masks("clip_weights", net, biases).items():
         value = dr.detach(net[name]).array
-        _write(net, name, dr.select(mask > 0, dr.clip(value, -limit, limit), value))
+        net[name] = like(net[name], dr.select(mask > 0, dr.clip(value, -limit, limit), value))
 
 
 def gradient_norm(params: Any) -> Any:
@@ -273,7 +273,7 @@ def decay_weights(net: Module, amount: float, biases: bool = False) -> None:
     check(is_number(amount) and 0 <= amount <= 1, "decay_weights", "amount", amount, "a number in [0, 1]")
     for name, mask in decay_masks(net, biases).items():
         value = dr.detach(net[name]).array
-        _write(net, name, type(mask)(value) * (1 - amount * mask))
+        net[name] = like(net[name], type(mask)(value) * (1 - amount * mask))
 
 
 # ---- norms --------------------------------------------------------------
@@ -358,7 +358,7 @@ class EMA:
         """
         check_averaged("EMA.apply", net, self.average)
         for name, average in self.average.items():
-            _write(net, name, average)
+            net[name] = like(net[name], average)
 
     @contextmanager
     def applied(self, net: Module) -> Iterator[Module]:
@@ -376,16 +376,7 @@ class EMA:
             yield net
         finally:
             for name, value in before.items():
-                _write(net, name, value)
-
-
-def _write(net: Any, name: str, flat: Any) -> None:
-    current = net[name]
-    flat = type(current.array)(flat)
-    new = type(current)(flat, dr.shape(current)) if dr.is_tensor_v(current) else flat
-    if dr.grad_enabled(current):
-        dr.enable_grad(new)
-    net[name] = new
+                net[name] = like(net[name], value)
 
 
 def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
