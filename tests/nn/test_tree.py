@@ -21,11 +21,8 @@ class Mixed(cn.Module):
 
 
 def test_walk(ns):
-    net = cn.Sequential(
-        cn.Embedding(3, 2), Mixed(cn.Linear(2, 2), ns.Float(1)), cn.Dropout(0.5), cn.Linear(2, 1, False)
-    )
-    net.layers[0].table = cn.Embedding(3, 2).alloc(ns.TensorXf).table
-    net.layers[1].body = cn.Linear(2, 2).alloc(ns.TensorXf)
+    table, body = cn.Embedding(3, 2).alloc(ns.TensorXf), cn.Linear(2, 2).alloc(ns.TensorXf)
+    net = cn.Sequential(table, Mixed(body, ns.Float(1)), cn.Dropout(0.5), cn.Linear(2, 1, False))
     found = [(name, type(owner).__name__, attribute) for name, owner, attribute in walk(net, "net")]
     assert found == [
         ("net", "Sequential", None),
@@ -42,7 +39,7 @@ def test_walk(ns):
     ]
     assert [p.name for p in parameters(net, "net")] == [name for name, _, attribute in found if attribute]
     assert list(children(net)) == [owner for _, owner, attribute in walk(net) if attribute is None]
-    assert next(walk(net))[0] == "" and [p.name for p in parameters(net)][0] == "layers.0.data"
+    assert next(walk(net))[0] == "" and next(parameters(net)).name == "layers.0.data"
 
 
 def test_packed_weights_keep_their_names(ns, backend):
