@@ -70,36 +70,39 @@ class Key:
             _traced(self.step, uint32),
         )
 
-    def words(self, uint32: type, width: int) -> tuple[Any, Any, tuple[Any, Any]]:
-        """``(index, step, (seed_low, seed_high))`` as Dr.Jit ``uint32`` values, for samples of a given width."""
-        k = self.traced(uint32)
-        index = k.index
-        if index is None:
-            if inside_call(uint32):
-                raise ValueError(
-                    "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where lanes "
-                    "have no number; pass the identity of each sample in: Key(seed, index=UInt32(...))."
-                )
-            index = dr.arange(uint32, width)
-        # a seed is as wide as the samples inside evaluated calls, which sort their arguments by callee
-        for name, value in (("seed", k.seed), ("index", index), ("step", k.step)):
-            if dr.width(value) == 0 or (width > 1 and dr.width(value) not in (1, width)):
-                raise ValueError(f"Key: {name} has {dr.width(value)} entries, but the input has {width} samples.")
-        return index, k.step, (uint32(k.seed), uint32(k.seed >> 32))
+    def words(self, uint32: type, width: int, tensor: bool = False) -> tuple[Any, Any, tuple[Any, Any]]:
+        """``(index, step, (seed_low, seed_high))`` for samples of a given width, in the 32-bit type ``uint32``.
 
-    def words_numpy(self, width: int) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """:meth:`words` as NumPy ``uint32`` arrays of shape ``(1,)`` or ``(width,)``."""
-        seed = np.atleast_1d(np.asarray(_host(self.seed), np.uint64))
-        if len(seed) not in (1, width):
-            raise ValueError(f"Key: seed has {len(seed)} entries, but the input has {width} samples.")
-        index = np.arange(width) if self.index is None else np.atleast_1d(np.asarray(_host(self.index)))
-        if len(index) not in (1, width):
-            raise ValueError(f"Key: index has {len(index)} entries, but the input has {width} samples.")
-        step = np.atleast_1d(np.asarray(_host(self.step), np.uint32))
-        if len(step) not in (1, width):
-            raise ValueError(f"Key: step has {len(step)} entries, but the input has {width} samples.")
-        low, high = (seed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (seed >> np.uint64(32)).astype(np.uint32)
-        return index.astype(np.uint32), step, (low, high)
+        That is Dr.Jit's or NumPy's. Each has one entry, or one for each sample; but arrays of one lane are broadcast to
+        wider keys, which the one column of a NumPy array or ``tensor`` is not, and a tensor has one seed.
+        """
+        on_host = uint32 is np.uint32
+        if on_host:
+            index = np.arange(width) if self.index is None else self.index
+            seed, index, step = (
+                np.atleast_1d(np.asarray(_host(v), tp))
+                for v, tp in ((self.seed, np.uint64), (index, np.uint32), (self.step, np.uint32))
+            )
+        else:
+            key = self.traced(uint32)
+            seed, index, step = key.seed, key.index, key.step
+            if index is None:
+                if inside_call(uint32):
+                    raise ValueError(
+                        "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where "
+                        "lanes have no number; pass the identity of each sample in: Key(seed, index=UInt32(...))."
+                    )
+                index = dr.arange(uint32, width)
+        # a seed is as wide as the samples inside evaluated calls, which sort their arguments by callee
+        for name, value in (("seed", seed), ("index", index), ("step", step)):
+            exact = width > 1 or on_host or (tensor and name != "seed")
+            if len(value) == 0 or (exact and len(value) not in (1, width)):
+                raise ValueError(f"Key: {name} has {len(value)} entries, but the input has {width} samples.")
+        if tensor and len(seed) != 1:
+            raise ValueError(f"Key: seed has {len(seed)} entries; one is needed for a tensor.")
+        if on_host:
+            return index, step, (seed.astype(uint32), (seed >> np.uint64(32)).astype(uint32))
+        return index, step, (uint32(seed), uint32(seed >> 32))
 
 
 _DRJIT = {32: dr.VarType.UInt32, 64: dr.VarType.UInt64}

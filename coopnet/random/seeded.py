@@ -13,7 +13,7 @@ from ..backend import require
 from ..checks import check_choice, shown, whole
 from ..jit import kinds
 from ..jit.scopes import inside_call, recording
-from .dropout import check_probability, numpy_dtype
+from .law import check_probability, numpy_dtype, rounded
 from .philox import philox4x32
 
 CONVENTIONS = ("triton", "ztensor")
@@ -82,7 +82,13 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
             f"have no number; pass the offset of each element in."
         )
     p = float(p)
-    factor = leaf(_factor(p, leaf))
+    factor = rounded(1 / (1 - p), leaf)
+    if not math.isfinite(factor):
+        raise ValueError(
+            f"{_WHERE}: p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold; "
+            f"use a smaller p or single precision."
+        )
+    factor = leaf(factor)
     if on_host:
         return _dropout_numpy(x, p, seeds, offsets, convention, factor)
     flat = x.array if dr.is_tensor_v(x) else x
@@ -106,18 +112,6 @@ def _shape(x: Any) -> tuple[tuple[int, ...], type]:
         )
     require(leaf)
     return (dr.width(x),), leaf
-
-
-def _factor(p: float, leaf: type) -> float:
-    dtype = numpy_dtype(leaf)
-    with np.errstate(over="ignore"):  # checked below
-        factor = float(np.asarray(1 / (1 - p)).astype(dtype))
-    if not math.isfinite(factor):
-        raise ValueError(
-            f"{_WHERE}: p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {np.dtype(dtype).name} cannot hold; "
-            f"use a smaller p or single precision."
-        )
-    return factor
 
 
 # ---- Seeds and offsets -------------------------------------------------------------------------------------
