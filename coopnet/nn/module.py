@@ -144,9 +144,9 @@ class Module(drnn.Module):
     def gradient(self, name: str) -> np.ndarray:
         r"""A copy of the gradient :math:`\partial L / \partial A` of one parameter, laid out as in :meth:`matrix`.
 
-        It is what ``dr.backward`` has added up, zeros at first. Weights that were computed from others keep none: a
-        Dr.Jit optimizer holds half-precision weights in single precision, unless told ``promote_fp16=False``, and the
-        gradient of those that ``net.update(opt)`` gets from it is in the optimizer (:func:`gradient_norm` sees it).
+        It is what ``dr.backward`` has added up so far; zeros before. Arrays computed from others keep none: Dr.Jit's
+        optimizers, unless told ``promote_fp16=False``, hold half-precision weights in single precision, and after
+        ``net.update(opt)`` their gradient goes to the optimizer (see :func:`coopnet.training.gradient_norm`).
 
         Args:
             name: as in :meth:`matrix`.
@@ -159,8 +159,7 @@ class Module(drnn.Module):
 
         >>> dr.enable_grad(field["network.weights"])
         >>> dr.backward(dr.sum(dr.square(field(p)[0] - target)))
-        >>> field.gradient("layers.0.weight").shape
-        (64, 16)
+        >>> steepest = np.abs(field.gradient("layers.0.weight")).max()
         """
         where = f"{type(self).__name__}.gradient"
         parameter = find(self, name, where)
