@@ -35,7 +35,7 @@ ROWS = 8
 _NESTED = {dr.VarType.Float16: "ArrayXf16", dr.VarType.Float32: "ArrayXf", dr.VarType.Float64: "ArrayXf64"}
 
 
-def modulate(x: Any, law: Any, key: Key, kind: str, identity: Any = None) -> Any:
+def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
     """``x``, of a kind as :func:`kinds.kind` says, with ``law``, traced for its type, applied to all its elements.
 
     Tensors of at least :data:`LARGE` elements that lie in memory get a kernel of their own, which makes every random
@@ -103,7 +103,7 @@ def _tensor(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     if symbolic() or rows * columns < LARGE or dr.detach(x).state not in states:
         return law.element(x, _as_expression(rows, columns, law, key, type(x)))
     if dr.grad_enabled(x):
-        return dr.custom(_InMemory, _Plan(rows, columns, law), x, key)
+        return dr.custom(_InMemory, x, rows, columns, law, key)
     return _in_memory(x, rows, columns, law, key)
 
 
@@ -179,25 +179,16 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     return result
 
 
-class _Plan:
-    """Arguments of :class:`_InMemory` that Dr.Jit's traversal must not take apart."""
-
-    def __init__(self, rows: int, columns: int, law: Any):
-        self.rows, self.columns, self.law = rows, columns, law
-
-
 class _InMemory(dr.CustomOp):
     """Applies a law to a flattened tensor, its gradient and its tangent, and keeps none of them."""
 
-    def eval(self, plan: _Plan, x: Any, key: Key) -> Any:  # type: ignore[override]
-        self.plan, self.key = plan, key
+    def eval(self, x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:  # type: ignore[override]
+        self.arguments = rows, columns, law, key
         return self._apply(x)
 
     def _apply(self, x: Any) -> Any:
-        plan = self.plan
-        if dr.width(x) == 1:
-            x = x + dr.zeros(type(x), plan.rows * plan.columns)
-        return _tensor(x, plan.rows, plan.columns, plan.law, self.key)
+        rows, columns, *_ = self.arguments
+        return _tensor(x + dr.zeros(type(x), rows * columns) if dr.width(x) == 1 else x, *self.arguments)
 
     def forward(self) -> None:
         self.set_grad_out(self._apply(self.grad_in("x")))

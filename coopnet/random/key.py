@@ -8,8 +8,9 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import shown, whole
+from ..checks import check, shown, whole
 from ..jit.scopes import inside_call
+from .philox import halves
 
 
 @dataclass(eq=False)
@@ -100,28 +101,23 @@ class Key:
                 raise ValueError(f"Key: {name} has {len(value)} entries, but the input has {width} samples.")
         if tensor and len(seed) != 1:
             raise ValueError(f"Key: seed has {len(seed)} entries; one is needed for a tensor.")
-        if on_host:
-            return index, step, (seed.astype(uint32), (seed >> np.uint64(32)).astype(uint32))
-        return index, step, (uint32(seed), uint32(seed >> 32))
+        return index, step, halves(seed, uint32)
 
 
-_DRJIT = {32: dr.VarType.UInt32, 64: dr.VarType.UInt64}
-#: Unsigned types whose values are all values of the wider ones.
+#: Bits of the unsigned types, whose values are all values of the wider ones.
 _UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
 
 
 def check_word(value: Any, name: str, bits: int) -> Any:
     """``value`` as an int in [0, 2^bits), a Dr.Jit array of that type, or an error."""
     if isinstance(value, dr.ArrayBase):
-        found = dr.type_v(value)
         flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
-        if flat and found == _DRJIT[bits]:
-            return value
-        if not flat or _UNSIGNED.get(found, 64) > bits or found not in _UNSIGNED:
+        given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
+        if given > bits:
             raise TypeError(
                 f"Key: {name} is a Dr.Jit {type(value).__name__}; a UInt{bits} is needed: UInt{bits}({name})."
             )
-        return (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
+        return value if given == bits else (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
     if isinstance(value, np.ndarray) and name == "index":
         if value.ndim != 1 or value.dtype.kind not in "iu":
             raise TypeError(
@@ -130,14 +126,18 @@ def check_word(value: Any, name: str, bits: int) -> Any:
         if value.size == 0 or int(value.min()) < 0 or int(value.max()) >= 1 << 32:
             raise ValueError("Key: a NumPy index must be non-empty with entries in [0, 2^32).")
         return value.astype(np.uint32)
+    return check_int("Key", name, value, bits, f" or a Dr.Jit UInt{bits}")
+
+
+def check_int(where: str, name: str, value: Any, bits: int, also: str = "") -> int:
+    """``value`` as an int in [0, 2^bits); raises ``TypeError`` if it is none, ``ValueError`` for others."""
     number = whole(value)
     if number is None:
         raise TypeError(
-            f"Key: {name} is {shown(value)} of type {type(value).__name__}; an int in [0, 2^{bits}) or a Dr.Jit "
-            f"UInt{bits} is needed."
+            f"{where}: {name} is {shown(value)} of type {type(value).__name__}; an int in [0, 2^{bits}){also} is "
+            f"needed."
         )
-    if not 0 <= number < 1 << bits:
-        raise ValueError(f"Key: {name} is {shown(number)}; an int in [0, 2^{bits}) is needed.")
+    check(0 <= number < 1 << bits, where, name, number, f"an int in [0, 2^{bits})")
     return number
 
 

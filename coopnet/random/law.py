@@ -82,7 +82,7 @@ class Law:
         check_type(self.where, "key", key, (Key, type(None)), "a coopnet.Key or None")
         if key is None or not self.drops:
             return x
-        return digits.modulate(x, self.traced(leaf), key, kind, identity)
+        return digits.apply(self.traced(leaf), x, key, kind, identity)
 
     def scale(self, leaf: type) -> Any:
         """What kept elements are multiplied by, a number or an array of type ``leaf``.

@@ -257,6 +257,16 @@ def test_numbers_shared_by_all_samples(ns, size):
     np.testing.assert_allclose(np.concatenate(found[1:]), 3 * expected[1:], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_rows_and_of_a_flat_array_are_the_same(ns, transposed):
+    signs = sparse_projection.Signs(6, 9, 0.5, 2, transposed)
+    assert (signs.adjoint.rows, signs.adjoint.depth) == (signs.depth, signs.rows)
+    x = np.random.default_rng(0).standard_normal((signs.depth, 11)).astype(np.float32)
+    flat = sparse_projection.product(signs, ns.Float(x.ravel()), 11).numpy().reshape(-1, 11)
+    np.testing.assert_array_equal(numpy(sparse_projection.product(signs, [ns.Float(v) for v in x], 11)), flat)
+    np.testing.assert_allclose(flat, sparse_projection.product_on_host(signs, x), rtol=1e-5, atol=1e-6)
+
+
 # ---- Where it runs -------------------------------------------------------------------------------------------
 
 

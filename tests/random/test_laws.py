@@ -15,7 +15,7 @@ from coopnet import backend as backends
 from coopnet import reference as ref
 from coopnet.nn.tree import children
 from coopnet.random import digits
-from coopnet.random.law import GaussianLaw, MaskLaw
+from coopnet.random.law import GaussianLaw, MaskLaw, PathLaw
 
 N = 40
 P = st.floats(0, 0.9921875, width=32) | st.sampled_from(
@@ -33,6 +33,33 @@ def blocks(request, monkeypatch):
     if request.param == "blocks":
         monkeypatch.setattr(digits, "LARGE", 1)
     return request.param
+
+
+# ---- What the engine asks ----------------------------------------------------------------------------------
+
+
+def test_laws_that_change_something(ns):
+    key = cn.Key(1)
+    for law in (MaskLaw, PathLaw, GaussianLaw):
+        assert law(0.5).active(key) and not law(0.5).active(None) and not law(0).active(key)
+        assert law(ns.Float(0)).active(key) and not law(ns.Float(0)).active(None)  # a kernel reads it
+
+
+def test_scales_that_tell_the_adjoint(ns):
+    for law in (MaskLaw, PathLaw):
+        assert law(0.75).scale(ns.Float) == 4 and law(ns.Float(0.75)).scale(ns.Float)[0] == 4
+    assert GaussianLaw(0.75).scale(ns.Float) is None
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_digits_of_a_block(ns, bits):
+    """From the lowest of word 0 to the highest of word 3, each at the top of its word."""
+    words = [int(w) for w in ref.philox4x32((5, 6, 7, 8), (9, 10))]
+    expected = [w >> shift & 2**bits - 1 for w in words for shift in range(0, 32, bits)]
+    law = MaskLaw(0.5, bits, stream=8)
+    for one in (lambda v: np.array([v], np.uint32), ns.UInt32):
+        drawn = digits.block(one(5), one(6), one(7), (one(9), one(10)), law)
+        assert [int(d[0]) >> (32 - bits) for d in drawn] == expected
 
 
 # ---- Groups of samples -------------------------------------------------------------------------------------
@@ -422,6 +449,15 @@ def test_gradients_are_the_layer_of_the_gradient(backend, ns, layer, twin, kind,
     y = layer(0.3, stream=1)(drnn.CoopVec(leaves) if kind == "coopvec" else leaves, cn.Key(6))
     dr.backward(traced_sum(y, dy, np.float32))
     np.testing.assert_allclose(values(dr.grad(leaves)), twin(dy, 0.3, 6, None, 0, 1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [cn.Dropout, cn.DropPath, cn.GaussianDropout])
+def test_tangents_are_the_layer_of_the_tangents(backend, ns, layer):
+    leaf, key = ns.Float16 if backend == "cuda" else ns.Float, cn.Key(6)
+    x, dx = (drnn.CoopVec([leaf(v) for v in numbers(seed=seed)]) for seed in (0, 1))
+    y, (dy,) = layer(0.3, stream=1).jvp(x, [dx], key)
+    np.testing.assert_array_equal(values(y), values(layer(0.3, stream=1)(x, key)))
+    np.testing.assert_array_equal(values(dy), values(layer(0.3, stream=1)(dx, key)))
 
 
 @pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
