@@ -153,11 +153,8 @@ def check_backend(what: str, value: Any, leaf: Any, other: str = "the input") ->
         raise TypeError(f"{what} a {given}, but {other} lives on the {dr.backend_v(leaf).name} backend.")
 
 
-def check_home(where: str, leaf: Any, own: Any, given: str, held: str, cure: str) -> None:
-    """Raise ``TypeError`` unless ``leaf``, the type of what is ``given``, is of the backend of ``own``, what is held.
-
-    ``given`` is as in "the input lives", ``held`` as in "the weights", and ``cure`` says what to do.
-    """
-    a, b = dr.backend_v(leaf), dr.backend_v(own)
-    if a != b:
-        raise TypeError(f"{where}: {given} on the {a.name} backend and {held} on {b.name}; {cure}.")
+def check_same_backend(what: str, a: Any, other: str, b: Any, cure: str) -> None:
+    """Raise ``TypeError``, ``what on the A backend, other on B; cure.``, unless ``a`` and ``b`` are of one backend."""
+    first, second = dr.backend_v(a), dr.backend_v(b)
+    if first != second:
+        raise TypeError(f"{what} on the {first.name} backend{other} on {second.name}; {cure}.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import drjit.nn as drnn
 
+from ..checks import ensure
 from ..field import NeuralField
 from ..nn import Composite, Embedding, Encoding, Fourier
 from ..nn.lattice import Lattice
@@ -25,8 +26,8 @@ def check_amounts(field: NeuralField, stored: int) -> None:
         field: not built yet; nothing is allocated or computed here.
         stored: how many numbers the file has for its parameters.
     """
-    if field.in_features < 1:
-        raise ValueError(f"in_features is {field.in_features}, but every file states the number of coordinates.")
+    n = field.in_features
+    ensure(n > 0, f"in_features is {n}, but every file states the number of coordinates.")
     total = 0
     for where, layer in _layers(field):
         factors = _factors(layer, where)
@@ -46,8 +47,8 @@ def _factors(layer: Any, where: str) -> dict[str, int]:
     if not isinstance(layer, (Fourier, Lattice)):
         known = isinstance(layer, Encoding) and layer.in_features > 0
         return {"features": layer.width(layer.in_features)} if known else {}
-    if layer.in_features < 1:
-        raise ValueError(f"{where}.in_features is {layer.in_features}, but every file states it.")
+    n = layer.in_features
+    ensure(n > 0, f"{where}.in_features is {n}, but every file states it.")
     names = ["n_frequencies"] if isinstance(layer, Fourier) else ["n_levels", "n_features_per_level"]
     return {name: getattr(layer, name) for name in (*names, "in_features")}
 

@@ -12,7 +12,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from .. import nn
-from ..checks import check, check_positive, shown
+from ..checks import check, check_positive, ensure, shown
 from ..field import NeuralField
 from ..nn.dropout import Dropout, DropPath, GaussianDropout
 
@@ -69,11 +69,9 @@ def register(cls: _Class) -> _Class:
     check(layer, "register", "cls", cls, "a subclass of coopnet.Module or drjit.nn.Module", TypeError)
     if cls not in _TYPES.values():
         for name, p in _parameters(cls).items():
-            if name == "type" or p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
-                raise TypeError(
-                    f"register: {cls.__name__} has the argument {p}; only ones passed by name, none of them "
-                    f"called 'type', can be stored."
-                )
+            fits = name != "type" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+            needed = "only ones passed by name, none of them called 'type', can be stored"
+            ensure(fits, f"register: {cls.__name__} has the argument {p}; {needed}.", TypeError)
         _TYPES[f"{cls.__module__}.{cls.__qualname__}"] = cls
     return cls
 
@@ -85,8 +83,8 @@ def describe(field: NeuralField) -> dict[str, Any]:
         TypeError: ``field`` is no :class:`NeuralField`, or has a layer of a type that is not registered.
         ValueError: a layer with an argument that JSON cannot hold, or with arguments it would not accept.
     """
-    if type(field) is not NeuralField:
-        raise TypeError(f"describe: field is a {type(field).__name__}; a NeuralField is needed.")
+    kind = type(field)
+    ensure(kind is NeuralField, f"describe: field is a {kind.__name__}; a NeuralField is needed.", TypeError)
     description = {
         "format": FORMAT,
         "version": VERSION,
@@ -122,14 +120,11 @@ def construct(description: dict[str, Any]) -> NeuralField:
 
 def check_format(description: Any) -> None:
     """Raise ``ValueError`` unless ``description`` is one of this format, in a version known here."""
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise ValueError(f"construct: no description of a field: 'format' must be {FORMAT!r}.")
+    known = isinstance(description, dict) and description.get("format") == FORMAT
+    ensure(known, f"construct: no description of a field: 'format' must be {FORMAT!r}.")
     version = check_positive("construct", "version", description.get("version"))
-    if version > VERSION:
-        raise ValueError(
-            f"construct: the format has version {version}, but this coopnet reads versions up to {VERSION}; "
-            f"run pip install --upgrade coopnet."
-        )
+    reads = f"this coopnet reads versions up to {VERSION}; run pip install --upgrade coopnet"
+    ensure(version <= VERSION, f"construct: the format has version {version}, but {reads}.")
 
 
 _PARAMETERS: dict[type, dict[str, inspect.Parameter]] = {}  # finding them takes longer than all else of a small layer
@@ -148,10 +143,8 @@ def _describe(layer: Any, where: str) -> Any:
     cls = nn.Sequential if type(layer) in (nn.MLP, nn.SIREN) else type(layer)
     name = next((name for name, known in _TYPES.items() if known is cls), None)
     if name is None:
-        raise TypeError(
-            f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {', '.join(_TYPES)}, and "
-            f"classes passed to coopnet.io.register()."
-        )
+        accepted = f"{', '.join(_TYPES)}, and classes passed to coopnet.io.register()"
+        raise TypeError(f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {accepted}.")
     if isinstance(layer, nn.Heads):
         parts = {name: _describe(head, f"{where}.heads.{name}") for name, head in layer.heads.items()}
         return {"type": name, "trunk": _describe(layer.trunk, f"{where}.trunk"), "heads": parts}
@@ -201,8 +194,8 @@ def _construct(description: Any, where: str, optional: bool = True) -> Any:
     if issubclass(cls, _CONTAINERS):
         _check_names(description, {"type", "layers", "prefix"}, where)
         layers, prefix = description["layers"], description["prefix"]
-        if not isinstance(layers, list) or not isinstance(prefix, str):
-            raise ValueError(f"construct: {where} needs a list 'layers' and a string 'prefix'.")
+        fits = isinstance(layers, list) and isinstance(prefix, str)
+        ensure(fits, f"construct: {where} needs a list 'layers' and a string 'prefix'.")
         return cls(*(_construct(v, f"{where}.layers.{i}", False) for i, v in enumerate(layers)), prefix=prefix)
     parameters = _parameters(cls)
     description = _ADDED.get(cls, {}) | description
@@ -223,16 +216,16 @@ def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
     hint = type(parameter.default) if parameter.annotation is parameter.empty else parameter.annotation
     words = set(re.findall(r"\w+", hint.__name__ if isinstance(hint, type) else str(hint)))
     if isinstance(value, list):
-        if not words & {"Sequence", "list", "tuple", "List", "Tuple"}:
-            raise ValueError(f"construct: {where} is a list; a single value is needed.")
+        several = words & {"Sequence", "list", "tuple", "List", "Tuple"}
+        ensure(several, f"construct: {where} is a list; a single value is needed.")
         return [_argument(item, parameter, f"{where}.{i}") for i, item in enumerate(value)]
     check(not isinstance(value, float) or math.isfinite(value), "construct", where, value, "a finite number")
     check(isinstance(value, _PLAIN), "construct", where, value, "a bool, int, float, str, None or layer")
     accepted = words & {"bool", "int", "float", "str", "None", "Optional"}
     given = "None" if value is None else type(value).__name__
     fits = given in words or (given == "int" and "float" in words) or (value is None and "Optional" in words)
-    if accepted and not fits:
-        raise ValueError(f"construct: {where} is {shown(value)}; accepted: {', '.join(sorted(accepted))}.")
+    known = ", ".join(sorted(accepted))
+    ensure(fits or not accepted, f"construct: {where} is {shown(value)}; accepted: {known}.")
     return value
 
 

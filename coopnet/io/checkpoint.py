@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import drjit as dr
 import numpy as np
 
-from ..checks import check_type, shown
+from ..checks import check_type, ensure, shown
 from ..field import NeuralField, storage
 from ..jit.scopes import recording
 from ..nn.parameters import NUMPY_TYPES, converted, listed, parameters
@@ -98,10 +98,9 @@ def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "The directory is not writable", os.fspath(path))
     check_type("save", "field", field, NeuralField, "a NeuralField")
-    if field.precision is None:
-        raise ValueError("save: the field is not built yet; call field = field.build().")
-    if recording():
-        raise RuntimeError("save: called while Dr.Jit records a function or loop; save the field after it.")
+    ensure(field.precision, "save: the field is not built yet; call field = field.build().")
+    outside = "save: called while Dr.Jit records a function or loop; save the field after it."
+    ensure(not recording(), outside, RuntimeError)
     return {
         "coopnet": json.dumps(describe(field), allow_nan=False),
         "versions": json.dumps({"coopnet": __version__, "drjit": dr.__version__}),
@@ -139,10 +138,10 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
     _check_same(path, {p.name for p in found}, set(tensors))
     for p in found:
         value = tensors.pop(p.name)  # let go of each array once it is on the device
-        if value.shape not in (p.shape, (*p.shape, 1)):  # a packed vector is a column
-            raise _bad("load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
-        if value.dtype not in NUMPY_TYPES.values():
-            raise _bad("load", path, f"{p.name} holds {value.dtype}; float16, float32 or float64 is needed.")
+        fits = value.shape in (p.shape, (*p.shape, 1))  # a packed vector is a column
+        _ensure(fits, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
+        known = value.dtype in NUMPY_TYPES.values()
+        _ensure(known, "load", path, f"{p.name} holds {value.dtype}; float16, float32 or float64 is needed.")
         value = _converted(value.reshape(p.shape), NUMPY_TYPES[dr.type_v(p.value)], p.name, path)
         stored = dr.shape(p.value)
         if p.shape != stored:
@@ -165,24 +164,23 @@ def _safetensors() -> Any:
     except ImportError:
         raise ImportError("Checkpoints need the package safetensors; run pip install coopnet[train].") from None
     if tuple(map(int, safetensors.__version__.split(".")[:2])) < (0, 8):
-        raise ImportError(
-            f"Checkpoints need safetensors 0.8 or newer, but {safetensors.__version__} is installed; run pip install "
-            f"--upgrade safetensors."
-        )
+        given = f"{safetensors.__version__} is installed; run pip install --upgrade safetensors"
+        raise ImportError(f"Checkpoints need safetensors 0.8 or newer, but {given}.")
     return safetensors
 
 
 def _training_array(name: Any, value: Any) -> np.ndarray:
-    if not isinstance(name, str):
-        raise TypeError(f"save: tensors has a {type(name).__name__} for a name; names must be strings.")
-    if any("\ud800" <= character <= "\udfff" for character in name):
-        raise ValueError(f"save: tensors has the name {shown(name)}, which is no valid Unicode.")
+    kind = type(name).__name__
+    ensure(isinstance(name, str), f"save: tensors has a {kind} for a name; names must be strings.", TypeError)
+    valid = not any("\ud800" <= character <= "\udfff" for character in name)
+    ensure(valid, f"save: tensors has the name {shown(name)}, which is no valid Unicode.")
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"save: tensors[{shown(name)}] is no array: {error}") from None
-    if array.dtype.newbyteorder("=").type not in _NAMES:
-        raise TypeError(f"save: tensors[{shown(name)}] holds {array.dtype}; bools, integers or floats are needed.")
+    holds = f"save: tensors[{shown(name)}] holds {array.dtype}"
+    known = array.dtype.newbyteorder("=").type in _NAMES
+    ensure(known, f"{holds}; bools, integers or floats are needed.", TypeError)
     return np.require(array, array.dtype.newbyteorder("<"), "C")
 
 
@@ -196,18 +194,15 @@ def _opening(contents: Mapping[str, np.ndarray], metadata: dict[str, str], path:
         header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    if len(text) > _LONGEST:
-        raise ValueError(
-            f"save: {os.fspath(path)!r}: architecture, metadata and names take {len(text)} bytes; a safetensors file "
-            f"has at most {_LONGEST} for them."
-        )
+    takes = f"architecture, metadata and names take {len(text)} bytes"
+    _ensure(len(text) <= _LONGEST, "save", path, f"{takes}; a safetensors file has at most {_LONGEST} for them.")
     return len(text).to_bytes(8, "little") + text
 
 
 def _user_metadata(metadata: Mapping[str, Any]) -> str:
     check_type("save", "metadata", metadata, Mapping, "a mapping from names to values")
-    if not all(isinstance(name, str) for name in metadata):
-        raise TypeError("save: the names in metadata must be strings.")
+    strings = all(isinstance(name, str) for name in metadata)
+    ensure(strings, "save: the names in metadata must be strings.", TypeError)
     try:
         return json.dumps(dict(metadata), allow_nan=False)
     except RecursionError:
@@ -232,11 +227,15 @@ def _bad(where: str, path: Any, what: str) -> ValueError:
     return ValueError(f"{where}: {os.fspath(path)!r}: {what if len(what) <= 800 else what[:797] + '...'}")
 
 
+def _ensure(ok: Any, where: str, path: Any, what: str) -> None:
+    if not ok:
+        raise _bad(where, path, what)
+
+
 def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoint:
     library = _safetensors()
     path = file_name(path, where)
-    if regular(path, where).st_size == 0:
-        raise _bad(where, path, "no safetensors file: it is empty.")
+    _ensure(regular(path, where).st_size, where, path, "no safetensors file: it is empty.")
     open(path, "rb").close()  # raises PermissionError, naming the path
     tensors = {}
     try:
@@ -248,8 +247,7 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
                 if name.startswith(TRAIN) and not training:
                     continue
                 kind = file.get_slice(name).get_dtype()
-                if kind not in _DTYPES:
-                    raise _bad(where, path, f"{name} has the type {kind}, which NumPy does not know.")
+                _ensure(kind in _DTYPES, where, path, f"{name} has the type {kind}, which NumPy does not know.")
                 try:
                     tensors[name] = file.get_tensor(name)
                 except (ValueError, TypeError, OverflowError) as error:  # NumPy's, of the shape
@@ -261,16 +259,16 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
 
 def _header(header: Mapping[str, str], where: str, path: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Architecture and metadata of the caller from the header of a file."""
-    if "coopnet" not in header:
-        raise _bad(where, path, "a safetensors file, but not one of coopnet: it describes no field.")
+    ours = "coopnet" in header
+    _ensure(ours, where, path, "a safetensors file, but not one of coopnet: it describes no field.")
     try:
         architecture = json.loads(header["coopnet"], parse_constant=_no_constant)
         user = json.loads(header.get("user", "{}"), parse_constant=_no_constant)
         check_format(architecture)
     except (ValueError, RecursionError) as error:
         raise _bad(where, path, f"its header cannot be understood: {error}") from None
-    if not isinstance(user, dict):
-        raise _bad(where, path, "its header cannot be understood: 'user' must be a dictionary.")
+    fits = isinstance(user, dict)
+    _ensure(fits, where, path, "its header cannot be understood: 'user' must be a dictionary.")
     return architecture, user
 
 
@@ -280,7 +278,5 @@ def _no_constant(name: str) -> Any:
 
 def _check_same(path: Any, needed: set[str], given: set[str]) -> None:
     for names, what in ((needed - given, "lacks"), (given - needed, "has the unknown")):
-        if names:
-            raise _bad(
-                "load", path, f"the file {what} {listed(sorted(names))}; its tensors don't belong to its architecture."
-            )
+        wrong = f"the file {what} {listed(sorted(names))}"
+        _ensure(not names, "load", path, f"{wrong}; its tensors don't belong to its architecture.")

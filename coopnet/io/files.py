@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..checks import check
+from ..checks import check, ensure
 
 try:
     import fcntl
@@ -115,8 +115,7 @@ def file_name(path: Any, where: str) -> str:
     text: Any = None
     with suppress(Exception):  # __fspath__ may be anybody's
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    if not isinstance(text, str):
-        raise TypeError(f"{where}: path is a {type(path).__name__}; a string or path is needed.")
+    ensure(isinstance(text, str), f"{where}: path is a {type(path).__name__}; a string or path is needed.", TypeError)
     text = str.__str__(text)  # a plain one
     valid = False
     with suppress(UnicodeEncodeError):

@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import check_home, check_in_features, check_number, check_positive, ensure, shown
+from ..checks import check_in_features, check_number, check_positive, check_same_backend, ensure, shown
 from ..checks.sizes import MAX_OCTAVES, check_features
 from ..jit import kinds
 from ..random.key import Key
@@ -100,7 +100,7 @@ class Encoding(Module):
     def _same_backend(self, leaf: type, own: type) -> None:
         """Raise ``TypeError`` unless an input of type ``leaf`` lives where the parameters of type ``own`` do."""
         cure = "build the network for the backend of its input"
-        check_home(type(self).__name__, leaf, own, "the input lives", "the parameters", cure)
+        check_same_backend(f"{type(self).__name__}: the input lives", leaf, " and the parameters", own, cure)
 
 
 class Plain(Encoding):

@@ -13,7 +13,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..backend import require
-from ..checks import check, check_type, entries, shown
+from ..checks import check, check_same_backend, check_type, ensure, entries, is_int, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_layers
 from ..engine import evaluate
 from ..jit.views import packed
@@ -73,10 +73,10 @@ class Module(drnn.Module):
         where = f"{type(self).__name__}.alloc"
         tensor = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)
         check(tensor, where, "dtype", dtype, "a tensor type such as drjit.llvm.ad.TensorXf", TypeError)
-        if not dr.is_float_v(dtype) or not dr.is_diff_v(dtype):
-            needed = "a floating point tensor type of drjit.llvm.ad or drjit.cuda.ad"
-            raise TypeError(f"{where}: dtype is {dtype.__module__}.{dtype.__name__}; {needed} is needed.")
-        fits = isinstance(size, int) and not isinstance(size, bool) and (size == -1 or 0 < size <= MAX_ENTRIES)
+        kind, fits = f"{dtype.__module__}.{dtype.__name__}", dr.is_float_v(dtype) and dr.is_diff_v(dtype)
+        needed = "a floating point tensor type of drjit.llvm.ad or drjit.cuda.ad is needed"
+        ensure(fits, f"{where}: dtype is {kind}; {needed}.", TypeError)
+        fits = is_int(size, 1, MAX_ENTRIES) or is_int(size, -1, -1)
         check(fits, where, "size", size, "a positive number of input features, or -1,")
         check_type(where, "rng", rng, (dr.random.Generator, type(None)), "dr.rng(seed), or None,")
         require(dtype)
@@ -163,11 +163,10 @@ class Module(drnn.Module):
         """
         where = f"{type(self).__name__}.gradient"
         parameter = find(self, name, where)
-        if not dr.grad_enabled(parameter.storage):
-            raise ValueError(
-                f"{where}: {parameter.name} does not track gradients; call dr.enable_grad() on the parameters, or "
-                f"net.update(opt) with an optimizer's, before the network is evaluated."
-            )
+        tracks = dr.grad_enabled(parameter.storage)
+        cure = "call dr.enable_grad() on the parameters, or net.update(opt) with an optimizer's"
+        what = f"{parameter.name} does not track gradients; {cure}, before the network is evaluated"
+        ensure(tracks, f"{where}: {what}.")
         return parameter.numpy(where, dr.grad).copy()
 
     def set_matrix(self, name: str, value: Any) -> None:
@@ -215,9 +214,8 @@ class Module(drnn.Module):
     def _slot(self, key: Any) -> tuple[Any, str]:
         slots = self._slots()
         if not isinstance(key, str) or key not in slots:
-            raise KeyError(
-                f"{type(self).__name__}: there is no parameter {shown(key)}; the network has {listed(slots)}."
-            )
+            has = f"the network has {listed(slots)}"
+            raise KeyError(f"{type(self).__name__}: there is no parameter {shown(key)}; {has}.")
         return slots[key]
 
     def __getitem__(self, key: str) -> Any:
@@ -297,23 +295,18 @@ def _as_parameter(value: Any, current: Any, what: str) -> Any:
     if isinstance(value, (list, tuple)):  # dr.shape() follows those that contain themselves for ever
         with suppress(Exception):
             value = np.asarray(value)
-    if not isinstance(value, (np.ndarray, dr.ArrayBase)):
-        raise TypeError(f"{what}: the new value is {shown(value)}; an array of real numbers is needed.")
+    array = isinstance(value, (np.ndarray, dr.ArrayBase))
+    check(array, what, "the new value", value, "an array of real numbers", TypeError)
     if isinstance(value, np.ndarray):
         real, kind = value.dtype.kind in "fiu", value.dtype
     else:
         real = dr.is_jit_v(value) and not (dr.is_mask_v(value) or dr.is_special_v(value))
         kind = type(value).__name__
-    if not real:
-        raise TypeError(f"{what}: the new value holds {kind}; real numbers are needed.")
+    ensure(real, f"{what}: the new value holds {kind}; real numbers are needed.", TypeError)
     shape, needed = (tuple(dr.shape(v)) for v in (value, current))
-    if shape != needed:
-        raise ValueError(f"{what} has shape {needed}, but the new value has shape {shape}.")
-    if isinstance(value, dr.ArrayBase) and dr.backend_v(value) != dr.backend_v(current):
-        raise TypeError(
-            f"{what} lives on the {dr.backend_v(current).name} backend, but the new value on "
-            f"{dr.backend_v(value).name}; convert it by way of NumPy."
-        )
+    ensure(shape == needed, f"{what} has shape {needed}, but the new value has shape {shape}.")
+    if isinstance(value, dr.ArrayBase):
+        check_same_backend(f"{what} lives", current, ", but the new value", value, "convert it by way of NumPy")
     return value if type(value) is type(current) else type(current)(value)
 
 

@@ -15,7 +15,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from ..checks import check_type, shown
+from ..checks import check_type, ensure, shown
 from ..jit import views
 from .tree import walk
 
@@ -84,8 +84,9 @@ class Parameter(NamedTuple):
             value = dr.tensor_t(type(value.buffer))(plain)
         else:
             value = of(value)
-        if dr.type_v(value) not in NUMPY_TYPES:
-            raise TypeError(f"{where}: {self.name} holds {dr.type_v(value).name}; parameters must be floating point.")
+        kind = dr.type_v(value)
+        floating = kind in NUMPY_TYPES
+        ensure(floating, f"{where}: {self.name} holds {kind.name}; parameters must be floating point.", TypeError)
         array = value.numpy()
         if self.is_matrix:
             array = array[:, : self.shape[1]]
@@ -98,10 +99,10 @@ class Parameter(NamedTuple):
             array = np.asarray(value)
         except Exception:
             raise TypeError(f"{where}: {new} is {shown(value)}; real numbers are needed.") from None
-        if array.dtype.kind not in "fiu":
-            raise TypeError(f"{where}: {new} holds {array.dtype}; real numbers are needed.")
-        if array.shape != self.shape:
-            raise ValueError(f"{where}: {self.name} has shape {self.shape}, but the new value has shape {array.shape}.")
+        real, given = array.dtype.kind in "fiu", array.shape
+        ensure(real, f"{where}: {new} holds {array.dtype}; real numbers are needed.", TypeError)
+        fits = given == self.shape
+        ensure(fits, f"{where}: {self.name} has shape {self.shape}, but the new value has shape {given}.")
         current = self.storage
         dtype = NUMPY_TYPES[dr.type_v(current)]
         numbers = converted(array.ravel(), dtype)

@@ -45,7 +45,5 @@ def children(module: Any) -> Iterator[Any]:
 def check_acyclic(module: Any, above: tuple) -> None:
     """Raise ``ValueError`` if ``module`` is among the ones that contain it, ``above``."""
     if any(m is module for m in above):
-        raise ValueError(
-            f"{type(above[0]).__name__}: the network contains itself, through a {type(module).__name__}; layers may "
-            f"not hold what holds them."
-        )
+        what = f"the network contains itself, through a {type(module).__name__}"
+        raise ValueError(f"{type(above[0]).__name__}: {what}; layers may not hold what holds them.")

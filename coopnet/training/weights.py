@@ -15,7 +15,7 @@ import drjit as dr
 import numpy as np
 from drjit.opt import Optimizer
 
-from ..checks import check, check_above, check_flag, check_number, check_type, is_number, shown
+from ..checks import check, check_above, check_flag, check_number, check_type, ensure, is_number, shown
 from ..nn import Module
 from ..nn.parameters import Parameter, like, listed, parameters, spellings
 
@@ -163,8 +163,7 @@ def _leaves(where: str, params: Any) -> dict[str, Any]:
     if isinstance(params, Optimizer):
         # the values themselves: indexing an optimizer casts half-precision ones
         found = {name: state[0] for name, state in params.state.items()}
-    if not found:
-        raise ValueError(f"{where}: params holds no parameters.")
+    ensure(found, f"{where}: params holds no parameters.")
     return found
 
 
@@ -210,8 +209,9 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
 def _factors(where: str, net: Any, rates: Any) -> dict[str, float]:
     """Factor of each parameter by its full name."""
     check_type(where, "net", net, Module, "a coopnet Module")
-    if not isinstance(rates, Mapping):
-        raise TypeError(f"{where}: the rates are a {type(rates).__name__}; a mapping from layer to factor is needed.")
+    kind = type(rates).__name__
+    mapping = isinstance(rates, Mapping)
+    ensure(mapping, f"{where}: the rates are a {kind}; a mapping from layer to factor is needed.", TypeError)
     names = [p.name for p in parameters(net)]
     result = dict.fromkeys(names, 1.0)
     for key in sorted(rates, key=lambda k: len(str(k))):
@@ -383,8 +383,8 @@ def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
     """Raise unless ``net`` has the parameters that ``average`` is one of."""
     check_type(where, "net", net, Module, "a coopnet Module")
     own = {name: math.prod(dr.shape(value)) for name, value in net.items()}
-    if own != {name: dr.width(value) for name, value in average.items()}:
-        raise ValueError(f"{where}: the network has other parameters than the one that was averaged.")
+    same = own == {name: dr.width(value) for name, value in average.items()}
+    ensure(same, f"{where}: the network has other parameters than the one that was averaged.")
 
 
 # ---- arguments ----------------------------------------------------------
@@ -395,6 +395,5 @@ def _chosen(where: str, net: Any, biases: bool) -> list[Parameter]:
     check_type(where, "net", net, Module, "a coopnet Module")
     check_flag(where, "biases", biases)
     found = [p for p in parameters(net) if p.is_matrix or (biases and p.attribute == "bias")]
-    if not found:
-        raise ValueError(f"{where}: the network has no matrices; call alloc() or build() first.")
+    ensure(found, f"{where}: the network has no matrices; call alloc() or build() first.")
     return found
