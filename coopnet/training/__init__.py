@@ -1,6 +1,6 @@
 """Training."""
 
-from .fit import FitResult, fit
+from .fit import fit
 from .losses import (
     LOSSES,
     cross_entropy,
@@ -16,6 +16,7 @@ from .losses import (
     variance,
 )
 from .optimizers import SGD, Adam
+from .result import FitResult
 from .sampling import uniform
 from .schedules import cosine, exponential
 from .turns import exclusive

@@ -8,9 +8,10 @@ from typing import Any
 
 import drjit as dr
 
-from ..field import NeuralField
+from ..jit.optimizers import memories, snapshot, values
 from ..random.key import Key
-from .step import Code
+from .result import FitResult
+from .step import Step
 
 #: So many losses in a row that are not finite are divergence, though parameters are finite: a loss scaler skips a step
 #: whose gradient overflows, and the next may be well.
@@ -23,25 +24,26 @@ SKIPPED = 64
 class Watch:
     """Looks at losses, parameters, optimizer and average whenever losses are brought to the host.
 
-    A look costs a few small kernels. After one that found nothing, ``step`` is the number of steps that were taken by
+    A look costs a few small kernels. After one that found nothing, ``steps`` is the number of steps that were taken by
     then, and ``kept`` and ``kept_average`` hold the parameters and averages: their memory is not given back until the
     next.
     """
 
-    def __init__(self, optimizer: Any, ema: Any, steps: int, skipped: int):
-        self.optimizer, self.ema = optimizer, ema
-        self.first, self.skipped_before = steps, skipped
-        self.skipped, self.looked = skipped, -1
+    def __init__(self, step: Step, seed: int, result: FitResult):
+        self.step, self.seed = step, seed
+        self.first = result.steps
+        self.skipped = self.skipped_before = result.skipped
+        self.looked = -1
         self.bad_losses = self.bad_steps = 0  # in a row, up to now
         self.found, self.bad_step = "", 0  # what was not finite, in words, and the step that it began with
-        self._keep(steps)
+        self._keep(result.steps)
 
     def _keep(self, steps: int) -> None:
-        self.step = steps
-        # copies of the handles, not of the memory: frozen functions assign to the arrays that they are called with
-        state = self.optimizer.state
-        self.kept = {name: dr.copy(dr.detach(value)) for name, (value, *_) in state.items()}
-        self.kept_average = {} if self.ema is None else {k: dr.copy(v) for k, v in self.ema.average.items()}
+        self.steps, self.kept = steps, snapshot(self.step.optimizer)
+        self.kept_average = {name: dr.copy(v) for name, v in self._average().items()}
+
+    def _average(self) -> dict[str, Any]:
+        return {} if self.step.ema is None else self.step.ema.average
 
     def diverged(self, losses: list[float], steps: int, skipped: int, at_end: bool) -> bool:
         """Has training diverged?
@@ -80,33 +82,36 @@ class Watch:
 
     def _everything(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name, (value, _, _, extra) in self.optimizer.state.items():
-            found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": extra}
-        return found | {f"the average of {k!r}": v for k, v in (self.ema.average if self.ema else {}).items()}
+        remembered = memories(self.step.optimizer)
+        for name, value in values(self.step.optimizer).items():
+            found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": remembered[name]}
+        return found | {f"the average of {name!r}": v for name, v in self._average().items()}
 
-    def message(self, code: Code, field: NeuralField, seed: int) -> str:
-        """What happened, why if that can be told, where ``field`` is now, which has been given ``kept``, and what
+    def message(self) -> str:
+        """What happened, why if that can be told, where the field is now, which has been given ``kept``, and what
         usually helps."""
-        when = f"after {self.step} steps" if self.step > self.first else "at the start"
+        when = f"after {self.steps} steps" if self.steps > self.first else "at the start"
         where = f"the parameters it had {when}, the last known to be finite"
         if not_finite(self.kept):
             where, cause, cures = "those it came with", "It came with parameters that are not finite", "another field"
         else:
-            cause, cures = self._cause(code, field, Key(seed, step=self.bad_step))
+            cause, cures = self._cause()
         return f"fit: training diverged: {self.found}. The field has {where}. {cause}. Usual cures: {cures}."
 
-    def _cause(self, code: Code, field: NeuralField, key: Key) -> tuple[str, str]:
+    def _cause(self) -> tuple[str, str]:
         """Why, as far as the batch of the first bad step tells, and what helps."""
-        batch = f"the batch of step {self.bad_step}"
+        step, key, batch = self.step, Key(self.seed, step=self.bad_step), f"the batch of step {self.bad_step}"
         cures = "a smaller lr, one that rises at the start, clip_norm=1"
-        if field.precision == "half":
+        if step.field.precision == "half":
             cures += ", smaller outputs, single precision (on LLVM)"
         try:
             with dr.suspend_grad():
-                bad = list(not_finite(code.inputs(key)))
+                drawn = step.draw(key)
+                bad = list(not_finite(_inputs(step, drawn)))
                 if bad:
                     return f"In {batch}, {_listed(bad)} not finite", "a batch() that draws finite numbers"
-                bad = list(not_finite(code.outputs(field, key)))
+                y = {} if step.objective is not None else {"the field's output": step.field(drawn[0], key)}
+                bad = list(not_finite(y | {"the losses": step.evaluate(drawn, key)}))
         except Exception as error:  # never instead of the message
             return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", cures
         cures = f"a loss without poles, {cures}"
@@ -125,6 +130,13 @@ class Watch:
             f"fit: {skipped} of {steps} steps were skipped, because their gradients overflowed half precision. Usual "
             f"cures: a smaller loss, bounded outputs, single precision (on LLVM)."
         )
+
+
+def _inputs(step: Step, drawn: Any) -> dict[str, Any]:
+    """What ``batch`` drew, by the names that a user knows it by."""
+    if step.objective is not None:
+        return {"what batch() returned": drawn}
+    return dict(zip(("the coordinates", "the targets", "the densities"), drawn, strict=False))
 
 
 def not_finite(values: dict[str, Any]) -> dict[str, int]:

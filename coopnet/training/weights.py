@@ -16,6 +16,7 @@ import numpy as np
 from drjit.opt import Optimizer
 
 from ..checks import check_above, check_flag, is_number, shown
+from ..jit.optimizers import values
 from ..nn import Module
 from ..nn.parameters import is_matrix, listed, parameters, places, storage_of, to_numpy
 
@@ -165,8 +166,7 @@ def clip_gradient_values(params: Any, limit: float) -> None:
 
 def _leaves(where: str, params: Any) -> dict[str, Any]:
     if isinstance(params, Optimizer):
-        # the values themselves: indexing an optimizer casts half-precision ones
-        found = {name: state[0] for name, state in params.state.items()}
+        found = values(params)
     elif isinstance(params, Module):
         found = dict(params)
     else:
