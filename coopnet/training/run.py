@@ -67,7 +67,8 @@ class Run:
         # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
         dr.make_opaque(step.optimizer.state)
         self.watch = Watch(step, seed, self.result)
-        self.seed = dr.opaque(step.uint64, seed)
+        self.uint32 = dr.uint32_array_t(step.float32)
+        self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
         self.losses: list[Any] = []  # of the last steps, on the device
         self.stepping = False  # between the beginning of a step and its end?
         self.start = time.monotonic()
@@ -78,7 +79,7 @@ class Run:
 
     def take_step(self, rate: float) -> None:
         self.step.optimizer.lr = dr.opaque(self.step.float32, rate)
-        number = dr.opaque(self.step.uint32, self.result.steps)
+        number = dr.opaque(self.uint32, self.result.steps)
         self.stepping = True
         self.losses.append(self.step(self.seed, number))
         self.result.steps += 1

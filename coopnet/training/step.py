@@ -28,7 +28,7 @@ class Step:
         "optimizer": Optimizer,
         "scaler": LossScaler,
         "multipliers": dict,
-        "decay": dict,
+        "decays": dict,
         "ema": EMA,
     }
 
@@ -48,18 +48,15 @@ class Step:
         self.field, self.optimizer, self.ema = field, optimizer, ema
         self.batch, self.loss, self.objective, self.penalty = batch, loss, objective, penalty
         self.clip_norm, self.weight_decay = clip_norm, weight_decay
-        leaf = dr.leaf_t(dr.array_t(type(next(iter(field.values())))))
-        self.float32, self.uint32, self.uint64 = (
-            f(leaf) for f in (dr.float32_array_t, dr.uint32_array_t, dr.uint64_array_t)
-        )
+        self.float32 = dr.float32_array_t(dr.leaf_t(dr.array_t(type(next(iter(field.values()))))))
         self.scaler = LossScaler(self.float32) if field.precision == "half" else None
         self.multipliers = {} if multipliers is None else layer_multipliers(field, multipliers)
-        self.decay: dict[str, Any] = {}  # of each entry: 1 if it decays
+        self.decays: dict[str, Any] = {}  # of each entry: 1 if it decays
         if weight_decay > 0:
-            self.decay = decay_masks(field)
+            self.decays = decay_masks(field)
         elif decay_rate(optimizer) > 0:
             self.weight_decay = decay_rate(optimizer)
-            self.decay = {name: dr.opaque(self.float32, 1) for name in field}
+            self.decays = {name: dr.opaque(self.float32, 1) for name in field}
         self.frozen = dr.freeze(Step.take, state_fn=Captures(batch, loss, objective, penalty))
 
     def __call__(self, seed: Any, number: Any) -> Any:
@@ -125,11 +122,11 @@ class Step:
 
     def update(self, unscaling: dict[str, Any]) -> None:
         """Move the parameters, decay weights, and take the average."""
-        before = {name: dr.detach(value) for name, value in values(self.optimizer).items() if name in self.decay}
+        before = {name: dr.detach(value) for name, value in values(self.optimizer).items() if name in self.decays}
         with own_rates(self.optimizer, self.multipliers) as rates:
             self.optimizer.step(eval=False, **unscaling)
         for name, old in before.items():
-            self._decay(name, old.array, rates[name] * self.weight_decay * self.decay[name])
+            self._decay(name, old.array, rates[name] * self.weight_decay * self.decays[name])
         if self.ema is not None:
             self.ema.update(self.optimizer)
 
