@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
 import numpy as np
 from drjit.opt import Optimizer
 
-from ..checks import check, check_above, check_flag, check_number, check_positive, check_type, is_number, shown
+from ..checks import check, check_flag, check_type, is_number
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.scopes import recording
 from ..random.key import Key
 from .losses import check_densities, components, outputs_for
 from .step import Step
-from .weights import EMA, check_averaged
 
 _FLOATS = (dr.VarType.Float32, dr.VarType.Float64)
 _NUMBERS = (*_FLOATS, dr.VarType.Float16, *(getattr(dr.VarType, f"{s}Int{n}") for s in ("", "U") for n in (32, 64)))
 
 
-def check_run(field: Any, batch: Any, steps: Any, seed: Any, progress: Any) -> None:
+def check_run(field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, progress: Any) -> None:
+    """Raise unless these are what they must be; :class:`Step`, :class:`Metric` and :class:`File` look at the others."""
     check_type("fit", "field", field, NeuralField, "a NeuralField")
     if field.precision is None:
         raise ValueError("fit: the field is not built yet; call field = field.build().")
@@ -35,59 +34,10 @@ def check_run(field: Any, batch: Any, steps: Any, seed: Any, progress: Any) -> N
     check_type("fit", "batch", batch, Callable, "a function key -> (coordinates, targets)")
     check(_is_int(steps) and 0 <= steps < 2**32, "fit", "steps", steps, "an int of at least 0 and fewer than 2^32")
     check(_is_int(seed) and 0 <= seed < 2**64, "fit", "seed", seed, "an int in [0, 2^64)")
-    check_flag("fit", "progress", progress)
-
-
-def check_metric(metric: Any, metric_every: Any, higher_is_better: Any, patience: Any) -> None:
-    check_type("fit", "metric", metric, Callable | None, "a function field -> float")
-    check_positive("fit", "metric_every", metric_every)
-    check_flag("fit", "higher_is_better", higher_is_better)
-    if patience is not None:
-        check_positive("fit", "patience", patience)
-        if metric is None:
-            raise ValueError("fit: patience needs a metric.")
-
-
-def check_checkpoint(checkpoint: Any, checkpoint_every: Any, resume: Any, metadata: Any) -> None:
-    check_type("fit", "checkpoint", checkpoint, str | os.PathLike | None, "a string or path")
-    if not (isinstance(checkpoint_every, float) and checkpoint_every == math.inf):
-        check_number("fit", "checkpoint_every", checkpoint_every, 0)
-    check_flag("fit", "resume", resume)
-    if resume and checkpoint is None:
-        raise ValueError("fit: resume=True needs a checkpoint to resume from.")
-    check_type("fit", "metadata", metadata, Mapping | None, "a mapping from names to values")
-
-
-def check_step(
-    field: NeuralField,
-    optimizer: Any,
-    objective: Any,
-    loss: Any,
-    penalty: Any,
-    weight_decay: Any,
-    clip_norm: Any,
-    ema: Any,
-) -> None:
     check_type("fit", "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
     if len(optimizer):
         raise ValueError("fit: the optimizer holds parameters already; fit gives it those of the field.")
-    check_type("fit", "objective", objective, Callable | None, "a function (field, drawn, key) -> loss of each sample")
-    if objective is not None and not (isinstance(loss, str) and loss == "l2"):
-        raise ValueError(f"fit: both objective and loss ({shown(loss)}) are given; an objective has its own.")
-    check_number("fit", "weight_decay", weight_decay, 0)
-    if clip_norm is not None:
-        check_above("fit", "clip_norm", clip_norm)
-    check_type("fit", "penalty", penalty, Callable | None, "a function field -> scalar")
-    if penalty is not None:
-        with dr.suspend_grad():
-            value = penalty(field)
-        shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
-        if not shape or math.prod(dr.shape(value)) != 1:
-            found = f"{type(value).__name__}{shape}"
-            raise TypeError(f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.")
-    check_type("fit", "ema", ema, EMA | None, "a coopnet.training.EMA")
-    if ema is not None:
-        check_averaged("fit: ema", field, ema.average)
+    check_flag("fit", "progress", progress)
 
 
 def check_losses(step: Step, key: Key) -> None:
@@ -145,7 +95,7 @@ def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:
 def rate(lr: Any) -> Callable[[int], float]:
     """The learning rate as a function of the step number, whose values are checked."""
     if isinstance(lr, dr.ArrayBase):
-        lr = _scalar(lr, "fit: lr", "or a function of the step number, is needed")
+        lr = scalar(lr, "fit: lr", "or a function of the step number, is needed")
     if callable(lr):
         return lambda step: _checked_rate(f"lr({step})", lr(step), "a number of at least 0")
     checked = _checked_rate("lr", lr, "a number of at least 0, or a function of the step number,")
@@ -159,21 +109,7 @@ def _checked_rate(name: str, value: Any, needed: str) -> float:
     return float(value)
 
 
-def metric_value(value: Any) -> float:
-    """What a metric returned, as a float; NaN and infinities are numbers, too."""
-    if isinstance(value, dr.ArrayBase):
-        return _scalar(value, "fit: metric returned", "is needed")
-    if isinstance(value, (np.ndarray, np.generic)) and value.size == 1 and value.dtype.kind in "biuf":
-        value = value.item()
-    if not isinstance(value, (int, float)):
-        raise TypeError(f"fit: metric returned {shown(value)}; a number is needed.")
-    try:
-        return float(value)
-    except OverflowError:
-        raise TypeError(f"fit: metric returned {shown(value)}; a number that a float can hold is needed.") from None
-
-
-def _scalar(value: Any, where: str, needed: str) -> float:
+def scalar(value: Any, where: str, needed: str) -> float:
     """The only number of a Dr.Jit array."""
     if math.prod(dr.shape(value)) != 1 or dr.is_special_v(value) or dr.type_v(value) not in _NUMBERS:
         found = f"{type(value).__name__} of shape {tuple(dr.shape(value))}"

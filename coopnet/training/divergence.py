@@ -63,8 +63,7 @@ class Watch:
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
         enough = min(LOSSES, max(2, steps - self.first)) if at_end else LOSSES
         first = steps - self.bad_losses
-        names = list(not_finite(self._everything()))
-        if names:
+        if names := not_finite(self._everything()):
             self.found = f"{_listed(names)} not finite after {steps} steps"
             if self.bad_losses:
                 self.found = f"losses are not finite from step {first} on, and {self.found}"
@@ -82,9 +81,9 @@ class Watch:
 
     def _everything(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        remembered = memories(self.step.optimizer)
+        memory = memories(self.step.optimizer)
         for name, value in values(self.step.optimizer).items():
-            found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": remembered[name]}
+            found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": memory[name]}
         return found | {f"the average of {name!r}": v for name, v in self._average().items()}
 
     def message(self) -> str:
@@ -106,12 +105,13 @@ class Watch:
             cures += ", smaller outputs, single precision (on LLVM)"
         try:
             with dr.suspend_grad():
-                drawn = step.draw(key)
-                bad = list(not_finite(_inputs(step, drawn)))
-                if bad:
+                drawn, names = step.draw(key), ("the coordinates", "the targets", "the densities")
+                plain = step.objective is None
+                inputs = dict(zip(names, drawn, strict=False)) if plain else {"what batch() returned": drawn}
+                if bad := not_finite(inputs):
                     return f"In {batch}, {_listed(bad)} not finite", "a batch() that draws finite numbers"
-                y = {} if step.objective is not None else {"the field's output": step.field(drawn[0], key)}
-                bad = list(not_finite(y | {"the losses": step.evaluate(drawn, key)}))
+                y = {"the field's output": step.field(drawn[0], key)} if plain else {}
+                bad = not_finite(y | {"the losses": step.evaluate(drawn, key)})
         except Exception as error:  # never instead of the message
             return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", cures
         cures = f"a loss without poles, {cures}"
@@ -132,47 +132,32 @@ class Watch:
         )
 
 
-def _inputs(step: Step, drawn: Any) -> dict[str, Any]:
-    """What ``batch`` drew, by the names that a user knows it by."""
-    if step.objective is not None:
-        return {"what batch() returned": drawn}
-    return dict(zip(("the coordinates", "the targets", "the densities"), drawn, strict=False))
-
-
-def not_finite(values: dict[str, Any]) -> dict[str, int]:
-    """How many numbers of each of ``values``, arrays or PyTrees of them, are not finite, where any are."""
+def not_finite(values: dict[str, Any]) -> list[str]:
+    """Which of ``values``, arrays or PyTrees of them, hold numbers that are not finite."""
     masks = {name: [~dr.isfinite(v) for v in arrays(value)] for name, value in values.items()}
     dr.eval(masks)
-    counts = {name: [dr.count(m) for m in found] for name, found in masks.items() if found}
-    totals = {name: sum(found[1:], found[0]) for name, found in counts.items()}
-    if not totals:
-        return {}
-    everything = list(totals.values())
-    if not sum(everything[1:], everything[0]).numpy()[0]:
-        return {}
-    numbers = {name: int(total.numpy()[0]) for name, total in totals.items()}
-    return {name: n for name, n in numbers.items() if n}
+    counts = {name: sum(map(dr.count, found)) for name, found in masks.items() if found}
+    total: Any = sum(counts.values())
+    if not counts or not total.numpy()[0]:  # the rule, and one number to wait for
+        return []
+    return [name for name, count in counts.items() if count.numpy()[0]]
 
 
 def arrays(tree: Any) -> Iterator[Any]:
     """The flat floating point arrays in a PyTree, without their gradients."""
     if isinstance(tree, dr.ArrayBase):
-        if dr.is_tensor_v(tree):
-            tree = tree.array
-        if dr.depth_v(tree) > 1:
-            for entry in tree:
-                yield from arrays(entry)
-        elif dr.is_float_v(tree) and dr.width(tree):
-            yield dr.detach(tree)
+        tree = tree.array if dr.is_tensor_v(tree) else tree
+        if dr.depth_v(tree) == 1:
+            if dr.is_float_v(tree) and dr.width(tree):
+                yield dr.detach(tree)
+            return
     elif isinstance(tree, dict):
-        for entry in tree.values():
-            yield from arrays(entry)
-    elif isinstance(tree, (list, tuple)):
-        for entry in tree:
-            yield from arrays(entry)
-    else:
-        for name in getattr(type(tree), "DRJIT_STRUCT", getattr(tree, "__dataclass_fields__", ())):
-            yield from arrays(getattr(tree, name, None))
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        names = getattr(type(tree), "DRJIT_STRUCT", getattr(tree, "__dataclass_fields__", ()))
+        tree = [getattr(tree, name, None) for name in names]
+    for entry in tree:
+        yield from arrays(entry)
 
 
 def _listed(names: list[str]) -> str:

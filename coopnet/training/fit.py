@@ -10,13 +10,13 @@ from typing import Any
 from drjit.opt import Adam, Optimizer
 
 from ..field import NeuralField
-from ..io.checkpoint import prepare
 from ..random.key import Key
 from . import arguments
 from .interrupts import caused_by_interrupt, interrupts_held, no_collection
-from .losses import loss_function
+from .metric import Metric
 from .result import FitResult
-from .run import File, Metric, Run
+from .run import Run
+from .state import File
 from .step import Step
 from .turns import TURNS, in_turn
 from .weights import EMA
@@ -127,21 +127,15 @@ def fit(
     ...     return dr.square(dr.norm(gradient) - 1)
     >>> cn.fit(sdf, points, 1000, objective=eikonal)
     """
-    arguments.check_run(field, batch, steps, seed, progress)
-    arguments.check_metric(metric, metric_every, higher_is_better, patience)
-    arguments.check_checkpoint(checkpoint, checkpoint_every, resume, metadata)
-    if checkpoint is not None:
-        prepare(checkpoint, field, metadata)  # says now what would be said after hours
     optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
-    function = loss_function(loss, "fit")
-    arguments.check_step(field, optimizer, objective, loss, penalty, weight_decay, clip_norm, ema)
+    arguments.check_run(field, batch, steps, seed, optimizer, progress)
     rate = arguments.rate(optimizer.lr if lr is None else lr)
-    step = Step(field, optimizer, batch, function, objective, penalty, weight_decay, clip_norm, multipliers, ema)
+    asked = Metric(metric, metric_every, higher_is_better, patience)
+    file = File(checkpoint, checkpoint_every, resume, metadata, field, seed)
+    step = Step(field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema)
     arguments.check_losses(step, Key(seed))
     optimizer.update(field)
-    asked = None if metric is None else Metric(metric, metric_every, higher_is_better, patience)
-    file = None if checkpoint is None else File(checkpoint, checkpoint_every, metadata, seed)
-    run = Run(step, steps, seed, asked, file, resume, progress)
+    run = Run(step, steps, seed, asked, file, progress)
     try:
         with interrupts_held() as interrupts, no_collection():
             while run.goes_on():

@@ -38,23 +38,25 @@ class _Extended(Extension):
     #: Is the L2 term for parameters named ``"weights"`` only?
     matrices_only = False
 
-    def _extend(
-        self, lr: Any, params: Any, l2_reg: Any, accumulate: Any, lookahead: Any, alpha: Any, options: dict[str, Any]
-    ) -> None:
+    def __init__(
+        self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, accumulate: int = 1,
+        lookahead: int = 0, alpha: float = 0.5, **options: Any,
+    ):  # fmt: skip
         where = type(self).__name__
         if not isinstance(lr, dr.ArrayBase):
             _strength(where, "lr", lr)
-        check_type(where, "params", {} if params is None else params, Mapping, "a mapping from names to arrays")
+        check_type(where, "params", params, Mapping | None, "a mapping from names to arrays")
         for name, value in (params or {}).items():
             array = isinstance(value, dr.ArrayBase) and dr.is_diff_v(value) and dr.is_float_v(value)
             check(array, where, f"params[{shown(name)}]", value, "a differentiable array", TypeError)
-        self.l2_reg = _strength(where, "l2_reg", l2_reg)
-        for name, value, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
-            count = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**32
-            check(count, where, name, value, f"an int of at least {least}")
-        self.accumulate, self.lookahead, self.alpha = accumulate, lookahead, _strength(where, "alpha", alpha)
+        for name, count, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
+            right = isinstance(count, int) and not isinstance(count, bool) and least <= count < 2**32
+            check(right, where, name, count, f"an int of at least {least}")
+        self.accumulate, self.lookahead = accumulate, lookahead
+        self.l2_reg, self.alpha = _strength(where, "l2_reg", l2_reg), _strength(where, "alpha", alpha)
         if options.get("mask_updates") and self.remembers:
             raise ValueError(f"{where}: mask_updates=True goes with neither accumulate nor lookahead.")
+        super().__init__(lr, params, **options)
 
     def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
         """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
@@ -117,21 +119,12 @@ class Adam(_Extended, dropt.Adam):
     matrices_only = True
 
     def __init__(
-        self,
-        lr: Any,
-        params: Mapping[str, Any] | None = None,
-        *,
-        l2_reg: float = 0.0,
-        relative_decay: float = 0.0,
-        absolute_decay: float = 0.0,
-        accumulate: int = 1,
-        lookahead: int = 0,
-        alpha: float = 0.5,
-        **options: Any,
-    ):
-        self._extend(lr, params, l2_reg, accumulate, lookahead, alpha, options)
+        self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, relative_decay: float = 0.0,
+        absolute_decay: float = 0.0, accumulate: int = 1, lookahead: int = 0, alpha: float = 0.5, **options: Any,
+    ):  # fmt: skip
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)
+        options |= {"l2_reg": l2_reg, "accumulate": accumulate, "lookahead": lookahead, "alpha": alpha}
         super().__init__(lr, params, **options)
 
     def decay(self, value: Any, lr: Any, memory: Any) -> Any:
@@ -156,20 +149,6 @@ class SGD(_Extended, dropt.SGD):
 
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.SGD(1e-1, l2_reg=1e-6))
     """
-
-    def __init__(
-        self,
-        lr: Any,
-        params: Mapping[str, Any] | None = None,
-        *,
-        l2_reg: float = 0.0,
-        accumulate: int = 1,
-        lookahead: int = 0,
-        alpha: float = 0.5,
-        **options: Any,
-    ):
-        self._extend(lr, params, l2_reg, accumulate, lookahead, alpha, options)
-        super().__init__(lr, params, **options)
 
 
 def _strength(where: str, name: str, value: Any) -> float:

@@ -2,68 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import drjit as dr
 
 from ..jit.optimizers import set_values, snapshot
-from . import arguments
 from .divergence import Watch
+from .metric import Metric
 from .result import FitResult
-from .state import restore, store
+from .state import File
 from .step import Step
 
 WINDOW = 256  #: steps after which losses are brought to the host, if nothing asked for them before
 
 
-class Metric:
-    """A metric that is asked for now and then, until it has not become better for ``patience`` times."""
-
-    def __init__(self, function: Callable, every: int, higher_is_better: bool, patience: int | None):
-        self.function, self.every, self.higher, self.patience = function, every, higher_is_better, patience
-
-    def better(self, value: float, best: tuple[int, float] | None) -> bool:
-        if math.isnan(value):
-            return False
-        return best is None or math.isnan(best[1]) or (value > best[1] if self.higher else value < best[1])
-
-    def exhausted(self, result: FitResult) -> bool:
-        """Have there been too many values since the best, or at all if there is none?"""
-        since = sum(1 for step, _ in result.metrics if result.best is None or step > result.best[0])
-        return self.patience is not None and since >= self.patience
-
-
-class File:
-    """The checkpoint of a run: where, and what to keep in it besides."""
-
-    def __init__(self, path: Any, every: float, metadata: Mapping[str, Any] | None, seed: int):
-        self.path, self.every, self.metadata, self.seed = Path(path), every, metadata, seed
-        self.written = time.monotonic()
-
-    def due(self) -> bool:
-        return time.monotonic() - self.written >= self.every
-
-    def write(self, step: Step, result: FitResult, best: dict[str, Any] | None) -> None:
-        store(self.path, step, result, self.seed, best, self.metadata)
-        self.written = time.monotonic()
-
-
 class Run:
     """Steps up to number ``steps``; ``result`` says how far it is, and ``stopped`` in it whether to go on."""
 
-    def __init__(
-        self, step: Step, steps: int, seed: int, metric: Metric | None, file: File | None, resume: bool, progress: bool
-    ):
+    def __init__(self, step: Step, steps: int, seed: int, metric: Metric, file: File, progress: bool):
         self.step, self.steps, self.metric, self.file = step, steps, metric, file
         self.result = FitResult()
-        self.best: dict[str, Any] | None = None  # parameters of the best metric
-        if resume and file is not None and file.path.exists():
-            self.best = restore(file.path, step, self.result, seed)
-            self.result.skipped = step.skipped()
+        self.best = file.read(step, self.result)  # parameters of the best metric
+        self.result.skipped = step.skipped()
         # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
         dr.make_opaque(step.optimizer.state)
         self.watch = Watch(step, seed, self.result)
@@ -100,38 +61,27 @@ class Run:
 
     def after_step(self) -> None:
         """Losses, metric and checkpoint, whichever are due."""
-        result, metric = self.result, self.metric
+        result = self.result
         if len(self.losses) >= WINDOW and not self.collect():
             return
         if self.bar is not None:
             self.bar.update(1)
-        if metric is not None and (result.steps % metric.every == 0 or result.steps >= self.steps):
+        measured = self.metric.due(result.steps, self.steps)
+        if measured:
             if not self.collect():
                 return
-            self.measure(metric)
-        if self.bar is not None and len(result.losses) == result.steps:
-            measured = bool(result.metrics) and result.metrics[-1][0] == result.steps
-            self.bar.set_postfix_str(
-                f"loss {result.losses[-1]:.3g}" + (f", metric {result.metrics[-1][1]:.4g}" if measured else "")
-            )
-        if self.file is not None and self.file.due():
+            self.step.release(self.step.optimizer)
+            if self.metric.ask(self.step.field, result):
+                self.best = snapshot(self.step.optimizer) if self.metric.patience is not None else None
+        if self.bar is not None and not self.losses:
+            metric = f", metric {result.metrics[-1][1]:.4g}" if measured else ""
+            self.bar.set_postfix_str(f"loss {result.losses[-1]:.3g}{metric}")
+        if self.file.due():
             self.write()
 
-    def measure(self, metric: Metric) -> None:
-        """Ask for the metric, and keep parameters that it says are the best."""
-        result, optimizer = self.result, self.step.optimizer
-        self.step.release(optimizer)
-        value = arguments.metric_value(metric.function(self.step.field))
-        result.metrics.append((result.steps, value))
-        if metric.better(value, result.best):
-            result.best = (result.steps, value)
-            self.best = snapshot(optimizer) if metric.patience is not None else None
-        elif metric.exhausted(result):
-            result.stopped = "patience"
-
     def write(self) -> None:
-        """Write the checkpoint, if there is one, unless training has diverged."""
-        if self.file is not None and self.collect():
+        """Write the checkpoint, unless training has diverged."""
+        if self.collect():
             self.step.release(self.step.optimizer)
             self.file.write(self.step, self.result, self.best)
 
@@ -148,8 +98,8 @@ class Run:
         diverged = not self.collect(at_end=True)
         result.recordings = step.frozen.n_recordings
         result.seconds += time.monotonic() - self.start
-        if not self.stepping:  # a step that was broken off may have left parameters of two steps
-            self.write()
+        if not (self.stepping or diverged):  # a step that was broken off may have left parameters of two steps
+            self.file.write(step, result, self.best)
         if diverged:
             self.best = watch.kept
             if step.ema is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import shown
+from ..checks import check_flag, check_number, check_type, shown
+from ..field import NeuralField
 from ..io import describe, read, save
-from ..io.checkpoint import TRAIN
+from ..io.checkpoint import TRAIN, prepare
 from ..jit.optimizers import set_state, values
 from ..nn.parameters import NUMPY_TYPES
 from .result import FitResult
@@ -21,6 +24,75 @@ from .step import Step
 
 _COUNTERS = ("scale_factor", "it", "skipped")
 _DTYPES = NUMPY_TYPES | {dr.VarType.UInt32: np.uint32, dr.VarType.UInt64: np.uint64, dr.VarType.Int32: np.int32}
+
+
+class File:
+    """The checkpoint of a run, if it has one: where, how often, and what to keep in it besides."""
+
+    def __init__(self, path: Any, every: float, resume: bool, metadata: Mapping | None, field: NeuralField, seed: int):
+        check_type("fit", "checkpoint", path, str | os.PathLike | None, "a string or path")
+        if not (isinstance(every, float) and every == math.inf):
+            check_number("fit", "checkpoint_every", every, 0)
+        check_flag("fit", "resume", resume)
+        if resume and path is None:
+            raise ValueError("fit: resume=True needs a checkpoint to resume from.")
+        check_type("fit", "metadata", metadata, Mapping | None, "a mapping from names to values")
+        if path is not None:
+            prepare(path, field, metadata)  # says now what would be said after hours
+        self.path = None if path is None else Path(path)
+        self.every, self.resume, self.metadata, self.seed = every, resume, metadata, seed
+        self.written = time.monotonic()
+
+    def due(self) -> bool:
+        return self.path is not None and time.monotonic() - self.written >= self.every
+
+    def write(self, step: Step, result: FitResult, best: dict[str, Any] | None) -> None:
+        """Write the field and the state of its training, with the ``best`` parameters so far, if kept."""
+        if self.path is None:
+            return
+        arrays = _flat(_trees(step) | {"best": best or {}})
+        tensors = {name: np.atleast_1d(dr.detach(array).numpy()) for name, array in arrays.items()}
+        tensors["losses"] = np.asarray(result.losses, np.float64)
+        progress = {"steps": result.steps, "metrics": result.metrics, "best": result.best, "seconds": result.seconds}
+        state = {"run": _identity(step, self.seed), "progress": progress}
+        save(self.path, step.field, tensors=tensors, metadata={**(self.metadata or {}), "training": json.dumps(state)})
+        self.written = time.monotonic()
+
+    def read(self, step: Step, result: FitResult) -> dict[str, Any] | None:
+        """Go on from the file, if so asked and it is there; returns the best parameters so far, if kept.
+
+        Raises ``ValueError`` if it was written by a run with another seed, backend, precision, optimizer or network, or
+        is damaged; nothing has been changed then.
+        """
+        if self.path is None or not (self.resume and self.path.exists()):
+            return None
+        architecture, metadata, tensors = read(self.path)
+        arrays = {name.removeprefix(TRAIN): array for name, array in tensors.items() if name.startswith(TRAIN)}
+        trees = _trees(step)
+        if any(name.startswith("best/") for name in arrays):
+            trees["best"] = values(step.optimizer)
+        try:
+            if "training" not in metadata:
+                raise ValueError("it holds a field but no state of a training run; load() it and start a new run.")
+            progress = _progress(metadata["training"], _identity(step, self.seed), arrays.get("losses"))
+            if architecture != describe(step.field):
+                raise ValueError("it holds a field of another architecture.")
+            if "best" in trees and progress["best"] is None:
+                raise ValueError("it holds best parameters, but no best metric.")
+            _check_arrays(arrays, _flat(trees))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"fit: cannot resume {str(self.path)!r}: {error}") from None
+        trees = _rebuilt(trees, arrays)
+        # from here on nothing can fail: a run is resumed as a whole or not at all
+        set_state(step.optimizer, trees["optimizer"])
+        for name in _COUNTERS:
+            if name in trees:
+                setattr(step.scaler, name, trees[name])
+        if step.ema is not None:
+            step.ema.average = trees["ema"]
+        for name, value in progress.items():
+            setattr(result, name, value)
+        return trees.get("best")
 
 
 def _flat(tree: Any, name: str = "") -> dict[str, Any]:
@@ -61,56 +133,6 @@ def _trees(step: Step) -> dict[str, Any]:
     """What is kept of a training step beside its field, by the names that files have for it."""
     counters = {} if step.scaler is None else {name: getattr(step.scaler, name) for name in _COUNTERS}
     return {"optimizer": step.optimizer.state, **counters} | ({} if step.ema is None else {"ema": step.ema.average})
-
-
-def store(
-    path: Path, step: Step, result: FitResult, seed: int, best: dict[str, Any] | None, metadata: Mapping | None = None
-) -> None:
-    """Write the field and the state of its training to ``path``."""
-    arrays = _flat(_trees(step) | {"best": best or {}})
-    tensors = {name: np.atleast_1d(dr.detach(array).numpy()) for name, array in arrays.items()}
-    tensors["losses"] = np.asarray(result.losses, np.float64)
-    progress = {"steps": result.steps, "metrics": result.metrics, "best": result.best, "seconds": result.seconds}
-    state = {"run": _identity(step, seed), "progress": progress}
-    save(path, step.field, tensors=tensors, metadata={**(metadata or {}), "training": json.dumps(state)})
-
-
-def restore(path: Path, step: Step, result: FitResult, seed: int) -> dict[str, Any] | None:
-    """Read ``path`` into optimizer, scaler, average and result; returns the best parameters so far, if kept.
-
-    Raises ``ValueError`` if it was written by a run with another seed, backend, precision, optimizer or network, or is
-    damaged; nothing has been changed then.
-    """
-    architecture, metadata, tensors = read(path)
-    if "training" not in metadata:
-        raise ValueError(
-            f"fit: cannot resume {str(path)!r}: it holds a field but no state of a training run; load() it and start a "
-            f"new run."
-        )
-    arrays = {name.removeprefix(TRAIN): array for name, array in tensors.items() if name.startswith(TRAIN)}
-    trees = _trees(step)
-    if any(name.startswith("best/") for name in arrays):
-        trees["best"] = values(step.optimizer)
-    try:
-        progress = _progress(metadata["training"], _identity(step, seed), arrays.get("losses"))
-        if architecture != describe(step.field):
-            raise ValueError("it holds a field of another architecture.")
-        if "best" in trees and progress["best"] is None:
-            raise ValueError("it holds best parameters, but no best metric.")
-        _check_arrays(arrays, _flat(trees))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"fit: cannot resume {str(path)!r}: {error}") from None
-    trees = _rebuilt(trees, arrays)
-    # from here on nothing can fail: a run is resumed as a whole or not at all
-    set_state(step.optimizer, trees["optimizer"])
-    for name in _COUNTERS:
-        if name in trees:
-            setattr(step.scaler, name, trees[name])
-    if step.ema is not None:
-        step.ema.average = trees["ema"]
-    for name, value in progress.items():
-        setattr(result, name, value)
-    return trees.get("best")
 
 
 # ---- what a file may say ------------------------------------------------

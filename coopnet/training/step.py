@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import drjit as dr
 from drjit.opt import Optimizer
 
+from ..checks import check_above, check_number, check_type, shown
 from ..field import NeuralField
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..random.key import Key
 from .captures import Captures
-from .losses import components
+from .losses import components, loss_function
 from .scaler import LossScaler
-from .weights import EMA, clip_gradient_norm, decay_masks, layer_multipliers
+from .weights import EMA, check_averaged, clip_gradient_norm, decay_masks, layer_multipliers
 
 
 class Step:
@@ -37,7 +39,7 @@ class Step:
         field: NeuralField,
         optimizer: Optimizer,
         batch: Callable,
-        loss: Callable,
+        loss: Any = "l2",
         objective: Callable | None = None,
         penalty: Callable | None = None,
         weight_decay: float = 0.0,
@@ -45,8 +47,23 @@ class Step:
         multipliers: Mapping[str, float] | None = None,
         ema: EMA | None = None,
     ):
+        function = loss_function(loss, "fit")
+        check_type(
+            "fit", "objective", objective, Callable | None, "a function (field, drawn, key) -> loss of each sample"
+        )
+        if objective is not None and not (isinstance(loss, str) and loss == "l2"):
+            raise ValueError(f"fit: both objective and loss ({shown(loss)}) are given; an objective has its own.")
+        check_number("fit", "weight_decay", weight_decay, 0)
+        if clip_norm is not None:
+            check_above("fit", "clip_norm", clip_norm)
+        check_type("fit", "penalty", penalty, Callable | None, "a function field -> scalar")
+        if penalty is not None:
+            _check_penalty(penalty, field)
+        check_type("fit", "ema", ema, EMA | None, "a coopnet.training.EMA")
+        if ema is not None:
+            check_averaged("fit: ema", field, ema.average)
         self.field, self.optimizer, self.ema = field, optimizer, ema
-        self.batch, self.loss, self.objective, self.penalty = batch, loss, objective, penalty
+        self.batch, self.loss, self.objective, self.penalty = batch, function, objective, penalty
         self.clip_norm, self.weight_decay = clip_norm, weight_decay
         self.float32 = dr.float32_array_t(dr.leaf_t(dr.array_t(type(next(iter(field.values()))))))
         self.scaler = LossScaler(self.float32) if field.precision == "half" else None
@@ -57,7 +74,7 @@ class Step:
         elif decay_rate(optimizer) > 0:
             self.weight_decay = decay_rate(optimizer)
             self.decays = {name: dr.opaque(self.float32, 1) for name in field}
-        self.frozen = dr.freeze(Step.take, state_fn=Captures(batch, loss, objective, penalty))
+        self.frozen = dr.freeze(Step.take, state_fn=Captures(batch, function, objective, penalty))
 
     def __call__(self, seed: Any, number: Any) -> Any:
         """Take step ``number``, frozen; returns its mean loss. Both are opaque."""
@@ -149,3 +166,12 @@ class Step:
     def skipped(self) -> int:
         """How many steps the scaler has skipped."""
         return 0 if self.scaler is None else int(self.scaler.skipped.numpy()[0])
+
+
+def _check_penalty(penalty: Callable, field: NeuralField) -> None:
+    with dr.suspend_grad():
+        value = penalty(field)
+    shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
+    if not shape or math.prod(dr.shape(value)) != 1:
+        found = f"{type(value).__name__}{shape}"
+        raise TypeError(f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.")

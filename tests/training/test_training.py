@@ -13,9 +13,11 @@ from drjit.opt import SGD, Adam
 
 import coopnet as cn
 from coopnet.reference import philox4x32
-from coopnet.training import arguments, losses, run
+from coopnet.training import arguments, losses, run, state
 from coopnet.training.captures import Captures, _Walk
+from coopnet.training.metric import Metric
 from coopnet.training.scaler import LossScaler
+from coopnet.training.state import File
 
 
 def make_field(backend, encoding=None, dropout=0.1, seed=0, **options):
@@ -388,15 +390,16 @@ def test_bad_arguments(ns, backend, change, error, words):
     assert words in str(info.value) and len(str(info.value)) < 400
 
 
-def test_ends_of_the_ranges(backend):
+def test_ends_of_the_ranges(backend, tmp_path):
     """What is refused above begins right here."""
     field = make_field(backend)
     for steps, seed in ((0, 0), (2**32 - 1, 2**64 - 1)):
-        arguments.check_run(field, abs, steps, seed, True)
+        arguments.check_run(field, abs, steps, seed, Adam(lr=1e-3), True)
     for change in ((abs, 1, True, 1), (abs, 1, False, None), (None, 1, True, None)):
-        arguments.check_metric(*change)
-    for change in (("x", 0, True, {}), ("x", math.inf, False, None), (None, 60.0, False, {})):
-        arguments.check_checkpoint(*change)
+        Metric(*change)
+    path = tmp_path / "run.safetensors"
+    for change in ((path, 0, True, {}), (path, math.inf, False, None), (None, 60.0, False, {})):
+        File(*change, field, 0)
 
 
 def test_objective_that_is_the_loss(ns, backend):
@@ -748,11 +751,9 @@ def test_time_between_checkpoints(ns, backend, tmp_path, monkeypatch):
         clock.now += 4.0
         return 1.0
 
-    def store(path, step, result, *rest):
-        written.append(result.steps)
-
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(run, "store", store)
+    for module in (run, state):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(state, "save", lambda path, field, tensors, metadata: written.append(len(tensors["losses"])))
     result = cn.fit(
         make_field(backend), make_batch(ns), 9, metric=metric, metric_every=1, checkpoint=tmp_path / "x.safetensors",
         checkpoint_every=10, progress=False,
