@@ -30,36 +30,31 @@ class Watch:
     """
 
     def __init__(self, step: Step, seed: int, result: FitResult):
-        self.step, self.seed = step, seed
+        self.step, self.seed, self.result = step, seed, result
         self.first = result.steps
         self.skipped = self.skipped_before = result.skipped
         self.looked = -1
         self.bad_losses = self.bad_steps = 0  # in a row, up to now
         self.found, self.bad_step = "", 0  # what was not finite, in words, and the step that it began with
-        self._keep(result.steps)
+        self._keep()
 
-    def _keep(self, steps: int) -> None:
-        self.steps, self.kept = steps, snapshot(self.step.optimizer)
+    def _keep(self) -> None:
+        self.steps, self.kept = self.result.steps, snapshot(self.step.optimizer)
         self.kept_average = {name: dr.copy(v) for name, v in self._average().items()}
 
     def _average(self) -> dict[str, Any]:
         return {} if self.step.ema is None else self.step.ema.average
 
-    def diverged(self, losses: list[float], steps: int, skipped: int, at_end: bool) -> bool:
-        """Has training diverged?
-
-        Args:
-            losses: of the steps since the last look.
-            steps, skipped: that were taken, and skipped, from step 0 on.
-            at_end: is this the last look?
-        """
+    def diverged(self, losses: list[float], at_end: bool) -> bool:
+        """Has training diverged? ``losses`` are those since the last look; is this one the last?"""
+        steps = self.result.steps
         if self.found or (self.looked == steps and not losses):
             return bool(self.found)
         self.looked = steps
         good = [math.isfinite(v) for v in losses]
         tail = good[::-1].index(True) if any(good) else len(good)
         self.bad_losses = tail if any(good) else self.bad_losses + tail
-        new, self.skipped = skipped - self.skipped, skipped
+        new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
         enough = min(LOSSES, max(2, steps - self.first)) if at_end else LOSSES
         first = steps - self.bad_losses
@@ -75,7 +70,7 @@ class Watch:
             first = steps - self.bad_steps
             self.found = f"all steps from step {first} on were skipped, because their gradients are not finite"
         else:
-            self._keep(steps)
+            self._keep()
         self.bad_step = first
         return bool(self.found)
 

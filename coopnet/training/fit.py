@@ -130,12 +130,12 @@ def fit(
     optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
     arguments.check_run(field, batch, steps, seed, optimizer, progress)
     rate = arguments.rate(optimizer.lr if lr is None else lr)
-    asked = Metric(metric, metric_every, higher_is_better, patience)
+    measure = Metric(metric, metric_every, higher_is_better, patience)
     file = File(checkpoint, checkpoint_every, resume, metadata, field, seed)
     step = Step(field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema)
     arguments.check_losses(step, Key(seed))
     optimizer.update(field)
-    run = Run(step, steps, seed, asked, file, progress)
+    run = Run(step, steps, seed, measure, file, progress)
     try:
         with interrupts_held() as interrupts, no_collection():
             while run.goes_on():

@@ -53,9 +53,7 @@ class Run:
         result.losses[first:] = [float(v.numpy()[0]) for v in self.losses]
         self.losses.clear()
         result.skipped = self.step.skipped()
-        if self.watch.diverged(
-            result.losses[first:], result.steps, result.skipped, at_end or result.steps >= self.steps
-        ):
+        if self.watch.diverged(result.losses[first:], at_end or result.steps >= self.steps):
             result.stopped = "diverged"
         return result.stopped != "diverged"
 

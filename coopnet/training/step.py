@@ -48,9 +48,7 @@ class Step:
         ema: EMA | None = None,
     ):
         function = loss_function(loss, "fit")
-        check_type(
-            "fit", "objective", objective, Callable | None, "a function (field, drawn, key) -> loss of each sample"
-        )
+        check_type("fit", "objective", objective, Callable | None, "a function (field, drawn, key) -> losses")
         if objective is not None and not (isinstance(loss, str) and loss == "l2"):
             raise ValueError(f"fit: both objective and loss ({shown(loss)}) are given; an objective has its own.")
         check_number("fit", "weight_decay", weight_decay, 0)

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import drjit as dr
 import numpy as np
 import pytest
-from drjit.opt import SGD, Adam
+from drjit.opt import SGD, Adam, GradScaler
 
 import coopnet as cn
 from coopnet.reference import philox4x32
 from coopnet.training import arguments, losses, run, state
+from coopnet.training import scaler as scaling
 from coopnet.training.captures import Captures, _Walk
 from coopnet.training.metric import Metric
 from coopnet.training.scaler import LossScaler
@@ -236,15 +237,36 @@ def test_scaler_counts(ns):
     opt = Adam(lr=0.1, params={"x": ns.Float16([1.0, 2.0])})
     scaler = LossScaler(ns.Float32)
     for overflow in (False, True, True, False):
-        loss = ns.Float32(opt["x"]) * (float("inf") if overflow else 0.25)
         before = opt["x"].numpy()
-        dr.backward(scaler.scale(loss))
+        dr.backward(scaler.scale(ns.Float32(opt["x"]) * (float("inf") if overflow else 0.25)))
         opt.step(**scaler.unscale([value.grad for value in opt.values()]))
         assert np.array_equal(opt["x"].numpy(), before) == scaler.skips().numpy()[0] == overflow
     assert scaler.skipped.numpy()[0] == 2 and scaler.it.numpy()[0] == 1
     assert scaler.scale_factor.numpy()[0] == 65536 / 4
     fresh = LossScaler(ns.Float32, 1024.0)
     assert [v.numpy().tolist() for v in (fresh.scale_factor, fresh.it, fresh.skipped)] == [[1024.0], [0], [0]]
+
+
+def test_scaler_is_that_of_drjit(ns, monkeypatch):
+    """Scales, counts and parameters, also where the scale grows; and the defaults."""
+    theirs = GradScaler()
+    assert (theirs.growth_factor, theirs.backoff_factor, theirs.growth_interval) == (
+        scaling.GROWTH, scaling.BACKOFF, scaling.INTERVAL
+    )  # fmt: skip
+    assert theirs.scale_factor == LossScaler(ns.Float32).scale_factor.numpy()[0]
+    monkeypatch.setattr(scaling, "INTERVAL", 2)
+    ours, theirs = LossScaler(ns.Float32, 64.0), GradScaler(64.0, growth_interval=2)
+    theirs.scale_factor = ns.Float32(64.0)
+    optimizers = [Adam(lr=0.1, params={"x": ns.Float16([1.0, 2.0]), "y": ns.Float(3.0)}) for _ in range(2)]
+    for factor in (1.0, 2.0, 3.0, math.inf, 4.0, math.nan, 1.0, 2.0, 3.0, 4.0):
+        for opt, scaler in zip(optimizers, (ours, theirs), strict=True):
+            dr.backward(scaler.scale((ns.Float32(opt["x"]) + opt["y"]) * factor))
+        optimizers[0].step(**ours.unscale([value.grad for value in optimizers[0].values()]))
+        theirs.step(optimizers[1])
+        assert ours.scale_factor.numpy()[0] == theirs.scale_factor.numpy()[0] and ours.it.numpy()[0] == theirs.it[0]
+        for name in "xy":
+            assert np.array_equal(*(opt[name].numpy() for opt in optimizers))
+    assert ours.skipped.numpy()[0] == 2 and ours.scale_factor.numpy()[0] > 16
 
 
 def test_optimizer_and_rate(ns, backend):
