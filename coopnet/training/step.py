@@ -12,6 +12,7 @@ from drjit.opt import Optimizer
 from ..checks import check_above, check_number, check_type, shown
 from ..field import NeuralField
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
+from ..nn.parameters import like
 from ..random.key import Key
 from .captures import Captures
 from .losses import components, loss_function
@@ -152,7 +153,7 @@ class Step:
         decayed = dr.fma(old, -type(flat)(amount), flat)
         if self.scaler is not None:
             decayed = dr.select(self.scaler.skips(), flat, decayed)
-        set_values(self.optimizer, {name: type(value)(decayed, dr.shape(value)) if dr.is_tensor_v(value) else decayed})
+        set_values(self.optimizer, {name: like(value, decayed)})
 
     # ---- around a step ------------------------------------------------------
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.random import key as key_module
+from coopnet.jit import scopes
 
 N, P = 40, 0.3
 
@@ -322,8 +322,8 @@ def test_no_lane_numbers_inside_calls(ns, symbolic, kind):
 
 def test_calls_that_cannot_be_told_from_loops(ns, monkeypatch):
     """Where Dr.Jit's library lacks the function that tells, guessing would give callees each other's masks."""
-    monkeypatch.setattr(key_module, "_SYMBOL", "_no_such_symbol")
-    key_module._var_self.cache_clear()
+    monkeypatch.setattr(scopes, "_SYMBOL", "_no_such_symbol")
+    scopes._var_self.cache_clear()
     lane = dr.arange(ns.UInt32, N)
     try:
         np.testing.assert_array_equal(drop(ones(ns), cn.Key(5)).numpy(), expected(5))
@@ -333,7 +333,7 @@ def test_calls_that_cannot_be_told_from_loops(ns, monkeypatch):
             dr.switch(lane % 2, [lambda x: drop(x, cn.Key(5))] * 2, ones(ns))
         assert any("does not tell a virtual call from a loop" in str(e) for e in causes(caught.value))
     finally:
-        key_module._var_self.cache_clear()
+        scopes._var_self.cache_clear()
 
 
 def test_freeze(ns):
