@@ -1,10 +1,20 @@
-"""Arrays inside modules that ``drjit.nn.pack`` must leave alone."""
+"""Arrays that some of Dr.Jit see and others don't.
+
+Objects without ``DRJIT_STRUCT`` are traversed by their methods ``_traverse_1_cb_ro`` and ``_traverse_1_cb_rw``, as
+Mitsuba's are: by ``dr.freeze`` and ``dr.eval``, but not by ``drjit.nn.pack``. Relies on these names and on
+``detail.traverse_py_cb_ro`` and ``_rw``, which call back for all arrays in the ``__dict__``. Checked with Dr.Jit 1.5.0.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import drjit as dr
+
+
+def traversable(value: Any) -> bool:
+    """Does Dr.Jit find the arrays in ``value`` by itself? Textures and Mitsuba's objects can be traversed, too."""
+    return isinstance(value, dr.ArrayBase) or hasattr(value, "DRJIT_STRUCT") or hasattr(value, "_traverse_1_cb_ro")
 
 
 class Unpacked:

@@ -12,6 +12,7 @@ import numpy as np
 from ..backend import require
 from ..checks import entries, shown
 from ..jit.unpacked import Constant, Unpacked
+from ..jit.views import packed
 from ..limits import MAX_ENTRIES, check_entries, check_layers
 from ..random.dropout import Dropout
 from ..random.key import Key
@@ -280,8 +281,8 @@ def _collect(owner: Any, prefix: str, slots: dict, above: tuple = ()) -> None:
     def name(part: str) -> str:
         return f"{prefix}.{part}" if prefix else part
 
-    if getattr(owner, "_packed_buffer", None) is not None:
-        slots[name("weights")] = (owner, "_packed_buffer", True)
+    if (attribute := packed(owner)) is not None:
+        slots[name("weights")] = (owner, attribute, True)
     for field in getattr(type(owner), "DRJIT_STRUCT", None) or ():
         value = getattr(owner, field, None)
         if isinstance(value, Unpacked):
