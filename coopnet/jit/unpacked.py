@@ -1,7 +1,7 @@
 """Arrays that some of Dr.Jit see and others don't.
 
 Objects without ``DRJIT_STRUCT`` are traversed by their methods ``_traverse_1_cb_ro`` and ``_traverse_1_cb_rw``, as
-Mitsuba's are: by ``dr.freeze`` and ``dr.eval``, but not by ``drjit.nn.pack``. Relies on these names and on
+Mitsuba's are: by ``dr.freeze``, but neither by ``drjit.nn.pack`` nor by ``dr.eval``. Relies on these names and on
 ``detail.traverse_py_cb_ro`` and ``_rw``, which call back for all arrays in the ``__dict__``. Checked with Dr.Jit 1.5.0.
 """
 
@@ -18,7 +18,7 @@ def traversable(value: Any) -> bool:
 
 
 class Unpacked:
-    """Holds an object whose arrays Dr.Jit's traversal sees (``dr.freeze``, ``dr.eval``) and ``drjit.nn.pack`` doesn't.
+    """Holds an object whose arrays ``dr.freeze`` sees and ``drjit.nn.pack`` doesn't.
 
     ``pack`` turns every array it meets into a view of the packed buffer, which arrays that are no matrices of the
     weights' type don't survive.

@@ -1,4 +1,4 @@
-"""Views of packed matrices, copied and changed, which ``drjit.nn.MatrixView`` has no way to; and what they view.
+"""Views of packed matrices: what ``drjit.nn.MatrixView`` does not tell about its entries, and has no way to change.
 
 Relies on the fields of a view being those of its ``DRJIT_STRUCT``, which can be set, and on ``drjit.nn.pack`` keeping
 the buffer of all matrices as the module's ``_packed_buffer``. Checked with Dr.Jit 1.5.0.
@@ -8,7 +8,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import drjit as dr
 import drjit.nn as drnn
+
+from .layout import Layout
+
+
+def places(view: Any, row: Any, column: Any = 0, layout: Layout | None = None, active: Any = True) -> Any:
+    """Where entries ``(row, column)`` of a packed matrix, or entries ``row`` of a vector, stand in ``view.buffer``.
+
+    Traced code, also within ``dr.freeze``.
+
+    Args:
+        view: a ``drjit.nn.MatrixView``.
+        row, column: ``UInt32``; ``column`` may be an int.
+        layout: that of the matrix, if it is at hand; looked up if ``None`` and needed.
+        active: which entries to look up; the positions of others are arbitrary.
+
+    Raises ``RuntimeError`` for a layout of the hardware's that cannot be told.
+    """
+    uint32 = type(row)
+    if view.transpose:
+        row, column = column, row
+    if view.layout != "row_major" and dr.backend_v(view.buffer) == dr.JitBackend.CUDA and layout is None:
+        layout = Layout.find(dr.tensor_t(type(view.buffer)), tuple(view.shape), False)
+        if layout is None:
+            raise RuntimeError(
+                f"places: the packed layout of a {view.shape[0]} x {view.shape[1]} matrix is not known; use layers of "
+                f"at most 2047 features."
+            )
+    if layout is None:
+        return view.offset + row * view.stride + column
+    return view.offset + dr.gather(uint32, layout.places, row * view.shape[1] + column, active)
 
 
 def changed(view: Any, **fields: Any) -> Any:
