@@ -4,6 +4,7 @@
 #   make test       the tests, on every backend that this machine has
 #   make test-slow  the tests that run whole programs: benchmarks, examples, pytest itself
 #   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one
+#   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
 #   make lint       ruff and mypy
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, the README's table
@@ -12,6 +13,7 @@
 #   make setup      only install
 #
 # PYTHON names the interpreter that the virtual environment is made with (and that gpu-test and gpu-bench run).
+# DRJIT is a version of Dr.Jit to check, in an environment of its own: make drjit-check DRJIT=1.6.0
 # BUDGET is the number of seconds after which a benchmark measures no more.
 # MUTANTS are options of scripts/mutants.py, such as "--sample 20 --files coopnet/nn/*".
 
@@ -20,7 +22,7 @@ BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system demo test test-slow test-cpus lint gpu-test bench gpu-bench mutants clean
+.PHONY: setup system demo test test-slow test-cpus drjit-check lint gpu-test bench gpu-bench mutants clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -52,6 +54,19 @@ test-cpus: setup
 	@for cpu in $(CPUS); do \
 	    COOPNET_TARGET=$$cpu $(BIN)/python -m pytest -q -n 2 --dist loadfile $(CPU_TESTS) || exit 1; \
 	done
+
+# What a new version of Dr.Jit may break first. The report's header says which version is installed, and which one the
+# assumptions were last checked with (coopnet/jit/__init__.py).
+DRJIT_TESTS := tests/jit $(patsubst %,tests/engine/test_%.py,control_flow cuda_on_cpu freezing scopes)
+DRJIT_ENV := $(if $(DRJIT),out/drjit-$(DRJIT),.venv)
+
+out/drjit-%/.installed: | system
+	@test -x $(@D)/bin/pip || "$(PYTHON)" -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet drjit==$* numpy pytest pytest-timeout pytest-xdist hypothesis
+	@touch $@
+
+drjit-check: system $(DRJIT_ENV)/.installed
+	PYTHONPATH=. $(DRJIT_ENV)/bin/python -m pytest -n 2 --dist loadfile $(DRJIT_TESTS)
 
 lint: setup
 	$(BIN)/ruff check .

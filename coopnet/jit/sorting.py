@@ -1,7 +1,8 @@
 """Sorting by small numbers.
 
-Relies on ``detail.block_mkperm(digits, n, buckets)``, a stable counting sort that Dr.Jit has for virtual calls and that
-``dr.freeze`` records on the CPU (on CUDA a replay ends the process). Checked with Dr.Jit 1.5.0.
+Relies on ``detail.block_mkperm(digits, n, buckets)``, a counting sort that Dr.Jit has for virtual calls: that it is
+stable, on CUDA for the 256 buckets that shared memory holds, and that ``dr.freeze`` records it on the CPU (on CUDA, a
+replay ends the process). Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations

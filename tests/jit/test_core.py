@@ -17,8 +17,8 @@ def test_what_it_found(backend, monkeypatch):
     if backend == "llvm":
         assert all(isinstance(v, int) for v in core.llvm_version()) and core.llvm_version() > (17,)
     else:
-        (major, minor), compute = core.gpu()
-        assert (major, minor) >= (12, 8) and 75 <= compute < 1000
+        version, compute = core.gpu()
+        assert version >= (12, 8) and 75 <= compute < 1000
     pretend(monkeypatch)
     assert core.llvm_version() == (19, 1, 7) and core.gpu() == ((12, 8), 75)
     pretend(monkeypatch, active=False)

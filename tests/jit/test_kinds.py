@@ -47,6 +47,8 @@ def test_traits(ns):
 @pytest.mark.parametrize("evened", [True, False])
 def test_a_component_of_one_lane(ns, backend, evened):
     """Its gradient is the sum over lanes; if Dr.Jit takes it by itself, there is nothing to even out."""
+    if backend == "cuda" and not evened:
+        pytest.skip("the same code of Dr.Jit as on LLVM")
     leaf = ns.Float16 if backend == "cuda" else ns.Float
     one, wide = leaf(2), dr.arange(leaf, 4)
     dr.enable_grad(one)
