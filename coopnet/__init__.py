@@ -50,11 +50,10 @@ from .nn import (  # noqa: E402
     TriangleWave,
     Triangular,
 )
-from .random.dropout import Dropout, dropout, dropout_mask  # noqa: E402
+from .nn.dropout import Dropout, DropPath, GaussianDropout, dropout, dropout_mask  # noqa: E402
 from .random.key import Key  # noqa: E402
 from .random.philox import philox4x32  # noqa: E402
 from .random.seeded import seeded_dropout  # noqa: E402
-from .random.variants import DropPath, GaussianDropout  # noqa: E402
 from .training import FitResult, fit, uniform  # noqa: E402
 from .uncertainty import mc_dropout  # noqa: E402
 

@@ -14,13 +14,12 @@ import numpy as np
 from . import reference
 from .engine import Fork
 from .nn import Composite, Embedding, Encoding, Fourier, Grid, Identity, Module, Permutohedral, SparseProjection
-from .nn.containers import Branches
+from .nn.containers import Branches, Parallel
+from .nn.dropout import Dropout, GaussianDropout
 from .nn.lattice import Lattice
 from .nn.linear import to_numpy
-from .nn.sequential import Parallel, apply, flatten
-from .random.dropout import Dropout
+from .nn.sequential import apply, flatten
 from .random.key import Key
-from .random.variants import GaussianDropout
 
 # Layers of drjit.nn whose twins have other names.
 _ALIASES = {"SinEncode": "Sinusoidal", "TriEncode": "Triangular", "Cast": "Identity"}
@@ -119,7 +118,7 @@ class _Run:
             if isinstance(layer, Parallel):
                 self.fork(f"{name}.{i}", layer)
             else:
-                self.layer(f"{name}.{i}", layer, lambda x, layer=layer: apply([layer], drnn.CoopVec(x), self.key))
+                self.layer(f"{name}.{i}", layer, lambda x, layer=layer: apply([layer], [drnn.CoopVec(x)], self.key)[0])
 
     def fork(self, name: str, layer: Parallel) -> None:
         """Evaluate the bodies of a container, and merge them."""
@@ -201,7 +200,7 @@ def _dropout(layer: Dropout, x: np.ndarray, key: Key | None, samples: int) -> np
         p = min(max(float(dr.detach(p)[0]), 0.0), most)
     if key is None or p == 0:
         return x
-    index, step, seed = key.words_numpy(samples)
+    index, step, seed = key.words(np.uint32, samples)
     number = int(seed[0][0]) + (int(seed[1][0]) << 32)
     twin = reference.OPS[type(layer).__name__]
     bits = () if isinstance(layer, GaussianDropout) else (layer.bits,)

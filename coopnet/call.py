@@ -9,9 +9,9 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .engine import Gate, only
 from .jit import kinds
 from .jit.half import widened
+from .jit.lanes import Gate, only
 from .jit.scopes import symbolic
 from .nn.encodings import nested
 from .random.key import Key

@@ -346,17 +346,17 @@ def _noted_size(noted: dict[str, Any], width: int, height: int) -> tuple[int, in
 
 
 def _check_dropout(p: float) -> None:
-    from .random.dropout import threshold
+    from .random.law import MaskLaw
 
     try:
-        threshold(p, where="--dropout")
+        MaskLaw(p, where="--dropout")
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
 def _has_dropout(field: Any) -> bool:
+    from .nn.dropout import Dropout
     from .nn.module import children
-    from .random.dropout import Dropout
 
     return any(isinstance(layer, Dropout) and layer.active() for layer in children(field))
 

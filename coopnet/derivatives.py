@@ -18,7 +18,7 @@ from .jit import kinds
 from .jit.half import widened
 from .nn import Encoding, Identity
 from .nn.encodings import nested
-from .nn.sequential import apply_jvp
+from .nn.sequential import apply
 from .random.key import Key
 
 
@@ -36,12 +36,12 @@ def pushforward(
     elif isinstance(encoding, (Encoding, Identity)):
         features, moved = encoding.jvp(parts, tangents, key)
     else:
-        features, moved = apply_jvp([encoding], drnn.CoopVec(parts), [drnn.CoopVec(t) for t in tangents], key)
+        features, *moved = apply([encoding], [drnn.CoopVec(t) for t in (parts, *tangents)], key)
     moved = [[single(v) for v in t] for t in moved]
     factors = [_exponent(t) if dr.is_half_v(work) else None for t in moved]
     scaled = [t if f is None else [v * f[0] for v in t] for t, f in zip(moved, factors, strict=True)]
     x = drnn.CoopVec([work(v) for v in features])
-    y, dys = apply_jvp([network], x, [drnn.CoopVec([work(v) for v in t]) for t in scaled], key)
+    y, *dys = apply([network], [x, *(drnn.CoopVec([work(v) for v in t]) for t in scaled)], key)
     result = []
     for dy, f in zip(dys, factors, strict=True):
         parts = widened(list(dy), single)

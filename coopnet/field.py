@@ -21,7 +21,7 @@ from .jit.scopes import recording
 from .limits import MAX_ENTRIES, check_features
 from .nn import Encoding, Identity, Module
 from .nn.module import allocated, check_network, children
-from .nn.sequential import apply, stages_of, stated_width
+from .nn.sequential import apply, segments, stated_width
 from .random.key import Key
 
 PRECISIONS = ("half", "single")
@@ -148,7 +148,7 @@ class NeuralField(Module):
         call = self._enter(p, key, active, "NeuralField")
         (parts,) = call.enter(p)
         features = self._encode(parts, call.key)
-        y = apply([self.network], drnn.CoopVec([self._work(call.leaf)(v) for v in features]), call.key)
+        (y,) = apply([self.network], [drnn.CoopVec([self._work(call.leaf)(v) for v in features])], call.key)
         return call.leave(self._result(call.leaf), y)[0]
 
     def value_and_grad(self, p: Any, key: Key | None = None, active: Any = True) -> tuple[Any, Any]:
@@ -267,10 +267,10 @@ class NeuralField(Module):
         if isinstance(batch, bool) or not isinstance(batch, int) or not 0 < batch <= MAX_ENTRIES:
             raise ValueError(f"NeuralField.explain: batch is {shown(batch)}; a positive int is needed.")
         check_flag("NeuralField.explain", "frozen", frozen)
-        stages = stages_of([self.network])
+        ops = [op for segment in segments([self.network]) for op in segment.ops or []]
         backend = dr.backend_v(next(iter(self.values()))).name.lower()
         itemsize = 2 if self.precision == "half" and backend == "cuda" else 4
-        return explain(stages, backend, batch, frozen, itemsize)
+        return explain(ops, backend, batch, frozen, itemsize)
 
     def audit(self, p: Any, key: Key | None = None) -> Audit:
         """Compare every layer in working precision with the float64 reference, on the batch ``p``.
@@ -300,7 +300,7 @@ class NeuralField(Module):
             return parts
         if isinstance(self.encoding, (Encoding, Identity)):
             return self.encoding(parts, key)
-        return list(apply([self.encoding], drnn.CoopVec(parts), key))
+        return list(apply([self.encoding], [drnn.CoopVec(parts)], key)[0])
 
     @recursive_repr()
     def __repr__(self) -> str:

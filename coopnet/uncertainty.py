@@ -12,8 +12,8 @@ from .checks import shown
 from .engine.modes import is_deterministic
 from .field import NeuralField
 from .jit import kinds
+from .nn.dropout import Dropout
 from .nn.module import children
-from .random.dropout import Dropout
 from .random.key import Key
 
 _WHERE = "mc_dropout"

@@ -13,7 +13,6 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.random.dropout import Dropout
 
 ROOT = Path(cn.__file__).parent.parent
 
@@ -73,7 +72,7 @@ def test_layers_are_drjit_modules():
             assert inspect.signature(value.__call__).parameters["key"].default is None
             if name not in ("Module", "Encoding"):
                 assert repr(value()), name  # default-constructible: drjit.nn.pack rebuilds layers
-    assert issubclass(Dropout, drnn.Module)
+    assert issubclass(cn.Dropout, drnn.Module)
 
 
 BLOCK = """

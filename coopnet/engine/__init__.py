@@ -1,12 +1,10 @@
 """How a network is evaluated and differentiated on a backend."""
 
-from ..jit.lanes import Gate, only
-from ..jit.layout import Layout
 from .activations import FUNCTIONS
-from .evaluate import evaluate, evaluate_jet
 from .explain import Explanation, explain
 from .modes import deterministic, gradient_path
-from .ops import Activation, Affine, Fork, Mask, Noise
+from .network import evaluate
+from .ops import Activation, Affine, Fork, Mask, fused
 
 __all__ = [
     "FUNCTIONS",
@@ -14,14 +12,10 @@ __all__ = [
     "Affine",
     "Explanation",
     "Fork",
-    "Gate",
-    "Layout",
     "Mask",
-    "Noise",
     "deterministic",
     "evaluate",
-    "evaluate_jet",
     "explain",
+    "fused",
     "gradient_path",
-    "only",
 ]

@@ -1,7 +1,7 @@
-"""Activation functions on every kind of input, with their adjoints on cooperative vectors.
+"""Activation functions on every kind of input, with their derivatives on cooperative vectors.
 
 Cooperative vectors know a handful of operations (+, -, *, fma, min, max, exp2, log2, tanh, step), so each function
-is written twice: from those for a :class:`drjit.nn.CoopVec`, and from Dr.Jit's full library for arrays. Adjoints
+is written twice: from those for a :class:`drjit.nn.CoopVec`, and from Dr.Jit's full library for arrays. Derivatives
 take the output where that is exact, so that the pre-activation need not stay in registers.
 """
 
@@ -21,20 +21,20 @@ LN2 = math.log(2.0)
 
 @dataclass(frozen=True)
 class Function:
-    """One activation: value on arrays, value on a ``CoopVec``, and adjoint ``vjp(dy, x, y, *params)``.
+    """One activation: value on arrays, value on a ``CoopVec``, and ``slope(w, x, y, *params)``, ``w`` times f'(x).
 
-    ``masked_vjp(dy, y, scale, *params)`` is the adjoint of the activation followed by dropout, where the dropped-out
+    ``dropped_slope(w, y, scale, *params)`` is the same of the activation followed by dropout, where the dropped-out
     output ``y`` alone determines it: a dropped element is 0, and so must its derivative be.
 
-    For second derivatives there is ``second(w, x, y, *params)``, ``w`` times f''; without it, Dr.Jit differentiates
-    ``vjp``. A function that is ``flat`` has none: it is linear in pieces.
+    ``curvature(w, x, y, *params)`` is ``w`` times f''(x); without it, Dr.Jit differentiates ``slope``. A function that
+    is ``flat`` has none: it is linear in pieces.
     """
 
     array: Callable[..., Any]
     coopvec: Callable[..., Any]
-    vjp: Callable[..., Any]
-    masked_vjp: Callable[..., Any] | None = None
-    second: Callable[..., Any] | None = None
+    slope: Callable[..., Any]
+    dropped_slope: Callable[..., Any] | None = None
+    curvature: Callable[..., Any] | None = None
     flat: bool = False
 
 
@@ -123,13 +123,13 @@ def _gelu(x: Any) -> Any:
     return x * dr.fma(_gelu_step(x)[0], 0.5, 0.5)
 
 
-def _gelu_vjp(dy: Any, x: Any, y: Any) -> Any:
+def _gelu_slope(dy: Any, x: Any, y: Any) -> Any:
     t, slope = _gelu_step(x)
     inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)  # infinity times the 0 behind it would be NaN
     return dy * (dr.fma(t, 0.5, 0.5) + (1 - t * t) * slope * inside * 0.5)
 
 
-def _squareplus_second(w: Any, x: Any, y: Any, beta: float) -> Any:
+def _squareplus_curvature(w: Any, x: Any, y: Any, beta: float) -> Any:
     # 2 beta / (X^2 + 4)^(3/2)
     def one(x: Any) -> Any:
         root = dr.rsqrt(dr.fma(x * beta, x * beta, 4))
@@ -138,7 +138,7 @@ def _squareplus_second(w: Any, x: Any, y: Any, beta: float) -> Any:
     return w * _each(_single(one), x)
 
 
-def _gelu_second(w: Any, x: Any, y: Any) -> Any:
+def _gelu_curvature(w: Any, x: Any, y: Any) -> Any:
     # with t = tanh u(x): (1 - t^2) (u' + x (u'' / 2 - t u'^2))
     t, slope = _gelu_step(x)
     inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)
@@ -149,21 +149,21 @@ def _sine(x: Any, omega: float) -> Any:
     return drnn.CoopVec([dr.sin(v * omega) for v in x])
 
 
-def _sine_vjp(dy: Any, x: Any, y: Any, omega: float) -> Any:
+def _sine_slope(dy: Any, x: Any, y: Any, omega: float) -> Any:
     return dy * drnn.CoopVec([dr.cos(v * omega) * omega for v in x])
 
 
-def _silu_vjp(dy: Any, x: Any, y: Any) -> Any:
+def _silu_slope(dy: Any, x: Any, y: Any) -> Any:
     s = _sigmoid(x)
     return dy * (s + y * (1 - s))
 
 
-def _silu_second(w: Any, x: Any, y: Any) -> Any:
+def _silu_curvature(w: Any, x: Any, y: Any) -> Any:
     s = _sigmoid(x)
     return w * (s * (1 - s) * (x * (1 - s * 2) + 2))
 
 
-def _softplus_second(w: Any, x: Any, y: Any, beta: float) -> Any:
+def _softplus_curvature(w: Any, x: Any, y: Any, beta: float) -> Any:
     s = _sigmoid(x * beta)
     return w * (s * (1 - s) * beta)
 
@@ -190,7 +190,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda x: dr.tanh(x),
         lambda x: dr.tanh(x),
         lambda dy, x, y: dy * (1 - y * y),
-        second=lambda w, x, y: w * (y * (y * y - 1) * 2),
+        curvature=lambda w, x, y: w * (y * (y * y - 1) * 2),
     ),
     "sigmoid": Function(
         lambda x: dr.rcp(1 + dr.exp(-x)),
@@ -203,24 +203,24 @@ FUNCTIONS: dict[str, Function] = {
         _softplus_array,
         _softplus,
         lambda dy, x, y, beta: dy * _sigmoid(x * beta),
-        second=_softplus_second,
+        curvature=_softplus_curvature,
     ),
     "squareplus": Function(
         _squareplus_array,
         lambda x, beta: _each(lambda v: _squareplus_array(v, beta), x),
         lambda dy, x, y, beta: dy * _squareplus_slope(y, beta),
         lambda dy, y, scale, beta: dy * (_squareplus_slope(y, beta / scale) * scale),
-        _squareplus_second,
+        _squareplus_curvature,
     ),
-    "gelu": Function(_gelu, _gelu, _gelu_vjp, second=_gelu_second),
+    "gelu": Function(_gelu, _gelu, _gelu_slope, curvature=_gelu_curvature),
     "silu": Function(
         lambda x: x * dr.rcp(1 + dr.exp(-x)),
         lambda x: x * _sigmoid(x),
-        _silu_vjp,
-        second=_silu_second,
+        _silu_slope,
+        curvature=_silu_curvature,
     ),
     "sine": Function(
-        lambda x, omega: dr.sin(x * omega), _sine, _sine_vjp, second=lambda w, x, y, omega: w * y * -(omega**2)
+        lambda x, omega: dr.sin(x * omega), _sine, _sine_slope, curvature=lambda w, x, y, omega: w * y * -(omega**2)
     ),
     "exp": Function(
         lambda x: dr.exp(x),

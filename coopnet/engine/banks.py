@@ -6,8 +6,8 @@ samples add to buffers of their own, all alike in shape, which are summed in sin
 long, and fewer threads meet at an address.
 
 The buffers are reached through ``dr.switch``. Its callables trace to the same code and differ only in the captured
-buffer, so Dr.Jit compiles one. A callable runs the network forward again and the chain of deltas back; all of them read
-the same weights.
+buffer, so Dr.Jit compiles one. A callable runs the network forward again and the cotangents back; all of them read the
+same weights.
 
 In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.engine.deferred`.
 """
@@ -30,8 +30,8 @@ from ..jit.registers import with_room
 from ..jit.scopes import frozen, symbolic
 from ..random.key import Key
 from .modes import forced_path, warn_stall
-from .operation import NetworkOp, Plan
-from .ops import Affine, Stage, affine, kept, matrices, rebase
+from .ops import Affine, Op, Weights, affine, kept, matrices, rebase
+from .plan import NetworkOp, Plan
 
 #: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
 SAMPLES = 1024
@@ -65,7 +65,7 @@ class BankOp(NetworkOp):
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
         count = banks_for(samples * self.plan.vectors)
-        sets = [_Banks(b, self.stages, count) for b in self.buffers]
+        sets = [_Banks(b, self.ops, count) for b in self.buffers]
         if count > 1:
             # Computed in a kernel of their own: in one with the call, whatever led to them takes registers from it.
             dr.eval(xs, dys)
@@ -93,25 +93,23 @@ class BankOp(NetworkOp):
         return dr.switch(dr.arange(uint32, samples) // block, bodies, self.xs, dys, key_args)
 
     def _body(self, sets: list[_Banks], k: int) -> Any:
-        own = rebase(self.stages, self.buffers, [s.banks[k] for s in sets])
-        sides = {id(stage): view for s in sets for stage, view in s.sides(self.stages, k)}
-        target: dict[int, Any] = {id(stage): mine for stage, mine in zip(affine(self.stages), affine(own), strict=True)}
+        own = rebase(self.ops, self.buffers, [s.banks[k] for s in sets])
+        sides = {id(op): view for s in sets for op, view in s.sides(self.ops, k)}
+        target = {id(op): mine for op, mine in zip(affine(self.ops), affine(own), strict=True)}
 
-        def visit(stage: Affine, delta: Any, x: Any, biased: bool = True) -> None:
-            mine = target[id(stage)]
-            side = sides.get(id(stage)) if biased else None
-            _accumulate(mine if side is None else Affine(mine.weights), delta, x, biased)
+        def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
+            side = sides.get(id(op)) if biased else None
+            _accumulate(target[id(op)], dy, x, biased and side is None)
             if side is not None:
                 one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
-                _accumulate(Affine(side), delta, one)
+                _accumulate(Affine(Weights(side)), dy, one, False)
 
         def body(xs: list, dys: list, key_args: list) -> list:
             key = Key(key_args[2], key_args[0], key_args[1]) if key_args else None
             # evaluated at 0, a lane without gradient has nothing that would spoil the product with it
             xs = only(live(dys), xs)
-            xs = with_room(xs, matrices(self.stages), kept(self.stages, self.plan.vectors))
-            values = self.plan.trail(self.stages, xs, key)
-            dx = self.plan.backward(self.stages, values, dys, key, visit)
+            xs = with_room(xs, matrices(self.ops), kept(self.ops, self.plan.vectors))
+            dx = self.plan.pullback(self.plan.evaluate(self.ops, xs, key), dys, key, visit)
             return dx if self.plan.wants_x else [dys[0]]
 
         return body
@@ -132,22 +130,22 @@ class ScopeBankOp(BankOp):
     def backward(self) -> None:
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
-        # weights that want no gradient have no such twin, and their banks are nobody's
+        # weights that want no gradient have no such twin, so that nobody reads their banks
         deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
         if all(d.waits() for d in deferred if d is not None):
             count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
-            biases = tuple(s.bias.offset for s in affine(self.stages) if s.bias is not None)
+            biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
             sets = []
             for d, buffer in zip(deferred, self.buffers, strict=True):
-                make = functools.partial(_Banks, buffer, self.stages, count)
+                make = functools.partial(_Banks, buffer, self.ops, count)
                 sets.append(make() if d is None else d.once((count, biases), make))
             dxs = self._fill(sets, count, samples, dys)
         else:
             # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do
             if dr.backend_v(type(dys[0])) == dr.JitBackend.CUDA:
                 warn_stall(samples)
-            values = self.plan.trail(self.plan.stages, only(live(dys), xs), self.key)
-            dxs = self.plan.backward(self.plan.stages, values, dys, self.key, _accumulate)
+            trail = self.plan.evaluate(self.plan.ops, only(live(dys), xs), self.key)
+            dxs = self.plan.pullback(trail, dys, self.key, _accumulate)
         if self.plan.wants_x:
             self.set_grad_in("xs", dxs)
 
@@ -159,18 +157,18 @@ class _Banks:
     :class:`Layout`): ``biased`` maps the place of a bias in the buffer to a layer that has it and to its place there.
     """
 
-    def __init__(self, buffer: Any, stages: Sequence[Stage], count: int):
+    def __init__(self, buffer: Any, ops: Sequence[Op], count: int):
         self.leaf = leaf = type(buffer)
         self.width = width = dr.width(buffer)
         self.biased: dict[int, tuple[Affine, int]] = {}
-        for stage in affine(stages):
-            if stage.bias is None or stage.bias.buffer is not buffer:
+        for op in affine(ops):
+            if op.bias is None or op.bias.buffer is not buffer:
                 continue
-            known = stage.layout is not None and stage.layout.bias is not None
-            if known and stage.bias.offset not in self.biased:
+            known = op.layout is not None and op.layout.bias is not None
+            if known and op.bias.offset not in self.biased:
                 width = -(-width // 64) * 64
-                self.biased[stage.bias.offset] = (stage, width)
-                width += stage.layout.bias.size
+                self.biased[op.bias.offset] = (op, width)
+                width += op.layout.bias.size
         # Nobody reads the banks' values, only their gradients, so that all can share one array.
         value = dr.opaque(leaf, 0, (width,)) if self.biased else dr.detach(buffer)
         self.banks = [leaf(value) for _ in range(count)]
@@ -187,14 +185,14 @@ class _Banks:
             dr.set_grad(bank, zeros[k])
             zeros[k] = None  # the bank must hold the only reference, or adding to it would copy
 
-    def sides(self, stages: Sequence[Stage], k: int) -> Iterator[tuple[Affine, Any]]:
+    def sides(self, ops: Sequence[Op], k: int) -> Iterator[tuple[Affine, Any]]:
         """Layers with a bias, and the views of bank ``k`` that accumulate its gradient."""
-        for stage in affine(stages):
-            if stage.bias is not None and stage.bias.offset in self.biased:
-                owner, offset = self.biased[stage.bias.offset]
+        for op in affine(ops):
+            if op.bias is not None and op.bias.offset in self.biased:
+                owner, offset = self.biased[op.bias.offset]
                 # compared by variable: a scope traced again brings other objects
-                if owner.bias.buffer.index == stage.bias.buffer.index:
-                    yield stage, views.changed(owner.layout.bias, buffer=self.banks[k], offset=offset)
+                if owner.bias.buffer.index == op.bias.buffer.index:
+                    yield op, views.changed(owner.layout.bias, buffer=self.banks[k], offset=offset)
 
     def sum(self) -> Any:
         """Sum of the banks' gradients, taken in single precision, in the layout of the packed buffer."""
@@ -206,10 +204,10 @@ class _Banks:
             uint32 = dr.uint32_array_t(self.leaf)
             dr.eval(total)
             result = dr.gather(single, total, dr.arange(uint32, self.width))
-            for stage, offset in self.biased.values():
-                row = dr.arange(uint32, stage.weights.shape[0])
-                value = dr.gather(single, total, offset + dr.gather(uint32, stage.layout.bias_places, row))
-                target = stage.bias.offset + row * stage.bias.stride
+            for op, offset in self.biased.values():
+                row = dr.arange(uint32, op.weights.shape[0])
+                value = dr.gather(single, total, offset + dr.gather(uint32, op.layout.bias_places, row))
+                target = op.bias.offset + row * op.bias.stride
                 dr.scatter(result, value, target, mode=dr.ReduceMode.Permute)
             total = result
         total = self.leaf(total)
@@ -217,14 +215,13 @@ class _Banks:
         return total
 
 
-def _accumulate(stage: Affine, delta: Any, x: Any, biased: bool = True) -> None:
-    """Add the outer product of ``delta`` and ``x`` to the gradient of ``stage``'s buffer, and ``delta`` if ``biased``.
+def _accumulate(op: Affine, dy: Any, x: Any, biased: bool) -> None:
+    """Add the outer product of ``dy`` and ``x`` to the gradient of ``op``'s buffer, and ``dy`` itself if ``biased``.
 
     Dr.Jit has this operation only as the adjoint of a product with the matrix, whose value nobody uses.
     """
     with dr.resume_grad():
-        used = stage if biased else stage.linear()
-        y = list(used.forward(dr.detach(x), None) * dr.detach(delta))
+        y = list(op.product(dr.detach(x), biased) * dr.detach(dy))
         for v in y:
             dr.set_grad(v, 1)
             dr.enqueue(dr.ADMode.Backward, v)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import drjit as dr
 
+from ..jit.scopes import symbolic
 from .banks import banks_for
-from .evaluate import choose
-from .ops import Stage, affine, buffers
+from .choose import choose
+from .modes import forced_path, is_deterministic
+from .network import layouts_known
+from .ops import Op, affine, buffers
 from .spill import bytes_per_sample, chunk_size
 
 
@@ -41,17 +44,25 @@ class Explanation:
         return f"{where}: {self.path}, because {self.reason}; {how}."
 
 
-def explain(stages: Sequence[Stage], backend: str, samples: int, frozen: bool, itemsize: int) -> Explanation:
-    """Explain the gradient of ``stages`` over ``samples`` samples; ``itemsize`` is that of the spilled numbers."""
+def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsize: int) -> Explanation:
+    """Explain the gradient of ``ops`` over ``samples`` samples; ``itemsize`` is that of the spilled numbers."""
     which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
-    path, reason = choose(stages, which, samples, frozen)
+    path, reason = choose(
+        which,
+        samples,
+        symbolic=symbolic(),
+        frozen=frozen,
+        deterministic=is_deterministic(),
+        forced=forced_path(),
+        layouts_known=layouts_known(ops),
+    )
     memory, chunks, banks = 0, 1, 1
-    if path == "spill" and affine(stages):
-        chunk = chunk_size(stages, samples, itemsize)
-        chunks, memory = -(-samples // chunk), chunk * bytes_per_sample(stages, itemsize)
+    if path == "spill" and affine(ops):
+        chunk = chunk_size(ops, samples, itemsize)
+        chunks, memory = -(-samples // chunk), chunk * bytes_per_sample(ops, itemsize)
     elif path == "banks":
         banks = banks_for(samples)
-        memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in buffers(stages))
+        memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in buffers(ops))
     return Explanation(samples, backend, frozen, path, reason, memory, chunks, banks)
 
 

@@ -1,53 +1,279 @@
-"""What a network is to the engine: a list of stages, evaluated one after the other on a cooperative vector."""
+r"""What a network is to the engine: a list of operations on bundles.
+
+A *bundle* :math:`(x, \dot x_1, \dots, \dot x_k)` is a vector and its tangents in ``k`` directions, a list of
+cooperative vectors; a plain vector is a bundle with none. An op :math:`y = f(x)` with the Jacobian :math:`J` maps it to
+:math:`(f(x), J \dot x_1, \dots, J \dot x_k)`, where :math:`J = A` for affine ops and :math:`J = \mathrm{diag} f'(x)`
+for activations. Bundles can be differentiated in turn, which makes second derivatives: the cotangents of a bundle that
+comes out become those of the one that went in by
+
+.. math::
+    \bar A = \bar y x^T + \sum_k \bar{\dot y}_k \dot x_k^T, \quad
+    \bar x = J^T \bar y + f''(x) \sum_k \dot x_k \bar{\dot y}_k, \quad
+    \bar{\dot x}_k = J^T \bar{\dot y}_k .
+
+The sums over samples in :math:`\bar A` are those of a batch ``1 + k`` times as long, so that weight gradients of
+bundles take the same paths as those of plain vectors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import drjit as dr
 import drjit.nn as drnn
 
 from ..jit import views
-from ..random.dropout import drop, is_schedule, numpy_dtype, scale, threshold, traced_scale, traced_threshold
+from ..jit.registers import in_order
+from ..jit.unpacked import Constant
 from ..random.key import Key
-from ..random.variants import gaussian_dropout
 from .activations import FUNCTIONS, Function
+
+Bundle = list[Any]
+
+
+class Step:
+    """One op's evaluation: the bundle ``x`` that went in, ``y`` that came out, and trails of the ops inside it."""
+
+    def __init__(self, op: Op, x: Bundle, y: Bundle, inner: Sequence[Trail] = ()):
+        self.op, self.x, self.y, self.inner = op, x, y, inner
+
+
+class Trail:
+    """The steps of a list of ops, and the bundle ``y`` that came out.
+
+    References to unevaluated vectors cost no memory: a kernel that needs one computes it.
+    """
+
+    def __init__(self, steps: list[Step], y: Bundle):
+        self.steps, self.y = steps, y
+
+
+# ---- Lists of ops ------------------------------------------------------------------------------------------
+
+
+def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Trail:
+    """Evaluate ``ops`` on the bundle ``x``, one after the other."""
+    steps = []
+    for op in ops:
+        steps.append(op.evaluate(x, key))
+        x = steps[-1].y
+        if len(x) > 1:  # or all vectors at all layers would be in use until the last tangent is done
+            in_order(dr.backend_v(x[0].type))
+    return Trail(steps, x)
+
+
+def pullback(trail: Trail, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+    """The cotangents of the bundle that went in, from those of the one that came out; ``None`` unless ``wanted``.
+
+    ``visit(op, cotangent, vector, biased)`` sees every vector of every affine op on the way, ``biased`` where its bias
+    was added. It is called at once: whoever writes cotangents out late keeps all of them in registers.
+    """
+    first = next((i for i, step in enumerate(trail.steps) if affine([step.op])), len(trail.steps))
+    for i in reversed(range(len(trail.steps))):
+        step = trail.steps[i]
+        below = step.op.pullback(step, dy, key, wanted or i > first, visit)
+        if below is None:
+            return None
+        dy = below
+    return dy
+
+
+def jvp(trail: Trail, moving: Sequence[Op], dx: Bundle, key: Key | None) -> Bundle:
+    """The tangents of the bundle that came out, from those of the one that went in.
+
+    ``moving`` are the same ops with the tangents of the weights for weights.
+    """
+    for step, op in zip(trail.steps, moving, strict=True):
+        dx = step.op.jvp(step, op, dx, key)
+    return dx
+
+
+def rebase(ops: Sequence[Op], old: Sequence[Any], new: Sequence[Any]) -> list[Op]:
+    """The same ops reading from ``new`` buffers in place of ``old`` ones."""
+
+    def move(view: Any) -> Any:
+        if view is None:
+            return None
+        return views.changed(view, buffer=next(n for o, n in zip(old, new, strict=True) if o is view.buffer))
+
+    return [op.rebase(move) for op in ops]
+
+
+def fused(ops: Sequence[Op]) -> list[Op]:
+    """``ops`` with every activation that has a :attr:`Function.dropped_slope` and the mask behind it as one."""
+    result: list[Op] = []
+    for op in ops:
+        before = result[-1] if result else None
+        if isinstance(op, Mask) and isinstance(before, Activation) and before.function.dropped_slope is not None:
+            result[-1] = Dropped(before, op)
+        else:
+            result.append(op)
+    return result
+
+
+def affine(ops: Sequence[Op]) -> list[Affine]:
+    """All affine ops, those inside forks included, in a fixed order."""
+    return [found for op in ops for found in op.affine()]
+
+
+def matrices(ops: Sequence[Op]) -> list[Any]:
+    """Views of all matrices."""
+    return [op.weights for op in affine(ops)]
+
+
+def widest(ops: Sequence[Op]) -> int:
+    """Components of the longest vector between the ops."""
+    return max((max(view.shape) for view in matrices(ops)), default=0)
+
+
+def kept(ops: Sequence[Op], vectors: int) -> int:
+    """Components in use at a time in the backward pass of ``vectors`` vectors.
+
+    They are what goes into all affine ops, and the cotangents of one.
+    """
+    return vectors * (sum(view.shape[1] for view in matrices(ops)[1:]) + widest(ops))
+
+
+def buffers(ops: Sequence[Op]) -> list[Any]:
+    """The distinct packed buffers that the ops read, in order of first use."""
+    found: list[Any] = []
+    for op in affine(ops):
+        for view in (op.weights, op.bias):
+            if view is not None and not any(view.buffer is b for b in found):
+                found.append(view.buffer)
+    return found
+
+
+# ---- Ops ---------------------------------------------------------------------------------------------------
 
 
 # Plain classes, not dataclasses: Dr.Jit would take those apart as PyTrees.
-class Affine:
-    """``y = A x + b`` with packed ``A`` and optional ``b``; ``x`` is filled with zeros to the columns of ``A``."""
+class Op:
+    """What the engine can do with a layer; the functions of the same names do it with a list of them."""
 
-    def __init__(self, weights: Any, bias: Any = None, layout: Any = None):
-        self.weights, self.bias = weights, bias
-        # a Layout, where the packed one is the hardware's own
-        self.layout = layout
+    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+        raise NotImplementedError
+
+    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        raise NotImplementedError
+
+    def jvp(self, step: Step, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
+        raise NotImplementedError
+
+    def rebase(self, move: Callable[[Any], Any]) -> Op:
+        return self
+
+    def affine(self) -> list[Affine]:
+        return []
+
+
+class Weights(NamedTuple):
+    """Views of a packed matrix and bias, and the :class:`Layout` where the packed one is the hardware's own."""
+
+    weights: Any
+    bias: Any = None
+    layout: Any = None
+
+
+class Affine(Op):
+    """``y = A x + b`` with packed ``A`` and optional ``b``; ``x`` is filled with zeros to the columns of ``A``.
+
+    ``source`` is :class:`Weights` or a linear layer, asked at every use: whoever packs or loads a network replaces
+    them.
+    """
+
+    def __init__(self, source: Any):
+        self.source = source
+
+    @property
+    def weights(self) -> Any:
+        return self.source.weights
+
+    @property
+    def bias(self) -> Any:
+        return self.source.bias
+
+    @property
+    def layout(self) -> Any:
+        layout = getattr(self.source, "layout", None)  # drjit.nn's layers have none
+        return layout.value if isinstance(layout, Constant) else layout
 
     def fill(self, x: Any) -> Any:
         """``x`` with zeros for columns of ``A`` that only padding put there."""
         missing = self.weights.shape[1] - len(x)
         return drnn.CoopVec([*x, *[x.type(0)] * missing]) if missing else x
 
-    def forward(self, x: Any, key: Key | None) -> Any:
-        if self.bias is None:
-            return drnn.matvec(self.weights, self.fill(x))
-        return drnn.matvec(self.weights, self.fill(x), self.bias)
+    def product(self, x: Any, biased: bool = True) -> Any:
+        """``A x``, and ``b`` added if ``biased``: derivatives do without."""
+        bias = [self.bias] if biased and self.bias is not None else []
+        return drnn.matvec(self.weights, self.fill(x), *bias)
 
     def transposed(self, dy: Any, n: int) -> Any:
         """The first ``n`` components of ``A^T dy``."""
         dx = drnn.matvec(self.weights, dy, transpose=True)
         return dx if len(dx) == n else drnn.CoopVec(list(dx)[:n])
 
-    def linear(self) -> Affine:
-        """This stage without its bias, as derivatives see it."""
-        return self if self.bias is None else Affine(self.weights, None, self.layout)
+    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+        return Step(self, x, [self.product(v, i == 0) for i, v in enumerate(x)])
 
-    def views(self) -> list[Any]:
-        return [self.weights] if self.bias is None else [self.weights, self.bias]
+    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        for i, (d, x) in enumerate(zip(dy, step.x, strict=True)):
+            visit(self, d, x, i == 0)
+        return [self.transposed(d, len(step.x[0])) for d in dy] if wanted else None
+
+    def jvp(self, step: Step, moving: Affine, dx: Bundle, key: Key | None) -> Bundle:
+        pairs = enumerate(zip(dx, step.x, strict=True))
+        return [self.product(d, False) + moving.product(x, i == 0) for i, (d, x) in pairs]
+
+    def rebase(self, move: Callable[[Any], Any]) -> Affine:
+        return Affine(Weights(move(self.weights), move(self.bias), self.layout))
+
+    def affine(self) -> list[Affine]:
+        return [self]
 
 
-class Activation:
+class Elementwise(Op):
+    """``y_i = f(x_i)``: the Jacobian is diagonal, so that tangents and cotangents move alike."""
+
+    #: Is the second derivative other than zero?
+    curved = False
+
+    def value(self, x: Any, key: Key | None) -> Any:
+        raise NotImplementedError
+
+    def slope(self, w: Any, x: Any, y: Any, key: Key | None) -> Any:
+        """``w`` times the derivative at ``x``, whose value is ``y``."""
+        raise NotImplementedError
+
+    def curvature(self, w: Any, x: Any, y: Any) -> Any:
+        """``w`` times the second derivative at ``x``."""
+        raise NotImplementedError
+
+    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+        y = self.value(x[0], key)
+        return Step(self, x, [y, *(self.slope(t, x[0], y, key) for t in x[1:])])
+
+    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        x, y = step.x[0], step.y[0]
+        dx = [self.slope(d, x, y, key) for d in dy]
+        if self.curved and len(dy) > 1:
+            weight = step.x[1] * dy[1]
+            for t, d in zip(step.x[2:], dy[2:], strict=True):
+                weight = weight + t * d
+            dx[0] = dx[0] + self.curvature(weight, x, y)
+        return dx
+
+    def jvp(self, step: Step, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
+        x, y = step.x[0], step.y[0]
+        dy = [self.slope(d, x, y, key) for d in dx]
+        if self.curved:
+            for i in range(1, len(dx)):
+                dy[i] = dy[i] + self.curvature(step.x[i] * dx[0], x, y)
+        return dy
+
+
+class Activation(Elementwise):
     """An entry of :data:`FUNCTIONS` with its parameters."""
 
     def __init__(self, name: str, params: tuple[float, ...] = ()):
@@ -57,22 +283,25 @@ class Activation:
     def function(self) -> Function:
         return FUNCTIONS[self.name]
 
-    def forward(self, x: Any, key: Key | None) -> Any:
+    @property
+    def curved(self) -> bool:  # type: ignore[override]
+        return not self.function.flat
+
+    def value(self, x: Any, key: Key | None = None) -> Any:
         return self.function.coopvec(x, *self.params)
 
-    def vjp(self, dy: Any, x: Any, y: Any, key: Key | None) -> Any:
-        return self.function.vjp(dy, x, y, *self.params)
+    def slope(self, w: Any, x: Any, y: Any, key: Key | None = None) -> Any:
+        return self.function.slope(w, x, y, *self.params)
 
-    def second(self, w: Any, x: Any, y: Any) -> Any:
-        """``w`` times the second derivative at ``x``."""
-        if self.function.second is not None:
-            return self.function.second(w, x, y, *self.params)
-        # no formula: differentiate the adjoint
+    def curvature(self, w: Any, x: Any, y: Any) -> Any:
+        if self.function.curvature is not None:
+            return self.function.curvature(w, x, y, *self.params)
+        # no formula: differentiate the slope
         with dr.resume_grad():
             xs = [dr.detach(v) for v in x]
             dr.enable_grad(xs)
             at = drnn.CoopVec(xs)
-            products = list(self.vjp(dr.detach(w), at, self.forward(at, None), None))
+            products = list(self.slope(dr.detach(w), at, self.value(at)))
             for v in products:
                 dr.set_grad(v, 1)
                 dr.enqueue(dr.ADMode.Backward, v)
@@ -80,57 +309,58 @@ class Activation:
             return drnn.CoopVec([dr.grad(v) for v in xs])
 
 
-class Mask:
-    """Dropout, or with ``shared`` that of whole samples; linear in ``x``, so its adjoint is itself.
+class Mask(Elementwise):
+    """Dropout of any law; linear, so that its derivative is itself.
 
-    ``p`` is a number or a Dr.Jit array of width 1.
+    ``layer`` has a ``law`` and is called as ``layer(x, key)``.
     """
 
-    def __init__(self, p: Any, bits: int, stream: int, identity: Any = None, shared: bool = False):
-        self.p, self.bits, self.stream, self.identity, self.shared = p, bits, stream, identity, shared
+    def __init__(self, layer: Any):
+        self.layer = layer
 
-    def forward(self, x: Any, key: Key | None) -> Any:
-        return drop(x, self.p, key, stream=self.stream, bits=self.bits, identity=self.identity, shared=self.shared)
+    def value(self, x: Any, key: Key | None) -> Any:
+        return self.layer(x, key)
 
-    def vjp(self, dy: Any, x: Any, y: Any, key: Key | None) -> Any:
-        return self.forward(dy, key)
-
-    def active(self, key: Key | None) -> bool:
-        """Does the stage change its input?"""
-        return key is not None and (is_schedule(self.p) or self.p > 0)
-
-    def scale(self, leaf: type) -> Any:
-        """What kept elements are multiplied by, a number or an array of type ``leaf``."""
-        if is_schedule(self.p):
-            return traced_scale(traced_threshold(self.p, self.bits, leaf), self.bits, leaf)
-        return scale(threshold(self.p, self.bits), self.bits, numpy_dtype(leaf))
+    def slope(self, w: Any, x: Any, y: Any, key: Key | None) -> Any:
+        return self.layer(w, key)
 
 
-class Noise:
-    """Gaussian dropout; linear in ``x``, too."""
+class Dropped(Op):
+    """An activation and the dropout behind it.
 
-    def __init__(self, p: Any, stream: int, identity: Any = None):
-        self.p, self.stream, self.identity = p, stream, identity
+    Their output alone tells the derivative of both (see :attr:`Function.dropped_slope`), so that going back neither the
+    mask nor the pre-activation is needed again.
+    """
 
-    def forward(self, x: Any, key: Key | None) -> Any:
-        return gaussian_dropout(x, self.p, key, self.stream, self.identity)
+    def __init__(self, activation: Activation, mask: Mask):
+        self.activation, self.mask = activation, mask
 
-    def vjp(self, dy: Any, x: Any, y: Any, key: Key | None) -> Any:
-        return self.forward(dy, key)
+    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+        inner = evaluate((self.activation, self.mask), x, key)
+        return Step(self, x, inner.y, [inner])
+
+    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        y, law = step.y[0], self.mask.layer.law
+        scale = law.scale(y.type) if len(dy) == 1 and law.active(key) else None
+        if scale is None:
+            return pullback(step.inner[0], dy, key, True, visit)
+        f = self.activation.function.dropped_slope
+        assert f is not None
+        return [f(dy[0], y, scale, *self.activation.params)]
+
+    def jvp(self, step: Step, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
+        return jvp(step.inner[0], (self.activation, self.mask), dx, key)
 
 
-class Fork:
-    """Runs several lists of stages on one input, and adds their outputs up or puts them one after the other.
+class Fork(Op):
+    """Runs several lists of ops on one input, and adds their outputs up or puts them one after the other.
 
     An empty list is the input itself: a residual connection is the sum of it and a body, a skip connection the
     concatenation of a body and it.
     """
 
-    def __init__(self, bodies: Sequence[Sequence[Stage]], merge: str):
+    def __init__(self, bodies: Sequence[Sequence[Op]], merge: str):
         self.bodies, self.merge = bodies, merge
-
-    def forward(self, x: Any, key: Key | None) -> Any:
-        return self.join([forward(body, x, key) for body in self.bodies])
 
     def join(self, ys: Sequence[Any]) -> Any:
         """Outputs of the bodies, merged."""
@@ -139,7 +369,7 @@ class Fork:
         return drnn.CoopVec([v for y in ys for v in y])
 
     def split(self, dy: Any, sizes: Sequence[int]) -> list[Any]:
-        """The adjoint of :meth:`join`: the gradient of each body's output, those having ``sizes`` components."""
+        """The adjoint of :meth:`join`: the cotangent of each body's output, those having ``sizes`` components."""
         if self.merge == "sum":
             return [dy] * len(sizes)
         parts, start = list(dy), 0
@@ -149,157 +379,31 @@ class Fork:
             start += size
         return result
 
+    def joined(self, bundles: Sequence[Bundle]) -> Bundle:
+        """:meth:`join` of bundles, vector by vector."""
+        return [self.join(vectors) for vectors in zip(*bundles, strict=True)]
 
-Stage = Affine | Activation | Mask | Noise | Fork
+    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+        inner = [evaluate(body, x, key) for body in self.bodies]
+        return Step(self, x, self.joined([trail.y for trail in inner]), inner)
 
-
-class Trail(list):
-    """The input of every stage, and the output of the last; ``inner`` holds the same of the bodies of forks, by the
-    number of the stage."""
-
-    def __init__(self, first: Any):
-        super().__init__([first])
-        self.inner: dict[int, list[Trail]] = {}
-
-
-def affine(stages: Sequence[Stage]) -> list[Affine]:
-    """All affine stages, those inside forks included, in a fixed order."""
-    found: list[Affine] = []
-    for stage in stages:
-        if isinstance(stage, Affine):
-            found.append(stage)
-        elif isinstance(stage, Fork):
-            for body in stage.bodies:
-                found += affine(body)
-    return found
-
-
-def forward(stages: Sequence[Stage], x: Any, key: Key | None) -> Any:
-    """Evaluate ``stages`` on the ``CoopVec`` ``x`` with Dr.Jit's own differentiation."""
-    for stage in stages:
-        x = stage.forward(x, key)
-    return x
-
-
-def trail(stages: Sequence[Stage], x: Any, key: Key | None) -> Trail:
-    """The input of every stage, and the output of the last.
-
-    References to unevaluated vectors cost no memory: a kernel that needs one computes it.
-    """
-    values = Trail(x)
-    for i, stage in enumerate(stages):
-        if isinstance(stage, Fork):
-            values.inner[i] = inner = [trail(body, values[i], key) for body in stage.bodies]
-            values.append(stage.join([t[-1] for t in inner]))
-        else:
-            values.append(stage.forward(values[i], key))
-    return values
-
-
-def backward(
-    stages: Sequence[Stage],
-    values: Trail,
-    dy: Any,
-    key: Key | None,
-    wants_x: bool,
-    visit: Callable[..., None],
-) -> Any:
-    """Run the chain of deltas from the output back, and ``visit(stage, delta, input)`` every affine stage on the way.
-
-    Returns the gradient of the input, or ``None`` unless ``wants_x``.
-    """
-    first = next((i for i, s in enumerate(stages) if affine([s])), len(stages))
-    i = len(stages) - 1
-    while i >= 0:
-        stage, x, y = stages[i], values[i], values[i + 1]
-        if isinstance(stage, Affine):
-            # visited at once: whoever writes deltas out late keeps all of them in registers
-            visit(stage, dy, x)
-            if i == first and not wants_x:
-                return None
-            dy = stage.transposed(dy, len(x))
-        elif isinstance(stage, Fork):
-            wanted = wants_x or i > first
-            dys = stage.split(dy, [len(t[-1]) for t in values.inner[i]])
-            dxs = [
-                backward(body, inner, part, key, wanted, visit)
-                for body, inner, part in zip(stage.bodies, values.inner[i], dys, strict=True)
-            ]
-            if i <= first and not wanted:
-                return None
-            dy = sum(dxs[1:], dxs[0])
-        elif isinstance(stage, Mask) and stage.active(key) and _one_step(stages, i):
-            # the output alone tells the derivative of both, so neither mask nor pre-activation is needed again
-            i -= 1
-            before: Any = stages[i]
-            dy = before.function.masked_vjp(dy, y, stage.scale(y.type), *before.params)
-        else:
-            dy = stage.vjp(dy, x, y, key)
-        i -= 1
-    return dy
-
-
-def _one_step(stages: Sequence[Stage], i: int) -> bool:
-    before = stages[i - 1] if i else None
-    return isinstance(before, Activation) and before.function.masked_vjp is not None
-
-
-def tangent(stages: Sequence[Stage], tangents: Sequence[Stage], values: Trail, dx: Any, key: Key | None) -> Any:
-    """Forward derivative: ``tangents`` are the same stages with the tangents of the weights for weights."""
-    for i, (stage, dstage) in enumerate(zip(stages, tangents, strict=True)):
-        if isinstance(stage, Affine):
-            dx = stage.linear().forward(dx, None) + dstage.forward(values[i], None)
-        elif isinstance(stage, Fork):
-            moving: Any = dstage
-            pairs = zip(stage.bodies, moving.bodies, values.inner[i], strict=True)
-            dx = stage.join([tangent(body, dbody, inner, dx, key) for body, dbody, inner in pairs])
-        else:
-            # the Jacobian is diagonal, so the adjoint is also the tangent
-            dx = stage.vjp(dx, values[i], values[i + 1], key)
-    return dx
-
-
-def widest(stages: Sequence[Stage]) -> int:
-    """Components of the longest vector between the stages."""
-    return max((max(s.weights.shape) for s in affine(stages)), default=0)
-
-
-def matrices(stages: Sequence[Stage]) -> list[Any]:
-    """Views of all matrices."""
-    return [s.weights for s in affine(stages)]
-
-
-def kept(stages: Sequence[Stage], vectors: int) -> int:
-    """Components in use at a time in the backward pass of ``vectors`` vectors.
-
-    They are what goes into all affine stages, and the deltas of one.
-    """
-    return vectors * (sum(s.weights.shape[1] for s in affine(stages)[1:]) + widest(stages))
-
-
-def buffers(stages: Sequence[Stage]) -> list[Any]:
-    """The distinct packed buffers that the stages read, in order of first use."""
-    found: list[Any] = []
-    for stage in affine(stages):
-        for view in stage.views():
-            if not any(view.buffer is b for b in found):
-                found.append(view.buffer)
-    return found
-
-
-def rebase(stages: Sequence[Stage], old: Sequence[Any], new: Sequence[Any]) -> list[Stage]:
-    """The same stages reading from ``new`` buffers in place of ``old`` ones."""
-
-    def move(view: Any) -> Any:
-        if view is None:
+    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        sizes = [len(trail.y[0]) for trail in step.inner]
+        parts = zip(*(self.split(d, sizes) for d in dy), strict=True)
+        below = [pullback(trail, list(part), key, wanted, visit) for trail, part in zip(step.inner, parts, strict=True)]
+        if not wanted:
             return None
-        return views.changed(view, buffer=next(n for o, n in zip(old, new, strict=True) if o is view.buffer))
+        return [sum(vectors[1:], vectors[0]) for vectors in zip(*below, strict=True)]  # type: ignore[arg-type]
 
-    def rebased(stage: Stage) -> Stage:
-        if isinstance(stage, Affine):
-            return Affine(move(stage.weights), move(stage.bias), stage.layout)
-        if isinstance(stage, Fork):
-            return Fork([rebase(body, old, new) for body in stage.bodies], stage.merge)
-        return stage
+    def jvp(self, step: Step, moving: Fork, dx: Bundle, key: Key | None) -> Bundle:
+        pairs = zip(step.inner, moving.bodies, strict=True)
+        return self.joined([jvp(trail, body, dx, key) for trail, body in pairs])
 
-    return [rebased(stage) for stage in stages]
+    def rebase(self, move: Callable[[Any], Any]) -> Fork:
+        return Fork([[op.rebase(move) for op in body] for body in self.bodies], self.merge)
+
+    def affine(self) -> list[Affine]:
+        return [found for body in self.bodies for found in affine(body)]
+
+
+Visit = Callable[[Affine, Any, Any, bool], None]

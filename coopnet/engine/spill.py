@@ -2,8 +2,8 @@ r"""Weight gradients as one product over all samples: *spill and multiply*.
 
 The gradient of a matrix is a sum of outer products over samples, :math:`\partial L/\partial A = \sum_s \delta_s
 x_s^T`. Accumulating it inside the kernel takes an atomic operation per entry and sample, whose order, and on some
-backends whose precision, is not ours. Here one fused kernel runs the network forward and the chain of deltas
-backward and writes activations and deltas out as they appear, in rows ``(samples, width)``; a matrix product then sums
+backends whose precision, is not ours. Here one fused kernel runs the network forward and the cotangents
+back and writes activations and cotangents out as they appear, in rows ``(samples, width)``; a matrix product then sums
 over the sample axis, in a fixed order.
 
 What is spilled at a time stays below :data:`MEMORY` bytes: larger batches go in chunks, each a run of the same kernels.
@@ -24,8 +24,8 @@ from ..jit.registers import with_room
 from ..jit.scopes import frozen
 from ..random.key import Key
 from . import products
-from .operation import NetworkOp, Plan
-from .ops import Affine, Stage, Trail, affine, kept, matrices
+from .ops import Affine, Op, Trail, affine, kept, matrices
+from .plan import NetworkOp, Plan
 
 #: Bytes that are spilled at a time.
 MEMORY = 1 << 30
@@ -33,14 +33,14 @@ MEMORY = 1 << 30
 PIECE = 1024
 
 
-def bytes_per_sample(stages: Sequence[Stage], itemsize: int) -> int:
-    """Memory that one sample's activations and deltas take when spilled."""
-    return itemsize * sum(s.weights.shape[0] + s.weights.shape[1] + (s.bias is not None) for s in affine(stages))
+def bytes_per_sample(ops: Sequence[Op], itemsize: int) -> int:
+    """Memory that one sample's activations and cotangents take when spilled."""
+    return itemsize * sum(sum(op.weights.shape) + (op.bias is not None) for op in affine(ops))
 
 
-def chunk_size(stages: Sequence[Stage], samples: int, itemsize: int, vectors: int = 1) -> int:
-    """Samples that are spilled at a time, where each sends ``vectors`` vectors through the stages."""
-    most = max(PIECE, MEMORY // (vectors * bytes_per_sample(stages, itemsize)) // PIECE * PIECE)
+def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1) -> int:
+    """Samples that are spilled at a time, where each sends ``vectors`` vectors through the ops."""
+    most = max(PIECE, MEMORY // (vectors * bytes_per_sample(ops, itemsize)) // PIECE * PIECE)
     if samples <= most:
         return samples
     chunks = -(-samples // most)
@@ -54,12 +54,12 @@ class SpillOp(NetworkOp):
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
         leaf = dr.leaf_t(type(dys[0]))
-        chunk = chunk_size(self.stages, samples, dr.itemsize_v(_spilled(leaf)), self.plan.vectors)
+        chunk = chunk_size(self.ops, samples, dr.itemsize_v(_spilled(leaf)), self.plan.vectors)
         sums = _Sums()
         if chunk == samples:
-            products, dxs = _spill(self.plan, self.stages, self.values, dys, self.key)
+            products, dxs = _spill(self.plan, self.ops, self.trail, dys, self.key)
             sample = batch_sample([v for p in products for v in p.vectors], samples) if frozen() else None
-            dr.eval([p.delta for p in products], [p.activation for p in products], dxs, sample)
+            dr.eval([p.cotangent for p in products], [p.activation for p in products], dxs, sample)
             sums.add(products)
         else:
             dxs, sample = self._in_chunks(xs, dys, samples, chunk, sums)
@@ -91,10 +91,10 @@ class SpillOp(NetworkOp):
             key_part = None
             if self.key is not None:
                 key_part = Key(key.seed, part(key_args[0]), part(key_args[1]))
-            values = self.plan.trail(self.stages, [part(x) for x in xs], key_part)
-            deltas = [dr.select(inside, part(v), leaf(0)) for v in dys]
-            products, dx = _spill(self.plan, self.stages, values, deltas, key_part)
-            dr.eval([p.delta for p in products], [p.activation for p in products], dx)
+            trail = self.plan.evaluate(self.ops, [part(x) for x in xs], key_part)
+            dy = [dr.select(inside, part(v), leaf(0)) for v in dys]
+            products, dx = _spill(self.plan, self.ops, trail, dy, key_part)
+            dr.eval([p.cotangent for p in products], [p.activation for p in products], dx)
             for whole, piece in zip(dxs, dx, strict=True):
                 dr.scatter(whole, piece, place, inside, mode=dr.ReduceMode.Permute)
             sums.add(products)
@@ -102,19 +102,17 @@ class SpillOp(NetworkOp):
         return dxs, batch_sample([*dys, *xs], samples) if frozen() else None
 
 
-def _spill(
-    plan: Plan, stages: Sequence[Stage], values: Trail, dys: list, key: Key | None
-) -> tuple[list[_Product], list]:
+def _spill(plan: Plan, ops: Sequence[Op], trail: Trail, dys: list, key: Key | None) -> tuple[list[_Product], list]:
     """Trace the backward pass with its spilling; returns operands of the products and the input's gradient."""
     products: list[_Product] = []
     mask = live(dys)
 
-    def visit(stage: Affine, delta: Any, x: Any, biased: bool = True) -> None:
-        products.append(_Product(stage, delta, x, mask, biased))
+    def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
+        products.append(_Product(op, dy, x, mask, biased))
 
-    dys = with_room(dys, matrices(stages), kept(stages, plan.vectors))
+    dys = with_room(dys, matrices(ops), kept(ops, plan.vectors))
     # the caller evaluates dx along, or whoever uses it next would run the whole network again
-    dx = plan.backward(stages, values, dys, key, visit)
+    dx = plan.pullback(trail, dys, key, visit)
     return products, only(mask, dx)
 
 
@@ -127,17 +125,17 @@ def _spilled(leaf: type) -> type:
 class _Product:
     """The spilled operands of one layer's weight gradient, zeros in the lanes that ``mask`` leaves out."""
 
-    def __init__(self, stage: Affine, dy: Any, x: Any, mask: Any, biased: bool = True):
-        self.stage = stage
+    def __init__(self, op: Affine, dy: Any, x: Any, mask: Any, biased: bool):
+        self.op = op
         leaf = _spilled(dr.leaf_t(dy.type))
-        deltas, activations = (only(mask, [leaf(v) for v in vector]) for vector in (dy, stage.fill(x)))
-        if stage.bias is not None:
+        cotangents, activations = (only(mask, [leaf(v) for v in vector]) for vector in (dy, op.fill(x)))
+        if op.bias is not None:
             # a constant input makes the bias one more column of the matrix
             activations.append(leaf(1 if biased else 0))
-        self.samples = n = max(dr.width(v) for v in deltas + activations)
-        self.rows, self.columns = len(deltas), len(activations)
+        self.samples = n = max(dr.width(v) for v in cotangents + activations)
+        self.rows, self.columns = len(cotangents), len(activations)
         # what the kernel could return as well as scatter, see pin_batch_size()
-        self.vectors = [deltas[0], activations[0]] if frozen() else []
+        self.vectors = [cotangents[0], activations[0]] if frozen() else []
         # Products are cut along the sample axis and their pieces added up afterwards, in single precision. One long sum
         # would drift: equal increments all round the same way.
         self.pieces = max(1, n // PIECE)
@@ -154,18 +152,18 @@ class _Product:
             dr.scatter(target, packet(vector), lane, mode=dr.ReduceMode.Permute)
             return target
 
-        self.delta, self.activation = spill(deltas), spill(activations)
+        self.cotangent, self.activation = spill(cotangents), spill(activations)
 
     def multiply(self) -> Any:
-        """``(rows, columns)`` tensor: the sum over samples of delta times activation."""
-        tensor = dr.tensor_t(type(self.delta))
+        """``(rows, columns)`` tensor: the sum over samples of cotangent times activation."""
+        tensor = dr.tensor_t(type(self.cotangent))
         a, b = (self.pieces, self.length, self.rows), (self.pieces, self.length, self.columns)
         if dr.backend_v(tensor) == dr.JitBackend.LLVM and not frozen() and openblas.available():
             # NumPy reads this memory without a copy, and its BLAS is faster; recording a function, it cannot be called
-            delta, activation = self.delta.numpy().reshape(-1, a[2]), self.activation.numpy().reshape(-1, b[2])
-            return tensor(products.product(delta, activation))
-        single = dr.tensor_t(dr.float32_array_t(type(self.delta)))
-        pieces = single(dr.matmul(tensor(self.delta, a), tensor(self.activation, b), At=True))
+            cotangent, activation = self.cotangent.numpy().reshape(-1, a[2]), self.activation.numpy().reshape(-1, b[2])
+            return tensor(products.product(cotangent, activation))
+        single = dr.tensor_t(dr.float32_array_t(type(self.cotangent)))
+        pieces = single(dr.matmul(tensor(self.cotangent, a), tensor(self.activation, b), At=True))
         if self.pieces == 1:
             return single(pieces.array, (self.rows, self.columns))
         # summed by a product, too: as a reduction over the first axis it is a few threads' work
@@ -186,34 +184,34 @@ class _Sums:
     def add(self, products: list[_Product]) -> None:
         for p in products:
             product = p.multiply()
-            for i, (stage, total) in enumerate(self.entries):
-                same = stage.weights.buffer is p.stage.weights.buffer
-                if same and stage.weights.offset == p.stage.weights.offset:
-                    self.entries[i] = (stage, total + product)
+            for i, (op, total) in enumerate(self.entries):
+                same = op.weights.buffer is p.op.weights.buffer
+                if same and op.weights.offset == p.op.weights.offset:
+                    self.entries[i] = (op, total + product)
                     break
             else:
-                self.entries.append((p.stage, product))
+                self.entries.append((p.op, product))
         dr.eval([total for _, total in self.entries])
 
     def gradient(self, buffer: Any) -> Any:
         """Gradients of all matrices and biases in ``buffer``, in its packed layout."""
         uint32 = dr.uint32_array_t(type(buffer))
         total = dr.zeros(type(buffer), dr.width(buffer))
-        for stage, product in self.entries:
-            if stage.weights.buffer is not buffer:
+        for op, product in self.entries:
+            if op.weights.buffer is not buffer:
                 continue
             rows, columns = product.shape
             i = dr.arange(uint32, rows * columns)
             row, column = i // columns, i % columns
-            view, width = stage.weights, stage.weights.shape[1]
+            view, width = op.weights, op.weights.shape[1]
             inside = column < width
-            if stage.layout is None:
+            if op.layout is None:
                 target = view.offset + row * view.stride + column
             else:
-                target = view.offset + dr.gather(uint32, stage.layout.places, row * width + column, inside)
-            if stage.bias is not None:
+                target = view.offset + dr.gather(uint32, op.layout.places, row * width + column, inside)
+            if op.bias is not None:
                 # one product holds both: the last column belongs to the bias
-                target = dr.select(inside, target, stage.bias.offset + row * stage.bias.stride)
+                target = dr.select(inside, target, op.bias.offset + row * op.bias.stride)
             # A plain scatter: scatter_reduce on LLVM turns NaN into 0, and the loss scaler would miss an overflow.
             dr.scatter(total, type(buffer)(product.array), target, mode=dr.ReduceMode.Permute)
         dr.eval(total)

@@ -46,8 +46,7 @@ from ..nn import (
     TriangleWave,
     Triangular,
 )
-from ..random.dropout import Dropout, is_schedule
-from ..random.variants import DropPath, GaussianDropout
+from ..nn.dropout import Dropout, DropPath, GaussianDropout
 
 FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
@@ -199,7 +198,7 @@ def _describe(layer: Any, where: str) -> Any:
     else:
         arguments = {k: getattr(layer, k) for k in _parameters(cls)}
     result = {"type": name}
-    if isinstance(layer, Dropout) and is_schedule(arguments["p"]):
+    if isinstance(layer, Dropout) and layer.law.scheduled:
         arguments["p"] = float(arguments["p"][0])  # the value that it has now
     return result | {k: _value(v, f"{where}.{k}") for k, v in arguments.items()}
 

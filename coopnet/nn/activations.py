@@ -6,13 +6,12 @@ from typing import Any
 
 import drjit.nn as drnn
 
+from .. import engine
 from ..checks import check_above, check_number, shown
-from ..engine import FUNCTIONS, evaluate_jet
-from ..engine import Activation as Stage
 from ..jit import kinds
 from ..random.key import Key
 from .module import Module
-from .tangents import check_jet
+from .tangents import check_bundle
 
 
 class Activation(Module):
@@ -34,15 +33,14 @@ class Activation(Module):
         """Constants of the function."""
         return ()
 
-    def stage(self) -> Stage:
-        """This layer to the engine."""
-        return Stage(self.function, self.params())
+    def op(self) -> engine.Activation:
+        return engine.Activation(self.function, self.params())
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         name = type(self).__name__
         kind, leaf = kinds.kind(x, name)
         kinds.require_float(leaf, name)
-        f = FUNCTIONS[self.function]
+        f = engine.FUNCTIONS[self.function]
         if kind == kinds.COOPVEC:
             return f.coopvec(x, *self.params())
         if kind == kinds.NUMPY:
@@ -51,11 +49,9 @@ class Activation(Module):
             return type(x)(f.array(v, *self.params()) for v in x)
         return f.array(x, *self.params())
 
-    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_jet(self, x, tangents)
-        kinds.require_float(x.type, f"{type(self).__name__}.jvp")
-        y, *moved = evaluate_jet([self.stage()], [x, *tangents], key)
-        return y, moved
+    def output_width(self, width: int, leaf: type, key: Key | None) -> int:
+        kinds.require_float(leaf, type(self).__name__)
+        return width
 
 
 class ReLU(Activation):
@@ -213,7 +209,7 @@ class Identity(Activation):
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         if isinstance(x, drnn.CoopVec):
             return super().jvp(x, tangents, key)
-        check_jet(self, x, tangents, arrays=True)
+        check_bundle(self, x, tangents, arrays=True)
         return self(x, key), [[v * self.scale for v in t] for t in tangents]
 
     def width(self, size: int) -> int:

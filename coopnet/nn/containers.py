@@ -3,16 +3,76 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from reprlib import recursive_repr
 from typing import Any
 
+import drjit as dr
+import drjit.nn as drnn
+
 from ..checks import check_module, shown
+from ..engine import Fork
 from ..jit import kinds
 from ..limits import check_layers
+from ..random.key import Key
 from .encodings import nested
 from .module import Module
-from .sequential import Parallel, Sequential
+from .sequential import Sequential, apply, check_layers_fit, known_ops, stated_width
+from .tangents import check_bundle
+
+
+class Parallel(Module):
+    """Several bodies on one input. On a ``CoopVec`` it is one network with the layers around it to the engine, unless a
+    body holds a layer that the engine does not know, such as an encoding."""
+
+    merge = "concatenate"
+
+    def bodies(self) -> list[list]:
+        """The layers of each body; no layers are the input itself."""
+        raise NotImplementedError
+
+    @property
+    def in_features(self) -> int:
+        """Width of the input as the first layer of a body states it; -1 if none does."""
+        return max((stated_width(body) for body in self.bodies()), default=-1)
+
+    def output_width(self, width: int, leaf: type, key: Key | None) -> int:
+        widths = [check_layers_fit(body, width, leaf, key) for body in self.bodies()]
+        return width if self.merge == "sum" else sum(widths)
+
+    def op(self) -> Fork | None:
+        bodies = [known_ops(body) for body in self.bodies()]
+        return None if None in bodies else Fork(bodies, self.merge)  # type: ignore[arg-type]
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        name = type(self).__name__
+        kind, leaf = kinds.kind(x, name)
+        kinds.require_float(leaf, name)
+        if kind == kinds.NUMPY:
+            raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+        return apply([self], [x], key)[0]
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_bundle(self, x, tangents)
+        y, *moved = apply([self], [x, *tangents], key)
+        return y, moved
+
+    def side_by_side(self, x: list, key: Key | None) -> list:
+        """Evaluate one body after the other on the bundle ``x``, not as one network."""
+        bundles = [apply(body, x, key) for body in self.bodies()]
+        return [self._merged(vectors, x[0]) for vectors in zip(*bundles, strict=True)]
+
+    def _merged(self, ys: Sequence[Any], like: Any) -> Any:
+        """The outputs of the bodies as one, in the container of the input ``like``."""
+        if isinstance(like, drnn.CoopVec):
+            return Fork([], self.merge).join(ys)
+        if dr.is_tensor_v(like):
+            return sum(ys[1:], ys[0]) if self.merge == "sum" else dr.concat(list(ys), axis=0)
+        parts = [kinds.components(y) for y in ys]
+        if self.merge == "sum":
+            return kinds.rebuild([sum(v[1:], v[0]) for v in zip(*parts, strict=True)], like)
+        joined = [v for part in parts for v in part]
+        return kinds.rebuild(joined, like) if isinstance(like, (list, tuple)) else nested(joined)
 
 
 class Residual(Parallel):

@@ -17,7 +17,7 @@ from ..limits import check_entries, check_features
 from ..random.key import Key
 from .encodings import nested
 from .module import Module
-from .tangents import check_jet, rebuilt
+from .tangents import check_bundle, rebuilt
 
 _OUTPUTS = {"float16": dr.float16_array_t, "float32": dr.float32_array_t, "float64": dr.float64_array_t}
 
@@ -131,7 +131,7 @@ class Embedding(Module):
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         """Rows jump from one id to the next: the derivative with respect to the id is zero."""
-        check_jet(self, x, tangents, arrays=True)
+        check_bundle(self, x, tangents, arrays=True)
         y = self(x, key)
         zeros = [dr.zeros(type(v), dr.width(v)) for v in y]
         return y, [rebuilt(list(zeros), x) for _ in tangents]

@@ -13,7 +13,7 @@ from ..jit import kinds
 from ..limits import MAX_OCTAVES, check_features
 from ..random.key import Key
 from .module import Module
-from .tangents import check_jet, no_rule, rebuilt, sines, triangles
+from .tangents import check_bundle, no_rule, rebuilt, sines, triangles
 
 
 class Encoding(Module):
@@ -66,7 +66,7 @@ class Encoding(Module):
         return features if isinstance(x, (list, tuple)) else nested(features)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_jet(self, x, tangents, arrays=True)
+        check_bundle(self, x, tangents, arrays=True)
         self._check(x)
         leaf = type(next(iter(x)))
         wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
@@ -162,7 +162,7 @@ class Sinusoidal(_Octaves):
     _layer = drnn.SinEncode
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_jet(self, x, tangents, arrays=True)
+        check_bundle(self, x, tangents, arrays=True)
         y = self(x)
         return y, sines(y, tangents, self.octaves)
 
@@ -180,7 +180,7 @@ class Triangular(_Octaves):
     _layer = drnn.TriEncode
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_jet(self, x, tangents, arrays=True)
+        check_bundle(self, x, tangents, arrays=True)
         y = self(x)
         return y, triangles(x, y, tangents, self.octaves, self.shift)
 

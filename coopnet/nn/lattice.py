@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_in_features, check_number, check_positive, shown
-from ..engine import only
+from ..jit.lanes import only
 from ..jit.unpacked import Unpacked
 from ..kernels import grid_tangents
 from ..limits import MAX_ENTRIES, check_entries, check_features

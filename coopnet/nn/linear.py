@@ -11,13 +11,13 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..checks import check_choice, check_flag, check_in_features, check_number
-from ..engine import Affine, Layout, evaluate, evaluate_jet
+from ..engine import Affine, evaluate
 from ..jit import kinds
+from ..jit.layout import Layout
 from ..jit.unpacked import Constant
 from ..limits import check_entries, check_features
 from ..random.key import Key
 from .module import Module
-from .tangents import check_jet
 
 
 class Linear(drnn.Linear, Module):
@@ -74,9 +74,8 @@ class Linear(drnn.Linear, Module):
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind, leaf = kinds.kind(x, "Linear")
         if kind == kinds.COOPVEC:
-            check_packed(self)
-            check_input(self, len(x), leaf)
-            return evaluate([stage(self)], x, key)
+            self.output_width(len(x), leaf, key)
+            return evaluate([self.op()], [x], key)[0]
         if kind != kinds.TENSOR:
             raise TypeError(
                 f"Linear: got {_article(kind)}; accepted are a drjit.nn.CoopVec and a tensor of shape (features, "
@@ -94,12 +93,11 @@ class Linear(drnn.Linear, Module):
         y = weights @ x
         return y if self.bias is None else y + dr.reshape(self.bias, (self.bias.shape[0], 1))
 
-    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_jet(self, x, tangents)
-        check_packed(self)
-        check_input(self, len(x), x.type)
-        y, *moved = evaluate_jet([stage(self)], [x, *tangents], key)
-        return y, moved
+    def op(self) -> Affine:
+        return Affine(self)
+
+    def output_width(self, width: int, leaf: type, key: Key | None) -> int:
+        return checked_width(self, width, leaf)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Linear, int]:  # type: ignore[override]
         n_in, n_out, bias = self.config
@@ -162,12 +160,6 @@ def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any
     return dr.fma(rng.random(leaf, n_in * n_out), 2 * scale, -scale)
 
 
-def stage(layer: drnn.Linear) -> Affine:
-    """A packed linear layer, Dr.Jit's or ours, to the engine."""
-    known = getattr(layer, "layout", None)
-    return Affine(layer.weights, layer.bias, None if known is None else known.value)
-
-
 def to_numpy(layer: drnn.Linear) -> tuple[np.ndarray, np.ndarray | None]:
     """Matrix and bias of a layer, packed or not, in double precision."""
 
@@ -181,14 +173,16 @@ def to_numpy(layer: drnn.Linear) -> tuple[np.ndarray, np.ndarray | None]:
     return plain(layer.weights)[:, : layer.config[0]], bias
 
 
-def check_packed(layer: drnn.Linear) -> None:
-    """Raise unless ``layer`` can be evaluated on a cooperative vector."""
+def checked_width(layer: drnn.Linear, features: int, leaf: type) -> int:
+    """Width of the output; raises unless ``layer`` is packed and takes vectors of ``features`` values of ``leaf``."""
     if layer.weights is None:
         raise ValueError(_unallocated("Linear"))
     if not isinstance(layer.weights, drnn.MatrixView):
         raise TypeError(
             "Linear: got a CoopVec, but the weights are not packed; call net = drjit.nn.pack(net, layout='training')."
         )
+    check_input(layer, features, leaf)
+    return int(layer.weights.shape[0])
 
 
 def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 from ..checks import check_flag, check_in_features, shown
 from ..limits import check_features, check_layers
-from ..random.dropout import Dropout, check_rate, is_schedule
+from ..random.law import MaskLaw
 from .activations import Sine
 from .activations import activation as as_activation
+from .dropout import Dropout
 from .linear import Linear, check_init
 from .sequential import Sequential
 
@@ -59,12 +60,13 @@ class MLP(Sequential):
             check_in_features("MLP", value, name)
         for name, value in (("in_features", in_features), ("out_features", out_features), ("width", width)):
             check_features("MLP", name, value)
-        check_rate(dropout, 16, "MLP")
+        law = MaskLaw(dropout, where="MLP")
+        law.check_entries()
         check_flag("MLP", "bias", bias)
         check_flag("MLP", "zero_last", zero_last)
         check_init("MLP", init)
         hidden, output = as_activation(activation, "MLP"), as_activation(output_activation, "MLP")
-        each = 1 + (hidden is not None) + (is_schedule(dropout) or dropout > 0)
+        each = 1 + (hidden is not None) + law.drops
         check_layers("MLP", "depth", depth, depth * each + 1 + (output is not None))
         gain = 1 / hidden.omega if init == "siren" and isinstance(hidden, Sine) and hidden.omega else 1.0
         layers: list[Any] = []
@@ -74,7 +76,7 @@ class MLP(Sequential):
             layers.append(Linear(n_in, width, bias, "siren_first" if first else init, 1.0 if first else gain))
             if (layer := as_activation(activation, "MLP")) is not None:
                 layers.append(layer)
-            if is_schedule(dropout) or dropout > 0:
+            if law.drops:
                 layers.append(Dropout(dropout))
             n_in = width
         last = "zero" if zero_last else "siren_first" if init == "siren" and depth == 0 else init

@@ -11,13 +11,14 @@ import numpy as np
 
 from ..backend import require
 from ..checks import entries, shown
+from ..engine import evaluate
 from ..jit.unpacked import Constant, Unpacked
 from ..jit.views import packed
 from ..limits import MAX_ENTRIES, check_entries, check_layers
-from ..random.dropout import Dropout
 from ..random.key import Key
 from .parameters import check_acyclic, find, listed, logical_shape, parameters, storage_of, to_numpy, write
 from .report import Report, report
+from .tangents import check_bundle, no_rule
 
 
 class Module(drnn.Module):
@@ -102,9 +103,24 @@ class Module(drnn.Module):
 
         >>> y, (dy,) = net.jvp(drjit.nn.CoopVec(x), [drjit.nn.CoopVec(dx)])
         """
-        from .tangents import no_rule
+        op = self.op()
+        if op is None:
+            raise no_rule(self)
+        check_bundle(self, x, tangents)
+        self.output_width(len(x), x.type, key)
+        y, *moved = evaluate([op], [x, *tangents], key)
+        return y, moved
 
-        raise no_rule(self)
+    def op(self) -> Any:
+        """What this layer is to the engine, which runs it together with its neighbours; ``None`` if it runs alone."""
+        return None
+
+    def output_width(self, width: int, leaf: type, key: Key | None) -> int:
+        """Width of the output of a layer with an :meth:`op`; raises unless ``width`` values of type ``leaf`` fit it."""
+        return width
+
+    def _join(self, layers: list) -> None:
+        """Called when all ``layers`` of a network, in evaluation order, have been allocated."""
 
     # ---- parameters as in formulas --------------------------------------
 
@@ -332,22 +348,8 @@ def allocated(module: Any, where: str) -> Any:
         itemsize = max(itemsize, dr.itemsize_v(stored))
         on_host |= dr.backend_v(stored) == dr.JitBackend.LLVM
     check_entries(where, "parameters", (entries,), itemsize, on_host)
-    connect_dropouts(module)
+    layers = list(children(module))
+    for layer in layers:
+        if isinstance(layer, Module):
+            layer._join(layers)
     return module
-
-
-def connect_dropouts(module: Any) -> None:
-    """Give the dropouts of ``module`` that have no stream the numbers 0, 1, 2, ... not used by others.
-
-    Those of one width come to share one identity matrix, which a kernel then loads once.
-    """
-    dropouts = [m for m in children(module) if isinstance(m, Dropout)]
-    used = {m.stream for m in dropouts}
-    free = (s for s in range(len(used) + len(dropouts)) if s not in used)
-    identities: dict[Any, Any] = {}
-    for m in dropouts:
-        if m.stream is None:
-            m.stream = next(free)
-        view = m.identity.value
-        if view is not None:
-            m.identity = identities.setdefault((view.shape, view.dtype), m.identity)

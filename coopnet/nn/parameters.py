@@ -15,7 +15,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..checks import shown
-from ..engine import Layout
+from ..jit.layout import Layout
 from ..jit.unpacked import Constant, Unpacked
 
 #: NumPy twins of the types that parameters may have.

@@ -35,7 +35,7 @@ def jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]
     return layer.jvp(x, tangents, key)
 
 
-def check_jet(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> None:
+def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``x`` is a ``CoopVec`` (or, with ``arrays``, a list of arrays) and
     ``tangents`` a list of such of the same type and length."""
     where = f"{type(layer).__name__}.jvp"
@@ -114,7 +114,7 @@ def _function(name: str, *params: str) -> Callable[..., tuple[Any, list]]:
 
     def rule(layer: Any, x: Any, tangents: list) -> tuple[Any, list]:
         y, args = layer(x), [getattr(layer, p) for p in params]
-        return y, [f.vjp(dx, x, y, *args) for dx in tangents]
+        return y, [f.slope(dx, x, y, *args) for dx in tangents]
 
     return rule
 

@@ -8,8 +8,9 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import shown, whole
+from ..checks import check, shown, whole
 from ..jit.scopes import inside_call
+from .philox import halves
 
 
 @dataclass(eq=False)
@@ -70,55 +71,53 @@ class Key:
             _traced(self.step, uint32),
         )
 
-    def words(self, uint32: type, width: int) -> tuple[Any, Any, tuple[Any, Any]]:
-        """``(index, step, (seed_low, seed_high))`` as Dr.Jit ``uint32`` values, for samples of a given width."""
-        k = self.traced(uint32)
-        index = k.index
-        if index is None:
-            if inside_call(uint32):
-                raise ValueError(
-                    "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where lanes "
-                    "have no number; pass the identity of each sample in: Key(seed, index=UInt32(...))."
-                )
-            index = dr.arange(uint32, width)
+    def words(self, uint32: type, width: int, tensor: bool = False) -> tuple[Any, Any, tuple[Any, Any]]:
+        """``(index, step, (seed_low, seed_high))`` for samples of a given width, in the 32-bit type ``uint32``.
+
+        That is Dr.Jit's or NumPy's. Each has one entry, or one for each sample; but arrays of one lane are broadcast to
+        wider keys, which the one column of a NumPy array or ``tensor`` is not, and a tensor has one seed.
+        """
+        on_host = uint32 is np.uint32
+        if on_host:
+            index = np.arange(width) if self.index is None else self.index
+            seed, index, step = (
+                np.atleast_1d(np.asarray(_host(v), tp))
+                for v, tp in ((self.seed, np.uint64), (index, np.uint32), (self.step, np.uint32))
+            )
+        else:
+            key = self.traced(uint32)
+            seed, index, step = key.seed, key.index, key.step
+            if index is None:
+                if inside_call(uint32):
+                    raise ValueError(
+                        "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where "
+                        "lanes have no number; pass the identity of each sample in: Key(seed, index=UInt32(...))."
+                    )
+                index = dr.arange(uint32, width)
         # a seed is as wide as the samples inside evaluated calls, which sort their arguments by callee
-        for name, value in (("seed", k.seed), ("index", index), ("step", k.step)):
-            if dr.width(value) == 0 or (width > 1 and dr.width(value) not in (1, width)):
-                raise ValueError(f"Key: {name} has {dr.width(value)} entries, but the input has {width} samples.")
-        return index, k.step, (uint32(k.seed), uint32(k.seed >> 32))
-
-    def words_numpy(self, width: int) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """:meth:`words` as NumPy ``uint32`` arrays of shape ``(1,)`` or ``(width,)``."""
-        seed = np.atleast_1d(np.asarray(_host(self.seed), np.uint64))
-        if len(seed) not in (1, width):
-            raise ValueError(f"Key: seed has {len(seed)} entries, but the input has {width} samples.")
-        index = np.arange(width) if self.index is None else np.atleast_1d(np.asarray(_host(self.index)))
-        if len(index) not in (1, width):
-            raise ValueError(f"Key: index has {len(index)} entries, but the input has {width} samples.")
-        step = np.atleast_1d(np.asarray(_host(self.step), np.uint32))
-        if len(step) not in (1, width):
-            raise ValueError(f"Key: step has {len(step)} entries, but the input has {width} samples.")
-        low, high = (seed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (seed >> np.uint64(32)).astype(np.uint32)
-        return index.astype(np.uint32), step, (low, high)
+        for name, value in (("seed", seed), ("index", index), ("step", step)):
+            exact = width > 1 or on_host or (tensor and name != "seed")
+            if len(value) == 0 or (exact and len(value) not in (1, width)):
+                raise ValueError(f"Key: {name} has {len(value)} entries, but the input has {width} samples.")
+        if tensor and len(seed) != 1:
+            raise ValueError(f"Key: seed has {len(seed)} entries; one is needed for a tensor.")
+        return index, step, halves(seed, uint32)
 
 
-_DRJIT = {32: dr.VarType.UInt32, 64: dr.VarType.UInt64}
-#: Unsigned types whose values are all values of the wider ones.
+#: Bits of the unsigned types, whose values are all values of the wider ones.
 _UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
 
 
 def check_word(value: Any, name: str, bits: int) -> Any:
     """``value`` as an int in [0, 2^bits), a Dr.Jit array of that type, or an error."""
     if isinstance(value, dr.ArrayBase):
-        found = dr.type_v(value)
         flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
-        if flat and found == _DRJIT[bits]:
-            return value
-        if not flat or _UNSIGNED.get(found, 64) > bits or found not in _UNSIGNED:
+        given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
+        if given > bits:
             raise TypeError(
                 f"Key: {name} is a Dr.Jit {type(value).__name__}; a UInt{bits} is needed: UInt{bits}({name})."
             )
-        return (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
+        return value if given == bits else (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
     if isinstance(value, np.ndarray) and name == "index":
         if value.ndim != 1 or value.dtype.kind not in "iu":
             raise TypeError(
@@ -127,14 +126,18 @@ def check_word(value: Any, name: str, bits: int) -> Any:
         if value.size == 0 or int(value.min()) < 0 or int(value.max()) >= 1 << 32:
             raise ValueError("Key: a NumPy index must be non-empty with entries in [0, 2^32).")
         return value.astype(np.uint32)
+    return check_int("Key", name, value, bits, f" or a Dr.Jit UInt{bits}")
+
+
+def check_int(where: str, name: str, value: Any, bits: int, also: str = "") -> int:
+    """``value`` as an int in [0, 2^bits); raises ``TypeError`` if it is none, ``ValueError`` for others."""
     number = whole(value)
     if number is None:
         raise TypeError(
-            f"Key: {name} is {shown(value)} of type {type(value).__name__}; an int in [0, 2^{bits}) or a Dr.Jit "
-            f"UInt{bits} is needed."
+            f"{where}: {name} is {shown(value)} of type {type(value).__name__}; an int in [0, 2^{bits}){also} is "
+            f"needed."
         )
-    if not 0 <= number < 1 << bits:
-        raise ValueError(f"Key: {name} is {shown(number)}; an int in [0, 2^{bits}) is needed.")
+    check(0 <= number < 1 << bits, where, name, number, f"an int in [0, 2^{bits})")
     return number
 
 

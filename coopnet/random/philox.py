@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import entries, shown, whole
+from ..checks import check, entries, shown, whole
 from ..limits import MAX_ROUNDS
 
 # Multipliers and key increments ("Weyl constants") of Salmon et al. 2011, table 2 and section 4.
@@ -45,19 +45,11 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
     >>> [hex(w) for w in cn.philox4x32((0, 0, 0, 0), (0, 0))]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
-    for name, words in (("counter", counter), ("key", key)):
-        if not isinstance(words, (tuple, list, np.ndarray, dr.ArrayBase)):
-            raise TypeError(f"philox4x32: {name} is {shown(words)}; a tuple of words is needed.")
-    if not isinstance(counter, (dr.ArrayBase, np.ndarray)):
-        counter = entries("philox4x32", "counter", counter)
-    if not isinstance(key, (dr.ArrayBase, np.ndarray)):
-        key = entries("philox4x32", "key", key)
-    lengths = [0 if isinstance(words, np.ndarray) and words.ndim == 0 else len(words) for words in (counter, key)]
-    if lengths != [4, 2]:
+    counter, key = _words("counter", counter), _words("key", key)
+    if [len(counter), len(key)] != [4, 2]:
         raise ValueError(
-            f"philox4x32: got a counter of {lengths[0]} and a key of {lengths[1]} words; 4 and 2 are needed."
+            f"philox4x32: got a counter of {len(counter)} and a key of {len(key)} words; 4 and 2 are needed."
         )
-    counter, key = tuple(counter), tuple(key)
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MAX_ROUNDS:
         raise ValueError(
             f"philox4x32: rounds is {shown(rounds)}; an int of at least 1 is needed, and of at most {MAX_ROUNDS}."
@@ -66,24 +58,38 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
     arrays = [w for w in words if not isinstance(w, int)]
     if not arrays:
         return _rounds(words, rounds, _mul_int, lambda k, w: (k + w) & MASK32)
+    if len({isinstance(w, np.ndarray) for w in arrays}) > 1:
+        raise TypeError("philox4x32: NumPy and Dr.Jit words cannot be mixed; convert one kind first.")
     if isinstance(arrays[0], np.ndarray):
-        if not all(isinstance(w, np.ndarray) for w in arrays):
-            raise TypeError("philox4x32: NumPy and Dr.Jit words cannot be mixed; convert one kind first.")
         try:
             words = list(np.broadcast_arrays(*[np.asarray(w, np.uint32) for w in words]))
         except ValueError:
             shapes = shown([np.shape(w) for w in words])
             raise ValueError(f"philox4x32: words of the shapes {shapes} cannot be broadcast together.") from None
         return _rounds(words, rounds, _mul_numpy, lambda k, w: np.add(k, np.uint32(w)))
-    if not all(isinstance(w, dr.ArrayBase) for w in arrays):
-        raise TypeError("philox4x32: NumPy and Dr.Jit words cannot be mixed; convert one kind first.")
     _check_sizes(arrays)
     scalar = dr.leaf_t(type(arrays[0]))
     words = [scalar(w) if isinstance(w, int) else w for w in words]
     return _rounds(words, rounds, _mul_drjit, lambda k, w: k + scalar(w))
 
 
+def halves(value: Any, uint32: type) -> tuple[Any, Any]:
+    """``(low, high)`` of integers of up to 64 bits, in the 32-bit type ``uint32`` of NumPy or Dr.Jit."""
+    if uint32 is np.uint32:
+        value = np.asarray(value, np.uint64)
+        return value.astype(np.uint32), (value >> np.uint64(32)).astype(np.uint32)
+    return uint32(value), uint32(value >> 32) if dr.type_v(value) == dr.VarType.UInt64 else uint32(0)
+
+
 _NAMES = ("counter[0]", "counter[1]", "counter[2]", "counter[3]", "key[0]", "key[1]")
+
+
+def _words(name: str, value: Any) -> tuple:
+    ok = isinstance(value, (tuple, list, np.ndarray, dr.ArrayBase))
+    check(ok, "philox4x32", name, value, "a tuple of words", TypeError)
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return ()
+    return tuple(value if isinstance(value, (dr.ArrayBase, np.ndarray)) else entries("philox4x32", name, value))
 
 
 def _check(word: Any, name: str) -> Any:
@@ -101,8 +107,7 @@ def _check(word: Any, name: str) -> Any:
             f"philox4x32: {name} is a {type(word).__name__}; accepted are a Dr.Jit UInt32, a NumPy uint32 array and an "
             f"int."
         )
-    if isinstance(word, bool) or not 0 <= value <= MASK32:
-        raise ValueError(f"philox4x32: {name} is {shown(word)}; an int in [0, 2^32) is needed.")
+    check(not isinstance(word, bool) and 0 <= value <= MASK32, "philox4x32", name, word, "an int in [0, 2^32)")
     return value
 
 

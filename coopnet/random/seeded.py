@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 import drjit as dr
@@ -13,8 +12,9 @@ from ..backend import require
 from ..checks import check_choice, shown, whole
 from ..jit import kinds
 from ..jit.scopes import inside_call, recording
-from .dropout import check_probability, numpy_dtype
-from .philox import philox4x32
+from .key import check_int
+from .law import check_probability, numpy_dtype, rounded
+from .philox import halves, philox4x32
 
 CONVENTIONS = ("triton", "ztensor")
 #: Triton's float32 just below 2^-31, which maps 31 random bits to [0, 1).
@@ -72,8 +72,7 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
     on_host = isinstance(x, np.ndarray)
     shape, leaf = _shape(x)
     kinds.require_float(leaf, _WHERE)
-    seeds = _host_seeds(seed, shape) if on_host else _drjit_seeds(seed, shape, leaf)
-    offsets = _host_offsets(offset, shape, convention) if on_host else _drjit_offsets(offset, shape, leaf, convention)
+    seeds, offsets = _seeds(seed, shape, leaf), _offsets(offset, shape, leaf, convention)
     if p == 0:
         return x
     if offset is None and not on_host and inside_call(leaf):
@@ -82,12 +81,25 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
             f"have no number; pass the offset of each element in."
         )
     p = float(p)
-    factor = leaf(_factor(p, leaf))
-    if on_host:
-        return _dropout_numpy(x, p, seeds, offsets, convention, factor)
-    flat = x.array if dr.is_tensor_v(x) else x
-    y = dr.select(_keep_drjit(shape, leaf, p, seeds, offsets, convention), flat * factor, leaf(0))
-    return type(x)(y, x.shape) if dr.is_tensor_v(x) else y
+    factor = rounded(1 / (1 - p), leaf)
+    if not math.isfinite(factor):
+        raise ValueError(
+            f"{_WHERE}: p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold; "
+            f"use a smaller p or single precision."
+        )
+    factor = leaf(factor)
+    if not on_host:
+        flat = x.array if dr.is_tensor_v(x) else x
+        place = dr.arange(dr.uint32_array_t(leaf), math.prod(shape))
+        y = dr.select(_keeps(place, shape, seeds, offsets, p, convention), flat * factor, leaf(0))
+        return type(x)(y, x.shape) if dr.is_tensor_v(x) else y
+    # in pieces, since the words of a generator take several times the memory of x
+    flat, y = x.ravel(), np.empty(x.size, x.dtype)
+    for start in range(0, x.size, CHUNK):
+        place = np.arange(start, min(start + CHUNK, x.size))
+        keep = _keeps(place, shape, seeds, offsets, p, convention)
+        y[place] = np.where(keep, flat[place] * factor, leaf(0))
+    return y.reshape(x.shape)
 
 
 def _shape(x: Any) -> tuple[tuple[int, ...], type]:
@@ -97,40 +109,78 @@ def _shape(x: Any) -> tuple[tuple[int, ...], type]:
             raise ValueError(f"{_WHERE}: got a NumPy array of shape {x.shape}; a non-empty 1D or 2D array is needed.")
         return x.shape, x.dtype.type
     kind, leaf = kinds.kind(x, _WHERE)
-    if kind == kinds.TENSOR:
-        require(leaf)
-        return tuple(x.shape), leaf
-    if kind != kinds.ARRAYS or isinstance(x, (list, tuple)) or kinds.describe(type(x)).depth != 1:
+    if kind != kinds.TENSOR and (not isinstance(x, dr.ArrayBase) or kinds.describe(type(x)).depth != 1):
         raise TypeError(
             f"{_WHERE}: x is a {type(x).__name__}; a 1D Dr.Jit array, a 2D tensor or a NumPy array is needed."
         )
     require(leaf)
-    return (dr.width(x),), leaf
+    return (tuple(x.shape) if kind == kinds.TENSOR else (dr.width(x),)), leaf
 
 
-def _factor(p: float, leaf: type) -> float:
-    dtype = numpy_dtype(leaf)
-    with np.errstate(over="ignore"):  # checked below
-        factor = float(np.asarray(1 / (1 - p)).astype(dtype))
-    if not math.isfinite(factor):
+# ---- Seeds and offsets: NumPy arrays of 64 bits for NumPy's x, Dr.Jit's of 32 or 64 for Dr.Jit's ---------------
+
+
+def _seeds(seed: Any, shape: tuple[int, ...], leaf: type) -> Any:
+    """64 bits each, with one entry or one for each row."""
+    on_host = issubclass(leaf, np.generic)
+    rows = shape[0] if len(shape) == 2 else 1
+    if isinstance(seed, (dr.ArrayBase, np.ndarray, list, tuple)):
+        values, given = _integers(seed, "seed", leaf)
+        if len(given) > 1:
+            raise ValueError(f"{_WHERE}: seed has the shape {given}; one dimension is needed.")
+    else:
+        number = check_int(_WHERE, "seed", seed, 64, ", or an array of integers,")
+        values = np.array([number], np.uint64)
+    if len(values) not in (1, rows):
         raise ValueError(
-            f"{_WHERE}: p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {np.dtype(dtype).name} cannot hold; "
-            f"use a smaller p or single precision."
+            f"{_WHERE}: seed has {len(values)} entries, but x has the shape {shape}; one is needed, or one for each "
+            f"row of a matrix."
         )
-    return factor
+    if on_host:
+        return values
+    uint64 = dr.uint64_array_t(leaf)
+    one = isinstance(values, np.ndarray) and len(values) == 1  # a parameter of the kernel, not part of it
+    return dr.opaque(uint64, int(values[0])) if one else uint64(values)
 
 
-# ---- Seeds and offsets -------------------------------------------------------------------------------------
-
-
-def _host_integers(value: Any, name: str) -> np.ndarray:
-    """``value`` as a NumPy array of integers of at least 0, or an error."""
-    value = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(value, name)
-    if value.size == 0 or not np.issubdtype(value.dtype, np.integer) or (value < 0).any():
+def _offsets(offset: Any, shape: tuple[int, ...], leaf: type, convention: str) -> Any:
+    """One entry for each column or one for each element; ``None`` for the usual ones."""
+    if offset is None:
+        return None
+    values, given = _integers(offset, "offset", leaf)
+    if isinstance(values, np.ndarray):
+        small = int(values.max()) < 1 << 32
+        if convention == "triton" and not small:
+            raise ValueError(f"{_WHERE}: an offset is 2^32 or more; the convention 'triton' takes 32 bits.")
+        if not issubclass(leaf, np.generic):
+            values = dr.uint32_array_t(leaf)(values.astype(np.uint32)) if small else dr.uint64_array_t(leaf)(values)
+    elif convention == "triton" and dr.type_v(values) == dr.VarType.UInt64:
+        raise TypeError(
+            f"{_WHERE}: offset is a {type(offset).__name__}; a Dr.Jit Int32 or UInt32 array is needed for 'triton', "
+            f"whose offsets have 32 bits."
+        )
+    if given not in (shape, shape[-1:], (math.prod(shape),)):
+        what = f"{given[0]} entries" if len(given) == 1 else f"the shape {given}"
         raise ValueError(
-            f"{_WHERE}: {name} has dtype {value.dtype} and shape {value.shape}; integers of at least 0 are needed."
+            f"{_WHERE}: offset has {what}, but x has the shape {shape}; one is needed for each column, or for each "
+            f"element."
         )
-    return value
+    return values
+
+
+def _integers(value: Any, name: str, leaf: type) -> tuple[Any, tuple[int, ...]]:
+    """``value`` as a flat array of unsigned integers, and the shape that it had.
+
+    Dr.Jit's for Dr.Jit arrays beside a Dr.Jit type ``leaf``, else NumPy's of 64 bits.
+    """
+    if isinstance(value, dr.ArrayBase) and not issubclass(leaf, np.generic):
+        return _unsigned(value, name, leaf), tuple(value.shape)
+    found = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(value, name)
+    if found.size == 0 or not np.issubdtype(found.dtype, np.integer) or (found < 0).any():
+        raise ValueError(
+            f"{_WHERE}: {name} has dtype {found.dtype} and shape {found.shape}; integers of at least 0 are needed."
+        )
+    return found.ravel().astype(np.uint64), found.shape
 
 
 def _numpy(value: Any, name: str) -> np.ndarray:
@@ -139,7 +189,7 @@ def _numpy(value: Any, name: str) -> np.ndarray:
         return value
     try:
         exact = np.asarray(value, object)
-        if exact.size and all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in exact.flat):
+        if exact.size and all(whole(v) is not None for v in exact.flat):
             if not all(0 <= v < 1 << 64 for v in exact.flat):
                 raise ValueError("out of range")
             return exact.astype(np.uint64)
@@ -151,51 +201,8 @@ def _numpy(value: Any, name: str) -> np.ndarray:
         ) from None
 
 
-def _one_seed(seed: Any) -> int:
-    number = whole(seed)
-    if number is None:
-        raise TypeError(
-            f"{_WHERE}: seed is {shown(seed)} of type {type(seed).__name__}; an int in [0, 2^64), or an array of "
-            f"integers, is needed."
-        )
-    if not 0 <= number < 1 << 64:
-        raise ValueError(f"{_WHERE}: seed is {shown(number)}; an int in [0, 2^64) is needed.")
-    return number
-
-
-def _check_seeds(entries: int, shape: tuple[int, ...]) -> None:
-    rows = shape[0] if len(shape) == 2 else 1
-    if entries not in (1, rows):
-        raise ValueError(
-            f"{_WHERE}: seed has {entries} entries, but x has the shape {shape}; one is needed, or one for each row of "
-            f"a matrix."
-        )
-
-
-def _host_seeds(seed: Any, shape: tuple[int, ...]) -> Any:
-    """An int, or a NumPy uint64 array with one seed for each row."""
-    if not isinstance(seed, (dr.ArrayBase, np.ndarray, list, tuple)):
-        return _one_seed(seed)
-    seeds = _host_integers(seed, "seed").astype(np.uint64)
-    if seeds.ndim > 1:
-        raise ValueError(f"{_WHERE}: seed has the shape {seeds.shape}; one dimension is needed.")
-    _check_seeds(seeds.size, shape)
-    return int(seeds.ravel()[0]) if seeds.size == 1 else seeds
-
-
-def _drjit_seeds(seed: Any, shape: tuple[int, ...], leaf: type) -> Any:
-    """A Dr.Jit ``UInt64`` with one entry, or one for each row."""
-    uint64 = dr.uint64_array_t(leaf)
-    if not isinstance(seed, dr.ArrayBase):
-        seeds = _host_seeds(seed, shape)
-        return dr.opaque(uint64, seeds) if isinstance(seeds, int) else uint64(seeds)
-    seed = _unsigned(seed, "seed", leaf)
-    _check_seeds(dr.width(seed), shape)
-    return uint64(seed)
-
-
 def _unsigned(value: Any, name: str, leaf: type) -> Any:
-    """A flat Dr.Jit integer array of ``leaf``'s backend as ``UInt32`` or ``UInt64``, without negative entries."""
+    """A Dr.Jit integer array of ``leaf``'s backend as a flat ``UInt32`` or ``UInt64``, without negative entries."""
     value = value.array if dr.is_tensor_v(value) else value
     types = (dr.VarType.Int32, dr.VarType.UInt32, dr.VarType.Int64, dr.VarType.UInt64)
     if dr.depth_v(value) != 1 or dr.type_v(value) not in types or dr.backend_v(value) != dr.backend_v(leaf):
@@ -205,115 +212,43 @@ def _unsigned(value: Any, name: str, leaf: type) -> Any:
         )
     if dr.width(value) == 0:
         raise ValueError(f"{_WHERE}: {name} is empty; integers of at least 0 are needed.")
+    if dr.is_signed_v(value) and not recording() and dr.any(value < 0):
+        raise ValueError(f"{_WHERE}: {name} has negative entries; integers of at least 0 are needed.")
     wide = dr.type_v(value) in types[2:]
-    if dr.is_signed_v(value):
-        unknown = recording()
-        if not unknown and dr.any(value < 0):
-            raise ValueError(f"{_WHERE}: {name} has negative entries; integers of at least 0 are needed.")
     return (dr.uint64_array_t if wide else dr.uint32_array_t)(leaf)(value)
-
-
-def _check_offsets(given: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    flat = (math.prod(shape),)
-    if given not in (shape, shape[-1:], flat):
-        what = f"{given[0]} entries" if len(given) == 1 else f"the shape {given}"
-        raise ValueError(
-            f"{_WHERE}: offset has {what}, but x has the shape {shape}; one is needed for each column, or for each "
-            f"element."
-        )
-
-
-def _host_offsets(offset: Any, shape: tuple[int, ...], convention: str) -> np.ndarray | None:
-    """Flat NumPy integers, one for each column or one for each element."""
-    if offset is None:
-        return None
-    values = _host_integers(offset, "offset")
-    _check_offsets(values.shape, shape)
-    if convention == "triton" and int(values.max()) >= 1 << 32:
-        raise ValueError(f"{_WHERE}: an offset is 2^32 or more; the convention 'triton' takes 32 bits.")
-    return values.ravel()
-
-
-def _drjit_offsets(offset: Any, shape: tuple[int, ...], leaf: type, convention: str) -> Any:
-    """A flat Dr.Jit ``UInt32`` or ``UInt64``, one entry for each column or one for each element."""
-    if offset is None:
-        return None
-    if not isinstance(offset, dr.ArrayBase):
-        values = _host_offsets(offset, shape, convention)
-        assert values is not None
-        small = int(values.max()) < 1 << 32
-        values = values.astype(np.uint32 if small else np.uint64)
-        return (dr.uint32_array_t if small else dr.uint64_array_t)(leaf)(values)
-    given = tuple(offset.shape)
-    flat = _unsigned(offset, "offset", leaf)
-    if convention == "triton" and dr.type_v(flat) == dr.VarType.UInt64:
-        raise TypeError(
-            f"{_WHERE}: offset is a {type(offset).__name__}; a Dr.Jit Int32 or UInt32 array is needed for 'triton', "
-            f"whose offsets have 32 bits."
-        )
-    _check_offsets(given, shape)
-    return flat
 
 
 # ---- The mask ----------------------------------------------------------------------------------------------
 
 
-def _dropout_numpy(x: np.ndarray, p: float, seeds: Any, offsets: Any, convention: str, factor: Any) -> np.ndarray:
-    """In pieces, since the words of a generator take several times the memory of ``x``."""
-    columns = x.shape[-1]
-    flat, y = x.ravel(), np.empty(x.size, x.dtype)
-    for start in range(0, x.size, CHUNK):
-        part = slice(start, min(start + CHUNK, x.size))
-        place = np.arange(part.start, part.stop, dtype=np.uint64)
-        column = place % np.uint64(columns)
-        if offsets is None:
-            o = place if isinstance(seeds, int) else column
-        else:
-            o = (offsets[part] if offsets.size == x.size else offsets[column.astype(np.intp)]).astype(np.uint64)
-        s = np.uint64(seeds) if isinstance(seeds, int) else seeds[(place // np.uint64(columns)).astype(np.intp)]
-        word = philox4x32((*_halves(o), 0, 0), _halves(s))[0]
-        y[part] = np.where(_keeps_numpy(word, p, convention), flat[part] * factor, x.dtype.type(0))
-    return y.reshape(x.shape)
-
-
-def _halves(value: Any) -> tuple[np.ndarray, np.ndarray]:
-    value = np.asarray(value, np.uint64)
-    return (value & np.uint64(0xFFFFFFFF)).astype(np.uint32), (value >> np.uint64(32)).astype(np.uint32)
-
-
-def _keeps_numpy(word: np.ndarray, p: float, convention: str) -> np.ndarray:
-    if convention == "ztensor":
-        return word >= math.ceil(p * 2**32)
-    signed = word.view(np.int32)
-    uniform = np.where(signed < 0, -signed - 1, signed).astype(np.float32) * np.float32(TRITON_SCALE)
-    return uniform > np.float32(p)
-
-
-def _keep_drjit(shape: tuple[int, ...], leaf: type, p: float, seeds: Any, offsets: Any, convention: str) -> Any:
-    """The flat keep mask, fused with whatever reads it."""
-    uint32, uint64 = dr.uint32_array_t(leaf), dr.uint64_array_t(leaf)
+def _keeps(place: Any, shape: tuple[int, ...], seeds: Any, offsets: Any, p: float, convention: str) -> Any:
+    """The keep mask of the elements number ``place``: of some in NumPy, of all in Dr.Jit, fused with what reads it."""
     n, columns = math.prod(shape), shape[-1]
-    place = dr.arange(uint32, n)
+    uint32 = np.uint32 if isinstance(place, np.ndarray) else type(place)
+
+    def take(values: Any, i: Any) -> Any:
+        return values[i] if uint32 is np.uint32 else dr.gather(type(values), values, i)
+
     column = place % columns if n > columns else place
-    by_row = dr.width(seeds) > 1
+    by_row = len(seeds) > 1
     if by_row:
-        seeds = dr.gather(uint64, seeds, place // columns)
+        seeds = take(seeds, place // columns)
     if offsets is None:
         offsets = column if by_row else place
-    elif dr.width(offsets) != n:
-        offsets = dr.gather(type(offsets), offsets, column)
-    wide = dr.type_v(offsets) == dr.VarType.UInt64
-    low, high = uint32(offsets), uint32(offsets >> 32) if wide else uint32(0)
-    return _keeps_drjit(philox4x32((low, high, 0, 0), (uint32(seeds), uint32(seeds >> 32)))[0], p, convention)
-
-
-def _keeps_drjit(word: Any, p: float, convention: str) -> Any:
-    uint32 = type(word)
+    elif len(offsets) != n:
+        offsets = take(offsets, column)
+    elif uint32 is np.uint32:
+        offsets = offsets[place]
+    word = philox4x32((*halves(offsets, uint32), 0, 0), halves(seeds, uint32))[0]
     if convention == "ztensor":
-        # the bound may be 2^32 itself, which no word reaches
-        bound = math.ceil(p * 2**32)
+        bound = math.ceil(p * 2**32)  # it may be 2^32 itself, which no word reaches
+        if uint32 is np.uint32:
+            return word >= bound
         return word >= uint32(bound) if bound < 2**32 else dr.mask_t(word)(False)
-    int32, single = dr.int32_array_t(uint32), dr.float32_array_t(uint32)
-    signed = dr.reinterpret_array(int32, word)
-    uniform = single(dr.select(signed < 0, -signed - 1, signed)) * single(TRITON_SCALE)
+    if uint32 is np.uint32:
+        signed, single, select = word.view(np.int32), np.float32, np.where
+    else:
+        signed, single = dr.reinterpret_array(dr.int32_array_t(uint32), word), dr.float32_array_t(uint32)
+        select = dr.select
+    uniform = single(select(signed < 0, -signed - 1, signed)) * single(TRITON_SCALE)
     return uniform > single(float(np.float32(p)))

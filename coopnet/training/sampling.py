@@ -6,7 +6,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import shown
+from ..checks import check, check_positive, check_type, check_unsigned, shown
 from ..limits import MAX_ENTRIES, check_features
 from ..random.key import Key
 from ..random.philox import philox4x32
@@ -34,23 +34,16 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
 
     >>> x, y = cn.uniform(2, key, Float, 1 << 16)
     """
-    if not (isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == dr.VarType.Float32):
-        raise TypeError(
-            f"uniform: dtype is {shown(dtype)}; a single-precision type such as drjit.llvm.ad.Float is needed."
-        )
+    where = "uniform"
+    single = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == dr.VarType.Float32
+    check(single, where, "dtype", dtype, "a single-precision type such as drjit.llvm.ad.Float", TypeError)
     if dr.is_tensor_v(dtype) or dr.depth_v(dtype) != 1:
-        raise TypeError(f"uniform: dtype is {dtype.__name__}; a 1D array type is needed.")
-    if not isinstance(key, Key):
-        raise TypeError(f"uniform: key is a {type(key).__name__}; a coopnet.Key is needed.")
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"uniform: n is {shown(n)}; a positive int is needed.")
-    check_features("uniform", "n", n)
-    if isinstance(stream, bool) or not isinstance(stream, int) or not 0 <= stream < SAMPLE_STREAM:
-        raise ValueError(f"uniform: stream is {shown(stream)}; an int in [0, 2^31) is needed.")
-    if key.index is None and (
-        isinstance(samples, bool) or not isinstance(samples, int) or not 0 < samples <= MAX_ENTRIES
-    ):
-        raise ValueError(f"uniform: samples is {shown(samples)}; a positive int is needed when the key has no index.")
+        raise TypeError(f"{where}: dtype is {dtype.__name__}; a 1D array type is needed.")
+    check_type(where, "key", key, Key, "a coopnet.Key")
+    check_features(where, "n", check_positive(where, "n", n))
+    stream = check_unsigned(where, "stream", stream, 31)
+    if key.index is None and check_positive(where, "samples", samples) > MAX_ENTRIES:
+        raise ValueError(f"{where}: samples is {shown(samples)}; fewer than 2^32 are possible.")
     width = samples if key.index is None else dr.width(key.index)
     index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)
     result: list[Any] = []

@@ -17,16 +17,17 @@ from support.cuda_on_cpu import Drjit, as_cuda
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import field, reference
-from coopnet.engine import Affine, Fork, banks, jets, modes, spill
-from coopnet.engine import evaluate as dispatch
-from coopnet.engine import ops as stages
+from coopnet.engine import Affine, Fork, banks, modes, ops, spill
+from coopnet.engine import network as networks
+from coopnet.engine.ops import Weights
 from coopnet.jit import layout, registers
 from coopnet.jit.unpacked import Constant
 from coopnet.nn import embedding, encodings, linear, parameters
 from coopnet.nn import module as module_of_layers
-from coopnet.random import digits as modulation
+from coopnet.random import digits
+from coopnet.random.law import MaskLaw
 
-dropout = importlib.import_module("coopnet.random.dropout")
+dropout = importlib.import_module("coopnet.nn.dropout")
 
 pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="made for the CPU's layouts")
 
@@ -107,22 +108,22 @@ def test_no_layout_beyond_what_half_precision_can_number(llvm):
             np.testing.assert_array_equal(layout._places(tensor, shape), np.arange(shape[0] * shape[1]))
         for shape in ((2048, 1), (1, 2048), (0, 3), (3, 0)):
             assert layout._places(tensor, shape) is None
-            assert cn.engine.Layout.find(tensor, shape, False) is None
-    assert cn.engine.Layout.find(llvm.TensorXf16, (2048, 3), True) is None
+            assert layout.Layout.find(tensor, shape, False) is None
+    assert layout.Layout.find(llvm.TensorXf16, (2048, 3), True) is None
 
 
 def test_layout_of_a_bias(monkeypatch, llvm):
     """The bias is accumulated in column 0 of a matrix with 16 columns."""
-    found = cn.engine.Layout.find(llvm.TensorXf16, (5, 3), True)
+    found = layout.Layout.find(llvm.TensorXf16, (5, 3), True)
     np.testing.assert_array_equal(found.places.numpy(), np.arange(15))
     np.testing.assert_array_equal(found.bias_places.numpy(), 16 * np.arange(5))
     assert found.bias.shape == (5, 16) and found.bias.size == 80
-    without = cn.engine.Layout.find(llvm.TensorXf16, (5, 3), False)
+    without = layout.Layout.find(llvm.TensorXf16, (5, 3), False)
     assert without.bias is None and without.bias_places is None
     np.testing.assert_array_equal(without.places.numpy(), np.arange(15))
     real = layout._places
     monkeypatch.setattr(layout, "_places", lambda tensor, shape: None if shape[1] == 16 else real(tensor, shape))
-    assert cn.engine.Layout.find(llvm.TensorXf16, (5, 3), True) is None
+    assert layout.Layout.find(llvm.TensorXf16, (5, 3), True) is None
 
 
 def test_a_half_precision_layer_on_cuda_looks_for_its_layout(llvm):
@@ -145,7 +146,7 @@ def network(llvm, bias=True, permute=None, depth=2, dropout=0.0):
     layers = [m for m in net.layers if isinstance(m, cn.Linear)]
     weights, biases = [m.weights.numpy().astype(np.float64) for m in layers], None
     for i, layer in enumerate(layers):
-        found = cn.engine.Layout.find(llvm.TensorXf, layer.weights.shape, bias)
+        found = layout.Layout.find(llvm.TensorXf, layer.weights.shape, bias)
         if permute is not None:
             found.places = llvm.UInt32(permute(i, dr.width(found.places)))
         layer.layout = Constant(found)
@@ -207,7 +208,7 @@ def test_banks_accumulate_biases_as_matrices(llvm, samples):
 
 def test_the_matrices_of_biases_lie_behind_all_others(llvm):
     net, _, _, layers = network(llvm)
-    affine = [linear.stage(m) for m in layers]
+    affine = [Affine(m) for m in layers]
     buffer = net["weights"]
     found = banks._Banks(buffer, [*affine, affine[0]], 3)  # a layer that is there twice has one sum
     end = -(-dr.width(buffer) // 64) * 64
@@ -221,14 +222,14 @@ def test_the_matrices_of_biases_lie_behind_all_others(llvm):
     assert len(found.banks) == 3 and {dr.width(b) for b in found.banks} == {place}
     for k in range(3):
         sides = list(found.sides(affine, k))
-        assert [stage for stage, _ in sides] == affine
-        for stage, view in sides:
-            assert view.offset == expected[stage.bias.offset] and view.buffer is found.banks[k]
-            assert view.shape == (stage.weights.shape[0], 16)
+        assert [op for op, _ in sides] == affine
+        for op, view in sides:
+            assert view.offset == expected[op.bias.offset] and view.buffer is found.banks[k]
+            assert view.shape == (op.weights.shape[0], 16)
 
 
 def scattered(llvm):
-    """A stage whose matrix and bias lie in a buffer of 30 numbers with gaps: at 4, ..., 9 in another order, and at 12,
+    """An op whose matrix and bias lie in a buffer of 30 numbers with gaps: at 4, ..., 9 in another order, and at 12,
     14, 16; the positions of its entries."""
     buffer = dr.zeros(llvm.Float, 30)
     views = []
@@ -236,15 +237,15 @@ def scattered(llvm):
         view = drnn.MatrixView()
         view.buffer, view.offset, view.shape, view.stride, view.size = buffer, offset, shape, stride, shape[0] * stride
         views.append(view)
-    found = cn.engine.Layout.find(llvm.TensorXf, (3, 2), True)
+    found = layout.Layout.find(llvm.TensorXf, (3, 2), True)
     found.places = llvm.UInt32([5, 3, 1, 0, 2, 4])
-    return buffer, Affine(*views, found), [9, 7, 5, 4, 6, 8], [12, 14, 16]
+    return buffer, Affine(Weights(*views, found)), [9, 7, 5, 4, 6, 8], [12, 14, 16]
 
 
 def test_sums_of_spilled_products_go_where_views_say(llvm):
-    buffer, stage, of_matrix, of_bias = scattered(llvm)
+    buffer, op, of_matrix, of_bias = scattered(llvm)
     sums = spill._Sums()
-    sums.entries = [(stage, llvm.TensorXf(np.arange(1, 10, dtype=np.float32).reshape(3, 3)))]  # the last column: bias
+    sums.entries = [(op, llvm.TensorXf(np.arange(1, 10, dtype=np.float32).reshape(3, 3)))]  # the last column: bias
     expected = np.zeros(30)
     expected[of_matrix], expected[of_bias] = [1, 2, 4, 5, 7, 8], [3, 6, 9]
     np.testing.assert_array_equal(sums.gradient(buffer).numpy(), expected)
@@ -252,8 +253,8 @@ def test_sums_of_spilled_products_go_where_views_say(llvm):
 
 
 def test_sums_of_banks_go_where_views_say(llvm):
-    buffer, stage, _, of_bias = scattered(llvm)
-    found = banks._Banks(buffer, [stage], 2)
+    buffer, op, _, of_bias = scattered(llvm)
+    found = banks._Banks(buffer, [op], 2)
     values = numbers(2, dr.width(found.banks[0]))
     for bank, value in zip(found.banks, values, strict=True):
         np.testing.assert_array_equal(dr.grad(bank).numpy(), 0)
@@ -266,14 +267,14 @@ def test_sums_of_banks_go_where_views_say(llvm):
 def test_biases_without_a_layout_and_of_other_buffers_stay_in_theirs(llvm):
     net, _, _, layers = network(llvm)
     other, _, _, others = network(llvm)
-    plain = [Affine(m.weights, m.bias) for m in layers]
-    found = banks._Banks(net["weights"], [*plain, *map(linear.stage, others)], 2)
+    plain = [Affine(Weights(m.weights, m.bias)) for m in layers]
+    found = banks._Banks(net["weights"], [*plain, *map(Affine, others)], 2)
     assert found.biased == {} and dr.width(found.banks[0]) == dr.width(net["weights"])
     assert list(found.sides(plain, 0)) == []
     # a bias at the same place of another buffer is not ours
-    mine = banks._Banks(net["weights"], list(map(linear.stage, layers)), 1)
-    assert len(list(mine.sides(list(map(linear.stage, layers)), 0))) == 3
-    assert list(mine.sides(list(map(linear.stage, others)), 0)) == []
+    mine = banks._Banks(net["weights"], list(map(Affine, layers)), 1)
+    assert len(list(mine.sides(list(map(Affine, layers)), 0))) == 3
+    assert list(mine.sides(list(map(Affine, others)), 0)) == []
     assert other["weights"] is not net["weights"]
 
 
@@ -477,8 +478,8 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
     dr.enable_grad(parts)
     view = dropout.identity_matrix(llvm.Float16, 8) if identity else None
     key = cn.Key(5, step=2)
-    with as_cuda(modulation):
-        y = list(dropout.dropout(drnn.CoopVec(parts), 0.3, key, stream=4, identity=view))
+    with as_cuda(digits):
+        y = list(MaskLaw(0.3, stream=4).apply(drnn.CoopVec(parts), key, view))
         dr.backward(sum(y))
     expected = reference.dropout(x, 0.3, 5, None, 2, 4)
     got = np.stack([v.numpy() for v in y])
@@ -491,12 +492,12 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
 def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
     """Of those that a mask, its digits and the vector take; through the identity matrix, if there is one."""
     asked = []
-    monkeypatch.setattr(modulation, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
+    monkeypatch.setattr(digits, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
     x = drnn.CoopVec([llvm.Float16(v) for v in numbers(8, 3)])
     view = dropout.identity_matrix(llvm.Float16, 8)
-    with as_cuda(modulation):
-        dropout.dropout(x, 0.3, cn.Key(5), identity=view)
-        dropout.dropout(x, 0.3, cn.Key(5))
+    with as_cuda(digits):
+        MaskLaw(0.3).apply(x, cn.Key(5), view)
+        MaskLaw(0.3).apply(x, cn.Key(5))
     assert asked == [([view], 24)]
 
 
@@ -504,24 +505,24 @@ def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
 
 
 def shaped(*shapes):
-    """Affine stages of matrices that have a shape and nothing else."""
+    """Affine ops of matrices that have a shape and nothing else."""
 
     class View:
         def __init__(self, shape):
             self.shape = shape
 
-    return [Affine(View(shape)) for shape in shapes]
+    return [Affine(Weights(View(shape))) for shape in shapes]
 
 
 def test_components_in_use_at_a_time():
     a, b, c = shaped((8, 3), (16, 8), (2, 16))
-    assert stages.kept([a, b, c], 1) == (8 + 16) + 16  # what goes into the second and third, and the widest delta
-    assert stages.kept([a, b, c], 4) == 4 * 40
-    assert stages.kept([a, Fork([[b], []], "cat"), c], 1) == 40
-    assert stages.kept([a], 2) == 2 * 8
-    assert stages.kept([], 3) == 0
-    assert stages.widest([c, a]) == 16 and stages.widest([]) == 0
-    assert stages.matrices([a, Fork([[b], [c]], "sum")]) == [a.weights, b.weights, c.weights]
+    assert ops.kept([a, b, c], 1) == (8 + 16) + 16  # what goes into the second and third, and the widest cotangent
+    assert ops.kept([a, b, c], 4) == 4 * 40
+    assert ops.kept([a, Fork([[b], []], "cat"), c], 1) == 40
+    assert ops.kept([a], 2) == 2 * 8
+    assert ops.kept([], 3) == 0
+    assert ops.widest([c, a]) == 16 and ops.widest([]) == 0
+    assert ops.matrices([a, Fork([[b], [c]], "sum")]) == [a.weights, b.weights, c.weights]
 
 
 def test_when_registers_are_asked_for(llvm, monkeypatch):
@@ -550,17 +551,17 @@ def test_when_registers_are_asked_for(llvm, monkeypatch):
 
 
 def test_directions_that_fit_into_registers():
-    jet = [[0] * 3] * 7  # a value and six directions
+    bundle = [[0] * 3] * 7  # a value and six tangents
 
     class Vector(list):
         type = None
 
-    jet = [Vector(v) for v in jet]
-    with as_cuda(jets):
-        assert jets.directions(shaped((64, 3), (1, 64)), jet) == 3
-        assert jets.directions(shaped((128, 3), (1, 128)), jet) == 1
-        assert jets.directions(shaped((512, 3)), jet) == 1
-        assert jets.directions([], jet) == 256 // 3 - 1
+    bundle = [Vector(v) for v in bundle]
+    with as_cuda(networks):
+        assert networks._directions(shaped((64, 3), (1, 64)), bundle) == 3
+        assert networks._directions(shaped((128, 3), (1, 128)), bundle) == 1
+        assert networks._directions(shaped((512, 3)), bundle) == 1
+        assert networks._directions([], bundle) == 256 // 3 - 1
 
 
 @pytest.mark.parametrize("precision", ["half", "single"])
@@ -568,7 +569,7 @@ def test_sizes_of_numbers_in_the_explanation(monkeypatch, precision):
     """Spilled vectors are in half precision on CUDA, in single precision on CPUs whatever the network's is."""
     network = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build("llvm", precision)
     asked = []
-    monkeypatch.setattr(field, "explain", lambda stages, *rest: asked.append(rest))
+    monkeypatch.setattr(field, "explain", lambda ops, *rest: asked.append(rest))
     network.explain(100)
     with as_cuda(field):
         network.explain(200, False)
@@ -647,12 +648,9 @@ def test_a_backward_pass_within_a_loop_on_cuda_warns(llvm, monkeypatch):
     np.testing.assert_allclose(on_cuda, on_llvm, rtol=1e-4, atol=1e-4)
 
 
-def test_unknown_layouts_cannot_be_spilled(llvm):
-    known, unknown = shaped((2, 2), (2, 2))
-    known.layout = object()
-    assert dispatch.can_spill([known]) and dispatch.can_spill([])
-    assert not dispatch.can_spill([known, unknown]) and not dispatch.can_spill([known, Fork([[unknown]], "sum")])
-    cuda = dr.JitBackend.CUDA
-    assert dispatch.choose([known], cuda, banks.SAMPLES)[0] == "banks"
-    assert dispatch.choose([known], cuda, banks.SAMPLES + 1)[0] == "spill"
-    assert dispatch.choose([known], cuda, 1 << 20, in_freeze=True)[0] == "banks"
+def test_unknown_layouts():
+    known = Affine(Weights(None, layout=object()))
+    unknown = Affine(Weights(None))
+    assert networks.layouts_known([known]) and networks.layouts_known([])
+    assert not networks.layouts_known([known, unknown])
+    assert not networks.layouts_known([known, Fork([[unknown]], "sum")])

@@ -12,12 +12,12 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import FUNCTIONS, Affine, banks, modes, operation, spill
-from coopnet.engine import evaluate as dispatch
-from coopnet.engine import ops as stages
+from coopnet.engine import FUNCTIONS, Affine, banks, modes, ops, spill
+from coopnet.engine import network as networks
+from coopnet.engine.choose import choose
 from coopnet.engine.explain import _size
-from coopnet.nn import linear
-from coopnet.nn.sequential import stages_of
+from coopnet.jit.recording import batch_sample
+from coopnet.nn.sequential import known_ops, segments
 
 PATHS = ["auto", "spill", "banks", "builtin"]
 
@@ -96,22 +96,40 @@ NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "squareplus", "gel
 
 def test_what_is_known_of_activations():
     """Formulas spare kernels the tape of Dr.Jit's derivatives: of a dropped-out output alone, and of the slope."""
-    masked = {name for name, f in FUNCTIONS.items() if f.masked_vjp is not None}
+    masked = {name for name, f in FUNCTIONS.items() if f.dropped_slope is not None}
     flat = {name for name, f in FUNCTIONS.items() if f.flat}
     assert masked == {"relu", "sigmoid", "squareplus", "exp"}
     assert flat == {"relu", "leaky_relu", "identity"}
-    assert {name for name, f in FUNCTIONS.items() if f.second is not None} == set(FUNCTIONS) - flat
+    assert {name for name, f in FUNCTIONS.items() if f.curvature is not None} == set(FUNCTIONS) - flat
     with pytest.raises(FrozenInstanceError):
         FUNCTIONS["identity"].flat = False
     assert FUNCTIONS["identity"].array(2) == 2 and FUNCTIONS["identity"].array(2, 3, 1) == 7
 
 
 def test_dropout_is_differentiated_with_the_activation_before():
-    relu, tanh, mask = stages.Activation("relu"), stages.Activation("tanh"), stages.Mask(0.5, 16, 0)
-    assert stages._one_step([relu, mask], 1)
-    assert not stages._one_step([mask, relu], 0)  # nothing is before, least of all the last
-    assert not stages._one_step([tanh, mask], 1)
-    assert not stages._one_step([relu, mask, mask], 2)
+    relu, tanh, mask = ops.Activation("relu"), ops.Activation("tanh"), ops.Mask(cn.Dropout(0.5))
+
+    def kinds(*chain):
+        return [type(op).__name__ for op in ops.fused(chain)]
+
+    assert kinds(relu, mask) == ["Dropped"]
+    assert kinds(mask, relu) == ["Mask", "Activation"]
+    assert kinds(tanh, mask) == ["Activation", "Mask"]
+    assert kinds(relu, mask, mask) == ["Dropped", "Mask"]
+
+
+def test_ops_are_made_once(ns, backend):
+    """For as long as the layers are the same ones; what they hold is asked at every use."""
+    net, *_ = network(ns, backend, dropout=0.2)
+    first = segments([net])
+    assert segments([net]) is first and len(first) == 1
+    net.layers[2].p = 0.5
+    net["weights"] = net["weights"] * 2
+    assert segments([net]) is first
+    assert first[0].ops[0].weights.buffer is net.layers[0].weights.buffer
+    net.layers = (*net.layers, cn.Tanh())
+    assert segments([net]) is not first and len(segments([net])[0].layers) == len(first[0].layers) + 1
+    assert known_ops([cn.Linear(2, 2), drnn.Cast(), cn.ReLU()]) is None and known_ops([]) == []
 
 
 @pytest.mark.parametrize("body", [0, 1])
@@ -119,16 +137,16 @@ def test_dropout_is_differentiated_with_the_activation_before():
 def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
     """The first matrix is visited, and then it is over, also in a fork."""
     net, *_ = network(ns, backend, n_in=2, n_out=2, width=2, depth=0)
-    first = stages_of(net.layers)[0]
+    first = known_ops(net.layers)[0]
     x = drnn.CoopVec(*[dr.ones(type(net["weights"]), 3)] * 2)
-    for before in ([], [stages.Activation("tanh")]):
-        for chain in ([first], [stages.Fork([[first], []][: 1 + body], merge)]):
+    for before in ([], [ops.Activation("tanh")]):
+        for chain in ([first], [ops.Fork([[first], []][: 1 + body], merge)]):
             for wanted in (False, True):
-                visited, run = [], [*before, *chain]
-                values = stages.trail(run, x, None)
-                dx = stages.backward(run, values, values[-1], None, wanted, lambda stage, *_: visited.append(stage))  # noqa: B023
+                visited = []
+                trail = ops.evaluate([*before, *chain], [x], None)
+                dx = ops.pullback(trail, trail.y, None, wanted, lambda op, *_: visited.append(op))  # noqa: B023
                 assert visited == [first]
-                assert len(dx) == 2 if wanted else dx is None
+                assert len(dx[0]) == 2 if wanted else dx is None
 
 
 @pytest.mark.parametrize("path", ["spill", "banks"])
@@ -206,12 +224,12 @@ def test_chunks(ns, backend, monkeypatch, bias, given_index):
 
 def test_chunks_fit_the_memory(ns, backend):
     net, _, _ = network(ns, backend, 16, 3, 128, 3)
-    stages = [linear.stage(m) for m in net.layers if isinstance(m, cn.Linear)]
+    affine = [Affine(m) for m in net.layers if isinstance(m, cn.Linear)]
     for itemsize in (2, 4):
-        per_sample = spill.bytes_per_sample(stages, itemsize)
+        per_sample = spill.bytes_per_sample(affine, itemsize)
         assert per_sample == itemsize * (16 + 6 * 128 + 3)
         for samples in (1, 1000, 2**17, 2**22, 2**22 + 1):
-            chunk = spill.chunk_size(stages, samples, itemsize)
+            chunk = spill.chunk_size(affine, samples, itemsize)
             assert chunk * per_sample <= spill.MEMORY
             assert chunk == samples or -(-samples // chunk) * chunk - samples < 1024 * -(-samples // chunk)
 
@@ -442,16 +460,35 @@ def test_deterministic_refuses_loops(ns, backend):
             raise error.__cause__ or error from None
 
 
-def test_choice(ns):
-    cuda, llvm = dr.JitBackend.CUDA, dr.JitBackend.LLVM
-    assert dispatch.choose([], llvm, 1 << 20)[0] == "spill"
-    assert dispatch.choose([], cuda, 100)[0] == "banks"
-    assert dispatch.choose([], cuda, 1 << 20)[0] == "spill"
-    with cn.deterministic():
-        assert dispatch.choose([], cuda, 100)[0] == "spill"
-    for path in PATHS[1:]:
-        with cn.gradient_path(path):
-            assert dispatch.choose([], cuda, 100)[0] == path
+CUDA, LLVM = dr.JitBackend.CUDA, dr.JitBackend.LLVM
+
+
+@pytest.mark.parametrize(
+    ("backend", "terms", "options", "path"),
+    [
+        (LLVM, 1, {}, "spill"),
+        (LLVM, 1 << 20, {}, "spill"),
+        (LLVM, 1 << 20, {"layouts_known": False, "forced": "spill"}, "spill"),
+        (CUDA, banks.SAMPLES, {}, "banks"),
+        (CUDA, banks.SAMPLES + 1, {}, "spill"),
+        (CUDA, 1 << 20, {"frozen": True}, "banks"),
+        (CUDA, 1 << 20, {"layouts_known": False}, "banks"),
+        (CUDA, 100, {"deterministic": True}, "spill"),
+        (CUDA, 100, {"forced": "builtin"}, "builtin"),
+        (CUDA, 100, {"forced": "spill"}, "spill"),
+        (CUDA, 1 << 20, {"forced": "banks", "deterministic": True}, "banks"),
+        (LLVM, 1 << 20, {"symbolic": True}, "banks"),
+        (CUDA, 100, {"symbolic": True, "forced": "spill"}, "banks"),
+        (LLVM, 1 << 20, {"symbolic": True, "forced": "builtin"}, "builtin"),
+        (LLVM, 1, {"symbolic": True, "in_call": True}, "builtin"),
+        (CUDA, 1, {"symbolic": True, "in_call": True, "forced": "banks"}, "builtin"),
+    ],
+)
+def test_choice(backend, terms, options, path):
+    assert choose(backend, terms, **options)[0] == path
+
+
+def test_paths_have_names():
     with pytest.raises(ValueError, match="name is 'fast'"), cn.gradient_path("fast"):
         pass
 
@@ -469,7 +506,7 @@ def test_explain(ns, backend):
     else:
         # activations and deltas of four matrices in single precision
         row = 4 * (16 + 3 * 64 + 3 * 64 + 3)
-        chunk = spill.chunk_size([linear.stage(m) for m in field.network.layers if isinstance(m, cn.Linear)], 2**22, 4)
+        chunk = spill.chunk_size([Affine(m) for m in field.network.layers if isinstance(m, cn.Linear)], 2**22, 4)
         assert (big.path, big.banks, big.memory) == ("spill", 1, chunk * row)
         assert big.chunks == -(-(2**22) // chunk) > 1
         assert f"in {big.chunks} chunk(s), {big.memory / 2**20:.1f} MiB at a time" in str(big)
@@ -505,32 +542,45 @@ def test_sizes_in_words(count, text):
 
 def test_unknown_layouts_are_not_spilled():
     """A layer of drjit.nn on CUDA: its gradient could only be written to the wrong places."""
-    cuda, foreign = dr.JitBackend.CUDA, [Affine(None)]
-    assert dispatch.choose(foreign, cuda, 1 << 20)[0] == "banks"
-    with cn.deterministic(), pytest.raises(RuntimeError, match=r"deterministic: .* use coopnet\.Linear"):
-        dispatch.choose(foreign, cuda, 100)
-    with cn.gradient_path("spill"), pytest.raises(RuntimeError, match=r"gradient_path: .* use coopnet\.Linear"):
-        dispatch.choose(foreign, cuda, 100)
-    with cn.gradient_path("spill"):
-        assert dispatch.choose(foreign, dr.JitBackend.LLVM, 100)[0] == "spill"
+    with pytest.raises(RuntimeError, match=r"deterministic: .* use coopnet\.Linear"):
+        choose(CUDA, 100, deterministic=True, layouts_known=False)
+    with pytest.raises(RuntimeError, match=r"gradient_path: .* use coopnet\.Linear"):
+        choose(CUDA, 100, forced="spill", layouts_known=False)
 
 
-def test_choice_in_scopes(monkeypatch):
-    cuda, llvm = dr.JitBackend.CUDA, dr.JitBackend.LLVM
-    monkeypatch.setattr(dispatch, "symbolic", lambda: True)
+def test_what_is_chosen_from(ns, backend, monkeypatch):
+    """The caller says what is asked for and what is being traced, and warns."""
+    net, *_ = network(ns, backend)
+    dr.enable_grad(net["weights"])
+    asked = []
+    monkeypatch.setattr(networks, "choose", lambda *where, **how: asked.append((*where, how)) or choose(*where, **how))
+    x = drnn.CoopVec([dr.opaque(type(net["weights"]), 1, 7)] * 3)
+    net(x)
+    with cn.deterministic(), cn.gradient_path("spill"):
+        net.jvp(x, [x, x])
+    (which, terms, how), (_, wider, other) = asked
+    assert which == dr.backend_v(net["weights"]) and (terms, wider) == (7, 21)
+    assert how == {
+        "symbolic": False, "in_call": False, "frozen": False, "deterministic": False, "forced": "auto",
+        "layouts_known": backend == "cuda",
+    }  # fmt: skip
+    assert other == how | {"deterministic": True, "forced": "spill"}
+
+
+def test_calls_on_cuda_warn_once(ns, backend, monkeypatch):
+    """Whatever the number of samples, which is not known there."""
+    net, *_ = network(ns, backend)
+    dr.enable_grad(net["weights"])
+    x = drnn.CoopVec([dr.opaque(type(net["weights"]), 1, 7)] * 3)
     monkeypatch.setattr(modes, "_warned", False)
-    assert dispatch.choose([], llvm, 1 << 20)[0] == "banks"
-    assert dispatch.choose([], cuda, 100)[0] == "banks"
-    with cn.gradient_path("builtin"):
-        assert dispatch.choose([], llvm, 1 << 20)[0] == "builtin"
+    monkeypatch.setattr(networks, "symbolic", lambda: True)
+    monkeypatch.setattr(networks, "inside_call", lambda leaf: True)
+    if backend == "cuda":
+        with pytest.warns(RuntimeWarning, match="virtual call"):
+            net(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert dispatch.choose([], llvm, 1, in_call=True)[0] == "builtin"
-    with pytest.warns(RuntimeWarning, match="virtual call"):  # whatever the number of samples, which is not known there
-        assert dispatch.choose([], cuda, 1, in_call=True)[0] == "builtin"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        dispatch.choose([], cuda, 1, in_call=True)
+        net(x)
 
 
 @pytest.mark.parametrize("path", ["auto", "spill", "banks", "builtin"])
@@ -598,6 +648,6 @@ def test_against_finite_differences(ns, backend):
 def test_a_sample_of_the_batch_has_its_width(ns):
     """What is to change with the number of samples must not be an array that all samples share."""
     shared, wide = dr.opaque(ns.Float, 1), dr.opaque(ns.Float, 2, 7)
-    assert operation.batch_sample([shared, wide], 7) is wide
-    made = operation.batch_sample([shared, ns.Float(3)], 7)
+    assert batch_sample([shared, wide], 7) is wide
+    made = batch_sample([shared, ns.Float(3)], 7)
     assert dr.width(made) == 7

@@ -14,8 +14,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.engine import FUNCTIONS
-from coopnet.engine import ops as stages
+from coopnet.engine import FUNCTIONS, ops
 from coopnet.nn.module import children
 
 GRID = dict(n_levels=3, hashmap_size=2**8, base_resolution=4, per_level_scale=1.9)
@@ -421,17 +420,17 @@ def test_second_derivatives(ns, backend, name):
     derivative = ref.ACTIVATIONS[name][1]
     h = 1e-5
     expected = 0.7 * (derivative(at + h) - derivative(at - h)) / (2 * h)
-    stage = stages.Activation(name, params)
+    op = ops.Activation(name, params)
     x, w = drnn.CoopVec([leaf(ns.Float(at)), leaf(ns.Float(-at))]), drnn.CoopVec([leaf(0.7), leaf(0.7)])
     tolerance = 3e-2 if backend == "cuda" else 1e-5
     if FUNCTIONS[name].flat:
         assert not np.any(np.abs(expected) > 1e-6)
         return
-    close(next(iter(stage.second(w, x, stage.forward(x, None)))).numpy(), expected, tolerance)
+    close(next(iter(op.curvature(w, x, op.value(x)))).numpy(), expected, tolerance)
     held = FUNCTIONS[name]
-    FUNCTIONS[name] = dataclasses.replace(held, second=None)
+    FUNCTIONS[name] = dataclasses.replace(held, curvature=None)
     try:
-        close(next(iter(stage.second(w, x, stage.forward(x, None)))).numpy(), expected, tolerance)
+        close(next(iter(op.curvature(w, x, op.value(x)))).numpy(), expected, tolerance)
     finally:
         FUNCTIONS[name] = held
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import coopnet as cn
-from coopnet.engine import jets
+from coopnet.engine import network as networks
 from coopnet.jit import registers
 
 
@@ -92,7 +92,7 @@ def test_directions_in_groups(ns, backend, monkeypatch, most):
     p = ns.Array3f(*[dr.linspace(ns.Float, 0.1 * k, 1, 300) for k in range(3)])
     results = []
     for limit in (3, most):
-        monkeypatch.setattr(jets, "directions", lambda stages, jet, limit=limit: limit)
+        monkeypatch.setattr(networks, "_directions", lambda ops, x, limit=limit: limit)
         for v in (weights, p):
             dr.disable_grad(v)
             dr.enable_grad(v)
@@ -109,8 +109,8 @@ def test_groups_fit(ns, backend):
 
     def most(width, inputs):
         net = drnn.pack(cn.MLP(inputs, 1, width=width, depth=1).alloc(dr.tensor_t(ns.Float16), inputs))
-        jet = [drnn.CoopVec([ns.Float16(0)] * inputs)] * (1 + inputs)
-        return jets.directions(cn.nn.sequential.stages_of([net]), jet)
+        bundle = [drnn.CoopVec([ns.Float16(0)] * inputs)] * (1 + inputs)
+        return networks._directions(cn.nn.sequential.known_ops([net]), bundle)
 
     assert most(64, 3) == 3
     assert most(64, 6) == (3 if backend == "cuda" else 6)

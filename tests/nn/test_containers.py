@@ -181,10 +181,10 @@ def test_in_chunks(case, ns, backend, monkeypatch):
 
 
 def test_the_whole_is_one_network(case):
-    stages = cn.nn.sequential.stages_of([case.packed])
+    ops = cn.nn.sequential.known_ops([case.packed])
     widths = [sum(m.weights.shape) + (m.bias is not None) for m in linears(case.packed)]
-    assert spill.bytes_per_sample(stages, 4) == 4 * sum(widths)
-    assert [type(s).__name__ for s in stages] == ["Affine", "Fork", "Fork", "Affine", "Activation", "Fork"]
+    assert spill.bytes_per_sample(ops, 4) == 4 * sum(widths)
+    assert [type(op).__name__ for op in ops] == ["Affine", "Fork", "Fork", "Affine", "Activation", "Fork"]
 
 
 def test_tensors(case, ns, backend):

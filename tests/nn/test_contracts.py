@@ -18,8 +18,8 @@ import pytest
 import coopnet as cn
 from coopnet.audit import _twin
 from coopnet.io.architecture import construct, describe
+from coopnet.nn.containers import Parallel
 from coopnet.nn.module import children
-from coopnet.nn.sequential import Parallel
 
 
 class Example(NamedTuple):

@@ -12,7 +12,6 @@ import pytest
 import coopnet as cn
 from coopnet import reference as ref
 from coopnet.engine import FUNCTIONS
-from coopnet.engine import ops as stages
 from coopnet.kernels import grid_tangents
 from coopnet.nn.module import children
 
@@ -378,19 +377,19 @@ def test_second_derivatives(ns, backend, layer, slope):
     at = np.concatenate([np.linspace(-4, 4, 60) + 0.01, [-300.0, -30.0, 30.0, 300.0]])
     leaf = ns.Float16 if backend == "cuda" else ns.Float
     x, one = drnn.CoopVec([leaf(ns.Float(at))]), drnn.CoopVec([leaf(1)])
-    stage = layer().stage()
-    y = stage.forward(x, None)
+    op = layer().op()
+    y = op.value(x)
     exact = np.asarray(next(iter(x)).numpy(), np.float64)
     tolerance = 2e-2 if backend == "cuda" else 2e-5
-    close(next(iter(stage.vjp(one, x, y, None))).numpy() + 0 * at, slope(exact), tolerance)
+    close(next(iter(op.slope(one, x, y))).numpy() + 0 * at, slope(exact), tolerance)
     h = 1e-5
     expected = (slope(exact + h) - slope(exact - h)) / (2 * h)
-    if FUNCTIONS[stage.name].flat:
+    if FUNCTIONS[op.name].flat:
         assert not np.any(np.abs(expected) > 1e-6)
         return
     # the second takes differences of numbers that half precision has rounded
-    close(next(iter(stage.second(one, x, y))).numpy(), expected, 2 * tolerance)
-    assert stages.FUNCTIONS[stage.name].second is not None
+    close(next(iter(op.curvature(one, x, y))).numpy(), expected, 2 * tolerance)
+    assert FUNCTIONS[op.name].curvature is not None
 
 
 # ---- Containers --------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import coopnet as cn
 from coopnet import reference
+from coopnet.kernels import sparse_projection
 from coopnet.nn import projection
 
 DENSITIES = st.sampled_from([1.0, 1 / 3, 0.1, 2**-8, 2**-31])
@@ -68,7 +69,7 @@ def test_one_matrix_to_the_bit(ns, backend, size, dtype):
     layer = cn.SparseProjection(n_in, n_out, density, seed=2**63 + 5)
     exact = reference.sparse_projection_matrix(n_in, n_out, density, 2**63 + 5)
     expected = exact.astype(dtype)
-    np.testing.assert_array_equal(layer.matrix(dtype), expected)
+    np.testing.assert_array_equal(layer.dense(dtype), expected)
     for name, x in kinds(ns, np.eye(n_in, dtype=dtype), dtype in coop_types(backend)).items():
         y = layer(x)
         assert type(y) is type(x), name
@@ -90,16 +91,16 @@ def test_agrees_with_the_reference(backend, ns, n_in, n_out, density, seed, n):
     x = np.random.default_rng(0).standard_normal((n_in, n)).astype(np.float32)
     layer = cn.SparseProjection(n_in, n_out, density, seed)
     np.testing.assert_allclose(
-        layer.matrix(np.float64), reference.sparse_projection_matrix(n_in, n_out, density, seed), rtol=1e-15
+        layer.dense(np.float64), reference.sparse_projection_matrix(n_in, n_out, density, seed), rtol=1e-15
     )
     expected = reference.sparse_projection(x, n_out, density, seed)
-    bound = 1e-6 * (1 + np.abs(layer.matrix(np.float64)) @ np.abs(x))
+    bound = 1e-6 * (1 + np.abs(layer.dense(np.float64)) @ np.abs(x))
     for value in (x, ns.TensorXf(x)):
         y = numpy(layer(value))
         assert y.shape == expected.shape and (np.abs(y - expected) <= bound).all()
         back = numpy(layer.transpose(layer(value)))
         reference_back = reference.sparse_projection(y, n_out, density, seed, in_features=n_in)
-        assert (np.abs(back - reference_back) <= 1e-6 * (1 + np.abs(layer.matrix()).T @ np.abs(y))).all()
+        assert (np.abs(back - reference_back) <= 1e-6 * (1 + np.abs(layer.dense()).T @ np.abs(y))).all()
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -116,9 +117,9 @@ def test_half_precision_is_summed_in_single(ns, size):
 def test_the_matrix_is_made_in_blocks(ns, monkeypatch, block):
     """On the host a large one is made column by column, or some columns at a time; the last block is not full."""
     n_in, n_out, density = 9, 13, 0.4
-    monkeypatch.setattr(projection, "BLOCK", block)
+    monkeypatch.setattr(sparse_projection, "BLOCK", block)
     monkeypatch.setattr(projection, "UNROLL", 10**6)
-    projection._entries.cache_clear()
+    sparse_projection._entries.cache_clear()
     layer = cn.SparseProjection(n_in, n_out, density, 11)
     exact = reference.sparse_projection_matrix(n_in, n_out, density, 11)
     rng = np.random.default_rng(0)
@@ -127,12 +128,12 @@ def test_the_matrix_is_made_in_blocks(ns, monkeypatch, block):
     np.testing.assert_allclose(layer.transpose(y), exact.T @ y, rtol=1e-12, atol=1e-12)
     parts = [ns.Float(v) for v in x.astype(np.float32)]
     np.testing.assert_allclose(numpy(layer(parts)), exact @ x, rtol=1e-5, atol=1e-5)
-    projection._entries.cache_clear()
+    sparse_projection._entries.cache_clear()
 
 
 def test_arrays_of_numpy_are_not_copied(monkeypatch):
     """What is wide enough is read where it is; a block of the matrix exists at a time."""
-    monkeypatch.setattr(projection, "BLOCK", 1 << 10)
+    monkeypatch.setattr(sparse_projection, "BLOCK", 1 << 10)
     x = np.ones((2000, 500), np.float32)
     tracemalloc.start()
     cn.SparseProjection(2000, 4, density=0.5)(x)
@@ -144,7 +145,7 @@ def test_arrays_of_numpy_are_not_copied(monkeypatch):
 def test_entries_are_distributed_as_stated():
     """Each sign has half the density; neither neighbours nor seeds are correlated."""
     n_in, n_out, density = 1000, 200, 0.2
-    signs = [cn.SparseProjection(n_in, n_out, density, s).matrix() * math.sqrt(density * n_out) for s in (1, 2)]
+    signs = [cn.SparseProjection(n_in, n_out, density, s).dense() * math.sqrt(density * n_out) for s in (1, 2)]
     n = signs[0].size
     for sign in (-1, 1):
         count = np.count_nonzero(np.round(signs[0]) == sign)
@@ -159,7 +160,7 @@ def test_entries_are_distributed_as_stated():
 def test_a_dropout_of_the_same_seed_draws_other_words():
     """The matrix and the masks of one seed have no counter in common, unless a dropout takes the last stream."""
     n = 128
-    nonzero = cn.SparseProjection(n, n, 0.5, 7).matrix() != 0
+    nonzero = cn.SparseProjection(n, n, 0.5, 7).dense() != 0
     dropped = ~cn.dropout_mask(n, 0.5, cn.Key(7, np.arange(n)), bits=32)
     assert abs(np.corrcoef(nonzero.ravel(), dropped.ravel())[0, 1]) < 5 / n
 
@@ -195,7 +196,7 @@ def test_lengths_are_kept_in_the_mean():
             error = np.std(lengths) / math.sqrt(len(lengths))
             assert abs(np.mean(lengths) - (x**2).sum()) < 5 * error
         else:  # rounds to 1 in 2^31
-            assert cn.SparseProjection(60, 16, density)._scale == math.sqrt(2**31 / 16)
+            assert sparse_projection.Signs(60, 16, density, 0).scale == math.sqrt(2**31 / 16)
 
 
 # ---- Derivatives ---------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def test_lengths_are_kept_in_the_mean():
 def test_gradients_are_those_of_the_matrix(ns, backend, size, transposed):
     n_in, n_out, density = size
     layer = cn.SparseProjection(n_in, n_out, density, 3)
-    matrix = layer.matrix(np.float64).T if transposed else layer.matrix(np.float64)
+    matrix = layer.dense(np.float64).T if transposed else layer.dense(np.float64)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((matrix.shape[1], 11)).astype(np.float32)
     dy = rng.standard_normal((matrix.shape[0], 11)).astype(np.float32)
@@ -248,12 +249,22 @@ def test_numbers_shared_by_all_samples(ns, size):
     dr.enable_grad(x)
     y = layer(x)
     full = np.stack([np.broadcast_to(v.numpy(), 3) for v in x])
-    np.testing.assert_allclose(numpy(y), layer.matrix() @ full, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(numpy(y), layer.dense() @ full, rtol=1e-4, atol=1e-5)
     dr.backward(sum(dr.sum(v) for v in y))
-    expected = layer.matrix().sum(axis=0)
+    expected = layer.dense().sum(axis=0)
     found = [dr.grad(v).numpy() for v in x]
     np.testing.assert_allclose(found[0], np.full(3, expected[0]), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(np.concatenate(found[1:]), 3 * expected[1:], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_rows_and_of_a_flat_array_are_the_same(ns, transposed):
+    signs = sparse_projection.Signs(6, 9, 0.5, 2, transposed)
+    assert (signs.adjoint.rows, signs.adjoint.depth) == (signs.depth, signs.rows)
+    x = np.random.default_rng(0).standard_normal((signs.depth, 11)).astype(np.float32)
+    flat = sparse_projection.product(signs, ns.Float(x.ravel()), 11).numpy().reshape(-1, 11)
+    np.testing.assert_array_equal(numpy(sparse_projection.product(signs, [ns.Float(v) for v in x], 11)), flat)
+    np.testing.assert_allclose(flat, sparse_projection.product_on_host(signs, x), rtol=1e-5, atol=1e-6)
 
 
 # ---- Where it runs -------------------------------------------------------------------------------------------
@@ -320,9 +331,9 @@ def test_in_a_frozen_function(ns, size):
 
     for n in (6, 6, 40, 13):
         x = ns.TensorXf(dr.arange(ns.Float, n_in * n) * 1e-3 + 1e-3, (n_in, n))
-        np.testing.assert_allclose(f(x).numpy(), layer.matrix() @ x.numpy(), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(f(x).numpy(), layer.dense() @ x.numpy(), rtol=1e-4, atol=1e-4)
         parts = [dr.arange(ns.Float, n) * 1e-3 + i for i in range(n_in)]
-        np.testing.assert_allclose(numpy(g(parts)), layer.matrix() @ numpy(parts), rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(numpy(g(parts)), layer.dense() @ numpy(parts), rtol=1e-4, atol=1e-3)
 
 
 def test_in_a_symbolic_loop(ns):
@@ -333,7 +344,7 @@ def test_in_a_symbolic_loop(ns):
         return dr.while_loop((ns.UInt32(0), x), lambda i, x: i < 3, lambda i, x: (i + 1, layer(x)), mode="symbolic")[1]
 
     x = np.random.default_rng(0).standard_normal((3, 10)).astype(np.float32)
-    expected = np.linalg.matrix_power(layer.matrix(np.float64), 3) @ x
+    expected = np.linalg.matrix_power(layer.dense(np.float64), 3) @ x
     np.testing.assert_allclose(numpy(run(layer, ns.ArrayXf(x))), expected, rtol=1e-5, atol=1e-5)
     wide = cn.SparseProjection(7, 7, 1.0)
     with pytest.raises(RuntimeError) as info:
@@ -393,7 +404,7 @@ def test_errors_of_the_constructor(arguments, words):
 
 def test_the_border_is_as_documented():
     text = projection.SparseProjection.__doc__
-    assert f"up to {DEFAULT_UNROLL} expected" in text and f"applies them to {projection.TILE} samples" in text
+    assert f"up to {DEFAULT_UNROLL} expected" in text and f"applies them to {sparse_projection.TILE} samples" in text
 
 
 def test_errors_of_calls(ns):
@@ -405,10 +416,10 @@ def test_errors_of_calls(ns):
         layer.transpose(x)
     with pytest.raises(ValueError, match=r"SparseProjection\.transpose: in_features is -1"):
         cn.SparseProjection().transpose(x)
-    with pytest.raises(ValueError, match=r"SparseProjection\.matrix: in_features is -1"):
-        cn.SparseProjection().matrix()
+    with pytest.raises(ValueError, match=r"SparseProjection\.dense: in_features is -1"):
+        cn.SparseProjection().dense()
     with pytest.raises(ValueError, match="accepted are float32 and float64"):
-        layer.matrix(np.float16)
+        layer.dense(np.float16)
     with pytest.raises(TypeError, match="a floating point type is needed"):
         layer(np.ones((3, 2), int))
     with pytest.raises(ValueError, match="in_features is 3, but the input has 4"):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import reference as ref
-from coopnet.random.dropout import scale, threshold
+from coopnet.random.law import MaskLaw
 
 # CUDA compiles a kernel for every width and p.
 few = settings(max_examples=8 if "cuda" in backends.available() else 24)
@@ -200,8 +200,8 @@ def test_streams_steps_and_seeds_are_independent():
 
 @given(p=P, bits=BITS, dtype=st.sampled_from([np.float16, np.float32, np.float64]))
 def test_scale_preserves_the_mean(p, bits, dtype):
-    t = threshold(p, bits)
-    s = scale(t, bits, dtype)
+    law = MaskLaw(p, bits)
+    t, s = law.threshold(dtype), law.scale(dtype)
     assert s == float(dtype(ref.scale(p, bits)))
     # of the 2^bits equally likely fields, 2^bits - t are kept: only the rounding of the scale is left
     mean = Fraction(s) * Fraction(2**bits - t, 2**bits)
@@ -216,9 +216,8 @@ def test_powers_of_two_are_exact(ns, kind, p, exact):
 
 
 def test_thresholds():
-    assert [threshold(0.5, b) for b in (8, 16, 32)] == [2**7, 2**15, 2**31]
-    assert threshold(0.3) == 19661 and threshold(0.5 / 256, 8) == 0 and threshold(1.5 / 256, 8) == 2
-    assert threshold(np.float32(0.25), np.int64(8)) == 64
+    given = [(0.5, 8), (0.5, 16), (0.5, 32), (0.3, 16), (0.5 / 256, 8), (1.5 / 256, 8), (np.float32(0.25), np.int64(8))]
+    assert [MaskLaw(p, bits).threshold(np.float32) for p, bits in given] == [2**7, 2**15, 2**31, 19661, 0, 2, 64]
 
 
 def test_dropped_infinities_are_zero(ns):

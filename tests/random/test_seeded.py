@@ -185,6 +185,13 @@ def test_kinds_of_offsets(ns):
         np.testing.assert_array_equal(cn.seeded_dropout(m, 0.5, 3, offset=kind, convention="triton").numpy(), expected)
 
 
+def test_everything_is_dropped_from_the_largest_p(ns):
+    """``ceil(p * 2^32)`` is 2^32 there, which no word reaches."""
+    for x in (np.ones(1000), ns.Float64(np.ones(1000))):
+        y = cn.seeded_dropout(x, 1 - 2**-40, 3, convention="ztensor")
+        assert not np.any(np.array(y))
+
+
 @pytest.mark.parametrize("convention", seeded.CONVENTIONS)
 def test_strided_and_shifted_views(ns, convention):
     """A view of a larger array, with the offsets it has in there, keeps what the larger array keeps."""

@@ -262,7 +262,7 @@ NOT_CALLED = {
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
-    "params", "stage", "bodies", "check", "parallel", "parallel_jvp", "parts", "traced", "words", "words_numpy",
+    "params", "stage", "bodies", "check", "parallel", "parallel_jvp", "parts", "traced", "words",
     "allocate", "pack", "active", "read", "width", "applied",
 }  # fmt: skip
 #: Special methods that users call by their operators.
@@ -415,7 +415,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "SGD": {"params": None},
         "alloc": {"size": 2}, "explain": {"batch": 1000}, "fold_in": {"step": 1}, "build": {"backend": backend},
         "set_matrix": {"value": np.ones((4, 2), np.float32)}, "matrix": {"name": "layers.0.weights"},
-        "SparseProjection.matrix": {"dtype": np.float32}, "Heads.split": {"y": three},
+        "SparseProjection.dense": {"dtype": np.float32}, "Heads.split": {"y": three},
         "transpose": {"y": drnn.CoopVec([*x, *x])},
         "__getitem__": {"key": "network.weights"}, "__contains__": {"key": "network.weights"},
         "__setitem__": {"key": "network.weights", "value": field["network.weights"]}, "__delitem__": {"key": "weights"},

@@ -14,9 +14,8 @@ import coopnet as cn
 from coopnet import backend as backends
 from coopnet import reference as ref
 from coopnet.nn.module import children
-from coopnet.random import digits as modulation
-from coopnet.random.dropout import scale, threshold, traced_scale, traced_threshold
-from coopnet.random.variants import gaussian_dropout
+from coopnet.random import digits
+from coopnet.random.law import GaussianLaw, MaskLaw, PathLaw
 
 N = 40
 P = st.floats(0, 0.9921875, width=32) | st.sampled_from(
@@ -32,8 +31,35 @@ def numbers(rows=21, columns=N, seed=0):
 def blocks(request, monkeypatch):
     """Tensors element by element, and block by block."""
     if request.param == "blocks":
-        monkeypatch.setattr(modulation, "LARGE", 1)
+        monkeypatch.setattr(digits, "LARGE", 1)
     return request.param
+
+
+# ---- What the engine asks ----------------------------------------------------------------------------------
+
+
+def test_laws_that_change_something(ns):
+    key = cn.Key(1)
+    for law in (MaskLaw, PathLaw, GaussianLaw):
+        assert law(0.5).active(key) and not law(0.5).active(None) and not law(0).active(key)
+        assert law(ns.Float(0)).active(key) and not law(ns.Float(0)).active(None)  # a kernel reads it
+
+
+def test_scales_that_tell_the_adjoint(ns):
+    for law in (MaskLaw, PathLaw):
+        assert law(0.75).scale(ns.Float) == 4 and law(ns.Float(0.75)).scale(ns.Float)[0] == 4
+    assert GaussianLaw(0.75).scale(ns.Float) is None
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_digits_of_a_block(ns, bits):
+    """From the lowest of word 0 to the highest of word 3, each at the top of its word."""
+    words = [int(w) for w in ref.philox4x32((5, 6, 7, 8), (9, 10))]
+    expected = [w >> shift & 2**bits - 1 for w in words for shift in range(0, 32, bits)]
+    law = MaskLaw(0.5, bits, stream=8)
+    for one in (lambda v: np.array([v], np.uint32), ns.UInt32):
+        drawn = digits.block(one(5), one(6), one(7), (one(9), one(10)), law)
+        assert [int(d[0]) >> (32 - bits) for d in drawn] == expected
 
 
 # ---- Groups of samples -------------------------------------------------------------------------------------
@@ -61,13 +87,13 @@ def test_groups_share_a_mask(backend, ns, kind, blocks):
 def test_threshold_and_scale_of_the_law(ns, ps):
     ps = [float(p) for p in np.float32(ps)] + [np.float32(1 - 2**-24).item()]
     for bits in (8, 16, 32):
-        t = traced_threshold(ns.Float(ps), bits, ns.Float)
+        law = MaskLaw(ns.Float(ps), bits)
         expected = [min(round(p * 2**bits), 2**bits - 1) for p in ps]
-        np.testing.assert_array_equal(ns.UInt32(t).numpy(), np.array(expected, np.uint32))
+        np.testing.assert_array_equal(ns.UInt32(law.threshold(ns.Float)).numpy(), np.array(expected, np.uint32))
         for dtype in (np.float16, np.float32, np.float64):
             with np.errstate(over="ignore"):
                 factor = np.array([2**bits / (2**bits - n) for n in expected]).astype(dtype)
-            np.testing.assert_array_equal(traced_scale(t, bits, leaf_type(ns, dtype)).numpy(), factor)
+            np.testing.assert_array_equal(law.scale(leaf_type(ns, dtype)).numpy(), factor)
 
 
 def test_scale_is_rounded_once(ns):
@@ -75,8 +101,8 @@ def test_scale_is_rounded_once(ns):
     n = np.arange(1, 2**16, dtype=np.float64)
     with np.errstate(over="ignore"):
         once, twice = (2**16 / n).astype(np.float16), (2**16 / n).astype(np.float32).astype(np.float16)
-    t = ns.Float64(2**16 - n)
-    np.testing.assert_array_equal(traced_scale(t, 16, ns.Float16).numpy(), once)
+    law = MaskLaw(ns.Float64(1 - n / 2**16))
+    np.testing.assert_array_equal(law.scale(ns.Float16).numpy(), once)
     assert (once != twice).any()
 
 
@@ -140,7 +166,7 @@ def test_schedule_of_every_sample(backend, ns, kind):
     x = numbers()
     some = np.linspace(0, 0.9, N, dtype=np.float32)
     y = values(cn.dropout(make(ns, kind, x), ns.Float(some), cn.Key(9, step=2)))
-    z = values(gaussian_dropout(make(ns, kind, x), ns.Float(some), cn.Key(9), 3))
+    z = values(GaussianLaw(ns.Float(some), stream=3).apply(make(ns, kind, x), cn.Key(9)))
     for i in (0, 1, 20, N - 1):
         p = some[i].item()
         np.testing.assert_array_equal(y[:, i], ref.dropout(x, p, 9, None, 2)[:, i])
@@ -393,12 +419,10 @@ def test_noise_is_normal(ns, p):
 
 def test_ends_of_the_noise(ns):
     """The words at either end give finite numbers, opposite in sign."""
-    from coopnet.random.variants import _Noise
-
-    law = _Noise(0.5, 0, ns.Float)
+    law = GaussianLaw(0.5).traced(ns.Float)
     words = np.array([0, 255, 256, 2**31 - 1, 2**31, 2**32 - 257, 2**32 - 256, 2**32 - 1], np.uint32)
     m = law.decide(ns.UInt32(words)).numpy() - 1
-    np.testing.assert_allclose(m, _Noise(0.5, 0, np.float64).decide(words) - 1, rtol=1e-6, atol=2e-7)
+    np.testing.assert_allclose(m, GaussianLaw(0.5).traced(np.float64).decide(words) - 1, rtol=1e-6, atol=2e-7)
     assert m[0] == m[1] and m[-1] == m[-2] and 5.41 < m[-1] < 5.42
     np.testing.assert_allclose(m, -m[::-1], rtol=1e-6, atol=2e-7)
 
@@ -406,10 +430,8 @@ def test_ends_of_the_noise(ns):
 @pytest.mark.parametrize("p", [-0.5, 0.0, 0.25, 1.0, 1.5])
 def test_rates_of_dr_jit_for_numpy_arrays(ns, p):
     """Clipped to below 1, as in kernels."""
-    from coopnet.random.variants import _Noise
-
-    rate = ns.Float(p)
-    host, device = _Noise(rate, 0, np.float32), _Noise(rate, 0, ns.Float)
+    law = GaussianLaw(ns.Float(p))
+    host, device = law.traced(np.float32), law.traced(ns.Float)
     inside = min(max(p, 0), 1 - 2**-24)
     assert host.sigma == pytest.approx(np.sqrt(inside / (1 - inside)))
     np.testing.assert_allclose(device.sigma.numpy(), host.sigma, rtol=1e-6)
@@ -427,6 +449,15 @@ def test_gradients_are_the_layer_of_the_gradient(backend, ns, layer, twin, kind,
     y = layer(0.3, stream=1)(drnn.CoopVec(leaves) if kind == "coopvec" else leaves, cn.Key(6))
     dr.backward(traced_sum(y, dy, np.float32))
     np.testing.assert_allclose(values(dr.grad(leaves)), twin(dy, 0.3, 6, None, 0, 1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [cn.Dropout, cn.DropPath, cn.GaussianDropout])
+def test_tangents_are_the_layer_of_the_tangents(backend, ns, layer):
+    leaf, key = ns.Float16 if backend == "cuda" else ns.Float, cn.Key(6)
+    x, dx = (drnn.CoopVec([leaf(v) for v in numbers(seed=seed)]) for seed in (0, 1))
+    y, (dy,) = layer(0.3, stream=1).jvp(x, [dx], key)
+    np.testing.assert_array_equal(values(y), values(layer(0.3, stream=1)(x, key)))
+    np.testing.assert_array_equal(values(dy), values(layer(0.3, stream=1)(dx, key)))
 
 
 @pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
@@ -514,8 +545,8 @@ def test_quantized_probabilities_of_numbers_and_schedules_agree(ns):
     for p in (0.1, 0.3, 0.7):
         single = np.float32(p).item()
         for bits in (8, 16, 32):
-            t = threshold(single, bits)
-            assert float(traced_threshold(ns.Float(p), bits, ns.Float)[0]) == t
+            number, schedule = MaskLaw(single, bits), MaskLaw(ns.Float(p), bits)
+            assert float(schedule.threshold(ns.Float)[0]) == number.threshold(ns.Float)
             for dtype in (np.float16, np.float32):
-                found = traced_scale(ns.Float64(t), bits, leaf_type(ns, dtype))
-                assert float(found[0]) == scale(t, bits, dtype)
+                leaf = leaf_type(ns, dtype)
+                assert float(schedule.scale(leaf)[0]) == number.scale(leaf)

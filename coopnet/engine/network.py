@@ -1,0 +1,96 @@
+"""A network evaluated on a bundle, differentiably: by which path its weight gradients come about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..jit.deferred import outside
+from ..jit.registers import ALL
+from ..jit.scopes import frozen, inside_call, symbolic
+from ..random.key import Key
+from .banks import BankOp, ScopeBankOp
+from .choose import choose
+from .modes import forced_path, is_deterministic, warn_stall
+from .ops import Bundle, Op, affine, buffers, widest
+from .plan import Plan, flat, in_room
+from .spill import SpillOp
+
+
+def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
+    """Evaluate ``ops`` on the bundle ``x``; :func:`choose` says by which path weight gradients are computed.
+
+    A sum over samples has as many terms as there are vectors: ``1 + k`` per sample.
+    """
+    most = _directions(ops, x)
+    if len(x) - 1 > most:
+        parts = [evaluate(ops, [x[0], *x[i : i + most]], key) for i in range(1, len(x), most)]
+        return [parts[0][0], *(tangent for part in parts for tangent in part[1:])]
+    packed, x = buffers(ops), _widened(x)
+    path = _path(ops, x) if any(dr.grad_enabled(b) for b in packed) else "builtin"
+    if path == "builtin":
+        return in_room(ops, x, key).y
+    xs = flat(x)
+    plan = Plan(ops, packed, len(x), wants_x=any(dr.grad_enabled(v) for v in xs))
+    if not symbolic():
+        return plan.split(dr.custom(SpillOp if path == "spill" else BankOp, plan, packed, xs, key))
+    later = [outside(b).buffer for b in packed if dr.grad_enabled(b)]
+    # Dr.Jit notes that the scope depends on a buffer at ordinary operations only, not at custom ones; without the
+    # note, forward mode would lose the tangents of the weights.
+    _ = [b * 1 for b in packed]
+    return plan.split(dr.custom(ScopeBankOp, plan, packed, xs, key, later))
+
+
+def _path(ops: Sequence[Op], x: Bundle) -> str:
+    leaf = x[0].type
+    backend, in_call = dr.backend_v(leaf), inside_call(leaf)
+    path, _ = choose(
+        backend,
+        max(dr.width(v) for v in flat(x)) * len(x),
+        symbolic=symbolic(),
+        in_call=in_call,
+        frozen=frozen(),
+        deterministic=is_deterministic(),
+        forced=forced_path(),
+        layouts_known=layouts_known(ops),
+    )
+    if in_call and backend == dr.JitBackend.CUDA:
+        warn_stall(None)
+    return path
+
+
+def layouts_known(ops: Sequence[Op]) -> bool:
+    """Are the packed layouts of all matrices known, so that their gradients can be computed beside the kernel?"""
+    return all(op.layout is not None for op in affine(ops))
+
+
+def _directions(ops: Sequence[Op], x: Bundle) -> int:
+    """How many tangents to take at a time: as many as fit into registers with the value.
+
+    On the CPU vectors wait in the cache, which is no trouble.
+    """
+    if dr.backend_v(x[0].type) != dr.JitBackend.CUDA:
+        return len(x) - 1
+    return max(1, ALL // max(len(x[0]), widest(ops)) - 1)
+
+
+def _widened(x: Bundle) -> Bundle:
+    """A bundle whose components all have a lane for every sample, if it has tangents.
+
+    Those are often constants. A vector of one lane would be masked as one sample by dropout, and have a gradient that
+    is summed over the samples already.
+    """
+    if len(x) == 1:
+        return x
+    samples = max(dr.width(v) for v in flat(x))
+
+    def wide(vector: Any) -> Any:
+        parts = list(vector)
+        if all(dr.width(v) == samples for v in parts):
+            return vector
+        return drnn.CoopVec([v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in parts])
+
+    return [wide(vector) for vector in x]

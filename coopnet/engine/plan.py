@@ -1,0 +1,73 @@
+"""What the differentiable evaluations of a network have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..jit.registers import with_room
+from ..random.key import Key
+from .ops import Bundle, Op, Trail, Visit, evaluate, jvp, matrices, pullback, rebase, widest
+
+
+class Plan:
+    """What a :class:`NetworkOp` evaluates, and how; opaque to Dr.Jit's traversal of arguments.
+
+    Inputs, outputs and their gradients are lists of arrays: the components of a bundle of ``vectors`` vectors, one
+    after the other.
+    """
+
+    def __init__(self, ops: Sequence[Op], buffers: Sequence[Any], vectors: int, wants_x: bool):
+        self.ops, self.buffers, self.vectors, self.wants_x = ops, buffers, vectors, wants_x
+
+    def split(self, components: Sequence[Any]) -> Bundle:
+        """The bundle of a flat list."""
+        n = len(components) // self.vectors
+        return [drnn.CoopVec(list(components[i * n : (i + 1) * n])) for i in range(self.vectors)]
+
+    def evaluate(self, ops: Sequence[Op], xs: list, key: Key | None) -> Trail:
+        return in_room(ops, self.split(xs), key)
+
+    def pullback(self, trail: Trail, dys: list, key: Key | None, visit: Visit) -> list:
+        """The inputs' gradients (empty unless wanted); ``visit`` as for :func:`pullback`."""
+        dx = pullback(trail, self.split(dys), key, self.wants_x, visit)
+        return flat(dx) if self.wants_x and dx is not None else []
+
+    def jvp(self, trail: Trail, moving: Sequence[Op], dxs: list, key: Key | None) -> list:
+        return flat(jvp(trail, moving, self.split(dxs), key))
+
+
+class NetworkOp(dr.CustomOp):
+    """Evaluates a list of ops; a subclass says how weight gradients come about.
+
+    Lists of arrays go in and out because ``dr.custom`` drops the gradient of a ``CoopVec``.
+    """
+
+    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
+        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
+        self.ops = rebase(plan.ops, plan.buffers, buffers)
+        self.trail = plan.evaluate(self.ops, xs, key)
+        return flat(self.trail.y)
+
+    def forward(self) -> None:
+        moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))
+        self.set_grad_out(self.plan.jvp(self.trail, moving, self.grad_in("xs"), self.key))
+
+    def name(self) -> str:
+        return f"coopnet.{type(self).__name__}"
+
+
+def in_room(ops: Sequence[Op], x: Bundle, key: Key | None) -> Trail:
+    """Evaluate ``ops`` on the bundle ``x`` in a kernel whose threads have registers for all its vectors."""
+    if len(x) > 1:
+        used = len(x) * max(len(x[0]), widest(ops))
+        x = [drnn.CoopVec(with_room(x[0], matrices(ops), used)), *x[1:]]
+    return evaluate(ops, x, key)
+
+
+def flat(bundle: Bundle) -> list:
+    """The components of a bundle one after the other."""
+    return [v for vector in bundle for v in vector]

@@ -1,0 +1,269 @@
+"""Dropout: the function, the mask, and the layers."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from ..backend import require
+from ..checks import check, check_type, whole
+from ..engine import Mask
+from ..jit.unpacked import Constant
+from ..limits import check_entries, check_features
+from ..random.digits import decisions
+from ..random.key import Key
+from ..random.law import GaussianLaw, Law, MaskLaw, PathLaw
+from .module import Module
+
+#: Widest vector whose mask goes through an identity matrix; wider ones measured slower with it than without.
+IDENTITY_WIDTH = 64
+
+
+def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16) -> Any:
+    r"""Drop elements of ``x`` with probability ``p`` and rescale the others, by the mask law.
+
+    .. math::
+        y_i = \begin{cases} x_i \cdot 2^k / (2^k - t) & u_i \ge t \\ 0 & \text{otherwise} \end{cases},
+        \qquad t = \mathrm{round}(p\, 2^k)
+
+    where :math:`u_i` is the ``bits`` = :math:`k` bit wide field number ``i % (32/k)`` of word ``i // (32/k)`` of the
+    Philox stream with counter ``(block, index, step, stream)`` under the key's seed. The comparison is between
+    integers, so the mask is the same to the bit on every backend and in every precision; the scale uses the quantized
+    probability, so the mean is preserved exactly. The gradient is dropout of the gradient with the same mask, which
+    is drawn again rather than stored.
+
+    A tensor of at least 2^16 elements that lies in memory is dropped out by a kernel of its own, close to the speed of
+    copying it (fastest where the number of samples is a multiple of 8), and so is its gradient; where it is an
+    expression that has not been evaluated, and inside symbolic loops, conditionals and calls, dropout becomes part of
+    the kernel that uses its result, as it does for every other kind of input.
+
+    Samples with equal indices share their mask: with ``Key(seed, index=lane // 8)``, groups of eight lanes do, such as
+    the corners of a cell or the samples of a pixel.
+
+    **Schedules.** ``p`` may be a Dr.Jit value of width 1. Kernels read it, so that a new value compiles none, and
+    functions of ``dr.freeze`` take it as an argument: ``dr.opaque(Float32, 0.1)``. Threshold and scale are then
+    computed in double precision within the kernel and are those of the law for this very single-precision number.
+    Nothing can be refused there: ``p`` is clipped to [0, 1] and the threshold to :math:`2^k - 1`. ``p = 0`` keeps
+    everything with scale 1; there is no gradient with respect to ``p``. For arrays and cooperative vectors ``p`` may
+    also have one entry for each sample, which is what Dr.Jit makes of it inside evaluated loops and calls.
+
+    Args:
+        x: a ``CoopVec``, a 2D tensor or NumPy array of shape ``(features, samples)``, a Dr.Jit array, a nested array,
+            or a list or tuple of arrays; float16, float32 or float64. All give the same mask. On CUDA a ``CoopVec``
+            is multiplied by 0 where it is dropped, so an infinite or NaN component stays NaN there.
+        p: drop probability in [0, 1), a number or a floating point Dr.Jit array of width 1 (or of one for each sample).
+        key: :class:`Key`, or ``None`` for no dropout.
+        stream: tells the dropouts of one network apart.
+        bits: random bits spent on an element: 8, 16 or 32. ``p`` is rounded to a multiple of ``2^-bits``.
+
+    Returns:
+        The same kind and type as ``x``; ``x`` itself if ``p`` is the number 0 or ``key is None``.
+
+    Raises:
+        ValueError: a number ``p`` outside [0, 1), NaN, or rounding to 1, or an array ``p`` of another size; other
+            ``bits``; empty or wrongly shaped ``x``; a key whose entries are not as many as the samples.
+        TypeError: ``x`` of another kind or not floating point; ``key`` no :class:`Key`; ``p`` neither a number nor a
+            Dr.Jit floating point array, or one of another backend.
+
+    >>> y = cn.dropout(x, 0.1, cn.Key(seed=7, step=3))
+    """
+    return MaskLaw(p, bits, stream).apply(x, key)
+
+
+def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16) -> Any:
+    """The ``n`` keep masks that :func:`dropout` would use for samples ``key.index``.
+
+    Args:
+        n: number of elements, at least 1.
+        p, stream, bits: as in :func:`dropout`.
+        key: a :class:`Key` with an ``index``, which also says where the masks live.
+
+    Returns:
+        An ``ArrayXb`` of ``n`` masks if the index is a Dr.Jit ``UInt32``, else a NumPy bool array ``(n, samples)``.
+
+    Raises:
+        ValueError, TypeError: as :func:`dropout`; also for ``n < 1`` or a key without an index.
+
+    >>> keep = cn.dropout_mask(64, 0.1, cn.Key(7, index=dr.arange(UInt32, 1000)))
+    """
+    where = "dropout_mask"
+    check((whole(n) or 0) >= 1, where, "n", n, "an int of at least 1")
+    law = MaskLaw(p, bits, stream, where)
+    law.check_entries()
+    check_type(where, "key", key, Key, "a coopnet.Key")
+    if key.index is None:
+        raise ValueError(
+            f"{where}: the key has no index, so the number of samples is unknown; give one, such as "
+            f"Key(seed, index=dr.arange(UInt32, samples))."
+        )
+    n = int(n)
+    if not isinstance(key.index, dr.ArrayBase):
+        width = np.atleast_1d(key.index).size
+        check_entries(where, "masks", (n, width), 24)  # with the words that they are made of
+        return np.stack(decisions(n, law.traced(np.float64), key, np.uint32, width))
+    check_features(where, "n", n)
+    uint32 = type(key.index)
+    require(uint32)
+    keep = decisions(n, law.traced(dr.float64_array_t(uint32)), key, uint32, dr.width(key.index))
+    return sys.modules[uint32.__module__].ArrayXb(keep)
+
+
+class Dropout(Module):
+    r"""Dropout layer (Srivastava et al. 2014, inverted form): see :func:`dropout`.
+
+    Without a key it passes its input on; with one, it draws the mask of ``(key, stream)``.
+
+    Args:
+        p: drop probability in [0, 1), a number or, for schedules, a Dr.Jit ``Float32`` of width 1; see :func:`dropout`.
+            It may be assigned at any time, also in a packed network: ``layer.p = dr.opaque(Float32, 0.2)``. A
+            checkpoint keeps its value at that moment, as a number.
+        bits: random bits per element, 8, 16 or 32.
+        stream: the stream number ``s`` of the mask law. ``None`` lets the network number its dropouts 0, 1, 2, ... in
+            evaluation order when it is allocated (numbers given by hand are left out); a layer called on its own
+            before that uses 0.
+
+    Raises:
+        TypeError, ValueError: ``p``, ``bits`` or ``stream`` out of range or of another type, as for :func:`dropout`.
+
+    >>> net = cn.Sequential(cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
+    """
+
+    # rate: what p is, wrapped where drjit.nn.pack would take it for a weight
+    DRJIT_STRUCT = {"rate": object, "bits": int, "stream": int, "identity": Constant}
+    #: Names of the constructor's arguments.
+    FIELDS: tuple[str, ...] = ("p", "bits", "stream")
+    LAW: type[Law] = MaskLaw
+
+    def __init__(self, p: float = 0.5, bits: int = 16, stream: int | None = None):
+        self.bits, self.stream = bits, stream
+        self.p = p
+        self.identity = Constant()
+
+    @property
+    def p(self) -> Any:
+        """Drop probability, a number or a Dr.Jit ``Float32``."""
+        return self.rate.value if isinstance(self.rate, Constant) else self.rate
+
+    @p.setter
+    def p(self, value: Any) -> None:
+        law = self._law(value)
+        law.check_entries()
+        self.rate: Any = Constant(value) if law.scheduled else value
+
+    @property
+    def law(self) -> Law:
+        """What it does to its input."""
+        return self._law(self.p)
+
+    def _law(self, p: Any) -> Law:
+        return self.LAW(p, self.bits, 0 if self.stream is None else self.stream, type(self).__name__)
+
+    def active(self) -> bool:
+        """Does the layer change its input, given a key?"""
+        return self.law.drops
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        return self.law.apply(x, key, self.identity.value)
+
+    def op(self) -> Mask:
+        return Mask(self)
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
+        layer = type(self)(*(getattr(self, name) for name in self.FIELDS))
+        if dr.backend_v(dtype) == dr.JitBackend.CUDA and 0 < size <= IDENTITY_WIDTH and self.active():
+            layer.identity = Constant(identity_matrix(dr.array_t(dtype), size))
+        return layer, size
+
+    def _join(self, layers: list) -> None:
+        others = [layer for layer in layers if isinstance(layer, Dropout)]
+        if self.stream is None:
+            used = {layer.stream for layer in others}
+            self.stream = next(s for s in itertools.count() if s not in used)
+        # those of one width share one identity matrix, which a kernel then loads once
+        view = self.identity.value
+        if view is not None:
+            alike = (layer.identity for layer in others if (v := layer.identity.value) is not None and _alike(v, view))
+            self.identity = next(alike)
+
+    def __repr__(self) -> str:
+        fields = {name: getattr(self, name) for name in self.FIELDS}
+        return f"{type(self).__name__}({', '.join(f'{name}={v}' for name, v in fields.items() if v is not None)})"
+
+
+class DropPath(Dropout):
+    r"""Drops whole samples (*stochastic depth*, Huang et al. 2016): all features of a sample, or none.
+
+    .. math::
+        y = \begin{cases} x \cdot 2^k / (2^k - t) & u_0 \ge t \\ 0 & \text{otherwise} \end{cases}
+
+    with the digit :math:`u_0` that :func:`dropout` would draw for element 0 of the sample, and its threshold :math:`t`.
+    At the end of a residual branch it leaves those samples to the shortcut. Without a key it passes its input on.
+
+    Args:
+        p: probability that a sample is dropped, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1.
+        bits: random bits per sample, 8, 16 or 32.
+        stream: as in :class:`Dropout`.
+
+    Raises:
+        ValueError, TypeError: arguments that :func:`dropout` refuses, too.
+
+    >>> branch = cn.Sequential(cn.Linear(64, 64), cn.ReLU(), cn.Linear(64, 64), cn.DropPath(0.1))
+    """
+
+    DRJIT_STRUCT = Dropout.DRJIT_STRUCT
+    LAW = PathLaw
+
+
+class GaussianDropout(Dropout):
+    r"""Multiplies every element by normally distributed noise of mean 1 (Srivastava et al. 2014, section 10).
+
+    .. math::
+        y_i = x_i \cdot (1 + \sigma z_i), \qquad \sigma = \sqrt{p / (1 - p)}, \qquad
+        z_i = \Phi^{-1}\!\left(\frac{n_i + 1/2}{2^{24}}\right)
+
+    which has the mean and variance of :class:`Dropout` with the same ``p``. :math:`n_i` are the upper 24 bits of the
+    word that the mask law with 32 bits gives to element :math:`i`: word ``i % 4`` of the Philox counter ``(i // 4,
+    index, step, stream)``; :math:`\Phi` is the normal distribution, so that :math:`|z_i| < 5.42`. The noise is computed
+    in single precision from exactly equal arguments and rounded to the type of ``x``; backends agree on it up to the
+    rounding of their elementary functions. Without a key the layer passes its input on.
+
+    Args:
+        p: drop probability of the :class:`Dropout` to imitate, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1
+            (then clipped to [0, :math:`1 - 2^{-24}`]).
+        stream: as in :class:`Dropout`.
+
+    Raises:
+        ValueError, TypeError: ``p`` or ``stream`` of another kind or out of range; inputs that :func:`dropout` refuses.
+
+    >>> net = cn.Sequential(cn.Linear(16, 64), cn.ReLU(), cn.GaussianDropout(0.1), cn.Linear(64, 3))
+    """
+
+    DRJIT_STRUCT = Dropout.DRJIT_STRUCT
+    FIELDS = ("p", "stream")
+    LAW = GaussianLaw
+
+    def __init__(self, p: float = 0.5, stream: int | None = None):
+        super().__init__(p, 32, stream)
+
+
+def identity_matrix(leaf: type, n: int) -> Any:
+    """The identity as a matrix view of type ``leaf``.
+
+    Its product with a mask moves the mask into the layout that the tensor cores keep vectors in. Without it, every
+    operation between a network's vector and the freshly packed mask converts the vector. Row-major, because that
+    measured faster than the layouts that ``drjit.nn.pack`` makes.
+    """
+    stride = -(-n // 8) * 8  # OptiX wants rows aligned to 16 bytes
+    i = dr.arange(dr.uint32_array_t(leaf), n * stride)
+    entries = dr.select(i // stride == i % stride, leaf(1), leaf(0))
+    dr.eval(entries)
+    return drnn.view(dr.tensor_t(leaf)(entries, (n, stride)))[:, :n]
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return (a.shape, a.dtype) == (b.shape, b.dtype)

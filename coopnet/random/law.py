@@ -1,0 +1,263 @@
+"""The laws of dropout: what a random digit does to the element that has it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import numbers
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ..checks import check_type, check_unsigned, shown
+from ..jit import kinds
+from . import digits
+from .key import Key
+
+BITS = (8, 16, 32)
+_DTYPES = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, dr.VarType.Float64: np.float64}
+
+
+class Law:
+    """Multiplies every element by a factor that depends on a random digit, so that its adjoint is itself.
+
+    The digits have ``bits`` bits and come from the generator's stream number ``stream``. ``p`` is a number, which
+    kernels contain, or a Dr.Jit array, which they read: a *schedule*. What follows from ``p`` is computed by
+    :meth:`traced`, before digits are decided.
+
+    Raises ``TypeError`` and ``ValueError``, whose messages begin with ``where``, for arguments that are out of range or
+    of another type.
+    """
+
+    #: Do all elements of a sample have the digit of element 0?
+    shared = False
+    #: The type of the elements, once it is known.
+    leaf: Any = None
+    p: Any
+    bits: int
+    stream: int
+    where: str
+    scheduled: bool
+
+    def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout"):
+        if not isinstance(bits, numbers.Integral) or bits not in BITS:
+            raise ValueError(f"{where}: bits is {shown(bits)}; accepted are 8, 16 and 32.")
+        self.scheduled = isinstance(p, dr.ArrayBase)
+        if self.scheduled:
+            check_schedule(p, where)
+        else:
+            check_probability(p, where)
+        self.p, self.bits, self.stream = p, int(bits), check_unsigned(where, "stream", stream, 32)
+        self.where = where
+
+    def check_entries(self, samples: int = 1) -> None:
+        """Raise ``ValueError`` if ``p`` has neither one entry nor one for each of ``samples``."""
+        if self.scheduled and dr.width(self.p) not in (1, samples):
+            each = f", or one for each of the {samples}," if samples > 1 else ""
+            raise ValueError(
+                f"{self.where}: p has {dr.width(self.p)} entries; one drop probability for all samples{each} is needed."
+            )
+
+    @property
+    def drops(self) -> bool:
+        """Does it change anything, given a key?"""
+        return self.scheduled or self.p > 0
+
+    def active(self, key: Key | None) -> bool:
+        """Does it change its input?"""
+        return key is not None and self.drops
+
+    def apply(self, x: Any, key: Key | None, identity: Any = None) -> Any:
+        """``x``, of any kind that :func:`kinds.kind` knows, after this law; ``x`` itself where it is not active.
+
+        ``identity``, a matrix view, makes factors cheaper for cooperative vectors on CUDA.
+        """
+        kind, leaf = kinds.kind(x, self.where)
+        kinds.require_float(leaf, self.where)
+        if self.scheduled:  # of arrays and vectors, it may differ from sample to sample
+            self.check_entries(kinds.samples(x, kind) if kind in (kinds.ARRAYS, kinds.COOPVEC) else 1)
+        check_type(self.where, "key", key, (Key, type(None)), "a coopnet.Key or None")
+        if key is None or not self.drops:
+            return x
+        return digits.apply(self.traced(leaf), x, key, kind, identity)
+
+    def scale(self, leaf: type) -> Any:
+        """What kept elements are multiplied by, a number or an array of type ``leaf``.
+
+        ``None`` for laws that do not multiply by this and zero alone: the output does not tell their adjoint.
+        """
+        return None
+
+    def traced(self, leaf: type) -> Any:
+        """This law for elements of type ``leaf``, a Dr.Jit or NumPy type."""
+        law = copy.copy(self)
+        law.leaf = leaf
+        return law
+
+    def decide(self, word: Any) -> Any:
+        """What a digit means: the upper ``bits`` of the ``uint32`` ``word``, whose others are arbitrary."""
+        raise NotImplementedError
+
+    def element(self, x: Any, decision: Any) -> Any:
+        """What the element ``x`` becomes."""
+        raise NotImplementedError
+
+    def factor(self, decision: Any) -> Any:
+        """What :meth:`element` multiplies by."""
+        raise NotImplementedError
+
+    def _rate(self, leaf: type, precision: Callable, most: float) -> Any:
+        """``p``, a number, or for schedules in the given precision, between 0 and ``most`` and without its gradient."""
+        if not self.scheduled:
+            return float(self.p)
+        if issubclass(leaf, np.generic):
+            return min(max(float(self.p[0]), 0.0), most)
+        if dr.backend_v(self.p) != dr.backend_v(leaf):
+            raise TypeError(
+                f"{self.where}: p is a {type(self.p).__module__}.{type(self.p).__name__}, but the input lives on the "
+                f"{dr.backend_v(leaf).name} backend."
+            )
+        return dr.clip(precision(leaf)(dr.detach(self.p)), 0, most)
+
+
+class MaskLaw(Law):
+    r"""The mask law: drop an element whose digit :math:`u` is below a threshold, and scale the others.
+
+    .. math::
+        y = \begin{cases} x \cdot 2^k / (2^k - t) & u \ge t \\ 0 & \text{otherwise} \end{cases},
+        \qquad t = \mathrm{round}(p\, 2^k)
+
+    for digits of :math:`k` bits. Also refuses a number ``p`` that rounds to dropping everything.
+    """
+
+    bound: Any
+    kept: Any
+
+    def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout"):
+        super().__init__(p, bits, stream, where)
+        if not self.scheduled and round(float(p) * 2**bits) >= 2**bits:
+            raise ValueError(
+                f"{where}: p = {shown(p)} rounds to dropping everything with bits={bits}; use more bits or a smaller p."
+            )
+
+    def threshold(self, leaf: type) -> Any:
+        """:math:`t`, an int; for schedules doubles, of ``p`` clipped to [0, 1], that leave at least one digit to keep.
+
+        Doubles hold :math:`p\\, 2^k` and :math:`2^k` exactly, so that the result is that of the law.
+        """
+        p, most = self._rate(leaf, dr.float64_array_t, 1), 2**self.bits - 1
+        return min(round(p * 2**self.bits), most) if _is_number(p) else dr.minimum(dr.round(p * 2**self.bits), most)
+
+    def scale(self, leaf: type) -> Any:
+        """:math:`2^k / (2^k - t)`, rounded once to ``leaf``; raises ``ValueError`` for a number that it cannot hold."""
+        t, all_ = self.threshold(leaf), 2**self.bits
+        value = rounded(all_ / (all_ - t), leaf)
+        if not self.scheduled and not math.isfinite(value):
+            raise ValueError(
+                f"{self.where}: keeping {all_ - t} of {all_} elements needs a scale of {all_ / (all_ - t):g}, which "
+                f"{numpy_dtype(leaf)} cannot hold; use a smaller p or single precision."
+            )
+        return value
+
+    def traced(self, leaf: type) -> MaskLaw:
+        law = super().traced(leaf)
+        t, scale = self.threshold(leaf), self.scale(leaf)
+        law.bound = (t if _is_number(t) else dr.uint32_array_t(leaf)(t)) << (32 - self.bits)
+        law.kept = leaf(scale)
+        return law
+
+    def decide(self, word: Any) -> Any:
+        return word >= self.bound
+
+    def element(self, x: Any, decision: Any) -> Any:
+        select = np.where if isinstance(x, np.ndarray) else dr.select
+        return select(decision, x * self.kept, self.leaf(0))
+
+    def factor(self, decision: Any) -> Any:
+        return dr.select(decision, self.kept, self.leaf(0))
+
+
+class PathLaw(MaskLaw):
+    """The mask law for whole samples: element 0 decides about all."""
+
+    shared = True
+
+
+class GaussianLaw(Law):
+    r"""Multiplies by :math:`1 + z \sqrt{p / (1 - p)}` with the normally distributed number :math:`z` of a 24-bit digit.
+
+    The upper bits of a word of 32: see :class:`coopnet.GaussianDropout`.
+    """
+
+    sigma: Any
+
+    def __init__(self, p: Any = 0.5, bits: int = 32, stream: int = 0, where: str = "gaussian_dropout"):
+        super().__init__(p, bits, stream, where)
+
+    def traced(self, leaf: type) -> GaussianLaw:
+        law = super().traced(leaf)
+        p = self._rate(leaf, dr.float32_array_t, 1 - 2**-24)
+        law.sigma = math.sqrt(p / (1 - p)) if _is_number(p) else dr.sqrt(p / (1 - p))
+        return law
+
+    def decide(self, word: Any) -> Any:
+        n = word >> 8
+        if isinstance(word, np.ndarray):
+            return (1 + self.sigma * _normal((n + 0.5) * 2**-24)).astype(np.float32)
+        int32, single = dr.int32_array_t(type(word)), dr.float32_array_t(type(word))
+        # an odd number of 24 bits and a sign: nothing rounds, up to the ends of the interval (-1, 1)
+        argument = single(int32(n) * 2 - (2**24 - 1)) * 2**-24
+        return dr.erfinv(argument) * (self.sigma * math.sqrt(2)) + 1
+
+    def element(self, x: Any, decision: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            return x * decision.astype(x.dtype)
+        return x * (type(x)(decision) if dr.depth_v(x) > 1 else self.leaf(decision))
+
+    def factor(self, decision: Any) -> Any:
+        return self.leaf(decision)
+
+
+def check_probability(p: Any, where: str) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless ``p`` is a number in [0, 1)."""
+    if isinstance(p, bool) or not isinstance(p, numbers.Real):
+        raise TypeError(f"{where}: p is {shown(p)} of type {type(p).__name__}; a number in [0, 1) is needed.")
+    if not 0 <= p < 1:  # type: ignore[operator]  # also catches NaN
+        raise ValueError(f"{where}: p is {shown(p)}; a drop probability in [0, 1) is needed.")
+
+
+def check_schedule(p: Any, where: str) -> None:
+    """Raise ``TypeError`` unless ``p`` is a floating point Dr.Jit array."""
+    d = kinds.describe(type(p))
+    if not (d.is_jit and d.is_float) or d.is_tensor or d.depth != 1:
+        raise TypeError(f"{where}: p is a Dr.Jit {type(p).__name__}; a number in [0, 1) or a Float32 is needed.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def numpy_dtype(leaf: type) -> np.dtype:
+    """The NumPy twin of a Dr.Jit floating point type, or of a NumPy type."""
+    return np.dtype(leaf if issubclass(leaf, np.generic) else _DTYPES[dr.type_v(leaf)])
+
+
+def rounded(value: Any, leaf: type) -> Any:
+    """A quotient of a power of two and an integer, a number or doubles, rounded once to ``leaf``; may be infinite."""
+    if _is_number(value):
+        with np.errstate(over="ignore"):
+            return float(np.asarray(value).astype(numpy_dtype(leaf)))
+    if dr.is_half_v(leaf):
+        # Compilers go from double to half by way of single, rounding twice: round to half's 10 bits first. There are no
+        # ties, as the quotient is a power of two or has infinitely many digits.
+        pattern = dr.reinterpret_array(dr.uint64_array_t(leaf), value)
+        uint64 = type(pattern)
+        value = dr.reinterpret_array(type(value), (pattern + uint64(1 << 41)) & uint64(-1 << 42 & (1 << 64) - 1))
+        value = dr.float32_array_t(leaf)(value)
+    return leaf(value)
+
+
+_normal = np.vectorize(statistics.NormalDist().inv_cdf, otypes=[np.float64])
