@@ -48,7 +48,7 @@ test-slow: setup
 # Processors without half-precision arithmetic. The machine needs what the second one has, AVX-512; otherwise only the
 # first is played. Any other: COOPNET_TARGET=znver4:16 make test
 CPUS := haswell:8 $(if $(shell grep -m1 -o avx512vl /proc/cpuinfo 2>/dev/null),skylake-avx512:16)
-CPU_TESTS := $(patsubst %,tests/%.py,jit/test_lanes $(addprefix nn/test_,contracts derivative_rules embedding encodings layers weights))
+CPU_TESTS := $(patsubst %,tests/%.py,jit/test_half jit/test_lanes $(addprefix nn/test_,contracts derivative_rules embedding encodings layers weights))
 
 test-cpus: setup
 	@for cpu in $(CPUS); do \

@@ -2,13 +2,12 @@
 
 import gc
 import os
-from importlib.metadata import version
 
 import pytest
 
 from coopnet import backend as backends
 from coopnet.jit import CHECKED
-from coopnet.jit.core import set_llvm_target
+from coopnet.jit.core import drjit, set_llvm_target
 
 backends.prepare()
 pytest_plugins = ["support.lost_workers"]
@@ -39,7 +38,7 @@ if TARGET:
 
 def pytest_report_header() -> list[str]:
     return [
-        f"Dr.Jit: {version('drjit')} is installed, checked was {CHECKED}",
+        f"Dr.Jit: {drjit().__version__} installed, {CHECKED} checked",
         f"backends: {', '.join(backends.available()) or 'none'}; LLVM compiles for {TARGET or 'this processor'}",
     ]
 

@@ -10,6 +10,7 @@ Relies on LLVM not seeing through an opaque factor of 1. Checked with Dr.Jit 1.5
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,10 +19,7 @@ import drjit as dr
 
 def largest(values: Sequence[Any]) -> Any:
     """The largest of ``values`` in each lane, as ``dr.max(..., axis=0)``."""
-    result = values[0]
-    for v in values[1:]:
-        result = dr.maximum(result, v)
-    return result
+    return functools.reduce(dr.maximum, values)
 
 
 def widened(values: Sequence[Any], single: type) -> list[Any]:
