@@ -100,9 +100,7 @@ def _inspect(path: str) -> LLVM | None:
         return None
     if sys.platform == "linux" and _machine(real) != _machine(sys.executable):
         return None
-    version = name_version(real) or name_version(os.path.abspath(path))
-    if version is None:
-        version = _ask_version(real)
+    version = name_version(real) or name_version(os.path.abspath(path)) or _ask_version(real)
     return None if version is None else LLVM(real, version)
 
 
