@@ -17,7 +17,7 @@ from .nn import Composite, Embedding, Encoding, Fourier, Grid, Identity, Module,
 from .nn.containers import Branches, Parallel
 from .nn.dropout import Dropout, GaussianDropout
 from .nn.lattice import Lattice
-from .nn.linear import to_numpy
+from .nn.parameters import parameters
 from .nn.sequential import apply, flatten
 from .random.key import Key
 
@@ -169,8 +169,8 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
         return None  # somebody else's, whatever its name
     with np.errstate(all="ignore"):
         if isinstance(layer, drnn.Linear):
-            weights, bias = to_numpy(layer)
-            return reference.linear(weights, x, bias)
+            own = {p.name: p.numpy("audit").astype(np.float64) for p in parameters(layer)}
+            return reference.linear(own["weights"], x, own.get("bias"))
         if isinstance(layer, Dropout):
             return _dropout(layer, x, key, samples)
         if isinstance(layer, Composite):

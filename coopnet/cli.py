@@ -356,7 +356,7 @@ def _check_dropout(p: float) -> None:
 
 def _has_dropout(field: Any) -> bool:
     from .nn.dropout import Dropout
-    from .nn.module import children
+    from .nn.tree import children
 
     return any(isinstance(layer, Dropout) and layer.active() for layer in children(field))
 

@@ -20,8 +20,9 @@ from .jit import kinds
 from .jit.scopes import recording
 from .limits import MAX_ENTRIES, check_features
 from .nn import Encoding, Identity, Module
-from .nn.module import allocated, check_network, children
+from .nn.module import allocated, check_network
 from .nn.sequential import apply, segments, stated_width
+from .nn.tree import children
 from .random.key import Key
 
 PRECISIONS = ("half", "single")

@@ -13,7 +13,7 @@ from .engine.modes import is_deterministic
 from .field import NeuralField
 from .jit import kinds
 from .nn.dropout import Dropout
-from .nn.module import children
+from .nn.tree import children
 from .random.key import Key
 
 _WHERE = "mc_dropout"

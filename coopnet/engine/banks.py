@@ -207,7 +207,7 @@ class _Banks:
             for op, offset in self.biased.values():
                 row = dr.arange(uint32, op.weights.shape[0])
                 value = dr.gather(single, total, offset + dr.gather(uint32, op.layout.bias_places, row))
-                target = op.bias.offset + row * op.bias.stride
+                target = views.places(op.bias, row)
                 dr.scatter(result, value, target, mode=dr.ReduceMode.Permute)
             total = result
         total = self.leaf(total)

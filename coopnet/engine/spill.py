@@ -17,7 +17,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..jit import openblas
+from ..jit import openblas, views
 from ..jit.lanes import live, only
 from ..jit.recording import batch_sample, pin_batch_size
 from ..jit.registers import with_room
@@ -203,15 +203,11 @@ class _Sums:
             rows, columns = product.shape
             i = dr.arange(uint32, rows * columns)
             row, column = i // columns, i % columns
-            view, width = op.weights, op.weights.shape[1]
-            inside = column < width
-            if op.layout is None:
-                target = view.offset + row * view.stride + column
-            else:
-                target = view.offset + dr.gather(uint32, op.layout.places, row * width + column, inside)
+            inside = column < op.weights.shape[1]
+            target = views.places(op.weights, row, column, op.layout, inside)
             if op.bias is not None:
                 # one product holds both: the last column belongs to the bias
-                target = dr.select(inside, target, op.bias.offset + row * op.bias.stride)
+                target = dr.select(inside, target, views.places(op.bias, row))
             # A plain scatter: scatter_reduce on LLVM turns NaN into 0, and the loss scaler would miss an overflow.
             dr.scatter(total, type(buffer)(product.array), target, mode=dr.ReduceMode.Permute)
         dr.eval(total)

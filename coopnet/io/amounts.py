@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import drjit.nn as drnn
 from ..field import NeuralField
 from ..nn import Composite, Embedding, Encoding, Fourier
 from ..nn.lattice import Lattice
+from ..nn.tree import walk
 
 #: Numbers that a field may take for each one in its file, and those that it may take besides: drawn frequencies are
 #: not stored, but every one of them meets a column of a matrix, which is.
@@ -26,17 +28,12 @@ def check_amounts(field: NeuralField, stored: int) -> None:
     if field.in_features < 1:
         raise ValueError(f"in_features is {field.in_features}, but every file states the number of coordinates.")
     total = 0
-    for part, layer in (("encoding", field.encoding), ("network", field.network)):
-        for where, found in _layers(layer, part):
-            factors = _factors(found, where)
-            amount = 1
-            for value in factors.values():
-                amount *= value
-            total += amount if factors else 0
-            if total > SHARE * stored + FREE:
-                product = " * ".join(factors)
-                values = " * ".join(map(str, factors.values()))
-                raise ValueError(f"{where} takes {product} = {values} numbers, but the file holds {stored}.")
+    for where, layer in _layers(field):
+        factors = _factors(layer, where)
+        total += math.prod(factors.values()) if factors else 0
+        if total > SHARE * stored + FREE:
+            product, values = " * ".join(factors), " * ".join(map(str, factors.values()))
+            raise ValueError(f"{where} takes {product} = {values} numbers, but the file holds {stored}.")
 
 
 def _factors(layer: Any, where: str) -> dict[str, int]:
@@ -55,16 +52,11 @@ def _factors(layer: Any, where: str) -> dict[str, int]:
     return {name: getattr(layer, name) for name in (*names, "in_features")}
 
 
-def _layers(module: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """All layers that allocating ``module`` allocates, with their places, inner ones first."""
-    if not isinstance(module, drnn.Module):
-        return
-    for name in getattr(type(module), "DRJIT_STRUCT", None) or ():
-        value = getattr(module, name, None)
-        if isinstance(value, (tuple, list)):
-            for i, item in enumerate(value):
-                if not (isinstance(module, Composite) and module.n_dims_to_encode[i] == 0):  # such are skipped
-                    yield from _layers(item, f"{where}.{name}.{i}")
-        else:
-            yield from _layers(value, f"{where}.{name}")
-    yield where, module
+def _layers(module: Any) -> Iterator[tuple[str, Any]]:
+    """All layers that allocating ``module`` allocates, with their places."""
+    skipped: tuple[str, ...] = ()
+    for where, layer, attribute in walk(module):
+        if isinstance(layer, Composite):
+            skipped += tuple(f"{where}.nested.{i}." for i, n in enumerate(layer.n_dims_to_encode) if n == 0)
+        if attribute is None and not f"{where}.".startswith(skipped):
+            yield where, layer

@@ -11,74 +11,42 @@ from typing import Any, TypeVar
 import drjit.nn as drnn
 import numpy as np
 
-from ..checks import shown
+from .. import nn
+from ..checks import check, check_positive, shown
 from ..field import NeuralField
-from ..nn import (
-    GELU,
-    MLP,
-    SIREN,
-    Composite,
-    Embedding,
-    Exp,
-    Fourier,
-    Frequency,
-    Grid,
-    HashGrid,
-    Heads,
-    Identity,
-    LeakyReLU,
-    Linear,
-    OneBlob,
-    Permutohedral,
-    ReLU,
-    Residual,
-    Sequential,
-    Sigmoid,
-    SiLU,
-    Sine,
-    Sinusoidal,
-    Skip,
-    Softplus,
-    SparseProjection,
-    SphericalHarmonics,
-    Squareplus,
-    Tanh,
-    TriangleWave,
-    Triangular,
-)
 from ..nn.dropout import Dropout, DropPath, GaussianDropout
 
 FORMAT = "coopnet.field"
 VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
 
-_OWN = (
-    Composite, Dropout, DropPath, Embedding, Exp, Fourier, Frequency, GaussianDropout, GELU, Grid, HashGrid, Heads,
-    Identity, LeakyReLU, Linear, OneBlob, Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal,
-    Skip, Softplus, SparseProjection, SphericalHarmonics, Squareplus, Tanh, TriangleWave, Triangular,
-)  # fmt: skip
+#: What ``nn`` has besides layers that a description may name: their bases, and networks that it has as a Sequential.
+_LEFT_OUT = {"ACTIVATIONS", "Activation", "Encoding", "MLP", "Module", "SIREN"}
+_OWN = [getattr(nn, name) for name in nn.__all__ if name not in _LEFT_OUT] + [Dropout, DropPath, GaussianDropout]
 _DRJIT = (
     drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,
     drnn.TriEncode,
 )  # fmt: skip
 
 #: Every layer that a description may name, by its name in there.
-_TYPES: dict[str, type] = {f"coopnet.{cls.__name__}": cls for cls in _OWN}
+_TYPES: dict[str, type] = {f"coopnet.{cls.__name__}": cls for cls in sorted(_OWN, key=lambda c: c.__name__.lower())}
 _TYPES |= {f"drjit.nn.{cls.__name__}": cls for cls in _DRJIT}
-_CONTAINERS = (Sequential, drnn.Sequential)
+_CONTAINERS = (nn.Sequential, drnn.Sequential)
 #: Layers whose constructors check nothing, and ours with the same arguments, whose constructors do.
 _CHECKED_BY: dict[type, Callable] = {
-    drnn.Linear: Linear,
-    drnn.LeakyReLU: LeakyReLU,
-    drnn.SinEncode: Sinusoidal,
-    drnn.TriEncode: Triangular,
+    drnn.Linear: nn.Linear,
+    drnn.LeakyReLU: nn.LeakyReLU,
+    drnn.SinEncode: nn.Sinusoidal,
+    drnn.TriEncode: nn.Triangular,
 }
 
+#: Types of arguments that are written as they are.
+_PLAIN = (bool, int, float, str, type(None))
 #: Arguments that layers got later, with the values that stand for what older files mean.
 _ADDED: dict[type, dict[str, Any]] = {
-    HashGrid: {"interpolation": "linear"},
-    Identity: {"scale": 1.0, "offset": 0.0},
-    Linear: {"init": "xavier_uniform", "gain": 1.0},
-    Softplus: {"beta": 1.0},
+    nn.HashGrid: {"interpolation": "linear"},
+    nn.Identity: {"scale": 1.0, "offset": 0.0},
+    nn.Linear: {"init": "xavier_uniform", "gain": 1.0},
+    nn.Softplus: {"beta": 1.0},
 }
 
 _Class = TypeVar("_Class", bound=type)
@@ -97,8 +65,8 @@ def register(cls: _Class) -> _Class:
     >>> @cn.io.register
     ... class Residual(cn.Module): ...
     """
-    if not (isinstance(cls, type) and issubclass(cls, drnn.Module)):
-        raise TypeError(f"register: cls is {shown(cls)}; a subclass of coopnet.Module or drjit.nn.Module is needed.")
+    layer = isinstance(cls, type) and issubclass(cls, drnn.Module)
+    check(layer, "register", "cls", cls, "a subclass of coopnet.Module or drjit.nn.Module", TypeError)
     if cls not in _TYPES.values():
         for name, p in _parameters(cls).items():
             if name == "type" or p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
@@ -156,9 +124,7 @@ def check_format(description: Any) -> None:
     """Raise ``ValueError`` unless ``description`` is one of this format, in a version known here."""
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise ValueError(f"construct: no description of a field: 'format' must be {FORMAT!r}.")
-    version = description.get("version")
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise ValueError(f"construct: version is {version!r}; a positive int is needed.")
+    version = check_positive("construct", "version", description.get("version"))
     if version > VERSION:
         raise ValueError(
             f"construct: the format has version {version}, but this coopnet reads versions up to {VERSION}; "
@@ -179,14 +145,14 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
 def _describe(layer: Any, where: str) -> Any:
     if layer is None:
         return None
-    cls = Sequential if type(layer) in (MLP, SIREN) else type(layer)
+    cls = nn.Sequential if type(layer) in (nn.MLP, nn.SIREN) else type(layer)
     name = next((name for name, known in _TYPES.items() if known is cls), None)
     if name is None:
         raise TypeError(
             f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {', '.join(_TYPES)}, and "
             f"classes passed to coopnet.io.register()."
         )
-    if isinstance(layer, Heads):
+    if isinstance(layer, nn.Heads):
         parts = {name: _describe(head, f"{where}.heads.{name}") for name, head in layer.heads.items()}
         return {"type": name, "trunk": _describe(layer.trunk, f"{where}.trunk"), "heads": parts}
     if isinstance(layer, _CONTAINERS):
@@ -211,31 +177,25 @@ def _value(v: Any, where: str) -> Any:
         return [_value(item, f"{where}.{i}") for i, item in enumerate(v)]
     if isinstance(v, drnn.Module):
         return _describe(v, where)
-    if not isinstance(v, (bool, int, float, str, type(None))):
-        raise ValueError(
-            f"describe: {where} is a {type(v).__name__}; a bool, int, float, str, None, layer, or a list of those, is "
-            f"needed."
-        )
+    check(isinstance(v, _PLAIN), "describe", where, v, "a bool, int, float, str, None, layer, or a list of those,")
     return v
 
 
-def _construct(description: Any, where: str) -> Any:
-    if description is None:
+def _construct(description: Any, where: str, optional: bool = True) -> Any:
+    if description is None and optional:
         return None
-    if not isinstance(description, dict):
-        raise ValueError(f"construct: {where} is {shown(description)}; a dictionary with a 'type' is needed.")
+    check(isinstance(description, dict), "construct", where, description, "a dictionary with a 'type'")
     name = description.get("type")
     cls = _TYPES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"construct: {where} has the type {shown(name)}; accepted are {', '.join(_TYPES)}.")
-    if cls is Heads:
+    if cls is nn.Heads:
         _check_names(description, {"type", "trunk", "heads"}, where)
         heads = description["heads"]
-        if not isinstance(heads, dict):
-            raise ValueError(f"construct: {where}.heads is {shown(heads)}; a dictionary of layers is needed.")
+        check(isinstance(heads, dict), "construct", f"{where}.heads", heads, "a dictionary of layers")
         trunk = _construct(description["trunk"], f"{where}.trunk")
         try:
-            return Heads(trunk, {k: _layer(v, f"{where}.heads.{shown(k)}") for k, v in heads.items()})
+            return nn.Heads(trunk, {k: _construct(v, f"{where}.heads.{shown(k)}", False) for k, v in heads.items()})
         except TypeError as error:
             raise ValueError(f"construct: {where}: {error}") from None
     if issubclass(cls, _CONTAINERS):
@@ -243,7 +203,7 @@ def _construct(description: Any, where: str) -> Any:
         layers, prefix = description["layers"], description["prefix"]
         if not isinstance(layers, list) or not isinstance(prefix, str):
             raise ValueError(f"construct: {where} needs a list 'layers' and a string 'prefix'.")
-        return cls(*(_layer(v, f"{where}.layers.{i}") for i, v in enumerate(layers)), prefix=prefix)
+        return cls(*(_construct(v, f"{where}.layers.{i}", False) for i, v in enumerate(layers)), prefix=prefix)
     parameters = _parameters(cls)
     description = _ADDED.get(cls, {}) | description
     _check_names(description, {"type", *parameters}, where)
@@ -256,41 +216,24 @@ def _construct(description: Any, where: str) -> Any:
         raise ValueError(f"construct: {where}: {error}") from None
 
 
-def _layer(description: Any, where: str) -> Any:
-    if description is None:
-        raise ValueError(f"construct: {where} is None; a dictionary with a 'type' is needed.")
-    return _construct(description, where)
-
-
 def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
     """``value``, if its type is among those that ``parameter`` is annotated with (or that of its default)."""
     if isinstance(value, dict):
         return _construct(value, where)
-    if isinstance(value, list):
-        return _list(value, parameter, where)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"construct: {where} is {value}; a finite number is needed.")
-    if not isinstance(value, (bool, int, float, str, type(None))):
-        raise ValueError(f"construct: {where} is {shown(value)}; a bool, int, float, str, None or layer is needed.")
-    hint = parameter.annotation
-    if hint is parameter.empty:
-        hint = type(parameter.default)
+    hint = type(parameter.default) if parameter.annotation is parameter.empty else parameter.annotation
     words = set(re.findall(r"\w+", hint.__name__ if isinstance(hint, type) else str(hint)))
+    if isinstance(value, list):
+        if not words & {"Sequence", "list", "tuple", "List", "Tuple"}:
+            raise ValueError(f"construct: {where} is a list; a single value is needed.")
+        return [_argument(item, parameter, f"{where}.{i}") for i, item in enumerate(value)]
+    check(not isinstance(value, float) or math.isfinite(value), "construct", where, value, "a finite number")
+    check(isinstance(value, _PLAIN), "construct", where, value, "a bool, int, float, str, None or layer")
     accepted = words & {"bool", "int", "float", "str", "None", "Optional"}
     given = "None" if value is None else type(value).__name__
     fits = given in words or (given == "int" and "float" in words) or (value is None and "Optional" in words)
     if accepted and not fits:
         raise ValueError(f"construct: {where} is {shown(value)}; accepted: {', '.join(sorted(accepted))}.")
     return value
-
-
-def _list(value: list, parameter: inspect.Parameter, where: str) -> list:
-    """``value``, if the annotation of ``parameter`` is a sequence, and its items fit what it is a sequence of."""
-    hint = parameter.annotation
-    words = set(re.findall(r"\w+", hint.__name__ if isinstance(hint, type) else str(hint)))
-    if not words & {"Sequence", "list", "tuple", "List", "Tuple"}:
-        raise ValueError(f"construct: {where} is a list; a single value is needed.")
-    return [_argument(item, parameter, f"{where}.{i}") for i, item in enumerate(value)]
 
 
 def _check_names(description: dict, needed: set[str], where: str) -> None:

@@ -18,30 +18,20 @@ from typing import Any, NamedTuple
 import drjit as dr
 import numpy as np
 
-from ..checks import shown
+from ..checks import check_type, shown
 from ..field import NeuralField, storage
 from ..jit.scopes import recording
-from ..nn.parameters import NUMPY_TYPES, logical_shape, parameters, to_numpy
+from ..nn.parameters import NUMPY_TYPES, converted, listed, parameters
 from .amounts import check_amounts
 from .architecture import check_format, construct, describe
-from .files import atomic_write, file_name, regular, writable
+from .files import atomic_write, file_name, naming, regular, writable
 
 TRAIN = "train."  #: opens the names of tensors that are no parameters of the field
 
 _DTYPES = {
-    "BOOL": np.bool_,
-    "U8": np.uint8,
-    "I8": np.int8,
-    "U16": np.uint16,
-    "I16": np.int16,
-    "U32": np.uint32,
-    "I32": np.int32,
-    "U64": np.uint64,
-    "I64": np.int64,
-    "F16": np.float16,
-    "F32": np.float32,
-    "F64": np.float64,
-}
+    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
+    "I32": np.int32, "U64": np.uint64, "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
+}  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LONGEST = 100_000_000  #: bytes of a header; the format's own limit
 
@@ -81,9 +71,8 @@ def save(
     >>> cn.save("field.safetensors", field, metadata={"scene": "kitchen"})
     """
     header = prepare(path, field, metadata)
-    if tensors is not None and not isinstance(tensors, Mapping):
-        raise TypeError(f"save: tensors is a {type(tensors).__name__}; a mapping from names to arrays is needed.")
-    contents = {name: to_numpy(name, owner, attribute, "save") for name, owner, attribute in parameters(field)}
+    check_type("save", "tensors", tensors, (Mapping, type(None)), "a mapping from names to arrays")
+    contents = {p.name: p.numpy("save") for p in parameters(field)}
     for name, value in (tensors or {}).items():
         contents[f"{TRAIN}{name}"] = _training_array(name, value)
     # the widest types first, so that all are aligned
@@ -93,13 +82,10 @@ def save(
     # Written here and not by the package, which writes to a temporary file of its own: killed, it would leave that
     # behind under a name that no later writer knows.
     def write(temporary: Path) -> None:
-        try:
-            with open(temporary, "r+b") as file:
-                file.write(opening)
-                for array in contents.values():
-                    file.write(array.data)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+        with naming(path), open(temporary, "r+b") as file:
+            file.write(opening)
+            for array in contents.values():
+                file.write(array.data)
 
     atomic_write(path, write)
 
@@ -110,8 +96,7 @@ def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -
     directory = writable(path, "save").parent
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "The directory is not writable", os.fspath(path))
-    if not isinstance(field, NeuralField):
-        raise TypeError(f"save: field is a {type(field).__name__}; a NeuralField is needed.")
+    check_type("save", "field", field, NeuralField, "a NeuralField")
     if field.precision is None:
         raise ValueError("save: the field is not built yet; call field = field.build().")
     if recording():
@@ -151,20 +136,19 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         field = field.allocate(dtype, precision)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         raise _bad("load", path, str(error)) from None
-    slots = list(parameters(field))
-    _check_same(path, {name for name, _, _ in slots}, set(tensors))
-    for name, owner, attribute in slots:
-        current = getattr(owner, attribute)
-        value = tensors.pop(name)  # let go of each array once it is on the device
-        shape = logical_shape(owner, attribute)
-        if value.shape not in (shape, (*shape, 1)):  # a packed vector is a column
-            raise _bad("load", path, f"{name} has shape {value.shape}, but {shape} is needed.")
+    found = list(parameters(field))
+    _check_same(path, {p.name for p in found}, set(tensors))
+    for p in found:
+        value = tensors.pop(p.name)  # let go of each array once it is on the device
+        if value.shape not in (p.shape, (*p.shape, 1)):  # a packed vector is a column
+            raise _bad("load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
         if value.dtype not in NUMPY_TYPES.values():
-            raise _bad("load", path, f"{name} holds {value.dtype}; float16, float32 or float64 is needed.")
-        value = _converted(value.reshape(shape), NUMPY_TYPES[dr.type_v(current)], name, path)
-        if shape != dr.shape(current):
-            value = np.pad(value, [(0, held - stored) for held, stored in zip(dr.shape(current), shape, strict=True)])
-        setattr(owner, attribute, type(current)(value))
+            raise _bad("load", path, f"{p.name} holds {value.dtype}; float16, float32 or float64 is needed.")
+        value = _converted(value.reshape(p.shape), NUMPY_TYPES[dr.type_v(p.value)], p.name, path)
+        stored = dr.shape(p.value)
+        if p.shape != stored:
+            value = np.pad(value, [(0, held - given) for held, given in zip(stored, p.shape, strict=True)])
+        setattr(p.owner, p.attribute, type(p.value)(value))
     return field.pack()
 
 
@@ -222,8 +206,7 @@ def _opening(contents: Mapping[str, np.ndarray], metadata: dict[str, str], path:
 
 
 def _user_metadata(metadata: Mapping[str, Any]) -> str:
-    if not isinstance(metadata, Mapping):
-        raise TypeError(f"save: metadata is a {type(metadata).__name__}; a mapping from names to values is needed.")
+    check_type("save", "metadata", metadata, Mapping, "a mapping from names to values")
     if not all(isinstance(name, str) for name in metadata):
         raise TypeError("save: the names in metadata must be strings.")
     try:
@@ -235,11 +218,8 @@ def _user_metadata(metadata: Mapping[str, Any]) -> str:
 
 
 def _converted(value: np.ndarray, dtype: Any, name: str, path: Any) -> np.ndarray:
-    if value.dtype == dtype:
-        return value
-    with np.errstate(over="ignore"):
-        result = value.astype(dtype)
-    if not np.array_equal(np.isfinite(result), np.isfinite(value)):
+    result = converted(value, dtype)
+    if result is None:
         largest = np.abs(value[np.isfinite(value)]).max()
         cure = "; load the field with precision='single'" if dtype is np.float16 else ""
         raise _bad("load", path, f"{name} reaches {largest:g}, too large for {np.dtype(dtype).name}{cure}.")
@@ -262,7 +242,7 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
     tensors = {}
     try:
         # not mapped into memory: who truncates a mapped file ends this process (SIGBUS)
-        with library.safe_open(path, framework="np", backend="pread") as file:
+        with naming(path), library.safe_open(path, framework="np", backend="pread") as file:
             header = file.metadata() or {}
             architecture, user = _header(header, where, path)
             for name in file.keys():  # noqa: SIM118 - no dictionary
@@ -277,8 +257,6 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
                     raise _bad(where, path, f"{shown(name)} cannot be read: {error}.") from None
     except library.SafetensorError as error:
         raise _bad(where, path, f"no safetensors file, or a damaged or truncated one ({error}).") from None
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from None
     return Checkpoint(architecture, user, tensors)
 
 
@@ -304,5 +282,6 @@ def _no_constant(name: str) -> Any:
 def _check_same(path: Any, needed: set[str], given: set[str]) -> None:
     for names, what in ((needed - given, "lacks"), (given - needed, "has the unknown")):
         if names:
-            some = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            raise _bad("load", path, f"the file {what} {some}; its tensors don't belong to its architecture.")
+            raise _bad(
+                "load", path, f"the file {what} {listed(sorted(names))}; its tensors don't belong to its architecture."
+            )

@@ -7,10 +7,12 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from ..checks import check
 
 try:
     import fcntl
@@ -47,26 +49,21 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
     >>> atomic_write("loss.png", figure.savefig)
     """
     where = "atomic_write"
-    if not callable(write):
-        raise TypeError(f"{where}: write is a {type(write).__name__}; a function of a path is needed.")
+    check(callable(write), where, "write", write, "a function of a path", TypeError)
     target = writable(path, where)
     _remove_stale(target)
     temporary = _temporary(target)
     descriptor = None
     try:
-        try:
+        with naming(path):
             descriptor, mode = _create(temporary)
             with suppress(FileNotFoundError):
                 mode = stat.S_IMODE(target.stat().st_mode)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         write(temporary)
         writable(target, where)  # what is there may be another since
-        try:
+        with naming(path):
             _flush(temporary, mode)
             os.replace(temporary, target)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     except BaseException:  # Ctrl-C, too
         with suppress(OSError):
             os.unlink(temporary)
@@ -75,6 +72,15 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
         if descriptor is not None:
             os.close(descriptor)
     _flush_directory(target.parent)
+
+
+@contextmanager
+def naming(path: Any) -> Iterator[None]:
+    """A ``with`` block in which errors of the system are about ``path``, whatever file they name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from None
 
 
 def writable(path: Any, where: str) -> Path:
@@ -106,20 +112,17 @@ def regular(path: str, where: str) -> os.stat_result:
 
 def file_name(path: Any, where: str) -> str:
     """``path`` as a string; raises ``TypeError`` or ``ValueError`` unless a file can be called so."""
-    text = None
+    text: Any = None
     with suppress(Exception):  # __fspath__ may be anybody's
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    if isinstance(text, str):
-        text = str.__str__(text)  # a plain one
-    else:
+    if not isinstance(text, str):
         raise TypeError(f"{where}: path is a {type(path).__name__}; a string or path is needed.")
-    try:
-        if text and b"\0" not in os.fsencode(text):
-            return text
-    except UnicodeEncodeError:
-        pass
-    shown = repr(text) if len(text) < 60 else f"{text[:50]!r}..."
-    raise ValueError(f"{where}: path is {shown}; the name of a file is needed.")
+    text = str.__str__(text)  # a plain one
+    valid = False
+    with suppress(UnicodeEncodeError):
+        valid = text != "" and b"\0" not in os.fsencode(text)
+    check(valid, where, "path", text, "the name of a file")
+    return text
 
 
 # ---- temporary files ----------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
-import numpy as np
 
 from ..checks import check_choice, check_flag, check_in_features, check_number
 from ..engine import Affine, evaluate
@@ -158,19 +157,6 @@ def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any
     if law == "normal":
         return rng.normal(leaf, n_in * n_out, scale=scale)
     return dr.fma(rng.random(leaf, n_in * n_out), 2 * scale, -scale)
-
-
-def to_numpy(layer: drnn.Linear) -> tuple[np.ndarray, np.ndarray | None]:
-    """Matrix and bias of a layer, packed or not, in double precision."""
-
-    def plain(value: Any) -> np.ndarray:
-        if isinstance(value, drnn.MatrixView):
-            # vectors are row-major already, and unpack() on CUDA rejects them for their alignment
-            value = dr.tensor_t(type(value.buffer))(value if value.layout == "row_major" else drnn.unpack(value))
-        return dr.detach(value).numpy().astype(np.float64)
-
-    bias = None if layer.bias is None else plain(layer.bias).ravel()
-    return plain(layer.weights)[:, : layer.config[0]], bias
 
 
 def checked_width(layer: drnn.Linear, features: int, leaf: type) -> int:

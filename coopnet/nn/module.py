@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import drjit as dr
@@ -10,15 +13,15 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..backend import require
-from ..checks import entries, shown
+from ..checks import check, check_type, entries, shown
 from ..engine import evaluate
-from ..jit.unpacked import Constant, Unpacked
 from ..jit.views import packed
 from ..limits import MAX_ENTRIES, check_entries, check_layers
 from ..random.key import Key
-from .parameters import check_acyclic, find, listed, logical_shape, parameters, storage_of, to_numpy, write
+from .parameters import find, listed, parameters
 from .report import Report, report
 from .tangents import check_bundle, no_rule
+from .tree import children, walk
 
 
 class Module(drnn.Module):
@@ -67,26 +70,19 @@ class Module(drnn.Module):
 
         >>> net = cn.MLP(out_features=3).alloc(TensorXf, size=2, rng=dr.rng(seed=1))
         """
-        name = type(self).__name__
-        if not (isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)):
-            raise TypeError(
-                f"{name}.alloc: dtype is {shown(dtype)}; a tensor type such as drjit.llvm.ad.TensorXf is needed."
-            )
+        where = f"{type(self).__name__}.alloc"
+        tensor = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)
+        check(tensor, where, "dtype", dtype, "a tensor type such as drjit.llvm.ad.TensorXf", TypeError)
         if not dr.is_float_v(dtype) or not dr.is_diff_v(dtype):
-            raise TypeError(
-                f"{name}.alloc: dtype is {dtype.__module__}.{dtype.__name__}; a floating point tensor type of "
-                f"drjit.llvm.ad or drjit.cuda.ad is needed."
-            )
-        if isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or 0 < size <= MAX_ENTRIES):
-            raise ValueError(
-                f"{name}.alloc: size is {shown(size)}; a positive number of input features, or -1, is needed."
-            )
-        if rng is not None and not isinstance(rng, dr.random.Generator):
-            raise TypeError(f"{name}.alloc: rng is a {type(rng).__name__}; dr.rng(seed), or None, is needed.")
+            needed = "a floating point tensor type of drjit.llvm.ad or drjit.cuda.ad"
+            raise TypeError(f"{where}: dtype is {dtype.__module__}.{dtype.__name__}; {needed} is needed.")
+        fits = isinstance(size, int) and not isinstance(size, bool) and (size == -1 or 0 < size <= MAX_ENTRIES)
+        check(fits, where, "size", size, "a positive number of input features, or -1,")
+        check_type(where, "rng", rng, (dr.random.Generator, type(None)), "dr.rng(seed), or None,")
         require(dtype)
-        check_network(self, f"{name}.alloc")
+        check_network(self, where)
         net, _ = self._alloc(dtype, size, dr.rng(seed=0x100000000) if rng is None else rng)
-        return allocated(net, f"{name}.alloc")
+        return allocated(net, where)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         r"""The output and its forward derivatives: ``(y, [J t for t in tangents])`` with the Jacobian ``J`` at ``x``.
@@ -143,7 +139,36 @@ class Module(drnn.Module):
         (64, 16)
         """
         where = f"{type(self).__name__}.matrix"
-        return to_numpy(*find(self, name, where), where).copy()
+        return find(self, name, where).numpy(where).copy()
+
+    def gradient(self, name: str) -> np.ndarray:
+        r"""A copy of the gradient :math:`\partial L / \partial A` of one parameter, laid out as in :meth:`matrix`.
+
+        It is what ``dr.backward`` has added up so far; zeros before. Arrays computed from others keep none: Dr.Jit's
+        optimizers, unless told ``promote_fp16=False``, hold half-precision weights in single precision, and after
+        ``net.update(opt)`` their gradient goes to the optimizer (see :func:`coopnet.training.gradient_norm`).
+
+        Args:
+            name: as in :meth:`matrix`.
+
+        Returns:
+            NumPy array of the shape and type that :meth:`matrix` returns.
+
+        Raises:
+            TypeError, ValueError: no such parameter; one that does not track gradients.
+
+        >>> dr.enable_grad(field["network.weights"])
+        >>> dr.backward(dr.sum(dr.square(field(p)[0] - target)))
+        >>> steepest = np.abs(field.gradient("layers.0.weight")).max()
+        """
+        where = f"{type(self).__name__}.gradient"
+        parameter = find(self, name, where)
+        if not dr.grad_enabled(parameter.storage):
+            raise ValueError(
+                f"{where}: {parameter.name} does not track gradients; call dr.enable_grad() on the parameters, or "
+                f"net.update(opt) with an optimizer's, before the network is evaluated."
+            )
+        return parameter.numpy(where, dr.grad).copy()
 
     def set_matrix(self, name: str, value: Any) -> None:
         """Replace one parameter, named as in :meth:`matrix`, by ``value``; others keep theirs to the bit.
@@ -162,7 +187,7 @@ class Module(drnn.Module):
         >>> field.set_matrix("layers.0.weight", 0.5 * field.matrix("layers.0.weight"))
         """
         where = f"{type(self).__name__}.set_matrix"
-        write(*find(self, name, where), value, where)
+        find(self, name, where).write(value, where)
 
     def report(self) -> Report:
         """Parameters and bytes of every layer; print it.
@@ -176,13 +201,18 @@ class Module(drnn.Module):
 
     # ---- mapping of parameters ------------------------------------------
 
-    def _slots(self) -> dict[str, tuple[Any, str, bool]]:
-        """Parameter name -> (owner, attribute, written in place?), found anew each time: packing moves parameters."""
-        slots: dict[str, tuple[Any, str, bool]] = {}
-        _collect(self, getattr(self, "prefix", ""), slots)
+    def _slots(self) -> dict[str, tuple[Any, str]]:
+        """Parameter name -> (owner, attribute), found anew each time: packing moves parameters."""
+        slots: dict[str, tuple[Any, str]] = {}
+        for name, owner, attribute in walk(self, getattr(self, "prefix", "")):
+            if attribute is None:
+                if (attribute := packed(owner)) is not None:
+                    slots[f"{name}.weights" if name else "weights"] = owner, attribute
+            elif not isinstance(getattr(owner, attribute), drnn.MatrixView):
+                slots[name] = owner, attribute
         return slots
 
-    def _slot(self, key: Any) -> tuple[Any, str, bool]:
+    def _slot(self, key: Any) -> tuple[Any, str]:
         slots = self._slots()
         if not isinstance(key, str) or key not in slots:
             raise KeyError(
@@ -191,14 +221,13 @@ class Module(drnn.Module):
         return slots[key]
 
     def __getitem__(self, key: str) -> Any:
-        owner, attribute, _ = self._slot(key)
-        return getattr(owner, attribute)
+        return getattr(*self._slot(key))
 
     def __setitem__(self, key: str, value: Any) -> None:
-        owner, attribute, in_place = self._slot(key)
+        owner, attribute = self._slot(key)
         current = getattr(owner, attribute)
         value = _as_parameter(value, current, f"{type(self).__name__}: parameter {shown(key)}")
-        if in_place:
+        if attribute == packed(owner):
             current[:] = value  # the layers' views point at this very array
         else:
             setattr(owner, attribute, value)
@@ -266,22 +295,20 @@ def _pairs(other: Any, where: str) -> list[tuple[Any, Any]]:
 def _as_parameter(value: Any, current: Any, what: str) -> Any:
     """``value`` in the type of the parameter ``current``; raises unless it has its shape and holds real numbers."""
     if isinstance(value, (list, tuple)):  # dr.shape() follows those that contain themselves for ever
-        try:
+        with suppress(Exception):
             value = np.asarray(value)
-        except Exception:
-            raise TypeError(f"{what}: the new value is {shown(value)}; an array of real numbers is needed.") from None
-    if isinstance(value, np.ndarray):
-        shape, real = value.shape, value.dtype.kind in "fiu"
-    elif isinstance(value, dr.ArrayBase):
-        special = dr.is_mask_v(value) or dr.is_special_v(value) or not dr.is_jit_v(value)
-        shape, real = tuple(dr.shape(value)), not special
-    else:
+    if not isinstance(value, (np.ndarray, dr.ArrayBase)):
         raise TypeError(f"{what}: the new value is {shown(value)}; an array of real numbers is needed.")
+    if isinstance(value, np.ndarray):
+        real, kind = value.dtype.kind in "fiu", value.dtype
+    else:
+        real = dr.is_jit_v(value) and not (dr.is_mask_v(value) or dr.is_special_v(value))
+        kind = type(value).__name__
     if not real:
-        kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise TypeError(f"{what}: the new value holds {kind}; real numbers are needed.")
-    if shape != tuple(dr.shape(current)):
-        raise ValueError(f"{what} has shape {tuple(dr.shape(current))}, but the new value has shape {shape}.")
+    shape, needed = (tuple(dr.shape(v)) for v in (value, current))
+    if shape != needed:
+        raise ValueError(f"{what} has shape {needed}, but the new value has shape {shape}.")
     if isinstance(value, dr.ArrayBase) and dr.backend_v(value) != dr.backend_v(current):
         raise TypeError(
             f"{what} lives on the {dr.backend_v(current).name} backend, but the new value on "
@@ -290,63 +317,18 @@ def _as_parameter(value: Any, current: Any, what: str) -> Any:
     return value if type(value) is type(current) else type(current)(value)
 
 
-def _collect(owner: Any, prefix: str, slots: dict, above: tuple = ()) -> None:
-    check_acyclic(owner, above)
-    above = (*above, owner)
-
-    def name(part: str) -> str:
-        return f"{prefix}.{part}" if prefix else part
-
-    if (attribute := packed(owner)) is not None:
-        slots[name("weights")] = (owner, attribute, True)
-    for field in getattr(type(owner), "DRJIT_STRUCT", None) or ():
-        value = getattr(owner, field, None)
-        if isinstance(value, Unpacked):
-            if value.value is not None and not isinstance(value, Constant):
-                slots[name("data")] = (value.value, "data", False)
-        elif isinstance(value, dr.ArrayBase):
-            slots[name(field)] = (owner, field, False)
-        elif isinstance(value, (tuple, list)):
-            for i, item in enumerate(value):
-                if isinstance(item, drnn.Module):
-                    _collect(item, name(f"{field}.{i}"), slots, above)
-        elif isinstance(value, drnn.Module):
-            _collect(value, name(field), slots, above)
-
-
-def children(module: Any, above: tuple = ()) -> Iterator[Any]:
-    """All layers inside ``module``, itself first, in evaluation order.
-
-    Raises ``ValueError`` for one that contains itself.
-    """
-    check_acyclic(module, above)
-    yield module
-    for layer in _inside(module):
-        yield from children(layer, (*above, module))
-
-
-def _inside(module: Any) -> Iterator[Any]:
-    """The layers that ``module`` itself holds."""
-    for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
-        value = getattr(module, field, None)
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, drnn.Module):
-                yield item
-
-
 def check_network(module: Any, where: str) -> None:
     """Raise ``ValueError`` for a network that contains itself or has too many layers."""
-    check_layers(where, "the number of layers", sum(1 for m in children(module) if next(_inside(m), None) is None))
+    leaves = sum(1 for layer in children(module) if len(list(islice(children(layer), 2))) == 1)
+    check_layers(where, "the number of layers", leaves)
 
 
 def allocated(module: Any, where: str) -> Any:
     """``module``, freshly allocated: dropouts numbered; raises ``ValueError`` if all its parameters have no room."""
-    entries, itemsize, on_host = 0, 2, False
-    for _, owner, attribute in parameters(module):
-        stored = storage_of(owner, attribute)
-        entries += int(np.prod(logical_shape(owner, attribute)))
-        itemsize = max(itemsize, dr.itemsize_v(stored))
-        on_host |= dr.backend_v(stored) == dr.JitBackend.LLVM
+    found = list(parameters(module))
+    entries = sum(math.prod(p.shape) for p in found)
+    itemsize = max((dr.itemsize_v(p.storage) for p in found), default=2)
+    on_host = any(dr.backend_v(p.storage) == dr.JitBackend.LLVM for p in found)
     check_entries(where, "parameters", (entries,), itemsize, on_host)
     layers = list(children(module))
     for layer in layers:

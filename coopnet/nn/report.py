@@ -8,7 +8,8 @@ from typing import Any
 
 import drjit as dr
 
-from .parameters import logical_shape, parameters, storage_of
+from .parameters import parameters
+from .tree import walk
 
 
 @dataclass(frozen=True)
@@ -50,33 +51,16 @@ class Report:
 
 def report(module: Any) -> Report:
     """The :class:`Report` of ``module``; see :meth:`Module.report`."""
+    types = {name: type(layer).__name__ for name, layer, attribute in walk(module) if attribute is None}
     layers: dict[str, LayerSize] = {}
     arrays: dict[int, Any] = {}
-    for name, owner, attribute in parameters(module):
-        storage = storage_of(owner, attribute)
-        arrays[id(storage)] = storage
-        shape = logical_shape(owner, attribute)
-        count = math.prod(shape)
-        layer = name.rpartition(".")[0] or type(module).__name__
-        before = layers.get(layer, LayerSize(layer, _type(module, name), (), 0, 0))
-        layers[layer] = LayerSize(
-            layer,
-            before.layer,
-            (*before.shapes, shape),
-            before.parameters + count,
-            before.bytes + count * _itemsize(storage),
-        )
+    for p in parameters(module):
+        arrays[id(p.storage)] = p.storage
+        place = p.name.rpartition(".")[0]
+        count, size = math.prod(p.shape), math.prod(p.shape) * dr.itemsize_v(p.storage)
+        old = layers.get(place, LayerSize(place or types[place], types[place], (), 0, 0))
+        layers[place] = LayerSize(old.name, old.layer, (*old.shapes, p.shape), old.parameters + count, old.bytes + size)
     if not layers:
         raise ValueError(f"{type(module).__name__}.report: there are no parameters yet; call alloc() or build() first.")
-    total = sum(math.prod(dr.shape(a)) * _itemsize(a) for a in arrays.values())
+    total = sum(math.prod(dr.shape(a)) * dr.itemsize_v(a) for a in arrays.values())
     return Report(tuple(layers.values()), sum(x.parameters for x in layers.values()), total)
-
-
-def _type(module: Any, name: str) -> str:
-    for part in name.split(".")[:-1]:
-        module = module[int(part)] if part.isdigit() else getattr(module, part)
-    return type(module).__name__
-
-
-def _itemsize(array: Any) -> int:
-    return {dr.VarType.Float16: 2, dr.VarType.Float32: 4, dr.VarType.Float64: 8}[dr.type_v(array)]

@@ -17,8 +17,8 @@ from .activations import Activation
 from .dropout import Dropout
 from .linear import checked_width
 from .module import Module
-from .parameters import check_acyclic
 from .tangents import check_bundle, jvp
+from .tree import check_acyclic
 
 
 class Sequential(Module):

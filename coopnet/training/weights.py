@@ -15,9 +15,9 @@ import drjit as dr
 import numpy as np
 from drjit.opt import Optimizer
 
-from ..checks import check_above, check_flag, is_number, shown
+from ..checks import check, check_above, check_flag, check_number, check_type, is_number, shown
 from ..nn import Module
-from ..nn.parameters import is_matrix, listed, parameters, places, storage_of, to_numpy
+from ..nn.parameters import Parameter, like, listed, parameters, spellings
 
 # ---- penalties ----------------------------------------------------------
 
@@ -56,17 +56,12 @@ def l1_penalty(net: Module, biases: bool = False) -> Any:
 
 def _penalty(where: str, net: Any, biases: bool, of: Callable[[Any], Any]) -> Any:
     total = None
-    for _, owner, attribute in _chosen(where, net, biases):
-        values = _values(owner, attribute)
+    for p in _chosen(where, net, biases):
+        flat = p.storage.array
+        values = dr.gather(type(flat), flat, p.places(), mode=dr.ReduceMode.Permute)
         part = dr.sum(of(dr.float32_array_t(type(values))(values)))
         total = part if total is None else total + part
     return total
-
-
-def _values(owner: Any, attribute: str) -> Any:
-    """Entries of a parameter, row by row; the gradient goes back to where they came from."""
-    flat = storage_of(owner, attribute).array
-    return dr.gather(type(flat), flat, places(owner, attribute), mode=dr.ReduceMode.Permute)
 
 
 # ---- clipping -----------------------------------------------------------
@@ -88,10 +83,9 @@ def clip_weights(net: Module, limit: float, biases: bool = False) -> None:
     >>> cn.training.clip_weights(net, 0.01)
     """
     limit = check_above("clip_weights", "limit", limit)
-    masks = _spread("clip_weights", net, {n: 1.0 for n, _, _ in _chosen("clip_weights", net, biases)}, 0.0)
-    for name, mask in masks.items():
+    for name, mask in _masks("clip_weights", net, biases).items():
         value = dr.detach(net[name]).array
-        _write(net, name, dr.select(mask > 0, dr.clip(value, -limit, limit), value))
+        net[name] = like(net[name], dr.select(mask > 0, dr.clip(value, -limit, limit), value))
 
 
 def gradient_norm(params: Any) -> Any:
@@ -164,15 +158,11 @@ def clip_gradient_values(params: Any, limit: float) -> None:
 
 
 def _leaves(where: str, params: Any) -> dict[str, Any]:
+    check_type(where, "params", params, (Module, Optimizer), "a coopnet Module or a drjit.opt optimizer")
+    found = dict(params) if isinstance(params, Module) else {}
     if isinstance(params, Optimizer):
         # the values themselves: indexing an optimizer casts half-precision ones
         found = {name: state[0] for name, state in params.state.items()}
-    elif isinstance(params, Module):
-        found = dict(params)
-    else:
-        raise TypeError(
-            f"{where}: params is a {type(params).__name__}; a coopnet Module or a drjit.opt optimizer is needed."
-        )
     if not found:
         raise ValueError(f"{where}: params holds no parameters.")
     return found
@@ -214,49 +204,38 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
     >>> opt.set_learning_rate({name: 1e-2 * factor for name, factor in factors.items()})
     >>> opt.step()
     """
-    return _spread("layer_multipliers", net, _factors("layer_multipliers", net, rates), 0.0)
+    return _spread("layer_multipliers", net, _factors("layer_multipliers", net, rates))
 
 
 def _factors(where: str, net: Any, rates: Any) -> dict[str, float]:
     """Factor of each parameter by its full name."""
-    if not isinstance(net, Module):
-        raise TypeError(f"{where}: net is a {type(net).__name__}; a coopnet Module is needed.")
+    check_type(where, "net", net, Module, "a coopnet Module")
     if not isinstance(rates, Mapping):
         raise TypeError(f"{where}: the rates are a {type(rates).__name__}; a mapping from layer to factor is needed.")
-    names = [name for name, _, _ in parameters(net)]
+    names = [p.name for p in parameters(net)]
     result = dict.fromkeys(names, 1.0)
     for key in sorted(rates, key=lambda k: len(str(k))):
-        factor = rates[key]
-        if not is_number(factor) or factor < 0:
-            raise ValueError(
-                f"{where}: the factor of {shown(key)} is {shown(factor)}; a number of at least 0 is needed."
-            )
-        plural = f"{key}s" if str(key).split(".")[-1] == "weight" else str(key)
-        for start in (plural, f"network.{plural}"):
-            meant = [n for n in names if n == start or n.startswith(f"{start}.")]
-            if meant:
-                break
-        else:
+        factor = check_number(where, f"the factor of {shown(key)}", rates[key], least=0)
+        meant = ([n for n in names if n == start or n.startswith(f"{start}.")] for start in spellings(str(key)))
+        chosen = next(filter(None, meant), None)
+        if chosen is None:
             raise ValueError(f"{where}: there is no layer or parameter {shown(key)}; the network has {listed(names)}.")
-        result |= dict.fromkeys(meant, float(factor))
+        result |= dict.fromkeys(chosen, factor)
     return result
 
 
-def _spread(where: str, net: Any, factors: Mapping[str, float], rest: float) -> dict[str, Any]:
+def _spread(where: str, net: Any, factors: Mapping[str, float]) -> dict[str, Any]:
     """For every entry of the mapping ``net`` an array with the factor of the parameter that each number is part of."""
-    slots = {id(net[name]): name for name in net}
+    slots = {id(value): slot for slot, value in net.items()}
     result: dict[str, Any] = {}
-    for name, owner, attribute in parameters(net):
-        storage = storage_of(owner, attribute)
-        slot = slots.get(id(storage))
+    for p in parameters(net):
+        slot = slots.get(id(p.storage))
         if slot is None:
-            raise ValueError(f"{where}: {name} is no parameter of the network's mapping; pack the whole network.")
-        f32 = dr.float32_array_t(dr.leaf_t(type(storage)))
+            raise ValueError(f"{where}: {p.name} is no parameter of the network's mapping; pack the whole network.")
+        f32 = dr.float32_array_t(dr.leaf_t(type(p.storage)))
         if slot not in result:
-            result[slot] = dr.zeros(f32, math.prod(dr.shape(storage)))
-        index = places(owner, attribute)
-        value = f32(factors.get(name, rest))
-        dr.scatter(result[slot], value, index, mode=dr.ReduceMode.Permute)
+            result[slot] = dr.zeros(f32, math.prod(dr.shape(p.storage)))
+        dr.scatter(result[slot], f32(factors.get(p.name, 0.0)), p.places(), mode=dr.ReduceMode.Permute)
     dr.eval(result)
     return result
 
@@ -268,7 +247,11 @@ def decay_masks(net: Module, biases: bool = False) -> dict[str, Any]:
 
     >>> masks = cn.training.decay_masks(net)
     """
-    return _spread("decay_masks", net, {name: 1.0 for name, _, _ in _chosen("decay_masks", net, biases)}, 0.0)
+    return _masks("decay_masks", net, biases)
+
+
+def _masks(where: str, net: Any, biases: bool) -> dict[str, Any]:
+    return _spread(where, net, {p.name: 1.0 for p in _chosen(where, net, biases)})
 
 
 def decay_weights(net: Module, amount: float, biases: bool = False) -> None:
@@ -287,11 +270,10 @@ def decay_weights(net: Module, amount: float, biases: bool = False) -> None:
 
     >>> cn.training.decay_weights(net, 1e-3 * 0.01)
     """
-    if not is_number(amount) or not 0 <= amount <= 1:
-        raise ValueError(f"decay_weights: amount is {shown(amount)}; a number in [0, 1] is needed.")
+    check(is_number(amount) and 0 <= amount <= 1, "decay_weights", "amount", amount, "a number in [0, 1]")
     for name, mask in decay_masks(net, biases).items():
         value = dr.detach(net[name]).array
-        _write(net, name, type(mask)(value) * (1 - amount * mask))
+        net[name] = like(net[name], type(mask)(value) * (1 - amount * mask))
 
 
 # ---- norms --------------------------------------------------------------
@@ -309,10 +291,8 @@ def spectral_norms(net: Module) -> dict[str, float]:
     >>> cn.training.spectral_norms(net)["layers.0.weights"]
     """
     where = "spectral_norms"
-    return {
-        name: float(np.linalg.norm(to_numpy(name, owner, attribute, where).astype(np.float64), 2))
-        for name, owner, attribute in _chosen(where, net, False)
-    }
+    matrices = {p.name: p.numpy(where).astype(np.float64) for p in _chosen(where, net, False)}
+    return {name: float(np.linalg.norm(matrix, 2)) for name, matrix in matrices.items()}
 
 
 # ---- averages -----------------------------------------------------------
@@ -341,14 +321,12 @@ class EMA:
     DRJIT_STRUCT = {"average": dict, "decay": float}
 
     def __init__(self, net: Module | None = None, decay: float = 0.999):
-        if not is_number(decay) or not 0 <= decay < 1:
-            raise ValueError(f"EMA: decay is {shown(decay)}; a number in [0, 1) is needed.")
+        check(is_number(decay) and 0 <= decay < 1, "EMA", "decay", decay, "a number in [0, 1)")
         self.decay = float(decay)
         self.average: dict[str, Any] = {}
         if net is None:  # only while Dr.Jit rebuilds the tree
             return
-        if not isinstance(net, Module):
-            raise TypeError(f"EMA: net is a {type(net).__name__}; a coopnet Module is needed.")
+        check_type("EMA", "net", net, Module, "a coopnet Module")
         for name, value in _leaves("EMA", net).items():
             flat = dr.detach(value).array
             # the sum makes an array of its own, which updates cannot share with the network
@@ -380,7 +358,7 @@ class EMA:
         """
         check_averaged("EMA.apply", net, self.average)
         for name, average in self.average.items():
-            _write(net, name, average)
+            net[name] = like(net[name], average)
 
     @contextmanager
     def applied(self, net: Module) -> Iterator[Module]:
@@ -398,22 +376,12 @@ class EMA:
             yield net
         finally:
             for name, value in before.items():
-                _write(net, name, value)
-
-
-def _write(net: Any, name: str, flat: Any) -> None:
-    current = net[name]
-    flat = type(current.array)(flat)
-    new = type(current)(flat, dr.shape(current)) if dr.is_tensor_v(current) else flat
-    if dr.grad_enabled(current):
-        dr.enable_grad(new)
-    net[name] = new
+                net[name] = like(net[name], value)
 
 
 def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
     """Raise unless ``net`` has the parameters that ``average`` is one of."""
-    if not isinstance(net, Module):
-        raise TypeError(f"{where}: net is a {type(net).__name__}; a coopnet Module is needed.")
+    check_type(where, "net", net, Module, "a coopnet Module")
     own = {name: math.prod(dr.shape(value)) for name, value in net.items()}
     if own != {name: dr.width(value) for name, value in average.items()}:
         raise ValueError(f"{where}: the network has other parameters than the one that was averaged.")
@@ -422,12 +390,11 @@ def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
 # ---- arguments ----------------------------------------------------------
 
 
-def _chosen(where: str, net: Any, biases: bool) -> list[tuple[str, Any, str]]:
+def _chosen(where: str, net: Any, biases: bool) -> list[Parameter]:
     """The matrices of ``net``, and its biases if wanted."""
-    if not isinstance(net, Module):
-        raise TypeError(f"{where}: net is a {type(net).__name__}; a coopnet Module is needed.")
+    check_type(where, "net", net, Module, "a coopnet Module")
     check_flag(where, "biases", biases)
-    found = [p for p in parameters(net) if is_matrix(p[1], p[2]) or (biases and p[2] == "bias")]
+    found = [p for p in parameters(net) if p.is_matrix or (biases and p.attribute == "bias")]
     if not found:
         raise ValueError(f"{where}: the network has no matrices; call alloc() or build() first.")
     return found

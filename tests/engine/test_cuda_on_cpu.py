@@ -20,10 +20,11 @@ from coopnet import field, reference
 from coopnet.engine import Affine, Fork, banks, modes, ops, spill
 from coopnet.engine import network as networks
 from coopnet.engine.ops import Weights
-from coopnet.jit import layout, registers
+from coopnet.jit import layout, registers, views
 from coopnet.jit.unpacked import Constant
-from coopnet.nn import embedding, encodings, linear, parameters
+from coopnet.nn import embedding, encodings, linear
 from coopnet.nn import module as module_of_layers
+from coopnet.nn.parameters import Parameter
 from coopnet.random import digits
 from coopnet.random.law import MaskLaw
 
@@ -316,13 +317,13 @@ def test_parameters_by_name_in_a_hardware_layout(llvm):
     layer.weights.offset += 20  # as in a buffer that begins with something else
     view = layer.weights
     assert view.shape == (8, 3) and view.layout == "training"
-    with as_cuda(parameters):
-        np.testing.assert_array_equal(parameters.places(layer, "weights").numpy(), view.offset + order)
+    with as_cuda(views):
+        np.testing.assert_array_equal(Parameter("w", layer, "weights").places().numpy(), view.offset + order)
         layer.layout = Constant()
-        np.testing.assert_array_equal(parameters.places(layer, "weights").numpy(), view.offset + np.arange(24))
+        np.testing.assert_array_equal(Parameter("w", layer, "weights").places().numpy(), view.offset + np.arange(24))
     wide = drnn.pack(cn.Linear(2, 2048, bias=False).alloc(llvm.TensorXf16), layout="training")
-    with as_cuda(parameters), pytest.raises(RuntimeError, match="layout of a 2048 x 2 matrix is not known"):
-        parameters.places(wide, "weights")
+    with as_cuda(views), pytest.raises(RuntimeError, match="layout of a 2048 x 2 matrix is not known"):
+        Parameter("w", wide, "weights").places()
 
 
 # ---- Backends that meet ------------------------------------------------------------------------------------
@@ -381,9 +382,9 @@ def test_a_single_column_is_padded(llvm):
     assert padded(cn.Linear(2, 4), llvm.TensorXf16, 2).weights.shape == (4, 2)
     x = llvm.TensorXf16(numbers(1, 5))
     np.testing.assert_array_equal(layer(x).numpy(), plain(x).numpy())
-    assert parameters.logical_shape(layer, "weights") == (4, 1)
-    matrix, _ = linear.to_numpy(drnn.pack(layer, layout="training"))
-    np.testing.assert_array_equal(matrix, plain.weights.numpy())
+    assert Parameter("w", layer, "weights").shape == (4, 1)
+    packed = drnn.pack(layer, layout="training")
+    np.testing.assert_array_equal(packed.matrix("weights"), plain.weights.numpy())
 
 
 @pytest.mark.parametrize("path", ["spill", "banks", "builtin"])

@@ -15,7 +15,7 @@ import pytest
 import coopnet as cn
 from coopnet import reference as ref
 from coopnet.engine import FUNCTIONS, ops
-from coopnet.nn.module import children
+from coopnet.nn.tree import children
 
 GRID = dict(n_levels=3, hashmap_size=2**8, base_resolution=4, per_level_scale=1.9)
 NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "silu", "sine", "exp", "identity", "squareplus", "gelu"]

@@ -11,7 +11,7 @@ from drjit.opt import Adam
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import reference as ref
-from coopnet.nn.module import children
+from coopnet.nn.tree import children
 
 GRID = dict(n_levels=3, hashmap_size=2**8, base_resolution=4, per_level_scale=1.9)
 CONTAINERS = ["nested", "fixed", "list", "tuple", "coopvec", "tensor"]

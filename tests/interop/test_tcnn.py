@@ -13,7 +13,7 @@ import pytest
 import coopnet as cn
 from coopnet import reference as ref
 from coopnet.interop import tcnn as rooms
-from coopnet.nn.module import children
+from coopnet.nn.tree import children
 
 ROOT = Path(cn.__file__).parent.parent
 

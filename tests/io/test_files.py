@@ -430,7 +430,7 @@ def test_without_locks_nothing_is_removed(locks, tmp_path, monkeypatch):
 def test_a_python_without_locks(tmp_path, monkeypatch):
     """Windows has no fcntl: then there are no locks, and nothing else is missing."""
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    found = importlib.util.spec_from_file_location("coopnet_files_without_locks", files.__file__)
+    found = importlib.util.spec_from_file_location("coopnet.io.files_without_locks", files.__file__)
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     assert module.fcntl is None
@@ -714,15 +714,14 @@ def test_what_layers_take():
 
 
 def test_layers_inside_others():
-    """Inner ones first, each with its place; parts of a composite that get no coordinates are never allocated."""
+    """Each with its place; parts of a composite that get no coordinates are never allocated."""
     inner = cn.Sequential(cn.Linear(2, 3), cn.Residual(cn.Linear(3, 3)))
-    places = [where for where, _ in amounts._layers(inner, "net")]
-    assert places[0] == "net.layers.0" and places[-1] == "net" and "net.layers.1" in places
-    assert len(places) == 4 and any(where.startswith("net.layers.1.") for where in places[:2])
     composite = cn.Composite([cn.Identity(), cn.Fourier(64), cn.OneBlob(4)], [2, 0, 1])
-    found = [type(layer) for _, layer in amounts._layers(composite, "x")]
-    assert found == [cn.Identity, cn.OneBlob, cn.Composite]
-    assert list(amounts._layers(None, "x")) == list(amounts._layers([cn.Tanh()], "x")) == []
+    field = cn.NeuralField(composite, inner)
+    assert [where for where, _ in amounts._layers(field)] == [
+        "", "encoding", "encoding.nested.0", "encoding.nested.2",
+        "network", "network.layers.0", "network.layers.1", "network.layers.1.body",
+    ]  # fmt: skip
 
 
 def test_what_a_field_has_may_be_in_a_file(backend, tmp_path):

@@ -14,8 +14,8 @@ import coopnet as cn
 from coopnet import io
 from coopnet import reference as ref
 from coopnet.engine import spill
-from coopnet.nn.module import children
 from coopnet.nn.sequential import stated_width
+from coopnet.nn.tree import children
 
 TANH, SINE = ref.ACTIVATIONS["tanh"][0], ref.ACTIVATIONS["sine"][0]
 KEY = cn.Key(7, step=3)

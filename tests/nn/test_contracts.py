@@ -19,7 +19,7 @@ import coopnet as cn
 from coopnet.audit import _twin
 from coopnet.io.architecture import construct, describe
 from coopnet.nn.containers import Parallel
-from coopnet.nn.module import children
+from coopnet.nn.tree import children
 
 
 class Example(NamedTuple):

@@ -13,7 +13,7 @@ import coopnet as cn
 from coopnet import reference as ref
 from coopnet.engine import FUNCTIONS
 from coopnet.kernels import grid_tangents
-from coopnet.nn.module import children
+from coopnet.nn.tree import children
 
 LEVELS = dict(n_levels=3, hashmap_size=2**7, base_resolution=4, per_level_scale=1.7, init_scale=0.5)
 SAMPLES = 200

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import reference as ref
-from coopnet.nn.module import children
+from coopnet.nn.tree import children
 
 CUDA = "cuda" in backends.available()
 few = settings(max_examples=4 if CUDA else 8)  # every shape is a kernel

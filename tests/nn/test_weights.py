@@ -131,6 +131,54 @@ def test_bad_names_and_values(backend, name, value, error, words):
     assert words in str(info.value)
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_gradient(backend, ns, packed):
+    """Against the formulas in double precision, in every layout: zeros at first, then what was added up."""
+    tensor = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
+    net = cn.MLP(5, 3, width=20, depth=1, activation="tanh", bias=True).alloc(tensor, rng=dr.rng(seed=4))
+    net.set_matrix("layers.0.bias", np.linspace(-1, 1, 20))
+    net = drnn.pack(net, layout="training") if packed else net
+    a, b = net.matrix("layers.0.weights").astype(float), net.matrix("layers.2.weights").astype(float)
+    x, t = (np.random.default_rng(i).uniform(-1, 1, (n, 300)).astype(np.float16) for i, n in enumerate((5, 3)))
+    y = np.tanh(a @ x + net.matrix("layers.0.bias").astype(float)[:, None])
+    delta = (b.T @ t) * (1 - y**2)
+    expected = {
+        "layers.0.weight": delta @ x.T, "layers.0.bias": delta.sum(1), "layers.2.weight": t @ y.T,
+        "layers.2.bias": t.astype(float).sum(1),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"Sequential.gradient: layers.0.bias does not track gradients; call"):
+        net.gradient("layers.0.bias")
+    track(net)
+    assert all(not net.gradient(name).any() for name in expected)
+    for times in (1, 2):
+        if packed:
+            out = list(net(drnn.CoopVec(*(tensor(v).array for v in x))))
+            dr.backward(sum(v * tensor(w).array for v, w in zip(out, t, strict=True)))
+        else:
+            dr.backward(dr.sum(net(tensor(x)) * tensor(t), axis=None))
+        for name, value in expected.items():
+            got = net.gradient(name)
+            assert got.dtype == net.matrix(name).dtype and got.shape == net.matrix(name).shape
+            limit = (1e-5 if backend == "llvm" else 2e-2) * times * abs(value).max()
+            np.testing.assert_allclose(got, times * value, atol=limit, err_msg=name)
+    net.gradient("layers.0.bias")[:] = 7
+    assert abs(net.gradient("layers.0.bias")).max() < 300
+
+
+def test_gradient_of_a_field(backend, ns):
+    """By short and long names, of tables as of matrices, from whatever array an optimizer has put in their place."""
+    field = make_field(backend)
+    opt = SGD(lr=0.1, promote_fp16=False)
+    opt.update(field)
+    field.update(opt)
+    dr.backward(tr.l2_penalty(field, biases=True) + dr.sum(dr.square(field["encoding.data"])))
+    for name in NAMES:
+        np.testing.assert_array_equal(field.gradient(name), 2 * field.matrix(name), err_msg=name)
+    assert np.array_equal(field.gradient("layers.0.weight"), field.gradient(MATRICES[0]))
+    with pytest.raises(ValueError, match=r"gradient: there is no parameter 'layers\.9\.weight'; the network has"):
+        field.gradient("layers.9.weight")
+
+
 def test_names_in_messages():
     """Four, and how many more."""
     assert [parameters.listed("abcdefghi"[:n]) for n in (0, 1, 2, 4, 5, 9)] == [

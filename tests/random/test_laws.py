@@ -13,7 +13,7 @@ from test_dropout import KINDS, TRACED, kinds_for, leaf_type, make, traced_sum, 
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import reference as ref
-from coopnet.nn.module import children
+from coopnet.nn.tree import children
 from coopnet.random import digits
 from coopnet.random.law import GaussianLaw, MaskLaw, PathLaw
 

@@ -1,0 +1,51 @@
+"""What a network holds: the walk through its layers that all else follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..jit.unpacked import Constant, Unpacked
+
+
+def walk(module: Any, name: str = "", above: tuple = ()) -> Iterator[tuple[str, Any, str | None]]:
+    """``(name, owner, attribute)`` of all layers and parameters of ``module``, depth first in evaluation order.
+
+    A layer, ``module`` itself first, has no attribute. A parameter is its owner's attribute: a tensor, a view of packed
+    weights, or the ``data`` of what is not packed. Names are places in the tree: ``layers.0``, ``layers.0.weights``.
+
+    Raises ``ValueError`` for a network that contains itself.
+    """
+    check_acyclic(module, above)
+    yield name, module, None
+    start = f"{name}." if name else ""
+    for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
+        value = getattr(module, field, None)
+        if isinstance(value, Unpacked):
+            if value.value is not None and not isinstance(value, Constant):
+                yield f"{start}data", value.value, "data"
+        elif isinstance(value, (dr.ArrayBase, drnn.MatrixView)):
+            yield f"{start}{field}", module, field
+        elif isinstance(value, drnn.Module):
+            yield from walk(value, f"{start}{field}", (*above, module))
+        elif isinstance(value, (tuple, list)):
+            for i, item in enumerate(value):
+                if isinstance(item, drnn.Module):
+                    yield from walk(item, f"{start}{field}.{i}", (*above, module))
+
+
+def children(module: Any) -> Iterator[Any]:
+    """All layers inside ``module``, itself first, in evaluation order; raises as :func:`walk`."""
+    return (layer for _, layer, attribute in walk(module) if attribute is None)
+
+
+def check_acyclic(module: Any, above: tuple) -> None:
+    """Raise ``ValueError`` if ``module`` is among the ones that contain it, ``above``."""
+    if any(m is module for m in above):
+        raise ValueError(
+            f"{type(above[0]).__name__}: the network contains itself, through a {type(module).__name__}; layers may "
+            f"not hold what holds them."
+        )
