@@ -4,6 +4,7 @@
 #   make test       the tests, on every backend that this machine has
 #   make test-slow  the tests that run whole programs: benchmarks, examples, pytest itself
 #   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one
+#   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
 #   make lint       ruff and mypy
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, the README's table
@@ -12,6 +13,7 @@
 #   make setup      only install
 #
 # PYTHON names the interpreter that the virtual environment is made with (and that gpu-test and gpu-bench run).
+# DRJIT is a version of Dr.Jit to check, in an environment of its own: make drjit-check DRJIT=1.6.0
 # BUDGET is the number of seconds after which a benchmark measures no more.
 # MUTANTS are options of scripts/mutants.py, such as "--sample 20 --files coopnet/nn/*".
 
@@ -20,7 +22,7 @@ BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system demo test test-slow test-cpus lint gpu-test bench gpu-bench mutants clean
+.PHONY: setup system demo test test-slow test-cpus drjit-check lint gpu-test bench gpu-bench mutants clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -46,12 +48,25 @@ test-slow: setup
 # Processors without half-precision arithmetic. The machine needs what the second one has, AVX-512; otherwise only the
 # first is played. Any other: COOPNET_TARGET=znver4:16 make test
 CPUS := haswell:8 $(if $(shell grep -m1 -o avx512vl /proc/cpuinfo 2>/dev/null),skylake-avx512:16)
-CPU_TESTS := $(patsubst %,tests/%.py,jit/test_lanes $(addprefix nn/test_,contracts derivative_rules embedding encodings layers weights))
+CPU_TESTS := $(patsubst %,tests/%.py,jit/test_half jit/test_lanes $(addprefix nn/test_,contracts derivative_rules embedding encodings layers weights))
 
 test-cpus: setup
 	@for cpu in $(CPUS); do \
 	    COOPNET_TARGET=$$cpu $(BIN)/python -m pytest -q -n 2 --dist loadfile $(CPU_TESTS) || exit 1; \
 	done
+
+# What a new version of Dr.Jit may break first. The header of the output says which version is installed, and which one
+# the assumptions were checked with (coopnet/jit/__init__.py). A test that ends the process has failed, and others go on.
+DRJIT_TESTS := tests/jit $(patsubst %,tests/engine/test_%.py,control_flow cuda_on_cpu freezing loops)
+DRJIT_ENV := $(if $(DRJIT),out/drjit-$(DRJIT),.venv)
+
+out/drjit-%/.installed: | system
+	@test -x $(@D)/bin/pip || "$(PYTHON)" -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet drjit==$* numpy pytest pytest-timeout pytest-xdist hypothesis
+	@touch $@
+
+drjit-check: system $(DRJIT_ENV)/.installed
+	PYTHONPATH=. $(DRJIT_ENV)/bin/python -m pytest -n 2 -p no:support.lost_workers --max-worker-restart 99 $(DRJIT_TESTS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -7,8 +7,8 @@ benchmarks/results/mutants.json and, as diffs, the survivors in benchmarks/resul
 Besides drjit, numpy, pytest and what the tests need, it takes coverage, cosmic-ray, parso and attrs: where there is no
 internet, `pip download --no-deps coverage cosmic-ray parso attrs`, unpacked on PYTHONPATH.
 
-Left out are annotations, texts and other places that cannot matter, and coopnet/backend.py's branches for Windows and
-macOS (see mutation/exclude.py). Survivors that are equivalent to the original are listed in mutation/equivalent.json.
+Left out are annotations, texts and other places that cannot matter, and coopnet/backend/llvm.py's branches for Windows
+and macOS (see mutation/exclude.py). Survivors that are equivalent to the original are in mutation/equivalent.json.
 Tests run on LLVM alone: what only a GPU would notice counts as unnoticed.
 """
 

@@ -17,7 +17,7 @@ install() {
 
 # The finder is the library's own, so that there is one definition of a suitable LLVM.
 llvm() {
-    "$python" -c 'import runpy; runpy.run_path("coopnet/backend.py", run_name="__main__")'
+    "$python" coopnet/backend/llvm.py
 }
 
 if ! command -v "$python" >/dev/null || ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then

@@ -1,14 +1,13 @@
 """Fixtures shared by all tests: one run of a test per usable backend, and another processor to compile for."""
 
-import ctypes
 import gc
 import os
-from pathlib import Path
 
-import drjit as dr
 import pytest
 
 from coopnet import backend as backends
+from coopnet.jit import CHECKED
+from coopnet.jit.core import drjit, set_llvm_target
 
 backends.prepare()
 pytest_plugins = ["support.lost_workers"]
@@ -32,21 +31,16 @@ else:
 TARGET = os.environ.get("COOPNET_TARGET", "")
 
 
-def _set_target(target: str) -> None:
-    """Make LLVM compile for another processor, which this one must be able to stand in for."""
-    cpu, _, width = target.partition(":")
-    library = ctypes.CDLL(str(Path(dr.__file__).with_name("libdrjit-core.so")))
-    set_target = library._Z19jit_llvm_set_targetPKcS0_j  # Dr.Jit's Python package does not show it
-    set_target(cpu.encode(), None, ctypes.c_uint32(int(width)))
-
-
 if TARGET:
-    backends.require("llvm")  # there is a target to replace only once the backend has started
-    _set_target(TARGET)
+    cpu, _, width = TARGET.partition(":")
+    set_llvm_target(cpu, int(width))
 
 
 def pytest_report_header() -> list[str]:
-    return [f"backends: {', '.join(backends.available()) or 'none'}; LLVM compiles for {TARGET or 'this processor'}"]
+    return [
+        f"Dr.Jit: {drjit().__version__} installed, {CHECKED} checked",
+        f"backends: {', '.join(backends.available()) or 'none'}; LLVM compiles for {TARGET or 'this processor'}",
+    ]
 
 
 @pytest.fixture(scope="session", params=backends.available() or ["none"])

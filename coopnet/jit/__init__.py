@@ -6,17 +6,18 @@ drjit-check`` runs them with the installed one.
 ==================  ====================================================================================================
 file                what it relies on
 ==================  ====================================================================================================
+``core``            symbols of libdrjit-core, and the thread in which it looks for backends
 ``scopes``          flags of symbolic tracing and freezing; the C++ symbol that knows the instance of a virtual call
 ``kinds``           which types are cooperative vectors, tensors and arrays, and what of theirs may be combined
-``views``           the fields of ``drjit.nn.MatrixView``, and where the entries of a packed matrix stand
+``views``           the fields of ``drjit.nn.MatrixView``, and the attribute ``_packed_buffer``
 ``layout``          that packed layouts are permutations with gaps, which packing row and column numbers shows
-``unpacked``        ``detail.traverse_py_cb_ro`` and ``_rw``, by which arrays are seen by some and hidden from others
+``unpacked``        ``_traverse_1_cb_ro`` and ``_rw``, by which arrays are seen by some and hidden from others
 ``registers``       ``detail.new_scope`` orders a kernel; products longer than 64 make OptiX give all registers
 ``deferred``        derivatives of variables older than a scope's second trace are postponed until it is left
 ``recording``       products check their operands' sizes when a frozen function is replayed
 ``lanes``           what comparisons with NaN answer, and that custom operations see lists of gradients
 ``half``            LLVM narrows maxima of widened half-precision numbers
-``sorting``         ``detail.block_mkperm``
+``sorting``         ``detail.block_mkperm`` sorts and keeps the order of equals
 ``optimizers``      the tuples in an optimizer's state, ``_step`` and ``_reset``, and learning rates that are arrays
 ``openblas``        the thread controls of the OpenBLAS inside NumPy, by ``ctypes``
 ``cuda``            the driver's and OptiX's libraries, by ``ctypes``

@@ -4,6 +4,9 @@ Inside, nothing can be evaluated, so what a loop accumulates cannot be read ther
 by tracing its body again and postpones derivatives of variables that are older than this second trace until it has
 left the scope. :func:`outside` therefore makes an operation between a buffer and its users when the body is traced the
 first time and finds it again the second time; its derivative runs outside.
+
+Relies on that order, on a custom operation's derivative running once, and on variables keeping their ``index_ad``.
+Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""What an input is: the one place that tells cooperative vectors, tensors, arrays and NumPy apart."""
+"""What an input is: the one place that tells cooperative vectors, tensors, arrays and NumPy apart.
+
+Relies on the traits that Dr.Jit has of its types (``depth_v``, ``leaf_t``, ``is_special_v``), and on arrays of one lane
+becoming wide by a sum with zeros, which Dr.Jit leaves out of kernels but not of derivatives. Checked with Dr.Jit 1.5.0.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import drjit as dr
 import drjit.nn as drnn
@@ -25,42 +29,44 @@ ACCEPTED = (
 )
 
 
-class _Description:
-    """What the type of a Dr.Jit array says about it, looked up once per type."""
+class Traits(NamedTuple):
+    """What the type of a Dr.Jit array says about it."""
 
-    __slots__ = ("depth", "is_float", "is_jit", "is_special", "is_tensor", "leaf")
-
-    def __init__(self, tp: type):
-        self.is_jit = dr.is_jit_v(tp)
-        self.is_tensor = dr.is_tensor_v(tp)
-        self.is_special = dr.is_special_v(tp)
-        self.is_float = dr.is_float_v(tp)
-        self.depth = dr.depth_v(tp)
-        self.leaf = dr.array_t(tp) if self.is_tensor else dr.leaf_t(tp)
+    depth: int
+    leaf: type
+    is_float: bool
+    is_jit: bool
+    is_special: bool
+    is_tensor: bool
 
 
-def describe(tp: type) -> _Description:
-    """Cached type traits of the Dr.Jit array type ``tp``."""
-    found = _descriptions.get(tp)
-    if found is None:
-        found = _descriptions[tp] = _Description(tp)
-    return found
+_traits: dict[type, Traits] = {}
 
 
-_descriptions: dict[type, _Description] = {}
+def describe(tp: type) -> Traits:
+    """Type traits of the Dr.Jit array type ``tp``, looked up once."""
+    if tp not in _traits:
+        tensor = dr.is_tensor_v(tp)
+        leaf = dr.array_t(tp) if tensor else dr.leaf_t(tp)
+        _traits[tp] = Traits(dr.depth_v(tp), leaf, dr.is_float_v(tp), dr.is_jit_v(tp), dr.is_special_v(tp), tensor)
+    return _traits[tp]
 
 
-def _jit_leaf(where: str, x: Any) -> type:
+def _name(tp: type) -> str:
+    return f"{tp.__module__}.{tp.__name__}"
+
+
+def _leaf(x: Any, where: str) -> type:
     d = describe(type(x))
     if not d.is_jit:
         raise TypeError(
-            f"{where}: got an array of type {type(x).__module__}.{type(x).__name__}, which has no backend; "
-            f"accepted are types of drjit.llvm.ad or drjit.cuda.ad."
+            f"{where}: got an array of type {_name(type(x))}, which has no backend; accepted are types of "
+            "drjit.llvm.ad or drjit.cuda.ad."
         )
     if d.is_special:
         raise TypeError(
-            f"{where}: got a {type(x).__name__} (a matrix, quaternion or complex number); unpack it into a "
-            f"list of arrays first."
+            f"{where}: got a {type(x).__name__} (a matrix, quaternion or complex number); unpack it into a list of "
+            "arrays first."
         )
     return d.leaf
 
@@ -73,26 +79,6 @@ def kind(x: Any, where: str) -> tuple[str, type]:
     """
     if isinstance(x, drnn.CoopVec):
         return COOPVEC, x.type
-    if isinstance(x, dr.ArrayBase):
-        leaf = _jit_leaf(where, x)
-        d = describe(type(x))
-        if d.is_tensor:
-            if x.ndim != 2:
-                raise ValueError(
-                    f"{where}: got a tensor of shape {tuple(x.shape)}; 2 dimensions, (features, samples), are needed."
-                )
-            if 0 in x.shape:
-                raise ValueError(f"{where}: got an empty tensor of shape {tuple(x.shape)}.")
-            return TENSOR, leaf
-        if d.depth > 2:
-            raise ValueError(
-                f"{where}: got a {type(x).__name__} nested {d.depth} deep; an array of arrays (2 deep) is the most."
-            )
-        if d.depth == 2:
-            check_sizes(x, where)
-        if dr.width(x) == 0 or len(x) == 0:
-            raise ValueError(f"{where}: got an empty array of type {type(x).__name__}.")
-        return ARRAYS, leaf
     if isinstance(x, (list, tuple)):
         return ARRAYS, _kind_of_list(x, where)
     if isinstance(x, np.ndarray) and not isinstance(x, (np.ma.MaskedArray, np.matrix)):  # their products are others
@@ -101,30 +87,46 @@ def kind(x: Any, where: str) -> tuple[str, type]:
         if x.size == 0:
             raise ValueError(f"{where}: got an empty NumPy array of shape {x.shape}.")
         return NUMPY, x.dtype.type
-    raise TypeError(f"{where}: got {type(x).__module__}.{type(x).__name__}; accepted are {ACCEPTED}.")
+    if not isinstance(x, dr.ArrayBase):
+        raise TypeError(f"{where}: got {_name(type(x))}; accepted are {ACCEPTED}.")
+    leaf, d = _leaf(x, where), describe(type(x))
+    if d.is_tensor:
+        if x.ndim != 2:
+            raise ValueError(
+                f"{where}: got a tensor of shape {tuple(x.shape)}; 2 dimensions, (features, samples), are needed."
+            )
+        if 0 in x.shape:
+            raise ValueError(f"{where}: got an empty tensor of shape {tuple(x.shape)}.")
+        return TENSOR, leaf
+    if d.depth > 2:
+        raise ValueError(
+            f"{where}: got a {type(x).__name__} nested {d.depth} deep; an array of arrays (2 deep) is the most."
+        )
+    if d.depth == 2:
+        check_sizes(x, where)
+    if dr.width(x) == 0 or len(x) == 0:
+        raise ValueError(f"{where}: got an empty array of type {type(x).__name__}.")
+    return ARRAYS, leaf
 
 
 def _kind_of_list(x: list | tuple, where: str) -> type:
-    parts = entries(where, "the input", x)
+    parts, what, leaf = entries(where, "the input", x), type(x).__name__, None
     if not parts:
-        raise ValueError(f"{where}: got an empty {type(x).__name__}.")
-    leaf = None
+        raise ValueError(f"{where}: got an empty {what}.")
     for i, v in enumerate(parts):
         if not isinstance(v, dr.ArrayBase) or describe(type(v)).is_tensor or describe(type(v)).depth != 1:
             raise TypeError(
-                f"{where}: entry {i} of the {type(x).__name__} is a {type(v).__name__}; every entry must be a 1D "
-                f"Dr.Jit array."
+                f"{where}: entry {i} of the {what} is a {type(v).__name__}; every entry must be a 1D Dr.Jit array."
             )
-        tp = _jit_leaf(where, v)
-        if leaf is None:
-            leaf = tp
-        elif tp is not leaf:
+        own = _leaf(v, where)
+        leaf = leaf or own
+        if own is not leaf:
             raise TypeError(
-                f"{where}: entry {i} of the {type(x).__name__} is a {_name(tp)} but entry 0 is a {_name(leaf)}; "
-                f"all entries must have one type."
+                f"{where}: entry {i} of the {what} is a {_name(own)} but entry 0 is a {_name(leaf)}; all entries must "
+                "have one type."
             )
         if dr.width(v) == 0:
-            raise ValueError(f"{where}: entry {i} of the {type(x).__name__} is empty.")
+            raise ValueError(f"{where}: entry {i} of the {what} is empty.")
     assert leaf is not None
     check_sizes(parts, where)
     return leaf
@@ -134,12 +136,8 @@ def check_sizes(parts: Any, where: str) -> None:
     """Raise ``ValueError`` for arrays of different sizes: a kernel of those would abort the process."""
     sizes = {dr.width(v) for v in parts} - {1}
     if len(sizes) > 1:
-        sizes_shown = shown(sorted(sizes))
-        raise ValueError(f"{where}: got arrays of different sizes, {sizes_shown}; all must have one size, or size 1.")
-
-
-def _name(tp: type) -> str:
-    return f"{tp.__module__}.{tp.__name__}"
+        given = shown(sorted(sizes))
+        raise ValueError(f"{where}: got arrays of different sizes, {given}; all must have one size, or size 1.")
 
 
 def require_float(tp: type, where: str) -> None:
@@ -173,38 +171,29 @@ def even(parts: list) -> list:
 
 def components(x: Any) -> list:
     """The 1D arrays inside a cooperative vector, array, nested array or list of arrays."""
-    if isinstance(x, (list, tuple)):
-        return list(x)
-    if isinstance(x, drnn.CoopVec):
+    if isinstance(x, (list, tuple, drnn.CoopVec)):
         return list(x)
     return [x] if describe(type(x)).depth == 1 else [x[i] for i in range(len(x))]
 
 
 def rebuild(parts: list, like: Any) -> Any:
     """``parts`` in the container of ``like``: the inverse of :func:`components`."""
+    if isinstance(like, (list, tuple)):
+        return tuple(parts) if isinstance(like, tuple) else parts
     if isinstance(like, drnn.CoopVec):
         return drnn.CoopVec(parts)
-    if isinstance(like, list):
-        return parts
-    if isinstance(like, tuple):
-        return tuple(parts)
-    if describe(type(like)).depth == 1:
-        return parts[0]
-    return type(like)(parts)
+    return parts[0] if describe(type(like)).depth == 1 else type(like)(parts)
 
 
 def features(x: Any, kind_: str) -> int:
     """Number of elements per sample."""
     if kind_ in (TENSOR, NUMPY):
         return int(x.shape[0])
-    if kind_ == COOPVEC or isinstance(x, (list, tuple)):
-        return len(x)
-    return 1 if describe(type(x)).depth == 1 else len(x)
+    return len(x) if isinstance(x, (list, tuple, drnn.CoopVec)) or describe(type(x)).depth > 1 else 1
 
 
 def samples(x: Any, kind_: str) -> int:
     """Number of samples: columns of a tensor, lanes of everything else."""
     if kind_ in (TENSOR, NUMPY):
         return int(x.shape[1])
-    # dr.width() of a CoopVec is always 1, so ask its components
-    return max(dr.width(v) for v in components(x))
+    return max(dr.width(v) for v in components(x))  # dr.width() of a CoopVec is always 1

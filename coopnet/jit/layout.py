@@ -1,4 +1,8 @@
-"""Where the entries of a matrix stand in the packed layout of a GPU."""
+"""Where the entries of a matrix stand in the packed layout of a GPU.
+
+Relies on layouts being permutations with gaps that depend on shape and type only, on gaps being packed as zeros, and on
+Dr.Jit keeping gradients in the layout of the weights. Checked with Dr.Jit 1.5.0.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The threads of the OpenBLAS inside NumPy's wheels, told by ``ctypes`` how many to be."""
+"""The threads of the OpenBLAS inside NumPy's wheels, told by ``ctypes`` how many to be.
+
+Relies on where wheels put the library, and on what they call its functions. Checked with NumPy 2.4 and, for the memory
+of its arrays that BLAS reads, with Dr.Jit 1.5.0.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +41,12 @@ def one_thread() -> Iterator[None]:
 def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     """Functions that read and set the number of threads."""
     folder = os.path.dirname(np.__file__)
-    for path in glob.glob(os.path.join(folder, "..", "numpy.libs", "*openblas*")) + glob.glob(
-        os.path.join(folder, ".dylibs", "*openblas*")
-    ):
+    places = os.path.join(folder, "..", "numpy.libs", "*openblas*"), os.path.join(folder, ".dylibs", "*openblas*")
+    for path in [path for place in places for path in glob.glob(place)]:
         with contextlib.suppress(OSError):
             library = ctypes.CDLL(path)
-            for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):
+            for name in ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}"):
                 with contextlib.suppress(AttributeError):
-                    return (
-                        getattr(library, f"{prefix}openblas_get_num_threads{suffix}"),
-                        getattr(library, f"{prefix}openblas_set_num_threads{suffix}"),
-                    )
+                    get, set_ = (getattr(library, name.format(f"{verb}_num_threads")) for verb in ("get", "set"))
+                    return get, set_
     return None

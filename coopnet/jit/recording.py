@@ -2,7 +2,7 @@
 
 Sizes of spilled buffers, shapes of products and numbers of banks are constants of a recording. A replay checks operand
 sizes of matrix products before it launches anything, but only arrays that kernels return follow the new number of
-samples.
+samples. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
-"""Is something being traced symbolically, frozen, or called? Asked here and nowhere else."""
+"""Is something being traced symbolically, frozen, or called? Asked here and nowhere else.
+
+Relies on the flags ``SymbolicScope`` and ``FreezingScope``, which Dr.Jit sets while it traces and records, and on the
+mangled name of ``jit_var_self``, the only one to know of virtual calls. Checked with Dr.Jit 1.5.0.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import os
-from typing import Any
 
 import drjit as dr
 
-#: ``jit_var_self(JitBackend, uint32_t *, uint32_t *)`` as libdrjit-core exports it.
+from . import CHECKED
+from .core import function
+
+#: ``jit_var_self(JitBackend, uint32_t *value, uint32_t *index)``: the instance that a virtual call is being traced for.
 _SYMBOL = "_Z12jit_var_self10JitBackendPjS0_"
 
 
@@ -28,30 +32,20 @@ def recording() -> bool:
     return symbolic() or frozen()
 
 
-@functools.lru_cache(maxsize=1)
-def _var_self() -> Any:
-    # Dr.Jit notes the instance a virtual call is being traced for, but its Python bindings do not show it.
-    try:
-        lib = ctypes.CDLL(os.path.join(os.path.dirname(dr.__file__), "libdrjit-core.so"))
-        return getattr(lib, _SYMBOL)
-    except (OSError, AttributeError):
-        return None
-
-
 def inside_call(tp: type) -> bool:
     """Is a virtual call being traced on the backend of the Dr.Jit type ``tp``?
 
     Raises ``RuntimeError`` in loops, conditionals and calls where Dr.Jit cannot be asked (its library has no such
     function by that name): taken for a loop, all callees would number their lanes from 0 and share their masks.
     """
-    query = _var_self()
+    query = function(_SYMBOL)
     if query is None:
         if not symbolic():
             return False  # calls are traced within such a scope
         raise RuntimeError(
-            "inside_call: this build of Dr.Jit does not tell a virtual call from a loop: its library lacks "
-            f"{_SYMBOL}. Evaluate networks with dropout or weight gradients outside symbolic loops and calls, or "
-            "install drjit 1.5.0 from PyPI for Linux."
+            f"inside_call: this build of Dr.Jit does not tell a virtual call from a loop: its library lacks {_SYMBOL}. "
+            "Evaluate networks with dropout or weight gradients outside symbolic loops and calls, or install "
+            f"drjit {CHECKED} from PyPI for Linux."
         )
     value, index = ctypes.c_uint32(0), ctypes.c_uint32(0)
     query(ctypes.c_int(int(dr.backend_v(tp).value)), ctypes.byref(value), ctypes.byref(index))

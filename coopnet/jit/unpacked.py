@@ -1,4 +1,9 @@
-"""Arrays inside modules that ``drjit.nn.pack`` must leave alone."""
+"""Arrays that some of Dr.Jit see and others don't.
+
+Objects without ``DRJIT_STRUCT`` are traversed by their methods ``_traverse_1_cb_ro`` and ``_traverse_1_cb_rw``, as
+Mitsuba's are: by ``dr.freeze``, but neither by ``drjit.nn.pack`` nor by ``dr.eval``. Relies on these names and on
+``detail.traverse_py_cb_ro`` and ``_rw``, which call back for all arrays in the ``__dict__``. Checked with Dr.Jit 1.5.0.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,13 @@ from typing import Any
 import drjit as dr
 
 
+def traversable(value: Any) -> bool:
+    """Does Dr.Jit find the arrays in ``value`` by itself? Textures and Mitsuba's objects can be traversed, too."""
+    return isinstance(value, dr.ArrayBase) or hasattr(value, "DRJIT_STRUCT") or hasattr(value, "_traverse_1_cb_ro")
+
+
 class Unpacked:
-    """Holds an object whose arrays Dr.Jit's traversal sees (``dr.freeze``, ``dr.eval``) and ``drjit.nn.pack`` doesn't.
+    """Holds an object whose arrays ``dr.freeze`` sees and ``drjit.nn.pack`` doesn't.
 
     ``pack`` turns every array it meets into a view of the packed buffer, which arrays that are no matrices of the
     weights' type don't survive.

@@ -1,4 +1,8 @@
-"""Views of packed matrices: what ``drjit.nn.MatrixView`` does not tell about its entries, and has no way to change."""
+"""Views of packed matrices: what ``drjit.nn.MatrixView`` does not tell about its entries, and has no way to change.
+
+Relies on the fields of a view being those of its ``DRJIT_STRUCT``, which can be set, and on ``drjit.nn.pack`` keeping
+the buffer of all matrices as the module's ``_packed_buffer``. Checked with Dr.Jit 1.5.0.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from typing import Any
 import drjit as dr
 
 from ..jit.half import largest
+from ..jit.sorting import permutation
 
 #: Rows that one thread adds up, by backend: GPUs need more threads.
 _BLOCK = {dr.JitBackend.LLVM: 64, dr.JitBackend.CUDA: 32}
@@ -40,7 +41,7 @@ def sort(index: Any, bound: int) -> tuple[Any, Any]:
         bits = min(_RADIX[dr.backend_v(index)], bound.bit_length() - shift)
         digit = (index >> shift) & ((1 << bits) - 1)
         dr.eval(digit, index, order)
-        moved = dr.detail.block_mkperm(digit, n, 1 << bits)  # type: ignore[attr-defined]
+        moved = permutation(digit, 1 << bits)
         index, order = dr.gather(type(index), index, moved), dr.gather(type(index), order, moved)
         shift += bits
     dr.eval(index, order)

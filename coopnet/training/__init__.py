@@ -1,6 +1,6 @@
 """Training."""
 
-from .fit import FitResult, fit
+from .fit import fit
 from .losses import (
     LOSSES,
     cross_entropy,
@@ -16,6 +16,7 @@ from .losses import (
     variance,
 )
 from .optimizers import SGD, Adam
+from .result import FitResult
 from .sampling import uniform
 from .schedules import cosine, exponential
 from .turns import exclusive
@@ -34,35 +35,9 @@ from .weights import (
 )
 
 __all__ = [
-    "EMA",
-    "FitResult",
-    "clip_gradient_norm",
-    "clip_gradient_values",
-    "clip_weights",
-    "cosine",
-    "decay_masks",
-    "decay_weights",
-    "exclusive",
-    "exponential",
-    "fit",
-    "gradient_norm",
-    "huber",
-    "l1",
-    "l1_penalty",
-    "l2",
-    "l2_penalty",
-    "layer_multipliers",
-    "spectral_norms",
-    "uniform",
-    "LOSSES",
-    "SGD",
-    "Adam",
-    "cross_entropy",
-    "gaussian_nll",
-    "mape",
-    "relative_l1",
-    "relative_l2",
-    "relative_l2_luminance",
-    "smape",
+    "Adam", "clip_gradient_norm", "clip_gradient_values", "clip_weights", "cosine", "cross_entropy",
+    "decay_masks", "decay_weights", "EMA", "exclusive", "exponential", "fit", "FitResult", "gaussian_nll",
+    "gradient_norm", "huber", "l1", "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "LOSSES", "mape",
+    "relative_l1", "relative_l2", "relative_l2_luminance", "SGD", "smape", "spectral_norms", "uniform",
     "variance",
-]
+]  # fmt: skip

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import drjit as dr
+from ..jit.unpacked import traversable
 
 #: Looked into every time, unless they are attributes of an object.
 _CHEAP = (FunctionType, MethodType, functools.partial, list, tuple, dict)
@@ -58,7 +58,7 @@ class _Walk:
                 self.barren[id(value)] = value
 
     def look_into(self, value: Any, numbers: bool) -> None:
-        if _is_tree(value):
+        if traversable(value):
             self.found.append(value)
         elif isinstance(value, (list, tuple, dict)):
             if numbers:  # or replays would go on with those of the recording
@@ -85,10 +85,3 @@ def _names(code: CodeType) -> set[str]:
     """Names that a function's code, and that of functions written in it, looks up."""
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
-
-
-def _is_tree(value: Any) -> bool:
-    """Does Dr.Jit find the arrays in ``value`` by itself? Textures and Mitsuba's objects can be traversed, too."""
-    return isinstance(value, dr.ArrayBase) or any(
-        hasattr(value, name) for name in ("DRJIT_STRUCT", "_traverse_1_cb_ro")
-    )

@@ -8,9 +8,10 @@ from typing import Any
 
 import drjit as dr
 
-from ..field import NeuralField
+from ..jit.optimizers import memories, snapshot, values
 from ..random.key import Key
-from .step import Code
+from .result import FitResult
+from .step import Step
 
 #: So many losses in a row that are not finite are divergence, though parameters are finite: a loss scaler skips a step
 #: whose gradient overflows, and the next may be well.
@@ -23,46 +24,41 @@ SKIPPED = 64
 class Watch:
     """Looks at losses, parameters, optimizer and average whenever losses are brought to the host.
 
-    A look costs a few small kernels. After one that found nothing, ``step`` is the number of steps that were taken by
+    A look costs a few small kernels. After one that found nothing, ``steps`` is the number of steps that were taken by
     then, and ``kept`` and ``kept_average`` hold the parameters and averages: their memory is not given back until the
     next.
     """
 
-    def __init__(self, optimizer: Any, ema: Any, steps: int, skipped: int):
-        self.optimizer, self.ema = optimizer, ema
-        self.first, self.skipped_before = steps, skipped
-        self.skipped, self.looked = skipped, -1
+    def __init__(self, step: Step, seed: int, result: FitResult):
+        self.step, self.seed, self.result = step, seed, result
+        self.first = result.steps
+        self.skipped = self.skipped_before = result.skipped
+        self.looked = -1
         self.bad_losses = self.bad_steps = 0  # in a row, up to now
         self.found, self.bad_step = "", 0  # what was not finite, in words, and the step that it began with
-        self._keep(steps)
+        self._keep()
 
-    def _keep(self, steps: int) -> None:
-        self.step = steps
-        # copies of the handles, not of the memory: frozen functions assign to the arrays that they are called with
-        state = self.optimizer.state
-        self.kept = {name: dr.copy(dr.detach(value)) for name, (value, *_) in state.items()}
-        self.kept_average = {} if self.ema is None else {k: dr.copy(v) for k, v in self.ema.average.items()}
+    def _keep(self) -> None:
+        self.steps, self.kept = self.result.steps, snapshot(self.step.optimizer)
+        self.kept_average = {name: dr.copy(v) for name, v in self._average().items()}
 
-    def diverged(self, losses: list[float], steps: int, skipped: int, at_end: bool) -> bool:
-        """Has training diverged?
+    def _average(self) -> dict[str, Any]:
+        return {} if self.step.ema is None else self.step.ema.average
 
-        Args:
-            losses: of the steps since the last look.
-            steps, skipped: that were taken, and skipped, from step 0 on.
-            at_end: is this the last look?
-        """
+    def diverged(self, losses: list[float], at_end: bool) -> bool:
+        """Has training diverged? ``losses`` are those since the last look; is this one the last?"""
+        steps = self.result.steps
         if self.found or (self.looked == steps and not losses):
             return bool(self.found)
         self.looked = steps
         good = [math.isfinite(v) for v in losses]
         tail = good[::-1].index(True) if any(good) else len(good)
         self.bad_losses = tail if any(good) else self.bad_losses + tail
-        new, self.skipped = skipped - self.skipped, skipped
+        new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
         enough = min(LOSSES, max(2, steps - self.first)) if at_end else LOSSES
         first = steps - self.bad_losses
-        names = list(not_finite(self._everything()))
-        if names:
+        if names := not_finite(self._everything()):
             self.found = f"{_listed(names)} not finite after {steps} steps"
             if self.bad_losses:
                 self.found = f"losses are not finite from step {first} on, and {self.found}"
@@ -74,39 +70,43 @@ class Watch:
             first = steps - self.bad_steps
             self.found = f"all steps from step {first} on were skipped, because their gradients are not finite"
         else:
-            self._keep(steps)
+            self._keep()
         self.bad_step = first
         return bool(self.found)
 
     def _everything(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name, (value, _, _, extra) in self.optimizer.state.items():
-            found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": extra}
-        return found | {f"the average of {k!r}": v for k, v in (self.ema.average if self.ema else {}).items()}
+        memory = memories(self.step.optimizer)
+        for name, value in values(self.step.optimizer).items():
+            found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": memory[name]}
+        return found | {f"the average of {name!r}": v for name, v in self._average().items()}
 
-    def message(self, code: Code, field: NeuralField, seed: int) -> str:
-        """What happened, why if that can be told, where ``field`` is now, which has been given ``kept``, and what
+    def message(self) -> str:
+        """What happened, why if that can be told, where the field is now, which has been given ``kept``, and what
         usually helps."""
-        when = f"after {self.step} steps" if self.step > self.first else "at the start"
+        when = f"after {self.steps} steps" if self.steps > self.first else "at the start"
         where = f"the parameters it had {when}, the last known to be finite"
         if not_finite(self.kept):
             where, cause, cures = "those it came with", "It came with parameters that are not finite", "another field"
         else:
-            cause, cures = self._cause(code, field, Key(seed, step=self.bad_step))
+            cause, cures = self._cause()
         return f"fit: training diverged: {self.found}. The field has {where}. {cause}. Usual cures: {cures}."
 
-    def _cause(self, code: Code, field: NeuralField, key: Key) -> tuple[str, str]:
+    def _cause(self) -> tuple[str, str]:
         """Why, as far as the batch of the first bad step tells, and what helps."""
-        batch = f"the batch of step {self.bad_step}"
+        step, key, batch = self.step, Key(self.seed, step=self.bad_step), f"the batch of step {self.bad_step}"
         cures = "a smaller lr, one that rises at the start, clip_norm=1"
-        if field.precision == "half":
+        if step.field.precision == "half":
             cures += ", smaller outputs, single precision (on LLVM)"
         try:
             with dr.suspend_grad():
-                bad = list(not_finite(code.inputs(key)))
-                if bad:
+                drawn, names = step.draw(key), ("the coordinates", "the targets", "the densities")
+                plain = step.objective is None
+                inputs = dict(zip(names, drawn, strict=False)) if plain else {"what batch() returned": drawn}
+                if bad := not_finite(inputs):
                     return f"In {batch}, {_listed(bad)} not finite", "a batch() that draws finite numbers"
-                bad = list(not_finite(code.outputs(field, key)))
+                y = {"the field's output": step.field(drawn[0], key)} if plain else {}
+                bad = not_finite(y | {"the losses": step.evaluate(drawn, key)})
         except Exception as error:  # never instead of the message
             return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", cures
         cures = f"a loss without poles, {cures}"
@@ -127,40 +127,32 @@ class Watch:
         )
 
 
-def not_finite(values: dict[str, Any]) -> dict[str, int]:
-    """How many numbers of each of ``values``, arrays or PyTrees of them, are not finite, where any are."""
+def not_finite(values: dict[str, Any]) -> list[str]:
+    """Which of ``values``, arrays or PyTrees of them, hold numbers that are not finite."""
     masks = {name: [~dr.isfinite(v) for v in arrays(value)] for name, value in values.items()}
     dr.eval(masks)
-    counts = {name: [dr.count(m) for m in found] for name, found in masks.items() if found}
-    totals = {name: sum(found[1:], found[0]) for name, found in counts.items()}
-    if not totals:
-        return {}
-    everything = list(totals.values())
-    if not sum(everything[1:], everything[0]).numpy()[0]:
-        return {}
-    numbers = {name: int(total.numpy()[0]) for name, total in totals.items()}
-    return {name: n for name, n in numbers.items() if n}
+    counts = {name: sum(map(dr.count, found)) for name, found in masks.items() if found}
+    total: Any = sum(counts.values())
+    if not counts or not total.numpy()[0]:  # the rule, and one number to wait for
+        return []
+    return [name for name, count in counts.items() if count.numpy()[0]]
 
 
 def arrays(tree: Any) -> Iterator[Any]:
     """The flat floating point arrays in a PyTree, without their gradients."""
     if isinstance(tree, dr.ArrayBase):
-        if dr.is_tensor_v(tree):
-            tree = tree.array
-        if dr.depth_v(tree) > 1:
-            for entry in tree:
-                yield from arrays(entry)
-        elif dr.is_float_v(tree) and dr.width(tree):
-            yield dr.detach(tree)
+        tree = tree.array if dr.is_tensor_v(tree) else tree
+        if dr.depth_v(tree) == 1:
+            if dr.is_float_v(tree) and dr.width(tree):
+                yield dr.detach(tree)
+            return
     elif isinstance(tree, dict):
-        for entry in tree.values():
-            yield from arrays(entry)
-    elif isinstance(tree, (list, tuple)):
-        for entry in tree:
-            yield from arrays(entry)
-    else:
-        for name in getattr(type(tree), "DRJIT_STRUCT", getattr(tree, "__dataclass_fields__", ())):
-            yield from arrays(getattr(tree, name, None))
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        names = getattr(type(tree), "DRJIT_STRUCT", getattr(tree, "__dataclass_fields__", ()))
+        tree = [getattr(tree, name, None) for name in names]
+    for entry in tree:
+        yield from arrays(entry)
 
 
 def _listed(names: list[str]) -> str:

@@ -2,82 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import math
-import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-import drjit as dr
 from drjit.opt import Adam, Optimizer
 
 from ..field import NeuralField
 from ..random.key import Key
 from . import arguments
-from .captures import Captures
-from .divergence import Watch
 from .interrupts import caused_by_interrupt, interrupts_held, no_collection
-from .losses import loss_function
-from .scaler import LossScaler
-from .state import restore, store
-from .step import Code, step
-from .turns import TURNS
+from .metric import Metric
+from .result import FitResult
+from .run import Run
+from .state import File
+from .step import Step
+from .turns import TURNS, in_turn
 from .weights import EMA
 
-WINDOW = 256  #: steps after which losses are brought to the host, if nothing asked for them before
 
-
-@dataclass(repr=False)
-class FitResult:
-    """What :func:`fit` did.
-
-    ``losses`` holds the mean loss of every step since step 0 (resumed runs included); ``metrics`` pairs of (step,
-    value); ``best`` the best of them, NaN left out; ``skipped`` the half-precision steps dropped because of overflow;
-    ``recordings`` how often the step was traced; ``stopped`` is ``"steps"``, ``"patience"``, ``"interrupt"`` or
-    ``"diverged"``, and ``message`` says what happened in the latter case; ``seconds`` is the wall time of all runs.
-
-    >>> result = cn.fit(field, batch, 1000)
-    >>> print(result.losses[-1], result.stopped)
-    """
-
-    steps: int = 0
-    losses: list[float] = dataclass_field(default_factory=list)
-    metrics: list[tuple[int, float]] = dataclass_field(default_factory=list)
-    best: tuple[int, float] | None = None
-    skipped: int = 0
-    recordings: int = 0
-    seconds: float = 0.0
-    stopped: str = "steps"
-    message: str = ""
-
-    def __repr__(self) -> str:
-        last = f", last loss {self.losses[-1]:.4g}" if self.losses else ""
-        return (
-            f"<FitResult: {self.steps} steps in {self.seconds:.1f} s, stopped={self.stopped!r}{last}, "
-            f"{len(self.metrics)} metrics, best={self.best}, skipped={self.skipped}, recordings={self.recordings}>"
-        )
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def _in_turn(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``function`` in the turn of its thread, to the last array that it frees."""
-
-    @functools.wraps(function)
-    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with TURNS:
-            return function(*args, **kwargs)
-
-    return wrapper
-
-
-@_in_turn
+@in_turn
 def fit(
     field: NeuralField,
     batch: Callable[[Key], tuple],
@@ -182,161 +127,29 @@ def fit(
     ...     return dr.square(dr.norm(gradient) - 1)
     >>> cn.fit(sdf, points, 1000, objective=eikonal)
     """
-    arguments.check(
-        field, batch, steps, seed, metric, metric_every, higher_is_better, patience, checkpoint, checkpoint_every,
-        resume, metadata, progress,
-    )  # fmt: skip
-    if checkpoint is not None:
-        from ..io.checkpoint import prepare
-
-        prepare(checkpoint, field, metadata)  # says now what would be said after hours
-    leaf = arguments.leaf(field)
-    f32, uint32, uint64 = dr.float32_array_t(leaf), dr.uint32_array_t(leaf), dr.uint64_array_t(leaf)
-    if optimizer is None:
-        optimizer = Adam(lr=1e-3)
-    arguments.check_optimizer(optimizer)
-    loss_fn = loss_function(loss, "fit")
-    arguments.check_objective(objective, loss)
+    optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
+    arguments.check_run(field, batch, steps, seed, optimizer, progress)
     rate = arguments.rate(optimizer.lr if lr is None else lr)
-    extras = arguments.extras(field, optimizer, penalty, weight_decay, clip_norm, multipliers, ema)
-    code = Code(batch, loss_fn, objective)  # one object for all steps: another one would be another recording
-    arguments.check_losses(code, field, Key(seed))
+    measure = Metric(metric, metric_every, higher_is_better, patience)
+    file = File(checkpoint, checkpoint_every, resume, metadata, field, seed)
+    step = Step(field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema)
+    arguments.check_losses(step, Key(seed))
     optimizer.update(field)
-    scaler = LossScaler(f32) if field.precision == "half" else None
-    result = FitResult()
-    best: dict[str, Any] | None = None
-    if resume and checkpoint is not None and Path(checkpoint).exists():
-        best = restore(Path(checkpoint), field, optimizer, scaler, result, seed, ema)
-        result.skipped = _skipped(scaler)
-    # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
-    dr.make_opaque(optimizer.state)
-    watch = Watch(optimizer, ema, result.steps, result.skipped)
-    frozen = dr.freeze(step, state_fn=Captures(batch, loss_fn, objective, penalty))
-    seed_word = dr.opaque(uint64, seed)
-    pending: list[Any] = []  # losses of the last steps, on the device
-    start = last_write = time.monotonic()
-    bar = _progress(steps, result.steps) if progress else None
-
-    def collect(at_end: bool = False) -> bool:
-        """Bring the losses of the steps since the last call to the host, which waits for the device; is all finite?"""
-        first = result.steps - len(pending)
-        result.losses[first:] = [float(v.numpy()[0]) for v in pending]
-        pending.clear()
-        result.skipped = _skipped(scaler)
-        if watch.diverged(result.losses[first:], result.steps, result.skipped, at_end or result.steps >= steps):
-            result.stopped = "diverged"
-        return result.stopped != "diverged"
-
-    def finish_step() -> bool:
-        """Metric, early stop and checkpoint after a step; says whether to go on."""
-        nonlocal best
-        go_on = True
-        if metric is not None and (result.steps % metric_every == 0 or result.steps >= steps):
-            if not collect():
-                return False
-            _push(field, optimizer)
-            value = arguments.metric_value(metric(field))
-            result.metrics.append((result.steps, value))
-            if bar is not None:
-                bar.set_postfix_str(f"loss {result.losses[-1]:.3g}, metric {value:.4g}")
-            if _better(value, result.best, higher_is_better):
-                result.best = (result.steps, value)
-                best = {k: dr.copy(dr.detach(v)) for k, v in optimizer.items()} if patience is not None else None
-            elif patience is not None and _stale(result) >= patience:
-                result.stopped, go_on = "patience", False
-        if checkpoint is not None and time.monotonic() - last_write >= checkpoint_every:
-            go_on = write() and go_on
-        return go_on
-
-    def write() -> bool:
-        """Write the checkpoint, unless training has diverged; says whether it was written."""
-        nonlocal last_write
-        if not collect():
-            return False
-        _push(field, optimizer)
-        assert checkpoint is not None
-        store(Path(checkpoint), field, optimizer, scaler, result, seed, best, metadata, ema)
-        last_write = time.monotonic()
-        return True
-
-    stepping = False  # between the beginning of a step and its end?
+    run = Run(step, steps, seed, measure, file, progress)
     try:
-        with interrupts_held() as asked, no_collection():
-            while result.steps < steps:
-                if asked:
+        with interrupts_held() as interrupts, no_collection():
+            while run.goes_on():
+                if interrupts:
                     raise KeyboardInterrupt
                 TURNS.hand_on()
-                optimizer.lr = dr.opaque(f32, rate(result.steps))
-                number = dr.opaque(uint32, result.steps)
-                stepping = True
-                pending.append(frozen(field, optimizer, scaler, code, extras, seed_word, number))
-                result.steps += 1
-                stepping = False
-                if len(pending) >= WINDOW and not collect():
-                    break
-                if bar is not None:
-                    bar.update(1)
-                    if len(result.losses) == result.steps:
-                        bar.set_postfix_str(f"loss {result.losses[-1]:.3g}")
-                if not finish_step():
-                    break
+                run.take_step(rate(run.result.steps))
+                run.after_step()
     except (KeyboardInterrupt, RuntimeError) as error:
         if not caused_by_interrupt(error) or not TURNS.held():
             raise
-        result.stopped = "interrupt"
+        run.result.stopped = "interrupt"
     finally:
-        if bar is not None:
-            bar.close()
-        if TURNS.held():  # an error that goes on from here leaves the last parameters, too
-            _push(field, field if stepping else optimizer)
-    diverged = not collect(at_end=True)
-    result.recordings = frozen.n_recordings
-    result.seconds += time.monotonic() - start
-    if checkpoint is not None and not stepping:  # a step that was broken off may have left parameters of two steps
-        write()
-    if diverged:
-        best = watch.kept
-        if ema is not None:
-            ema.average = watch.kept_average
-    if best is not None and result.stopped in ("patience", "diverged"):
-        for name, value in best.items():
-            dr.enable_grad(value)
-            optimizer.state[name] = (value, *optimizer.state[name][1:])
-    _push(field, optimizer)
-    if diverged:
-        result.message = watch.message(code, field, seed)
-        warnings.warn(result.message, RuntimeWarning, stacklevel=3)
-    elif said := watch.skipped_message():
-        warnings.warn(said, RuntimeWarning, stacklevel=3)
-    return result
-
-
-def _skipped(scaler: LossScaler | None) -> int:
-    return 0 if scaler is None else int(scaler.skipped.numpy()[0])
-
-
-def _push(field: NeuralField, values: Mapping[str, Any]) -> None:
-    """The parameters of an optimizer, or its own, to the field, without their gradients."""
-    for name in field:
-        field[name] = dr.detach(values[name])
-
-
-def _better(value: float, best: tuple[int, float] | None, higher: bool) -> bool:
-    if math.isnan(value):
-        return False
-    return best is None or math.isnan(best[1]) or (value > best[1] if higher else value < best[1])
-
-
-def _stale(result: FitResult) -> int:
-    """Number of metrics since the best one, or of all if there is none."""
-    return sum(1 for step, _ in result.metrics if result.best is None or step > result.best[0])
-
-
-def _progress(steps: int, done: int) -> Any:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        raise ImportError(
-            "fit: progress=True needs tqdm; run pip install coopnet[train], or pass progress=False."
-        ) from None
-    return tqdm(total=steps, initial=done, unit="step", dynamic_ncols=True)
+        run.leave(TURNS.held())
+    if message := run.finish():
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+    return run.result

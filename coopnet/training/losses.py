@@ -31,7 +31,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import entries, shown
+from ..checks import check, check_type, entries, shown
 
 #: Added to denominators, so that dark predictions don't count beyond measure; tiny-cuda-nn's value.
 EPSILON = 1e-2
@@ -68,8 +68,7 @@ def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.huber(list(field(p)), targets, delta=0.1)
     """
-    if not _positive(delta):
-        raise ValueError(f"huber: delta is {shown(delta)}; a positive number is needed.")
+    check(_positive(delta), "huber", "delta", delta, "a positive number")
     delta = float(delta)
 
     def one(a: Any, b: Any) -> Any:
@@ -215,16 +214,15 @@ def _mean(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: 
 def _check_entries(where: str, groups: dict[str, list]) -> None:
     """Raise unless all components are arrays or numbers, and of one number of samples, or 1."""
     sizes = {}
-    for name, parts in groups.items():
-        for part in parts:
-            array = isinstance(part, dr.ArrayBase) and dr.is_jit_v(part) and dr.depth_v(part) == 1
-            fits = array and (dr.is_arithmetic_v(part) if name == "target" else dr.is_float_v(part))
-            if not _real(part) and (not fits or dr.is_tensor_v(part)):
-                raise TypeError(f"{where}: {name} holds {shown(part)}; arrays with one entry per sample are needed.")
-            if array and dr.width(part) == 0:
-                raise ValueError(f"{where}: {name} holds an empty array.")
-            if array and dr.width(part) != 1:
-                sizes[f"{dr.width(part)} in {name}"] = dr.width(part)
+    for name, part in ((name, part) for name, parts in groups.items() for part in parts if not _real(part)):
+        array = isinstance(part, dr.ArrayBase) and dr.is_jit_v(part) and dr.depth_v(part) == 1
+        right = dr.is_arithmetic_v if name == "target" else dr.is_float_v
+        if not array or dr.is_tensor_v(part) or not right(part):
+            raise TypeError(f"{where}: {name} holds {shown(part)}; arrays with one entry per sample are needed.")
+        if dr.width(part) == 0:
+            raise ValueError(f"{where}: {name} holds an empty array.")
+        if dr.width(part) != 1:
+            sizes[f"{dr.width(part)} in {name}"] = dr.width(part)
     if len(set(sizes.values())) > 1:
         raise ValueError(f"{where}: got different numbers of samples, {', '.join(sizes)}; all must have one, or 1.")
 
@@ -251,14 +249,10 @@ def _densities(where: str, pdf: Any, n: int) -> list:
     """One density per component."""
     found = [pdf] if isinstance(pdf, numbers.Real) else components(pdf, f"{where}: pdf")
     for density in found:
-        if isinstance(density, numbers.Real) and not _positive(density):
-            raise ValueError(f"{where}: pdf is {shown(density)}; a positive number is needed.")
-    found = [_plain(v) for v in found]
-    if len(found) == 1:
-        return found * n
-    if len(found) != n:
+        check(not isinstance(density, numbers.Real) or _positive(density), where, "pdf", density, "a positive number")
+    if len(found) not in (1, n):
         raise ValueError(f"{where}: pdf has {len(found)} components; 1 or {n} are needed.")
-    return found
+    return [_plain(v) for v in found] * (n if len(found) == 1 else 1)
 
 
 def components(value: Any, what: str) -> list:
@@ -270,9 +264,9 @@ def components(value: Any, what: str) -> list:
         if dr.is_tensor_v(value):
             return [row.array for row in value] if value.ndim > 1 else [value.array]
         return [value] if dr.depth_v(value) == 1 else list(value)
-    if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
-        raise TypeError(f"{what} is a {type(value).__name__}; an array or a sequence of arrays is needed.")
     where, _, name = what.partition(": ")
+    text = isinstance(value, (str, bytes))
+    check_type(where, name, value, () if text else Iterable, "an array or a sequence of arrays")
     return entries(where, name, value)
 
 
@@ -305,15 +299,14 @@ def outputs_for(loss: Callable[..., Any], components: int) -> int:
 def check_densities(value: Any, n: int, samples: int, where: str) -> None:
     """Raise unless ``value`` is a density per sample, or one per component, for one or ``samples`` samples, and all of
     them are positive and finite. Evaluates them: not for frozen code."""
-    if not isinstance(value, (dr.ArrayBase, Sequence)) or isinstance(value, str):
-        raise TypeError(f"{where}: pdf is a {type(value).__name__}; an array or a sequence of arrays is needed.")
+    types = () if isinstance(value, str) else (dr.ArrayBase, Sequence)
+    check_type(where, "pdf", value, types, "an array or a sequence of arrays")
     found = _densities(where, value, n)
     _check_entries(where, {"pdf": found})
     for density in found:
-        if dr.width(density) not in (1, samples):
-            raise ValueError(
-                f"{where}: pdf has {dr.width(density)} entries for {samples} samples; one for each is needed."
-            )
+        width = dr.width(density)
+        if width not in (1, samples):
+            raise ValueError(f"{where}: pdf has {width} entries for {samples} samples; one for each is needed.")
     for density in {id(v): v for v in found if isinstance(v, dr.ArrayBase)}.values():
         fine = (density > 0) & (density < math.inf)
         bad = dr.width(fine) - int(dr.count(fine).numpy()[0])

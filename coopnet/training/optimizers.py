@@ -18,50 +18,51 @@ parameters become :math:`s \leftarrow s + \alpha (w - s)`. Train for a multiple 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import drjit as dr
 import drjit.opt as dropt
 
-from ..checks import check_flag, is_number, shown
+from ..checks import check, check_flag, check_type, is_number, shown
+from ..jit.optimizers import Extension, adam_correction, values
 
 
-class _Extended(dropt.Optimizer):
+class _Extended(Extension):
     """What Adam and SGD have in common beyond Dr.Jit's: an L2 term, gathering gradients, and looking ahead.
 
-    If it does one of the latter, its part of a parameter's state is (mean gradient so far, gradients in it, slow
-    weights, moves away from them), with ``None`` for what is not used. Counters are arrays, so that frozen functions
-    carry them.
+    For the latter two, they remember (mean gradient so far, gradients in it, slow weights, moves away from them) of a
+    parameter, with ``None`` for what is not used. Counters are arrays, so that frozen functions carry them.
     """
 
     #: Is the L2 term for parameters named ``"weights"`` only?
     matrices_only = False
 
-    def _extend(
-        self, lr: Any, params: Any, l2_reg: Any, accumulate: Any, lookahead: Any, alpha: Any, options: dict[str, Any]
-    ) -> None:
+    def __init__(
+        self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, accumulate: int = 1,
+        lookahead: int = 0, alpha: float = 0.5, **options: Any,
+    ):  # fmt: skip
         where = type(self).__name__
         if not isinstance(lr, dr.ArrayBase):
             _strength(where, "lr", lr)
-        if params is not None and not isinstance(params, Mapping):
-            raise TypeError(f"{where}: params is a {type(params).__name__}; a mapping from names to arrays is needed.")
+        check_type(where, "params", params, Mapping | None, "a mapping from names to arrays")
         for name, value in (params or {}).items():
-            if not (isinstance(value, dr.ArrayBase) and dr.is_diff_v(value) and dr.is_float_v(value)):
-                raise TypeError(f"{where}: params[{shown(name)}] is {shown(value)}; a differentiable array is needed.")
-        self.l2_reg = _strength(where, "l2_reg", l2_reg)
-        for name, value, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**32:
-                raise ValueError(f"{where}: {name} is {shown(value)}; an int of at least {least} is needed.")
-        self.accumulate, self.lookahead, self.alpha = accumulate, lookahead, _strength(where, "alpha", alpha)
-        if options.get("mask_updates") and self._paces:
+            array = isinstance(value, dr.ArrayBase) and dr.is_diff_v(value) and dr.is_float_v(value)
+            check(array, where, f"params[{shown(name)}]", value, "a differentiable array", TypeError)
+        for name, count, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
+            right = isinstance(count, int) and not isinstance(count, bool) and least <= count < 2**32
+            check(right, where, name, count, f"an int of at least {least}")
+        self.accumulate, self.lookahead = accumulate, lookahead
+        self.l2_reg, self.alpha = _strength(where, "l2_reg", l2_reg), _strength(where, "alpha", alpha)
+        if options.get("mask_updates") and self.remembers:
             raise ValueError(f"{where}: mask_updates=True goes with neither accumulate nor lookahead.")
+        super().__init__(lr, params, **options)
 
     def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
         """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
         check_flag(f"{type(self).__name__}.step", "eval", eval)
         if self.l2_reg:
-            for name, (value, *_) in self.state.items():
+            for name, value in values(self).items():
                 if not self.matrices_only or name.rsplit(".", 1)[-1] == "weights":
                     # the step multiplies gradients by grad_scale, which undoes the scale of the loss
                     term = dr.detach(value) * self.l2_reg
@@ -69,47 +70,31 @@ class _Extended(dropt.Optimizer):
         super().step(eval=eval, grad_scale=grad_scale, active=active)
 
     @property
-    def _paces(self) -> bool:
+    def remembers(self) -> bool:  # type: ignore[override]
         return self.accumulate > 1 or self.lookahead > 0
 
-    def _advance(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
-        """A step of the optimizer proper."""
-        return super()._step(cache, value, grad, lr, extra)
+    def begin(self, value: Any) -> tuple:
+        flat = type(value)
+        uint32 = dr.uint32_array_t(flat)
+        gathering = (dr.opaque(flat, 0, dr.width(value)), uint32(0)) if self.accumulate > 1 else (None, None)
+        return (*gathering, *((value + 0, uint32(0)) if self.lookahead else (None, None)))
 
-    def _step(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
-        if not self._paces:
-            return self._advance(cache, value, grad, lr, extra)
-        (mean, gathered, slow, moves), inner = extra
+    def move(self, value: Any, grad: Any, own: Any, memory: Any, step: Callable[[Any], tuple[Any, Any]]) -> tuple:
+        mean, gathered, slow, moves = own
         if self.accumulate > 1:
             mean, gathered = mean + grad / self.accumulate, gathered + 1
             grad = mean
-        new, new_inner = self._advance(cache, value, grad, lr, inner)
+        new, new_memory = step(grad)
         if self.accumulate > 1:
             wait = gathered < self.accumulate
-            new, new_inner = dr.select(wait, value, new), dr.select(wait, inner, new_inner)
+            new, new_memory = dr.select(wait, value, new), dr.select(wait, memory, new_memory)
             mean, gathered = dr.select(wait, mean, 0), dr.select(wait, gathered, 0)
         if self.lookahead:
             moves = moves + (dr.select(wait, 0, 1) if self.accumulate > 1 else 1)
             far = moves == self.lookahead
             slow = dr.select(far, dr.lerp(slow, new, self.alpha), slow)
             new, moves = dr.select(far, slow, new), dr.select(far, 0, moves)
-        return new, ((mean, gathered, slow, moves), new_inner)
-
-    def _reset(self, key: str, value: Any, promoted: bool, /) -> None:
-        super()._reset(key, value, promoted)
-        if not self._paces:
-            return
-        *rest, inner = self.state[key]
-        flat = dr.detach(value).array
-        uint32 = dr.uint32_array_t(type(flat))
-        gathering = (dr.opaque(type(flat), 0, dr.width(flat)), uint32(0)) if self.accumulate > 1 else (None, None)
-        slow = (flat + 0, uint32(0)) if self.lookahead else (None, None)
-        self.state[key] = (*rest, ((*gathering, *slow), inner))  # type: ignore[assignment]
-
-    def _select(self, mask: Any, extra: Any, new_extra: Any, /) -> Any:
-        if not self._paces:
-            return super()._select(mask, extra, new_extra)
-        return dr.select(mask, extra[0], new_extra[0]), super()._select(mask, extra[1], new_extra[1])
+        return new, (mean, gathered, slow, moves), new_memory
 
 
 class Adam(_Extended, dropt.Adam):
@@ -134,35 +119,21 @@ class Adam(_Extended, dropt.Adam):
     matrices_only = True
 
     def __init__(
-        self,
-        lr: Any,
-        params: Mapping[str, Any] | None = None,
-        *,
-        l2_reg: float = 0.0,
-        relative_decay: float = 0.0,
-        absolute_decay: float = 0.0,
-        accumulate: int = 1,
-        lookahead: int = 0,
-        alpha: float = 0.5,
-        **options: Any,
-    ):
-        self._extend(lr, params, l2_reg, accumulate, lookahead, alpha, options)
+        self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, relative_decay: float = 0.0,
+        absolute_decay: float = 0.0, accumulate: int = 1, lookahead: int = 0, alpha: float = 0.5, **options: Any,
+    ):  # fmt: skip
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)
+        options |= {"l2_reg": l2_reg, "accumulate": accumulate, "lookahead": lookahead, "alpha": alpha}
         super().__init__(lr, params, **options)
 
-    def _advance(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
-        leaf = dr.leaf_t(grad)
-        # Dr.Jit 1.5.0 multiplies a rate that is an array in place by the correction, so a copy is taken before
+    def decay(self, value: Any, lr: Any, memory: Any) -> Any:
+        if not (self.relative_decay or self.absolute_decay):
+            return None
+        leaf = dr.leaf_t(value)
         rate = leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
-        new_value, new_extra = super()._advance(cache, value, grad, lr, extra)
-        if self.relative_decay or self.absolute_decay:
-            high = dr.float64_array_t(leaf)
-            t = new_extra[0]
-            rate = rate * leaf(dr.sqrt(1 - high(self.beta_2) ** t) / (1 - high(self.beta_1) ** t))
-            lost = value * self.relative_decay + dr.sign(value) * self.absolute_decay
-            new_value = new_value - rate * lost
-        return new_value, new_extra
+        lost = value * self.relative_decay + dr.sign(value) * self.absolute_decay
+        return rate * adam_correction(self, leaf, memory) * lost
 
 
 class SGD(_Extended, dropt.SGD):
@@ -179,22 +150,7 @@ class SGD(_Extended, dropt.SGD):
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.SGD(1e-1, l2_reg=1e-6))
     """
 
-    def __init__(
-        self,
-        lr: Any,
-        params: Mapping[str, Any] | None = None,
-        *,
-        l2_reg: float = 0.0,
-        accumulate: int = 1,
-        lookahead: int = 0,
-        alpha: float = 0.5,
-        **options: Any,
-    ):
-        self._extend(lr, params, l2_reg, accumulate, lookahead, alpha, options)
-        super().__init__(lr, params, **options)
-
 
 def _strength(where: str, name: str, value: Any) -> float:
-    if not is_number(value) or value < 0:
-        raise ValueError(f"{where}: {name} is {shown(value)}; a finite number of at least 0 is needed.")
+    check(is_number(value) and value >= 0, where, name, value, "a finite number of at least 0")
     return float(value)

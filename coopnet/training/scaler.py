@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import drjit as dr
-from drjit.opt import GradScaler
+
+GROWTH, BACKOFF = 2.0, 0.5  #: what the scale is multiplied by after long without an overflow, and after each
+INTERVAL = 2000  #: steps without an overflow after which the scale grows
 
 
-class LossScaler(GradScaler):
-    """``drjit.opt.GradScaler`` whose whole state is arrays, so that it lives in a frozen function, with a count of the
-    steps that were skipped because a gradient overflowed (Micikevicius et al. 2018, section 3.2)."""
+class LossScaler:
+    """Multiplies the loss so that gradients use the range of half precision, and skips the steps in which they
+    overflow (Micikevicius et al. 2018, section 3.2).
+
+    It does what ``drjit.opt.GradScaler`` does, with its whole state in arrays, so that it lives in a frozen function:
+    ``it`` is the number of steps since the last that was skipped, and ``skipped`` the number of those.
+    """
 
     DRJIT_STRUCT = {"scale_factor": object, "it": object, "skipped": object}
 
-    def __init__(self, dtype: type | None = None, init_scale: float = 65536.0):
-        super().__init__(init_scale=init_scale)
-        self.skipped: Any = 0
-        if dtype is not None:
-            uint32 = dr.uint32_array_t(dtype)
-            self.scale_factor = dr.opaque(dtype, init_scale)
-            self.it, self.skipped = dr.opaque(uint32, 0), dr.opaque(uint32, 0)
+    def __init__(self, dtype: type, scale: float = 65536.0):
+        uint32 = dr.uint32_array_t(dtype)
+        self.scale_factor = dr.opaque(dtype, scale)
+        self.it, self.skipped = dr.opaque(uint32, 0), dr.opaque(uint32, 0)
 
-    def step(self, opt: Any, **kwargs: Any) -> None:
-        super().step(opt, **kwargs)
-        # the base class counts good steps since the last overflow, so 0 means that this one was skipped
-        self.skipped = self.skipped + dr.select(self.it == 0, 1, 0)
-        dr.schedule(self.skipped, self.it, self.scale_factor)
+    def scale(self, loss: Any) -> Any:
+        return loss * self.scale_factor
+
+    def unscale(self, gradients: Iterable[Any]) -> dict[str, Any]:
+        """What ``Optimizer.step`` is to be called with, given flat gradients; the next scale takes effect."""
+        gradients = list(gradients)
+        good = dr.mask_t(dr.leaf_t(gradients[0]))(True)
+        for grad in gradients:
+            dr.scatter(good, False, 0, ~dr.isfinite(grad), mode=dr.ReduceMode.NoConflicts)
+        grow = self.it >= INTERVAL
+        larger = dr.select(grow, self.scale_factor * GROWTH, self.scale_factor)
+        scale = dr.select(good, larger, self.scale_factor * BACKOFF)
+        it, unscaling = dr.select(good, self.it + 1, 0), dr.rcp(self.scale_factor)
+        dr.eval(good, unscaling, scale, it)
+        self.scale_factor, self.it = scale, it
+        self.skipped = self.skipped + dr.select(self.skips(), 1, 0)
+        return {"grad_scale": unscaling, "active": good}
+
+    def skips(self) -> Any:
+        """Is the step that was unscaled last to be skipped?"""
+        return self.it == 0

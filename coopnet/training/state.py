@@ -4,146 +4,138 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import drjit as dr
 import numpy as np
 
-from ..checks import shown
+from ..checks import check_flag, check_number, check_type, shown
+from ..field import NeuralField
+from ..io import describe, read, save
+from ..io.checkpoint import TRAIN, prepare
+from ..jit.optimizers import set_state, values
 from ..nn.parameters import NUMPY_TYPES
-
-if TYPE_CHECKING:
-    from drjit.opt import Optimizer
-
-    from ..field import NeuralField
-    from .fit import FitResult
-    from .scaler import LossScaler
-    from .weights import EMA
-
-
-def _flat(value: Any, name: str, out: dict[str, Any]) -> None:
-    """The arrays and numbers inside an optimizer's state, by path."""
-    if isinstance(value, dict):
-        for k, v in value.items():
-            _flat(v, f"{name}/{k}", out)
-    elif isinstance(value, (tuple, list)):
-        for i, v in enumerate(value):
-            _flat(v, f"{name}/{i}", out)
-    elif isinstance(value, dr.ArrayBase):
-        out[name] = value
-
-
-def _rebuilt(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
-    """``value`` with the arrays of ``tensors``, which :func:`_check_arrays` has passed."""
-    if isinstance(value, dict):
-        return {k: _rebuilt(v, f"{name}/{k}", tensors) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(_rebuilt(v, f"{name}/{i}", tensors) for i, v in enumerate(value))
-    return _like(value, tensors[name]) if isinstance(value, dr.ArrayBase) else value
-
-
-def _like(value: Any, stored: np.ndarray) -> Any:
-    array = dr.array_t(type(value))(stored.ravel())
-    return type(value)(array, value.shape) if dr.is_tensor_v(value) else array
-
-
-def _identity(field: NeuralField, optimizer: Optimizer, seed: int) -> dict[str, Any]:
-    """What must agree between the run that wrote a checkpoint and the one that resumes it."""
-    first = next(iter(field.values()))
-    return {
-        "seed": str(seed),
-        "backend": dr.backend_v(first).name,
-        "precision": field.precision,
-        "optimizer": type(optimizer).__name__,
-        "parameters": {k: int(dr.prod(v.shape)) for k, v in field.items()},
-    }
-
-
-def store(
-    path: Path,
-    field: NeuralField,
-    optimizer: Optimizer,
-    scaler: LossScaler | None,
-    result: FitResult,
-    seed: int,
-    best: dict[str, Any] | None,
-    metadata: dict[str, Any] | None = None,
-    ema: EMA | None = None,
-) -> None:
-    """Write the field and the state of its training to ``path``."""
-    from ..io import save
-
-    arrays: dict[str, Any] = {}
-    _flat(optimizer.state, "optimizer", arrays)
-    if scaler is not None:
-        arrays |= {name: getattr(scaler, name) for name in _COUNTERS}
-    _flat(best or {}, "best", arrays)
-    _flat(ema.average if ema is not None else {}, "ema", arrays)
-    tensors = {k: np.atleast_1d(dr.detach(v).numpy()) for k, v in arrays.items()}
-    tensors["losses"] = np.asarray(result.losses, np.float64)
-    progress = {"steps": result.steps, "metrics": result.metrics, "best": result.best, "seconds": result.seconds}
-    state = {"run": _identity(field, optimizer, seed), "progress": progress}
-    save(path, field, tensors=tensors, metadata={**(metadata or {}), "training": json.dumps(state)})
-
-
-def restore(
-    path: Path,
-    field: NeuralField,
-    optimizer: Optimizer,
-    scaler: LossScaler | None,
-    result: FitResult,
-    seed: int,
-    ema: EMA | None = None,
-) -> dict[str, Any] | None:
-    """Read ``path`` into optimizer, scaler, result and average; returns the best parameters so far, if kept.
-
-    Raises ``ValueError`` if it was written by a run with another seed, backend, precision, optimizer or network, or is
-    damaged; nothing has been changed then.
-    """
-    from ..io import describe, read
-
-    architecture, metadata, tensors = read(path)
-    if "training" not in metadata:
-        raise ValueError(
-            f"fit: cannot resume {str(path)!r}: it holds a field but no state of a training run; load() it and start a "
-            f"new run."
-        )
-    arrays = {k.removeprefix("train."): v for k, v in tensors.items() if k.startswith("train.")}
-    try:
-        progress = _progress(metadata["training"], _identity(field, optimizer, seed), arrays.get("losses"))
-        if architecture != describe(field):
-            raise ValueError("it holds a field of another architecture.")
-        expected: dict[str, Any] = {}
-        _flat(optimizer.state, "optimizer", expected)
-        counters = {} if scaler is None else {name: getattr(scaler, name) for name in _COUNTERS}
-        expected |= counters
-        averaged = {} if ema is None else {f"ema/{name}": value for name, value in ema.average.items()}
-        parameters = {f"best/{name}": value for name, value in optimizer.items()}
-        _check_arrays(arrays, expected | averaged, parameters, progress["best"] is not None, ema is not None)
-        state = _rebuilt(optimizer.state, "optimizer", arrays)
-        scale = {name: _like(value, arrays[name]) for name, value in counters.items()}
-        average = {k.removeprefix("ema/"): _like(v, arrays[k]) for k, v in averaged.items()}
-        best = {k.removeprefix("best/"): _like(v, arrays[k]) for k, v in parameters.items() if k in arrays}
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"fit: cannot resume {str(path)!r}: {error}") from None
-    for value in state.values():
-        dr.enable_grad(value[0])
-    # from here on nothing can fail: a run is resumed as a whole or not at all
-    optimizer.state = state
-    for name, value in scale.items():
-        setattr(scaler, name, value)
-    if ema is not None:
-        ema.average = average
-    for name, value in progress.items():
-        setattr(result, name, value)
-    return best or None
-
-
-# ---- what a file may say ------------------------------------------------
+from .result import FitResult
+from .step import Step
 
 _COUNTERS = ("scale_factor", "it", "skipped")
 _DTYPES = NUMPY_TYPES | {dr.VarType.UInt32: np.uint32, dr.VarType.UInt64: np.uint64, dr.VarType.Int32: np.int32}
+
+
+class File:
+    """The checkpoint of a run, if it has one: where, how often, and what to keep in it besides."""
+
+    def __init__(self, path: Any, every: float, resume: bool, metadata: Mapping | None, field: NeuralField, seed: int):
+        check_type("fit", "checkpoint", path, str | os.PathLike | None, "a string or path")
+        if not (isinstance(every, float) and every == math.inf):
+            check_number("fit", "checkpoint_every", every, 0)
+        check_flag("fit", "resume", resume)
+        if resume and path is None:
+            raise ValueError("fit: resume=True needs a checkpoint to resume from.")
+        check_type("fit", "metadata", metadata, Mapping | None, "a mapping from names to values")
+        if path is not None:
+            prepare(path, field, metadata)  # says now what would be said after hours
+        self.path = None if path is None else Path(path)
+        self.every, self.resume, self.metadata, self.seed = every, resume, metadata, seed
+        self.written = time.monotonic()
+
+    def due(self) -> bool:
+        return self.path is not None and time.monotonic() - self.written >= self.every
+
+    def write(self, step: Step, result: FitResult, best: dict[str, Any] | None) -> None:
+        """Write the field and the state of its training, with the ``best`` parameters so far, if kept."""
+        if self.path is None:
+            return
+        arrays = _flat(_trees(step) | {"best": best or {}})
+        tensors = {name: np.atleast_1d(dr.detach(array).numpy()) for name, array in arrays.items()}
+        tensors["losses"] = np.asarray(result.losses, np.float64)
+        progress = {"steps": result.steps, "metrics": result.metrics, "best": result.best, "seconds": result.seconds}
+        state = {"run": _identity(step, self.seed), "progress": progress}
+        save(self.path, step.field, tensors=tensors, metadata={**(self.metadata or {}), "training": json.dumps(state)})
+        self.written = time.monotonic()
+
+    def read(self, step: Step, result: FitResult) -> dict[str, Any] | None:
+        """Go on from the file, if so asked and it is there; returns the best parameters so far, if kept.
+
+        Raises ``ValueError`` if it was written by a run with another seed, backend, precision, optimizer or network, or
+        is damaged; nothing has been changed then.
+        """
+        if self.path is None or not (self.resume and self.path.exists()):
+            return None
+        architecture, metadata, tensors = read(self.path)
+        arrays = {name.removeprefix(TRAIN): array for name, array in tensors.items() if name.startswith(TRAIN)}
+        trees = _trees(step)
+        if any(name.startswith("best/") for name in arrays):
+            trees["best"] = values(step.optimizer)
+        try:
+            if "training" not in metadata:
+                raise ValueError("it holds a field but no state of a training run; load() it and start a new run.")
+            progress = _progress(metadata["training"], _identity(step, self.seed), arrays.get("losses"))
+            if architecture != describe(step.field):
+                raise ValueError("it holds a field of another architecture.")
+            if "best" in trees and progress["best"] is None:
+                raise ValueError("it holds best parameters, but no best metric.")
+            _check_arrays(arrays, _flat(trees))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"fit: cannot resume {str(self.path)!r}: {error}") from None
+        trees = _rebuilt(trees, arrays)
+        # from here on nothing can fail: a run is resumed as a whole or not at all
+        set_state(step.optimizer, trees["optimizer"])
+        for name in _COUNTERS:
+            if name in trees:
+                setattr(step.scaler, name, trees[name])
+        if step.ema is not None:
+            step.ema.average = trees["ema"]
+        for name, value in progress.items():
+            setattr(result, name, value)
+        return trees.get("best")
+
+
+def _flat(tree: Any, name: str = "") -> dict[str, Any]:
+    """The arrays inside dictionaries and tuples, by path."""
+    if isinstance(tree, dr.ArrayBase):
+        return {name: tree}
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (tuple, list)) else ()
+    opening = f"{name}/" if name else ""
+    return {path: array for k, v in items for path, array in _flat(v, f"{opening}{k}").items()}
+
+
+def _rebuilt(tree: Any, tensors: dict[str, np.ndarray], name: str = "") -> Any:
+    """``tree`` with the arrays of ``tensors``, which :func:`_check_arrays` has passed."""
+    opening = f"{name}/" if name else ""
+    if isinstance(tree, dict):
+        return {k: _rebuilt(v, tensors, f"{opening}{k}") for k, v in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_rebuilt(v, tensors, f"{opening}{i}") for i, v in enumerate(tree))
+    if not isinstance(tree, dr.ArrayBase):
+        return tree
+    array = dr.array_t(type(tree))(tensors[name].ravel())
+    return type(tree)(array, tree.shape) if dr.is_tensor_v(tree) else array
+
+
+def _identity(step: Step, seed: int) -> dict[str, Any]:
+    """What must agree between the run that wrote a checkpoint and the one that resumes it."""
+    first = next(iter(step.field.values()))
+    return {
+        "seed": str(seed),
+        "backend": dr.backend_v(first).name,
+        "precision": step.field.precision,
+        "optimizer": type(step.optimizer).__name__,
+        "parameters": {k: int(dr.prod(v.shape)) for k, v in step.field.items()},
+    }
+
+
+def _trees(step: Step) -> dict[str, Any]:
+    """What is kept of a training step beside its field, by the names that files have for it."""
+    counters = {} if step.scaler is None else {name: getattr(step.scaler, name) for name in _COUNTERS}
+    return {"optimizer": step.optimizer.state, **counters} | ({} if step.ema is None else {"ema": step.ema.average})
+
+
+# ---- what a file may say ------------------------------------------------
 
 
 def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) -> dict[str, Any]:
@@ -161,22 +153,20 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
             raise ValueError(f"its {name} is {shown(run[name])}, but this run's is {shown(own)}.")
     _check_keys(progress, {"steps", "metrics", "best", "seconds"}, "'progress'")
     steps, metrics, best, seconds = (progress[name] for name in ("steps", "metrics", "best", "seconds"))
-    if type(steps) is not int or not 0 <= steps < 2**32:
-        raise ValueError(f"its number of steps is {shown(steps)}; an int in [0, 2^32) is needed.")
+    _need(type(steps) is int and 0 <= steps < 2**32, "its number of steps", steps, "an int in [0, 2^32)")
     if losses is None or losses.dtype != np.float64 or losses.shape != (steps,):
         found = "none" if losses is None else f"{losses.dtype} of shape {losses.shape}"
         raise ValueError(f"its losses are {found}; float64, one for each of {steps} steps, is needed.")
-    if type(seconds) is not float or not 0 <= seconds < math.inf:
-        raise ValueError(f"its time is {shown(seconds)}; a number of seconds is needed.")
+    _need(type(seconds) is float and 0 <= seconds < math.inf, "its time", seconds, "a number of seconds")
     pairs: list[Any] = metrics if isinstance(metrics, list) else [None]
     for pair in [*pairs, *([] if best is None else [best])]:
-        if not isinstance(pair, list) or [type(v) for v in pair] != [int, float]:
-            raise ValueError(f"its metrics or the best of them are {shown(pair)}; pairs (step, value) are needed.")
+        right = isinstance(pair, list) and [type(v) for v in pair] == [int, float]
+        _need(right, "one of its metrics, or the best,", pair, "a pair (step, value)")
     at = [step for step, _ in pairs]
-    if at != sorted(set(at)) or (at and not 0 < at[0] <= at[-1] <= steps):
-        raise ValueError(f"its metrics are of the steps {shown(at)}; ascending ones up to {steps} are needed.")
-    if best is not None and json.dumps(best) not in map(json.dumps, pairs):  # as text, for NaN
-        raise ValueError(f"its best metric is {shown(best)}, which is none of its metrics.")
+    right = at == sorted(set(at)) and (not at or 0 < at[0] <= at[-1] <= steps)
+    _need(right, "the list of its metrics' steps", at, f"one that ascends up to {steps}")
+    one = best is None or json.dumps(best) in map(json.dumps, pairs)  # as text, for NaN
+    _need(one, "its best metric", best, "one of its metrics")
     return {
         "steps": steps,
         "seconds": seconds,
@@ -186,29 +176,26 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     }
 
 
-def _check_arrays(
-    given: dict[str, np.ndarray], needed: dict[str, Any], best: dict[str, Any], any_best: bool, averaged: bool
-) -> None:
-    """Raise ``ValueError`` unless a checkpoint has the arrays that are ``needed``, and all of ``best`` or none."""
-    kept = {name: value for name, value in best.items() if any(k.startswith("best/") for k in given)}
-    if kept and not any_best:
-        raise ValueError("it holds best parameters, but no best metric.")
-    needed = needed | kept
-    # an average that this run does not go on with is left
-    known = {*needed, "losses", *(k for k in given if k.startswith("ema/") and not averaged)}
+def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
+    """Raise ``ValueError`` unless a checkpoint has the arrays that are ``needed``, and no others but an average."""
+    averaged = any(name.startswith("ema/") for name in needed)
+    known = {*needed, "losses", *(name for name in given if name.startswith("ema/") and not averaged)}
     for names, what in ((set(needed) - set(given), "lacks"), (set(given) - known, "has the unknown")):
         if names:
             raise ValueError(f"it {what} {shown(min(names))} of {len(needed)} arrays of optimizer, scaler and average.")
     for name, value in needed.items():
-        dtype, size = _DTYPES[dr.type_v(value)], math.prod(dr.shape(value))
+        dtype, size = np.dtype(_DTYPES[dr.type_v(value)]), math.prod(dr.shape(value))
         if given[name].dtype != dtype or given[name].size != size:
-            raise ValueError(
-                f"its {name} is {given[name].dtype} of shape {given[name].shape}; {np.dtype(dtype)} of {size} entries "
-                f"is needed."
-            )
+            found = f"{given[name].dtype} of shape {given[name].shape}"
+            raise ValueError(f"its {name} is {found}; {dtype} of {size} entries is needed.")
 
 
 def _check_keys(value: Any, needed: set[str], what: str) -> None:
-    if not isinstance(value, dict) or set(value) != needed:
-        found = sorted(value) if isinstance(value, dict) else value
-        raise ValueError(f"{what} is {shown(found)}; a dictionary of {', '.join(sorted(needed))} is needed.")
+    right = isinstance(value, dict) and set(value) == needed
+    found = sorted(value) if isinstance(value, dict) else value
+    _need(right, what, found, f"a dictionary of {', '.join(sorted(needed))}")
+
+
+def _need(right: bool, what: str, value: Any, needed: str) -> None:
+    if not right:
+        raise ValueError(f"{what} is {shown(value)}; {needed} is needed.")

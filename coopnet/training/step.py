@@ -2,151 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import drjit as dr
-from drjit.opt import AdamW, Optimizer
+from drjit.opt import Optimizer
 
+from ..checks import check_above, check_number, check_type, shown
 from ..field import NeuralField
+from ..jit.optimizers import decay_rate, own_rates, set_values, values
+from ..nn.parameters import like
 from ..random.key import Key
-from .losses import components
+from .captures import Captures
+from .losses import components, loss_function
 from .scaler import LossScaler
-from .weights import EMA, clip_gradient_norm
+from .weights import EMA, check_averaged, clip_gradient_norm, decay_masks, layer_multipliers
 
 
-class Code:
-    """The user's functions, held where Dr.Jit's argument traversal compares them by identity."""
+class Step:
+    """A step in named pieces, each of which may run elsewhere: :meth:`take` lists them in their order.
 
-    def __init__(self, batch: Callable, loss: Callable, objective: Callable | None):
-        self.batch, self.loss, self.objective = batch, loss, objective
+    It holds all that they work on. Arrays are inputs of the frozen function; the user's functions belong to it.
+    """
 
-    def losses(self, field: NeuralField, key: Key, check: Callable | None = None) -> Any:
-        """The loss of each sample of the batch of ``key``; ``check(field, drawn, loss)`` sees the batch before."""
-        drawn = self.batch(key)
+    DRJIT_STRUCT = {
+        "field": NeuralField,
+        "optimizer": Optimizer,
+        "scaler": LossScaler,
+        "multipliers": dict,
+        "decays": dict,
+        "ema": EMA,
+    }
+
+    def __init__(
+        self,
+        field: NeuralField,
+        optimizer: Optimizer,
+        batch: Callable,
+        loss: Any = "l2",
+        objective: Callable | None = None,
+        penalty: Callable | None = None,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        multipliers: Mapping[str, float] | None = None,
+        ema: EMA | None = None,
+    ):
+        function = loss_function(loss, "fit")
+        check_type("fit", "objective", objective, Callable | None, "a function (field, drawn, key) -> losses")
+        if objective is not None and not (isinstance(loss, str) and loss == "l2"):
+            raise ValueError(f"fit: both objective and loss ({shown(loss)}) are given; an objective has its own.")
+        check_number("fit", "weight_decay", weight_decay, 0)
+        if clip_norm is not None:
+            check_above("fit", "clip_norm", clip_norm)
+        check_type("fit", "penalty", penalty, Callable | None, "a function field -> scalar")
+        if penalty is not None:
+            _check_penalty(penalty, field)
+        check_type("fit", "ema", ema, EMA | None, "a coopnet.training.EMA")
+        if ema is not None:
+            check_averaged("fit: ema", field, ema.average)
+        self.field, self.optimizer, self.ema = field, optimizer, ema
+        self.batch, self.loss, self.objective, self.penalty = batch, function, objective, penalty
+        self.clip_norm, self.weight_decay = clip_norm, weight_decay
+        self.float32 = dr.float32_array_t(dr.leaf_t(dr.array_t(type(next(iter(field.values()))))))
+        self.scaler = LossScaler(self.float32) if field.precision == "half" else None
+        self.multipliers = {} if multipliers is None else layer_multipliers(field, multipliers)
+        self.decays: dict[str, Any] = {}  # of each entry: 1 if it decays
+        if weight_decay > 0:
+            self.decays = decay_masks(field)
+        elif decay_rate(optimizer) > 0:
+            self.weight_decay = decay_rate(optimizer)
+            self.decays = {name: dr.opaque(self.float32, 1) for name in field}
+        self.frozen = dr.freeze(Step.take, state_fn=Captures(batch, function, objective, penalty))
+
+    def __call__(self, seed: Any, number: Any) -> Any:
+        """Take step ``number``, frozen; returns its mean loss. Both are opaque."""
+        return self.frozen(self, seed, number)
+
+    def take(self, seed: Any, number: Any) -> Any:
+        """A step as it is traced; a key among its arguments would be traversed in Python."""
+        self.push()
+        key = Key(seed, None, number)
+        losses = self.evaluate(self.draw(key), key)
+        value = dr.detach(losses)
+        dr.schedule(value)  # so that the kernel of the backward pass writes it along
+        self.pull_back(losses)
+        self.clip()
+        self.update(self.unscale())
+        mean = dr.mean(value)
+        dr.eval(self.scaler, mean, self.optimizer.state, self.ema)
+        return mean
+
+    # ---- pieces -------------------------------------------------------------
+
+    def push(self) -> None:
+        """Give the field the optimizer's parameters, to be differentiated by."""
+        self.field.update(self.optimizer)
+
+    def draw(self, key: Key) -> Any:
+        """The batch of ``key``."""
+        return self.batch(key)
+
+    def evaluate(self, drawn: Any, key: Key) -> Any:
+        """The loss of each sample."""
         if self.objective is not None:
-            return self.objective(field, drawn, key)
-        if check is not None:
-            check(field, drawn, self.loss)
+            return self.objective(self.field, drawn, key)
         coordinates, targets, *pdf = drawn
-        y = field(coordinates, key)
+        y = self.field(coordinates, key)
         y, targets = components(y, "fit: the field's output"), components(targets, "fit: targets of batch()")
         return self.loss(y, targets, **({"pdf": pdf[0]} if pdf else {}))
 
-    def inputs(self, key: Key) -> dict[str, Any]:
-        """What ``batch`` draws, by the names that a user knows it by."""
-        drawn = self.batch(key)
-        if self.objective is not None:
-            return {"what batch() returned": drawn}
-        return dict(zip(("the coordinates", "the targets", "the densities"), drawn, strict=False))
+    def pull_back(self, losses: Any) -> None:
+        """Gradients of the mean loss and the penalty, scaled, to the optimizer's parameters."""
+        # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
+        roots = [losses * (1 / dr.width(losses))]
+        if self.penalty is not None:
+            roots.append(self.penalty(self.field))
+        for root in roots:
+            scaled = root if self.scaler is None else self.scaler.scale(root)
+            dr.set_grad(scaled, 1)
+            dr.enqueue(dr.ADMode.Backward, scaled)
+        dr.traverse(dr.ADMode.Backward)  # of all at once: a second one would find the way to the parameters taken down
 
-    def outputs(self, field: NeuralField, key: Key) -> dict[str, Any]:
-        """What is made of a batch: the field's output, and the losses."""
-        y = {} if self.objective is not None else {"the field's output": field(self.batch(key)[0], key)}
-        return y | {"the losses": self.losses(field, key)}
+    def clip(self) -> None:
+        """Limit the norm of the gradients, which are still scaled."""
+        if self.clip_norm is not None:
+            limit = dr.opaque(self.float32, self.clip_norm)
+            clip_gradient_norm(self.optimizer, limit if self.scaler is None else limit * self.scaler.scale_factor)
 
+    def unscale(self) -> dict[str, Any]:
+        """What undoes the scale, or skips the step, where the optimizer multiplies gradients anyway."""
+        if self.scaler is None:
+            return {}
+        return self.scaler.unscale(value.array.grad for value in values(self.optimizer).values())
 
-class Extras:
-    """What a step does besides: penalty, clipping, decay, factors of learning rates, average."""
+    def update(self, unscaling: dict[str, Any]) -> None:
+        """Move the parameters, decay weights, and take the average."""
+        before = {name: dr.detach(value) for name, value in values(self.optimizer).items() if name in self.decays}
+        with own_rates(self.optimizer, self.multipliers) as rates:
+            self.optimizer.step(eval=False, **unscaling)
+        for name, old in before.items():
+            self._decay(name, old.array, rates[name] * self.weight_decay * self.decays[name])
+        if self.ema is not None:
+            self.ema.update(self.optimizer)
 
-    DRJIT_STRUCT = {"multipliers": dict, "decay": dict, "ema": EMA}
+    def _decay(self, name: str, old: Any, amount: Any) -> None:
+        """Take ``amount * old`` from a parameter, unless the step is skipped."""
+        value = values(self.optimizer)[name]
+        flat = dr.detach(value).array
+        decayed = dr.fma(old, -type(flat)(amount), flat)
+        if self.scaler is not None:
+            decayed = dr.select(self.scaler.skips(), flat, decayed)
+        set_values(self.optimizer, {name: like(value, decayed)})
 
-    def __init__(self, penalty: Any = None, weight_decay: float = 0.0, clip_norm: float | None = None):
-        self.penalty, self.weight_decay, self.clip_norm = penalty, weight_decay, clip_norm
-        self.multipliers: dict[str, Any] = {}
-        self.decay: dict[str, Any] = {}  # of each entry: 1 if it decays
-        self.ema: EMA | None = None
+    # ---- around a step ------------------------------------------------------
 
+    def release(self, source: Mapping[str, Any]) -> None:
+        """Give the field the parameters of the optimizer, or its own, without gradients."""
+        for name in self.field:
+            self.field[name] = dr.detach(source[name])
 
-def step(
-    field: NeuralField,
-    optimizer: Optimizer,
-    scaler: LossScaler | None,
-    code: Code,
-    extras: Extras,
-    seed: Any,
-    number: Any,
-) -> Any:
-    """Step ``number`` of a run; returns its mean loss. ``seed`` and ``number`` are Dr.Jit values: a key of them among
-    the arguments would be traversed in Python."""
-    field.update(optimizer)
-    each = code.losses(field, Key(seed, None, number))
-    n = dr.width(each)
-    value = dr.detach(each)
-    dr.schedule(value)  # so that the kernel of the backward pass writes it along
-    # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
-    roots = [each * (1 / n)]
-    if extras.penalty is not None:
-        roots.append(extras.penalty(field))
-    for root in roots:
-        scaled = root if scaler is None else scaler.scale(root)
-        dr.set_grad(scaled, 1)
-        dr.enqueue(dr.ADMode.Backward, scaled)
-    dr.traverse(dr.ADMode.Backward)  # of all at once: a second one would find the way to the parameters taken down
-    if extras.clip_norm is not None:
-        limit = dr.opaque(dr.float32_array_t(type(value)), extras.clip_norm)
-        clip_gradient_norm(optimizer, limit if scaler is None else limit * scaler.scale_factor)
-    own_rates = _separate_rates(optimizer, extras.multipliers)
-    before = {name: dr.detach(optimizer.state[name][0]) for name in extras.decay}
-    rates = {name: type(lr)(lr) for name, (_, _, lr, _) in optimizer.state.items()}
-    with _no_decay(optimizer):
-        if scaler is None:
-            optimizer.step(eval=False)
-        else:
-            scaler.step(optimizer, eval=False)
-    for name, old in before.items():
-        _decay(optimizer, name, old, rates[name] * extras.weight_decay * extras.decay[name], scaler)
-    for name, lr in own_rates.items():
-        value_, promoted, _, extra = optimizer.state[name]
-        optimizer.state[name] = value_, promoted, lr, extra
-    if extras.ema is not None:
-        extras.ema.update(optimizer)
-    mean = dr.mean(value)
-    dr.eval(mean, optimizer.state, None if extras.ema is None else extras.ema.average)
-    return mean
+    def skipped(self) -> int:
+        """How many steps the scaler has skipped."""
+        return 0 if self.scaler is None else int(self.scaler.skipped.numpy()[0])
 
 
-@contextmanager
-def _no_decay(optimizer: Optimizer) -> Iterator[None]:
-    """Keeps AdamW from decaying weights: in Dr.Jit 1.5.0, one with an array for a learning rate makes them grow.
-
-    (``_LRCache.product`` has by then multiplied the rate, in place, by the negative factor of the step.)
-    """
-    if not isinstance(optimizer, AdamW):
-        yield
-        return
-    rate, optimizer.weight_decay = optimizer.weight_decay, 0.0
-    try:
-        yield
-    finally:
-        optimizer.weight_decay = rate
-
-
-def _decay(optimizer: Optimizer, name: str, old: Any, amount: Any, scaler: LossScaler | None) -> None:
-    """Take ``amount * old`` from a parameter, unless the scaler skipped the step."""
-    value, promoted, lr, extra = optimizer.state[name]
-    flat = dr.detach(value).array
-    decayed = dr.fma(old.array, -type(flat)(amount), flat)
-    if scaler is not None:
-        decayed = dr.select(scaler.it == 0, flat, decayed)
-    new = type(value)(decayed, dr.shape(value)) if dr.is_tensor_v(value) else decayed
-    dr.enable_grad(new)
-    optimizer.state[name] = new, promoted, lr, extra
-
-
-def _separate_rates(optimizer: Optimizer, multipliers: dict[str, Any]) -> dict[str, Any]:
-    """Give every parameter a learning rate of its own, times its multipliers; returns those that they had before.
-
-    Dr.Jit 1.5.0 multiplies a learning rate that is an array in place by a parameter's step size (``_LRCache.product``),
-    so that a rate shared by two parameters reaches the second one with the wrong size and sign.
-    """
-    before = {}
-    for name, (value, promoted, lr, extra) in optimizer.state.items():
-        before[name] = lr
-        lr = optimizer.lr if lr is None else lr
-        own = type(lr)(lr)
-        if name in multipliers:
-            own = own * multipliers[name]
-        optimizer.state[name] = value, promoted, own, extra
-    return before
+def _check_penalty(penalty: Callable, field: NeuralField) -> None:
+    with dr.suspend_grad():
+        value = penalty(field)
+    shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
+    if not shape or math.prod(dr.shape(value)) != 1:
+        found = f"{type(value).__name__}{shape}"
+        raise TypeError(f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.")

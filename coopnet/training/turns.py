@@ -8,12 +8,18 @@ run, and hands it on between two steps.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from types import FrameType
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 #: Seconds that a thread trains before others that wait have theirs: many short steps, so that handing on costs little.
 SLICE = 0.02
@@ -118,3 +124,14 @@ def exclusive() -> Turns:
     ...     picture = field(p)
     """
     return TURNS
+
+
+def in_turn(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``function`` in the turn of its thread, to the last array that it frees."""
+
+    @functools.wraps(function)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with TURNS:
+            return function(*args, **kwargs)
+
+    return wrapper

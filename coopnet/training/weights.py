@@ -16,6 +16,7 @@ import numpy as np
 from drjit.opt import Optimizer
 
 from ..checks import check, check_above, check_flag, check_number, check_type, ensure, is_number, shown
+from ..jit.optimizers import values
 from ..nn import Module
 from ..nn.parameters import Parameter, like, listed, parameters, spellings
 
@@ -159,10 +160,7 @@ def clip_gradient_values(params: Any, limit: float) -> None:
 
 def _leaves(where: str, params: Any) -> dict[str, Any]:
     check_type(where, "params", params, (Module, Optimizer), "a coopnet Module or a drjit.opt optimizer")
-    found = dict(params) if isinstance(params, Module) else {}
-    if isinstance(params, Optimizer):
-        # the values themselves: indexing an optimizer casts half-precision ones
-        found = {name: state[0] for name, state in params.state.items()}
+    found = values(params) if isinstance(params, Optimizer) else dict(params)
     ensure(found, f"{where}: params holds no parameters.")
     return found
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import coopnet as cn
-from coopnet.jit import half
-from coopnet.jit.lanes import Gate
+from coopnet.jit.lanes import Gate, live, only
 
 #: One sample of five is nowhere.
 POINTS = np.array([[0.1, 0.7, np.nan, 0.4, 0.9], [0.2, 0.3, 0.5, np.inf, 0.6]])
@@ -137,6 +136,17 @@ def test_weights_in_calls(ns, backend):
         assert np.isfinite(got).all() and np.abs(got).max() > 0
 
 
+def test_nan_is_neither_equal_to_zero_nor_different(ns):
+    x = ns.Float([np.nan, 0, -0.0, 1, np.inf])
+    dr.make_opaque(x)
+    np.testing.assert_array_equal((x == 0).numpy(), [False, True, True, False, False])
+    np.testing.assert_array_equal((x != 0).numpy(), [False, False, False, True, True])
+    np.testing.assert_array_equal(live([x]).numpy(), [True, False, False, True, True])
+    np.testing.assert_array_equal(live([x * 0 == 0, x]).numpy(), [True] * 5)
+    for kept in only(live([x]) & (x == x), [x, 2 * x]):
+        assert np.isfinite(kept.numpy()[:4]).all() and kept.numpy()[0] == 0
+
+
 def test_gates(ns):
     """What Dr.Jit differentiates between the two is 0 where nothing comes in, and else what it was."""
 
@@ -254,36 +264,6 @@ def test_bad_masks(ns, backend, active, error, words, method):
     field = built(backend)
     with pytest.raises(error, match=rf"NeuralField.*: {words}"):
         getattr(field, method)(ns.Array2f(POINTS), active=active(ns) if callable(active) else active)
-
-
-def test_largest_and_widened_values(ns, backend):
-    """The largest entry wherever it is; and nothing of values in half precision that LLVM could narrow again."""
-    values = np.array([[1, 5, -2, 0.5], [4, 3, -1, 0.25], [2, 7, -3, 8]], np.float32)
-    for leaf in (ns.Float16, ns.Float):
-        for count in (1, 2, 3):
-            for order in (slice(None), slice(None, None, -1)):
-                parts = [leaf(ns.Float(v)) for v in values[:count][order]]
-                np.testing.assert_array_equal(half.largest(parts).numpy(), values[:count].max(axis=0))
-                casts, wide = [ns.Float(v) for v in parts], half.widened(parts, ns.Float)
-                assert all(type(v) is ns.Float for v in wide)
-                narrow = backend == "llvm" and leaf is ns.Float16
-                assert [a.index != b.index for a, b in zip(casts, wide, strict=True)] == [narrow] * count
-                np.testing.assert_array_equal(np.stack([v.numpy() for v in wide]), values[:count][order])
-
-
-def test_maximum_of_a_half_field(ns, backend):
-    """LLVM must not narrow what users do with the outputs: CPUs without half arithmetic cannot take its maximum."""
-    field = cn.NeuralField(None, cn.MLP(2, 3, width=16, depth=1)).build(backend, "half")
-    p = ns.Array2f(POINTS[:, KEPT])
-    y = field(p).numpy()
-    got = [
-        dr.max(field(p)).numpy(),
-        dr.min(field(p), axis=0).numpy(),
-        dr.max(list(field(drnn.CoopVec(list(p))))).numpy(),
-    ]
-    np.testing.assert_array_equal(got, [y.max(axis=0), y.min(axis=0), y.max(axis=0)])
-    _value, gradient = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=1)).build(backend, "half").value_and_grad(p)
-    np.testing.assert_array_equal(dr.max(gradient).numpy(), gradient.numpy().max(axis=0))
 
 
 #: What each activation makes of NaN, inf and -inf, as docs/reliability.md says.

@@ -45,3 +45,16 @@ def test_changed(ns, backend):
     assert copy.buffer is view.buffer and view.offset != 64
     with pytest.raises(TypeError, match="a view has no colour; it has layout, "):
         views.changed(view, colour=1)
+
+
+def test_the_fields_of_a_view(ns):
+    """One more, and a copy might be of another matrix; one that products do not go by, and it would be of the first."""
+    view = drnn.view(dr.zeros(ns.TensorXf16, (8, 8)))
+    fields = {"layout", "buffer", "dtype", "shape", "offset", "size", "stride", "transpose"}
+    assert set(drnn.MatrixView.DRJIT_STRUCT) == fields
+    values = np.arange(3 * 64).reshape(3, 8, 8) % 16
+    memory, x = ns.Float16(ns.Float(values.ravel())), np.arange(8)
+    for k in range(3):
+        moved = views.changed(view, buffer=memory, offset=64 * k)
+        got = drnn.matvec(moved, drnn.CoopVec([ns.Float16(int(v), 1) for v in x]))
+        np.testing.assert_array_equal([v[0] for v in got], values[k] @ x)

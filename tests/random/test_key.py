@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.jit import scopes
 
 N, P = 40, 0.3
 
@@ -318,22 +317,6 @@ def test_no_lane_numbers_inside_calls(ns, symbolic, kind):
         dr.switch(lane % 2, [body, body], ones(ns), cn.Key(5))
     assert any(isinstance(e, ValueError) and "Key: index is None" in str(e) for e in causes(caught.value))
     np.testing.assert_array_equal(drop(ones(ns), cn.Key(5)).numpy(), expected(5))  # and all is well afterwards
-
-
-def test_calls_that_cannot_be_told_from_loops(ns, monkeypatch):
-    """Where Dr.Jit's library lacks the function that tells, guessing would give callees each other's masks."""
-    monkeypatch.setattr(scopes, "_SYMBOL", "_no_such_symbol")
-    scopes._var_self.cache_clear()
-    lane = dr.arange(ns.UInt32, N)
-    try:
-        np.testing.assert_array_equal(drop(ones(ns), cn.Key(5)).numpy(), expected(5))
-        inside = dr.switch(lane % 2, [lambda x, i: drop(x, cn.Key(5, i))] * 2, ones(ns), lane)
-        np.testing.assert_array_equal(inside.numpy(), expected(5))
-        with pytest.raises(RuntimeError) as caught:
-            dr.switch(lane % 2, [lambda x: drop(x, cn.Key(5))] * 2, ones(ns))
-        assert any("does not tell a virtual call from a loop" in str(e) for e in causes(caught.value))
-    finally:
-        scopes._var_self.cache_clear()
 
 
 def test_freeze(ns):

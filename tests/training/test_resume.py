@@ -17,9 +17,9 @@ from drjit.opt import Adam
 
 import coopnet as cn
 from coopnet.training import state
-from coopnet.training.fit import FitResult
+from coopnet.training.result import FitResult
 from coopnet.training.scaler import LossScaler
-from coopnet.training.state import restore, store
+from coopnet.training.state import File
 
 st = pytest.importorskip("safetensors.numpy")
 safetensors = pytest.importorskip("safetensors")
@@ -94,7 +94,7 @@ def _run(backend, seed, numbers=True):
 
 
 def _restore(path, run, seed=7):
-    return restore(path, run.field, run.optimizer, run.scaler, run.result, seed, run.ema)
+    return File(path, 60.0, True, {}, run.field, seed).read(run, run.result)
 
 
 def _state(run):
@@ -110,7 +110,7 @@ def written(backend, tmp_path_factory):
     """A checkpoint of a run with everything in it: path, the run, its metadata and its tensors."""
     path = tmp_path_factory.mktemp("resume") / "run.safetensors"
     run = _run(backend, 1)
-    store(path, run.field, run.optimizer, run.scaler, run.result, 7, run.best, {"scene": "kitchen"}, run.ema)
+    File(path, 60.0, False, {"scene": "kitchen"}, run.field, 7).write(run, run.result, run.best)
     with safetensors.safe_open(path, framework="np") as file:
         meta, data = dict(file.metadata()), {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     return SimpleNamespace(path=path, run=run, meta=meta, data=data)

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import drjit as dr
 import numpy as np
 import pytest
-from drjit.opt import SGD, Adam
+from drjit.opt import SGD, Adam, GradScaler
 
 import coopnet as cn
 from coopnet.reference import philox4x32
-from coopnet.training import arguments, losses
+from coopnet.training import arguments, losses, run, state
+from coopnet.training import scaler as scaling
 from coopnet.training.captures import Captures, _Walk
+from coopnet.training.metric import Metric
 from coopnet.training.scaler import LossScaler
+from coopnet.training.state import File
 
 
 def make_field(backend, encoding=None, dropout=0.1, seed=0, **options):
@@ -234,16 +237,36 @@ def test_scaler_counts(ns):
     opt = Adam(lr=0.1, params={"x": ns.Float16([1.0, 2.0])})
     scaler = LossScaler(ns.Float32)
     for overflow in (False, True, True, False):
-        loss = ns.Float32(opt["x"]) * (float("inf") if overflow else 0.25)
-        dr.backward(scaler.scale(loss))
-        scaler.step(opt)
-    dr.eval()  # of all that is scheduled
-    assert all(v.state == dr.VarState.Evaluated for v in (scaler.skipped, scaler.it, scaler.scale_factor))
+        before = opt["x"].numpy()
+        dr.backward(scaler.scale(ns.Float32(opt["x"]) * (float("inf") if overflow else 0.25)))
+        opt.step(**scaler.unscale([value.grad for value in opt.values()]))
+        assert np.array_equal(opt["x"].numpy(), before) == scaler.skips().numpy()[0] == overflow
     assert scaler.skipped.numpy()[0] == 2 and scaler.it.numpy()[0] == 1
     assert scaler.scale_factor.numpy()[0] == 65536 / 4
     fresh = LossScaler(ns.Float32, 1024.0)
     assert [v.numpy().tolist() for v in (fresh.scale_factor, fresh.it, fresh.skipped)] == [[1024.0], [0], [0]]
-    assert LossScaler().skipped == 0  # plain numbers, where no type is known
+
+
+def test_scaler_is_that_of_drjit(ns, monkeypatch):
+    """Scales, counts and parameters, also where the scale grows; and the defaults."""
+    theirs = GradScaler()
+    assert (theirs.growth_factor, theirs.backoff_factor, theirs.growth_interval) == (
+        scaling.GROWTH, scaling.BACKOFF, scaling.INTERVAL
+    )  # fmt: skip
+    assert theirs.scale_factor == LossScaler(ns.Float32).scale_factor.numpy()[0]
+    monkeypatch.setattr(scaling, "INTERVAL", 2)
+    ours, theirs = LossScaler(ns.Float32, 64.0), GradScaler(64.0, growth_interval=2)
+    theirs.scale_factor = ns.Float32(64.0)
+    optimizers = [Adam(lr=0.1, params={"x": ns.Float16([1.0, 2.0]), "y": ns.Float(3.0)}) for _ in range(2)]
+    for factor in (1.0, 2.0, 3.0, math.inf, 4.0, math.nan, 1.0, 2.0, 3.0, 4.0):
+        for opt, scaler in zip(optimizers, (ours, theirs), strict=True):
+            dr.backward(scaler.scale((ns.Float32(opt["x"]) + opt["y"]) * factor))
+        optimizers[0].step(**ours.unscale([value.grad for value in optimizers[0].values()]))
+        theirs.step(optimizers[1])
+        assert ours.scale_factor.numpy()[0] == theirs.scale_factor.numpy()[0] and ours.it.numpy()[0] == theirs.it[0]
+        for name in "xy":
+            assert np.array_equal(*(opt[name].numpy() for opt in optimizers))
+    assert ours.skipped.numpy()[0] == 2 and ours.scale_factor.numpy()[0] > 16
 
 
 def test_optimizer_and_rate(ns, backend):
@@ -259,7 +282,7 @@ def test_optimizer_and_rate(ns, backend):
 def test_named_losses(ns, backend, loss):
     y, t = [ns.Float([0.0, 3.0])], [ns.Float([0.5, 0.0])]
     expected = {"l1": [0.5, 3.0], "huber": [0.125, 2.5]}[loss]
-    np.testing.assert_allclose(cn.training.fit.__globals__["loss_function"](loss, "t")(y, t).numpy(), expected)
+    np.testing.assert_allclose(losses.loss_function(loss, "t")(y, t).numpy(), expected)
 
 
 def test_uniform_numbers(ns):
@@ -389,18 +412,16 @@ def test_bad_arguments(ns, backend, change, error, words):
     assert words in str(info.value) and len(str(info.value)) < 400
 
 
-def test_ends_of_the_ranges(backend):
+def test_ends_of_the_ranges(backend, tmp_path):
     """What is refused above begins right here."""
-    fine = dict(
-        field=make_field(backend), batch=abs, steps=5, seed=0, metric=abs, metric_every=2, higher_is_better=True,
-        patience=None, checkpoint=None, checkpoint_every=60.0, resume=False, metadata=None, progress=False,
-    )  # fmt: skip
-    for change in (
-        {}, dict(steps=0), dict(steps=2**32 - 1), dict(seed=2**64 - 1), dict(metric_every=1), dict(patience=1),
-        dict(metric=None), dict(checkpoint_every=0), dict(checkpoint_every=math.inf), dict(checkpoint="x", resume=True),
-        dict(metadata={}), dict(progress=True), dict(higher_is_better=False),
-    ):  # fmt: skip
-        arguments.check(**(fine | change))
+    field = make_field(backend)
+    for steps, seed in ((0, 0), (2**32 - 1, 2**64 - 1)):
+        arguments.check_run(field, abs, steps, seed, Adam(lr=1e-3), True)
+    for change in ((abs, 1, True, 1), (abs, 1, False, None), (None, 1, True, None)):
+        Metric(*change)
+    path = tmp_path / "run.safetensors"
+    for change in ((path, 0, True, {}), (path, math.inf, False, None), (None, 60.0, False, {})):
+        File(*change, field, 0)
 
 
 def test_objective_that_is_the_loss(ns, backend):
@@ -747,17 +768,14 @@ def test_checkpoints_are_written_on_the_way(ns, backend, tmp_path, every):
 def test_time_between_checkpoints(ns, backend, tmp_path, monkeypatch):
     """Counted from the last one, however many steps that is."""
     written, clock = [], SimpleNamespace(now=0.0)
-    module = cn.training.fit.__globals__
 
     def metric(field):
         clock.now += 4.0
         return 1.0
 
-    def store(path, field, optimizer, scaler, result, *rest):
-        written.append(result.steps)
-
-    monkeypatch.setitem(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setitem(module, "store", store)
+    for module in (run, state):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(state, "save", lambda path, field, tensors, metadata: written.append(len(tensors["losses"])))
     result = cn.fit(
         make_field(backend), make_batch(ns), 9, metric=metric, metric_every=1, checkpoint=tmp_path / "x.safetensors",
         checkpoint_every=10, progress=False,

@@ -214,52 +214,6 @@ def test_dropped_passes_are_forgotten(ns, backend, monkeypatch):
     deferred._cache.clear()
 
 
-def test_buffers_that_are_remembered(ns, monkeypatch):
-    """As many as there is room for, those asked for last."""
-    monkeypatch.setattr(deferred, "REMEMBERED", 2)
-    deferred._cache.clear()
-    a, b, c = (ns.Float(v) for v in (1, 2, 3))
-    dr.enable_grad(a, b, c)
-    first, second = deferred.outside(a), deferred.outside(b)
-    assert deferred.outside(a) is first and deferred.outside(b) is second and deferred.outside(a) is first
-    deferred.outside(c)
-    assert len(deferred._cache) == 2
-    assert deferred.outside(a) is first and deferred.outside(b) is not second
-    deferred._cache.clear()
-
-
-def test_what_waits_is_done_once(ns):
-    """The sums left with a buffer reach it when it is differentiated, and are not kept."""
-
-    class Sums:
-        def sum(self):
-            return ns.Float(5, 7)
-
-    a = ns.Float(1, 2)
-    dr.enable_grad(a)
-    found = deferred.outside(a)
-    one = found.once("one", Sums)
-    assert found.once("one", Sums) is one and found.once("two", Sums) is not one
-    dr.set_grad(found.buffer, 1)
-    dr.enqueue(dr.ADMode.Backward, found.buffer)
-    dr.traverse(dr.ADMode.Backward, dr.ADFlag.ClearInterior | dr.ADFlag.ClearEdges)
-    np.testing.assert_array_equal(dr.grad(a).numpy(), [10, 14])
-    assert not found.finish and deferred.outside(a) is not found
-    deferred._cache.clear()
-
-
-def test_waiting_is_asked_anew(ns):
-    """Outside of scopes a derivative runs at once; that one did says nothing about the next."""
-    a = ns.Float(1)
-    dr.enable_grad(a)
-    found = deferred.Deferred(a)
-    assert not found.waits()
-    assert not found.waits()
-    found._probe = ns.Float(1)  # one whose derivative does not come
-    dr.enable_grad(found._probe)
-    assert found.waits()
-
-
 def test_stall_is_warned_of(ns, backend, monkeypatch):
     monkeypatch.setattr(modes, "_warned", False)
     monkeypatch.setattr(modes, "WARN_BEYOND", 100)

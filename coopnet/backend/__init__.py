@@ -1,0 +1,17 @@
+"""Find the backends, LLVM on the CPU and CUDA with OptiX on NVIDIA GPUs, and say what is missing.
+
+Dr.Jit loads its libraries in a thread that ``import drjit`` starts, so the choice of libLLVM must be made before that
+import: ``coopnet`` calls :func:`prepare` first thing. Everything else calls :func:`require`, which answers from a
+dictionary once a backend has been found usable and raises :class:`BackendError` with the cure otherwise.
+"""
+
+from ..jit.cuda import has_optix
+from .llvm import LLVM, MIN_LLVM, VARIABLE, find_llvm, found_llvm, llvm_cure, name_version, prepare
+from .report import EXTRAS, format_info, info, kernel_cache, runs_coopvec
+from .usable import BACKENDS, MIN_COMPUTE, MIN_CUDA, BackendError, available, namespace, require
+
+__all__ = [
+    "BACKENDS", "EXTRAS", "LLVM", "MIN_COMPUTE", "MIN_CUDA", "MIN_LLVM", "VARIABLE", "BackendError", "available",
+    "find_llvm", "format_info", "found_llvm", "has_optix", "info", "kernel_cache", "llvm_cure", "name_version",
+    "namespace", "prepare", "require", "runs_coopvec",
+]  # fmt: skip

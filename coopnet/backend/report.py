@@ -1,0 +1,176 @@
+"""What is here: the rows of ``coopnet info``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..jit import core, cuda
+from . import llvm
+from .llvm import VARIABLE, found_llvm, llvm_cure
+from .usable import BACKENDS, CURE_CUDA, CURE_OPTIX, BackendError, fault_of, require
+
+DRJIT = "drjit>=1.5,<1.6"
+#: Optional packages, by the extra that installs them.
+EXTRAS = {
+    "cli": ("typer", "pillow", "matplotlib", "safetensors", "tqdm"),
+    "train": ("safetensors", "tqdm"),
+}
+_IMPORT_NAME = {"pillow": "PIL"}  # where it is not the name of the package
+
+Row = tuple[str, str, str]
+
+# Run in a process of its own: a driver or compiler that does not know an instruction aborts.
+_PRODUCT = """
+import sys
+import drjit as dr, drjit.nn as nn
+cuda = sys.argv[1] == "cuda"
+if cuda:
+    from drjit.cuda.ad import Float16 as Float, TensorXf16 as Tensor
+else:
+    from drjit.llvm.ad import Float32 as Float, TensorXf as Tensor
+matrix = nn.pack(Tensor(dr.arange(Float, 12) / 8, (3, 4)), layout="inference")
+y = list(nn.matvec(matrix, nn.CoopVec(*(Float(i + 1, i + 2) for i in range(4)))))
+want = [[2.5, 3.25], [7.5, 10.25], [12.5, 17.25]]
+got = [[float(v) for v in row] for row in y]
+print("right" if got == want else f"wrong: {got} instead of {want}")
+"""
+
+
+def runs_coopvec(backend: Any = "auto") -> str | None:
+    """Multiply a small matrix with a cooperative vector for real, in half precision on CUDA, single on LLVM.
+
+    Returns ``None`` if the result is right, otherwise a short reason.
+    """
+    try:
+        command = [sys.executable, "-c", _PRODUCT, require(backend)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except BackendError as error:
+        return str(error)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"could not be run: {error}"
+    if done.returncode < 0:
+        return f"the process died of signal {-done.returncode}"
+    last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1:]
+    if last == ["right"]:
+        return None
+    return last[0] if last else f"no result, exit status {done.returncode}"
+
+
+def info() -> list[Row]:
+    """What is here, as rows of (what, finding, cure or empty). Runs a product on each usable backend."""
+    faults: dict[str, str | None] = dict.fromkeys(BACKENDS, "Dr.Jit is not installed")
+    with suppress(ImportError):
+        faults = {name: fault_of(name) for name in BACKENDS}
+    _, drjit, cure = _package_row("drjit", DRJIT)
+    if not cure and not re.match(r"1\.5(\.|$)", drjit):
+        cure = f'pip install "{DRJIT}"'
+    return [
+        ("coopnet", _version("coopnet") or "not installed, run from its sources", ""),
+        ("Dr.Jit", drjit, cure),
+        ("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}", ""),
+        ("NumPy", *_package_row("numpy")[1:]),
+        ("LLVM", *_llvm_row(faults["llvm"])),
+        *_cuda_rows(faults["cuda"]),
+        ("LLVM product", *_product_row("llvm", "single", faults, llvm_cure())),
+        ("CUDA product", *_product_row("cuda", "half", faults, CURE_CUDA)),
+        ("kernel cache", _kernel_cache_row(), ""),
+        *map(_package_row, dict.fromkeys(p for extra in EXTRAS.values() for p in extra)),
+    ]
+
+
+def _version(package: str) -> str | None:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+def _package_row(package: str, requirement: str | None = None) -> Row:
+    """Row of a Python package that must be importable, with the command that installs it."""
+    if importlib.util.find_spec(_IMPORT_NAME.get(package, package)) is None:
+        return package, "missing", f'pip install "{requirement}"' if requirement else f"pip install {package}"
+    return package, _version(package) or "present, version unknown", ""
+
+
+def _llvm_row(fault: str | None) -> tuple[str, str]:
+    loaded, named = "", os.environ.get(VARIABLE)
+    with suppress(ImportError):
+        if version := core.llvm_version():
+            loaded = f"{'.'.join(map(str, version))}, {_loaded_path() or named or 'chosen by Dr.Jit'}"
+    if fault is None:
+        return loaded, ""
+    others = found_llvm()
+    finding = f"too old: {loaded or others[0]}" if loaded or others else "none"
+    if named and named != llvm.chosen:
+        finding = f"{VARIABLE}={named!r} is unsuitable"
+    elif others and others[0].suitable:
+        finding = f"{others[0]} is not in use"
+    # the part of the fault's text that mends it
+    return finding, fault.rpartition("Cure: ")[2].rstrip(".") if "Cure: " in fault else fault
+
+
+def _loaded_path() -> str:
+    """The libLLVM that this process has loaded, where the system tells."""
+    with suppress(OSError), open("/proc/self/maps") as maps:
+        for line in maps:
+            if re.search(r"/libLLVM[-.][^/]*$", line.rstrip()):
+                return line.split(maxsplit=5)[-1].strip()
+    return ""
+
+
+def _cuda_rows(fault: str | None) -> list[Row]:
+    driver, version, names = cuda.driver()
+    optix = cuda.has_optix()
+    cure = f"for the CUDA backend: {CURE_CUDA}" if fault and "libnvoptix" not in fault else ""
+    return [
+        ("CUDA driver", f"{driver or 'unknown version'}, CUDA {version}" if version else "none", cure),
+        ("GPU", ", ".join(names) or "none", ""),
+        ("OptiX", "usable" if optix else "not found", "" if optix or not names else CURE_OPTIX),
+    ]
+
+
+def _product_row(name: str, precision: str, faults: dict[str, str | None], cure: str) -> tuple[str, str]:
+    if faults[name]:
+        return "not run: backend not usable", ""
+    reason = runs_coopvec(name)
+    return (reason, cure) if reason else (f"cooperative vectors run, {precision} precision", "")
+
+
+def kernel_cache() -> Path:
+    """The directory in which Dr.Jit keeps compiled kernels."""
+    if os.environ.get("DRJIT_CACHE_DIR"):
+        return Path(os.environ["DRJIT_CACHE_DIR"])
+    if sys.platform == "win32":
+        return Path(tempfile.gettempdir()) / "drjit"
+    return Path.home() / ".drjit"
+
+
+def _kernel_cache_row() -> str:
+    path = kernel_cache()
+    sizes = []
+    for file in path.rglob("*"):
+        with suppress(OSError):  # another process may be sweeping
+            sizes.append(file.stat().st_size)
+    size = sum(sizes)
+    amount = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
+    return f"{path}, {len(sizes)} files, {amount}" if sizes else f"{path}, empty"
+
+
+def format_info(rows: list[Row]) -> str:
+    """Rows of :func:`info` as aligned text, each cure under its finding."""
+    width = max((len(what) for what, _, _ in rows), default=0)
+    lines = []
+    for what, finding, cure in rows:
+        lines.append(f"{what:<{width}}  {finding}")
+        if cure:
+            lines.append(f"{'':<{width}}  -> {cure}")
+    return "\n".join(lines)

@@ -1,0 +1,136 @@
+"""Which backend to use, and what keeps one from being used."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+from ..jit import core, cuda
+from . import llvm
+from .llvm import MIN_LLVM, VARIABLE
+
+MIN_CUDA = (12, 8)  #: the first with cooperative vectors in OptiX, driver R570
+MIN_COMPUTE = 75  #: Turing
+BACKENDS = ("cuda", "llvm")  #: in the order in which "auto" tries them
+
+CURE_CUDA = "install an NVIDIA driver R570 or newer on a machine with a Turing (RTX 20) or newer GPU"
+CURE_OPTIX = (
+    "install the driver's OptiX library, libnvoptix.so.1 "
+    "(containers: NVIDIA_DRIVER_CAPABILITIES=compute,graphics,utility)"
+)
+
+
+class BackendError(RuntimeError):
+    """A backend is missing or unusable. The message says what was looked for and what mends it.
+
+    >>> try:
+    ...     field = field.build("cuda")
+    ... except cn.BackendError as error:
+    ...     print(error)
+    """
+
+    __module__ = "coopnet.backend"  # the name that tracebacks show is the public one
+
+
+_known: dict[Any, str] = {}  # argument of require() -> its answer
+
+
+def require(backend: Any = "auto") -> str:
+    """The name of a usable backend, ``"cuda"`` or ``"llvm"``.
+
+    ``backend`` is ``"auto"`` (CUDA where it works, else LLVM), ``"cuda"``, ``"llvm"``, a ``drjit.JitBackend``
+    or a Dr.Jit array type. Raises :class:`BackendError` with the cure if that backend is not usable here.
+    """
+    try:
+        return _known[backend]
+    except (KeyError, TypeError):
+        pass
+    auto = isinstance(backend, str) and backend == "auto"
+    faults = []
+    for name in BACKENDS if auto else (_name_of(backend),):
+        fault = fault_of(name)
+        if fault is None:
+            _known[backend] = name  # only answers are kept: a failure is worth a new look
+            return name
+        faults.append(fault)
+    raise BackendError("\n".join(["No backend is usable."] * auto + faults[::-1]))
+
+
+def _name_of(backend: Any) -> str:
+    """Name of the backend that an argument of :func:`require` stands for."""
+    import drjit as dr
+
+    from ..checks import shown  # not above: it imports Dr.Jit
+
+    what = f"require: backend={shown(backend)}"
+    if isinstance(backend, str):
+        if backend not in BACKENDS:
+            raise ValueError(f'{what} is not a backend; use "auto", "llvm" or "cuda".')
+        return backend
+    if isinstance(backend, type) and dr.is_array_v(backend):
+        backend = dr.backend_v(backend)
+    if not isinstance(backend, dr.JitBackend):
+        raise TypeError(f'{what} must be "auto", "llvm", "cuda", a drjit.JitBackend or a Dr.Jit array type.')
+    if backend not in (dr.JitBackend.CUDA, dr.JitBackend.LLVM):
+        raise ValueError(
+            f"{what} belongs to neither LLVM nor CUDA; use an array type of drjit.llvm.ad or drjit.cuda.ad."
+        )
+    return backend.name.lower()
+
+
+def fault_of(name: str) -> str | None:
+    """What keeps a backend from being used, or ``None``."""
+    return _llvm_fault() if name == "llvm" else _cuda_fault()
+
+
+def _llvm_fault() -> str | None:
+    version = core.llvm_version()
+    if version and version[0] >= MIN_LLVM:
+        return None
+    best = llvm.find_llvm()
+    if best is None:
+        return llvm.missing()
+    if llvm.early and not version:
+        return (
+            f"Dr.Jit's LLVM backend did not start with {best}; Dr.Jit's message on standard error says why. "
+            "It needs a CPU with AVX and FMA, or NEON."
+        )
+    loaded = f"has loaded LLVM {'.'.join(map(str, version))}" if version else "has found no usable libLLVM"
+    return (
+        f"The LLVM backend needs libLLVM {MIN_LLVM} or newer, but Dr.Jit {loaded} before coopnet could point it at "
+        f"{best}. Cure: import coopnet before drjit, or set {VARIABLE}={best.path} before Python starts."
+    )
+
+
+def _cuda_fault() -> str | None:
+    found, cure = core.gpu(), CURE_CUDA
+    if found is None:
+        why = f"Dr.Jit found no usable GPU ({_driver()})"
+    elif found[0] < MIN_CUDA:
+        why = f"the driver offers CUDA {found[0][0]}.{found[0][1]}"
+    elif found[1] < MIN_COMPUTE:
+        why = f"the GPU has compute capability {found[1] / 10}"
+    elif not cuda.has_optix():
+        why, cure = "libnvoptix.so.1 cannot be loaded", CURE_OPTIX
+    else:
+        return None
+    head = "The CUDA backend needs an NVIDIA driver R570 or newer, OptiX and a Turing or newer GPU"
+    return f"{head}; {why}. Cure: {cure}."
+
+
+def _driver() -> str:
+    driver, version, names = cuda.driver()
+    if not version:
+        return "no driver: libcuda cannot be loaded"
+    return f"driver {driver or 'of unknown version'}, CUDA {version}, GPU: {', '.join(names) or 'none'}"
+
+
+def available() -> tuple[str, ...]:
+    """The backends usable here, a subset of ``("cuda", "llvm")``."""
+    return tuple(name for name in BACKENDS if fault_of(name) is None)
+
+
+def namespace(backend: Any = "auto") -> ModuleType:
+    """Dr.Jit's module of differentiable types of a backend: ``drjit.llvm.ad`` or ``drjit.cuda.ad``."""
+    return importlib.import_module(f"drjit.{require(backend)}.ad")

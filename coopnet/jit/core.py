@@ -1,0 +1,66 @@
+"""libdrjit-core: what it found when it started, and functions of it that Dr.Jit's Python package does not show.
+
+``coopnet.backend.prepare`` comes before ``import drjit``, which starts the search for libraries in a thread. So this
+file imports Dr.Jit when asked, not before.
+
+Relies on ``sync_thread`` to wait for that thread, on ``detail.llvm_version``, ``detail.cuda_version`` and
+``detail.cuda_compute_capability``, and on the mangled name of ``jit_llvm_set_target``. Checked with Dr.Jit 1.5.0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def drjit() -> ModuleType:
+    """Dr.Jit, once the thread that looks for backends is done.
+
+    It prints its warnings from that thread with its own lock held, and needs Python's lock to do so. A call that takes
+    them in the other order, ``has_backend`` for one, then hangs for good. ``sync_thread`` waits without Python's lock.
+    """
+    import drjit as dr
+
+    dr.sync_thread()
+    return dr
+
+
+def llvm_version() -> tuple[int, ...] | None:
+    """Version of the LLVM that Dr.Jit uses, or ``None`` if it found none."""
+    dr = drjit()
+    return tuple(dr.detail.llvm_version()) if dr.has_backend(dr.JitBackend.LLVM) else None
+
+
+def gpu() -> tuple[tuple[int, ...], int] | None:
+    """CUDA version of the driver and compute capability (75 for 7.5) of the GPU that Dr.Jit uses, or ``None``."""
+    dr = drjit()
+    if not dr.has_backend(dr.JitBackend.CUDA):
+        return None
+    return tuple(dr.detail.cuda_version()), dr.detail.cuda_compute_capability()
+
+
+@functools.lru_cache(maxsize=8)
+def function(symbol: str) -> Any:
+    """The function that libdrjit-core exports as ``symbol``, or ``None``."""
+    import drjit
+
+    try:
+        return getattr(ctypes.CDLL(str(Path(drjit.__file__).with_name("libdrjit-core.so"))), symbol)
+    except (OSError, AttributeError):
+        return None
+
+
+def set_llvm_target(cpu: str, width: int) -> None:
+    """Make LLVM compile for another processor, which this one must be able to stand in for.
+
+    Args:
+        cpu: LLVM's name of it, such as ``"haswell"``.
+        width: lanes of a vector, a power of two.
+    """
+    if llvm_version() is None:
+        raise RuntimeError("set_llvm_target: Dr.Jit has found no LLVM, and so there is no target to replace.")
+    # void jit_llvm_set_target(const char *cpu, const char *features, uint32_t width)
+    function("_Z19jit_llvm_set_targetPKcS0_j")(cpu.encode(), None, ctypes.c_uint32(width))

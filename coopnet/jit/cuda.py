@@ -1,0 +1,52 @@
+"""The NVIDIA driver and OptiX, asked without Dr.Jit: what is there when it finds no GPU.
+
+Relies on the names of the libraries that Dr.Jit loads, on its variables ``DRJIT_LIBCUDA_PATH`` and
+``DRJIT_LIBOPTIX_PATH``, and on the driver's own interface. Checked with Dr.Jit 1.5.0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+
+@lru_cache(maxsize=1)
+def has_optix() -> bool:
+    """Can OptiX be loaded? It comes with the driver, but containers often leave it out."""
+    if sys.platform == "win32":
+        return True  # Dr.Jit finds it beside the display driver
+    try:
+        ctypes.CDLL(os.environ.get("DRJIT_LIBOPTIX_PATH") or "libnvoptix.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1)
+def driver() -> tuple[str, str, list[str]]:
+    """Driver version, CUDA version and GPU names as the driver tells them, empty where there is none."""
+    try:
+        if sys.platform == "win32":
+            lib = ctypes.CDLL("nvcuda.dll")
+        else:
+            lib = ctypes.CDLL(os.environ.get("DRJIT_LIBCUDA_PATH") or "libcuda.so.1")
+    except OSError:
+        return "", "", []
+    number, count, names = ctypes.c_int(), ctypes.c_int(), []
+    lib.cuDriverGetVersion(ctypes.byref(number))
+    cuda = f"{number.value // 1000}.{number.value % 1000 // 10}"
+    if lib.cuInit(0) == 0 and lib.cuDeviceGetCount(ctypes.byref(count)) == 0:
+        for i in range(count.value):
+            device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+            if lib.cuDeviceGet(ctypes.byref(device), i) == 0 and lib.cuDeviceGetName(name, 256, device) == 0:
+                names.append(name.value.decode(errors="replace"))
+    version = None
+    with suppress(OSError):
+        text = Path("/proc/driver/nvidia/version").read_text()
+        version = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
+    return version[1] if version else "", cuda, names

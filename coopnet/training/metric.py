@@ -1,0 +1,64 @@
+"""The metric of a run, and how long to wait for a better one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ..checks import check_flag, check_positive, check_type, shown
+from ..field import NeuralField
+from .arguments import scalar
+from .result import FitResult
+
+
+class Metric:
+    """A function that is asked every so many steps, if there is one, until ``patience`` values were no better."""
+
+    def __init__(self, function: Any, every: int, higher_is_better: bool, patience: int | None):
+        check_type("fit", "metric", function, Callable | None, "a function field -> float")
+        check_positive("fit", "metric_every", every)
+        check_flag("fit", "higher_is_better", higher_is_better)
+        if patience is not None:
+            check_positive("fit", "patience", patience)
+            if function is None:
+                raise ValueError("fit: patience needs a metric.")
+        self.function, self.every, self.higher, self.patience = function, every, higher_is_better, patience
+
+    def due(self, step: int, last: int) -> bool:
+        return self.function is not None and (step % self.every == 0 or step >= last)
+
+    def ask(self, field: NeuralField, result: FitResult) -> bool:
+        """Add a value to ``result``, and stop the run if patience ends; is it the best?"""
+        value = metric_value(self.function(field))
+        result.metrics.append((result.steps, value))
+        if self._better(value, result.best):
+            result.best = (result.steps, value)
+            return True
+        # since the best one, or since the beginning if there is none
+        waited = sum(1 for step, _ in result.metrics if result.best is None or step > result.best[0])
+        if self.patience is not None and waited >= self.patience:
+            result.stopped = "patience"
+        return False
+
+    def _better(self, value: float, best: tuple[int, float] | None) -> bool:
+        if math.isnan(value):
+            return False
+        return best is None or math.isnan(best[1]) or (value > best[1] if self.higher else value < best[1])
+
+
+def metric_value(value: Any) -> float:
+    """What a metric returned, as a float; NaN and infinities are numbers, too."""
+    if isinstance(value, dr.ArrayBase):
+        return scalar(value, "fit: metric returned", "is needed")
+    if isinstance(value, (np.ndarray, np.generic)) and value.size == 1 and value.dtype.kind in "biuf":
+        value = value.item()
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"fit: metric returned {shown(value)}; a number is needed.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise TypeError(f"fit: metric returned {shown(value)}; a number that a float can hold is needed.") from None

@@ -1,0 +1,119 @@
+"""A run: its steps, and what happens between them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import drjit as dr
+
+from ..jit.optimizers import set_values, snapshot
+from .divergence import Watch
+from .metric import Metric
+from .result import FitResult
+from .state import File
+from .step import Step
+
+WINDOW = 256  #: steps after which losses are brought to the host, if nothing asked for them before
+
+
+class Run:
+    """Steps up to number ``steps``; ``result`` says how far it is, and ``stopped`` in it whether to go on."""
+
+    def __init__(self, step: Step, steps: int, seed: int, metric: Metric, file: File, progress: bool):
+        self.step, self.steps, self.metric, self.file = step, steps, metric, file
+        self.result = FitResult()
+        self.best = file.read(step, self.result)  # parameters of the best metric
+        self.result.skipped = step.skipped()
+        # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
+        dr.make_opaque(step.optimizer.state)
+        self.watch = Watch(step, seed, self.result)
+        self.uint32 = dr.uint32_array_t(step.float32)
+        self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
+        self.losses: list[Any] = []  # of the last steps, on the device
+        self.stepping = False  # between the beginning of a step and its end?
+        self.start = time.monotonic()
+        self.bar = _bar(steps, self.result.steps) if progress else None
+
+    def goes_on(self) -> bool:
+        return self.result.steps < self.steps and self.result.stopped == "steps"
+
+    def take_step(self, rate: float) -> None:
+        self.step.optimizer.lr = dr.opaque(self.step.float32, rate)
+        number = dr.opaque(self.uint32, self.result.steps)
+        self.stepping = True
+        self.losses.append(self.step(self.seed, number))
+        self.result.steps += 1
+        self.stepping = False
+
+    def collect(self, at_end: bool = False) -> bool:
+        """Bring the losses of the steps since the last call to the host, which waits for the device; is all finite?"""
+        result = self.result
+        first = result.steps - len(self.losses)
+        result.losses[first:] = [float(v.numpy()[0]) for v in self.losses]
+        self.losses.clear()
+        result.skipped = self.step.skipped()
+        if self.watch.diverged(result.losses[first:], at_end or result.steps >= self.steps):
+            result.stopped = "diverged"
+        return result.stopped != "diverged"
+
+    def after_step(self) -> None:
+        """Losses, metric and checkpoint, whichever are due."""
+        result = self.result
+        if len(self.losses) >= WINDOW and not self.collect():
+            return
+        if self.bar is not None:
+            self.bar.update(1)
+        measured = self.metric.due(result.steps, self.steps)
+        if measured:
+            if not self.collect():
+                return
+            self.step.release(self.step.optimizer)
+            if self.metric.ask(self.step.field, result):
+                self.best = snapshot(self.step.optimizer) if self.metric.patience is not None else None
+        if self.bar is not None and not self.losses:
+            metric = f", metric {result.metrics[-1][1]:.4g}" if measured else ""
+            self.bar.set_postfix_str(f"loss {result.losses[-1]:.3g}{metric}")
+        if self.file.due():
+            self.write()
+
+    def write(self) -> None:
+        """Write the checkpoint, unless training has diverged."""
+        if self.collect():
+            self.step.release(self.step.optimizer)
+            self.file.write(self.step, self.result, self.best)
+
+    def leave(self, turn: bool) -> None:
+        """Leave the last parameters to the field, whatever ends the run, if this thread has the ``turn``."""
+        if self.bar is not None:
+            self.bar.close()
+        if turn:
+            self.step.release(self.step.field if self.stepping else self.step.optimizer)
+
+    def finish(self) -> str:
+        """Look at the last losses, write the checkpoint, and go back to parameters that are better; what to warn of."""
+        step, result, watch = self.step, self.result, self.watch
+        diverged = not self.collect(at_end=True)
+        result.recordings = step.frozen.n_recordings
+        result.seconds += time.monotonic() - self.start
+        if not (self.stepping or diverged):  # a step that was broken off may have left parameters of two steps
+            self.file.write(step, result, self.best)
+        if diverged:
+            self.best = watch.kept
+            if step.ema is not None:
+                step.ema.average = watch.kept_average
+        if self.best is not None and result.stopped in ("patience", "diverged"):
+            set_values(step.optimizer, self.best)
+        step.release(step.optimizer)
+        result.message = watch.message() if diverged else ""
+        return result.message or watch.skipped_message()
+
+
+def _bar(steps: int, done: int) -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        raise ImportError(
+            "fit: progress=True needs tqdm; run pip install coopnet[train], or pass progress=False."
+        ) from None
+    return tqdm(total=steps, initial=done, unit="step", dynamic_ncols=True)

@@ -1,0 +1,36 @@
+"""Machines other than this: Python processes of their own, and what Dr.Jit finds on hardware that is not here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import drjit as dr
+import pytest
+
+from coopnet.jit import core
+
+ROOT = Path(__file__).resolve().parents[2]
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="library names of Linux")
+
+
+def run(code, **environ):
+    """Run Python code in a process of its own; a value of None removes a variable."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    for name, value in environ.items():
+        env.pop(name, None)
+        if value is not None:
+            env[name] = value
+    return subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def pretend(monkeypatch, active=True, **facts):
+    """Dr.Jit as it would be on another machine."""
+    facts = {"llvm_version": (19, 1, 7), "cuda_version": (12, 8), "cuda_compute_capability": 75} | facts
+    detail = SimpleNamespace(**{name: lambda value=value: value for name, value in facts.items()})
+    fake = SimpleNamespace(JitBackend=dr.JitBackend, has_backend=lambda which: active, detail=detail)
+    monkeypatch.setattr(core, "drjit", lambda: fake)

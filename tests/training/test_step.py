@@ -1,0 +1,90 @@
+"""A step is its pieces in a row, each of which may run elsewhere."""
+
+from __future__ import annotations
+
+import drjit as dr
+import numpy as np
+import pytest
+from drjit.opt import Adam
+
+import coopnet as cn
+from coopnet.jit.optimizers import values
+from coopnet.training.losses import l2
+from coopnet.training.step import Step
+
+
+def make(backend, precision="auto", **options):
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=1, dropout=0.1)).build(backend, precision)
+    optimizer = Adam(lr=1e-2)
+    optimizer.update(field)
+    return Step(field, optimizer, options.pop("batch", None), l2, **options)
+
+
+def batch_of(ns, samples=64):
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, samples)
+        return [x, y], [x * y]
+
+    return batch
+
+
+def weights(step):
+    return [np.array(value.numpy()) for value in values(step.optimizer).values()]
+
+
+@pytest.mark.parametrize("precision", ["single", "half"])
+def test_pieces_one_by_one(ns, backend, precision):
+    """In Python, with an evaluation after each, they do what the frozen step does."""
+    if backend == "cuda" and precision == "single":
+        pytest.skip("CUDA multiplies half precision only")
+    options = dict(batch=batch_of(ns), clip_norm=0.1, weight_decay=0.1, multipliers={"layers.0": 0.5})
+    frozen, pieces = make(backend, precision, **options), make(backend, precision, **options)
+    for number in range(3):
+        for step in (frozen, pieces):
+            step.optimizer.lr = dr.opaque(ns.Float, 1e-2)
+        mean = frozen(dr.opaque(ns.UInt64, 5), dr.opaque(ns.UInt32, number))
+        key = cn.Key(5, step=number)
+        pieces.push()
+        losses = pieces.evaluate(pieces.draw(key), key)
+        pieces.pull_back(losses)
+        gradients = [dr.grad(value) for value in values(pieces.optimizer).values()]
+        dr.eval(losses, gradients)
+        pieces.clip()
+        unscaling = pieces.unscale()
+        dr.eval(unscaling)
+        pieces.update(unscaling)
+        dr.eval(pieces.optimizer.state)
+        assert mean.numpy()[0] == pytest.approx(np.mean(losses.numpy()), rel=1e-3)
+        for one, other in zip(weights(frozen), weights(pieces), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3 if precision == "half" else 1e-5)
+
+
+def test_gradients_from_elsewhere(ns, backend):
+    """Between pulling back and clipping, gradients are arrays like others: here the mean of those of two batches."""
+    whole, halves = make(backend, batch=batch_of(ns)), [make(backend, batch=batch_of(ns)) for _ in range(2)]
+    key = cn.Key(3)
+    coordinates, targets = whole.draw(key)
+    for step, chosen in ((whole, slice(0, 64)), (halves[0], slice(0, 32)), (halves[1], slice(32, 64))):
+        part = [[ns.Float(v.numpy()[chosen]) for v in values] for values in (coordinates, targets)]
+        step.push()
+        step.pull_back(step.evaluate(tuple(part), cn.Key(3, index=ns.UInt32(np.arange(64)[chosen]))))
+    for value, a, b in zip(*(step.optimizer.values() for step in (halves[0], *halves)), strict=True):
+        dr.set_grad(value, (dr.grad(a) + dr.grad(b)) * 0.5)
+    for step in (whole, halves[0]):
+        step.update(step.unscale())
+    for one, other in zip(weights(whole), weights(halves[0]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3 if backend == "cuda" else 1e-5)
+
+
+@pytest.mark.parametrize("which", ["optimizer", "field"])
+def test_release(ns, backend, which):
+    """Parameters for others come without gradients, of the optimizer or as the field has them."""
+    step = make(backend)
+    step.push()
+    assert all(map(dr.grad_enabled, step.field.values()))
+    before = {name: np.array(dr.detach(value).numpy()) for name, value in step.field.items()}
+    step.optimizer.update({name: value * 0 for name, value in step.field.items()})
+    step.release(getattr(step, which))
+    assert not any(map(dr.grad_enabled, step.field.values()))
+    for name, value in step.field.items():
+        np.testing.assert_array_equal(value.numpy(), 0 if which == "optimizer" else before[name])
