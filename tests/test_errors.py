@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import drjit as dr
@@ -100,7 +101,7 @@ def test_messages_are_short_whatever_they_echo(value):
     "name, more, good, bad, message",
     [
         ("type", (cn.Key | None, "a Key"), None, 3, "f: x is a int; a Key is needed."),
-        ("callable", (), print, 3, "f: x is a int; a function is needed."),
+        ("type", (Callable, "a function"), print, 3, "f: x is a int; a function is needed."),
         ("module", (), cn.ReLU(), 3, "f: x is a int; a Module instance is needed."),
         ("int", (2,), 2, 1, "f: x is 1; an int of at least 2 is needed."),
         ("int", (2, 8), 8, 9, "f: x is 9; an int from 2 to 8 is needed."),

@@ -73,9 +73,8 @@ def _name_of(backend: Any) -> str:
     if not isinstance(backend, dr.JitBackend):
         raise TypeError(f'{what} must be "auto", "llvm", "cuda", a drjit.JitBackend or a Dr.Jit array type.')
     if backend not in (dr.JitBackend.CUDA, dr.JitBackend.LLVM):
-        raise ValueError(
-            f"{what} belongs to neither LLVM nor CUDA; use an array type of drjit.llvm.ad or drjit.cuda.ad."
-        )
+        cure = "use an array type of drjit.llvm.ad or drjit.cuda.ad"
+        raise ValueError(f"{what} belongs to neither LLVM nor CUDA; {cure}.")
     return backend.name.lower()
 
 

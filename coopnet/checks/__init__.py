@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
@@ -19,7 +18,7 @@ from .words import shown, shown_path, shown_typed  # noqa: F401
 
 
 def ensure(ok: Any, message: str, error: type[Exception] = ValueError) -> None:
-    """Raise ``message`` unless ``ok``: for what has words of its own, that can be put together in any case."""
+    """Raise ``message`` unless ``ok``. The message is put together in any case: not for what runs often."""
     if not ok:
         raise error(message)
 
@@ -37,11 +36,6 @@ def check_type(where: str, name: str, value: Any, types: Any, needed: str) -> No
     """
     if not isinstance(value, types):
         raise TypeError(f"{where}: {name} is a {type(value).__name__}; {needed} is needed.")
-
-
-def check_callable(where: str, name: str, value: Any, needed: str = "a function") -> None:
-    """Raise ``TypeError`` unless ``value`` can be called."""
-    check_type(where, name, value, Callable, needed)
 
 
 def check_module(where: str, name: str, value: Any) -> None:

@@ -12,7 +12,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from ..checks import entries, shown
+from ..checks import ensure, entries, shown
 
 #: A cooperative vector: element = component, sample = lane.
 COOPVEC = "CoopVec"
@@ -59,15 +59,11 @@ def _name(tp: type) -> str:
 def _leaf(x: Any, where: str) -> type:
     d = describe(type(x))
     if not d.is_jit:
-        raise TypeError(
-            f"{where}: got an array of type {_name(type(x))}, which has no backend; accepted are types of "
-            "drjit.llvm.ad or drjit.cuda.ad."
-        )
+        accepted = "accepted are types of drjit.llvm.ad or drjit.cuda.ad"
+        raise TypeError(f"{where}: got an array of type {_name(type(x))}, which has no backend; {accepted}.")
     if d.is_special:
-        raise TypeError(
-            f"{where}: got a {type(x).__name__} (a matrix, quaternion or complex number); unpack it into a list of "
-            "arrays first."
-        )
+        what = f"a {type(x).__name__} (a matrix, quaternion or complex number)"
+        raise TypeError(f"{where}: got {what}; unpack it into a list of arrays first.")
     return d.leaf
 
 
@@ -82,26 +78,21 @@ def kind(x: Any, where: str) -> tuple[str, type]:
     if isinstance(x, (list, tuple)):
         return ARRAYS, _kind_of_list(x, where)
     if isinstance(x, np.ndarray) and not isinstance(x, (np.ma.MaskedArray, np.matrix)):  # their products are others
-        if x.ndim != 2:
-            raise ValueError(f"{where}: got a NumPy array of shape {x.shape}; its shape must be (features, samples).")
-        if x.size == 0:
-            raise ValueError(f"{where}: got an empty NumPy array of shape {x.shape}.")
+        needed = "its shape must be (features, samples)"
+        ensure(x.ndim == 2, f"{where}: got a NumPy array of shape {x.shape}; {needed}.")
+        ensure(x.size, f"{where}: got an empty NumPy array of shape {x.shape}.")
         return NUMPY, x.dtype.type
     if not isinstance(x, dr.ArrayBase):
         raise TypeError(f"{where}: got {_name(type(x))}; accepted are {ACCEPTED}.")
     leaf, d = _leaf(x, where), describe(type(x))
     if d.is_tensor:
-        if x.ndim != 2:
-            raise ValueError(
-                f"{where}: got a tensor of shape {tuple(x.shape)}; 2 dimensions, (features, samples), are needed."
-            )
-        if 0 in x.shape:
-            raise ValueError(f"{where}: got an empty tensor of shape {tuple(x.shape)}.")
+        shape, needed = tuple(x.shape), "2 dimensions, (features, samples), are needed"
+        ensure(len(shape) == 2, f"{where}: got a tensor of shape {shape}; {needed}.")
+        ensure(0 not in shape, f"{where}: got an empty tensor of shape {shape}.")
         return TENSOR, leaf
     if d.depth > 2:
-        raise ValueError(
-            f"{where}: got a {type(x).__name__} nested {d.depth} deep; an array of arrays (2 deep) is the most."
-        )
+        what = f"a {type(x).__name__} nested {d.depth} deep"
+        raise ValueError(f"{where}: got {what}; an array of arrays (2 deep) is the most.")
     if d.depth == 2:
         check_sizes(x, where)
     if dr.width(x) == 0 or len(x) == 0:
@@ -111,20 +102,16 @@ def kind(x: Any, where: str) -> tuple[str, type]:
 
 def _kind_of_list(x: list | tuple, where: str) -> type:
     parts, what, leaf = entries(where, "the input", x), type(x).__name__, None
-    if not parts:
-        raise ValueError(f"{where}: got an empty {what}.")
+    ensure(parts, f"{where}: got an empty {what}.")
     for i, v in enumerate(parts):
         if not isinstance(v, dr.ArrayBase) or describe(type(v)).is_tensor or describe(type(v)).depth != 1:
-            raise TypeError(
-                f"{where}: entry {i} of the {what} is a {type(v).__name__}; every entry must be a 1D Dr.Jit array."
-            )
+            given = f"a {type(v).__name__}; every entry must be a 1D Dr.Jit array"
+            raise TypeError(f"{where}: entry {i} of the {what} is {given}.")
         own = _leaf(v, where)
         leaf = leaf or own
         if own is not leaf:
-            raise TypeError(
-                f"{where}: entry {i} of the {what} is a {_name(own)} but entry 0 is a {_name(leaf)}; all entries must "
-                "have one type."
-            )
+            both = f"{_name(own)} but entry 0 is a {_name(leaf)}"
+            raise TypeError(f"{where}: entry {i} of the {what} is a {both}; all entries must have one type.")
         if dr.width(v) == 0:
             raise ValueError(f"{where}: entry {i} of the {what} is empty.")
     assert leaf is not None
@@ -143,18 +130,15 @@ def check_sizes(parts: Any, where: str) -> None:
 def require_float(tp: type, where: str) -> None:
     """Raise ``TypeError`` unless ``tp``, as returned by :func:`kind`, is a floating point type."""
     ok = np.issubdtype(tp, np.floating) if issubclass(tp, np.generic) else describe(tp).is_float
-    if not ok:
-        raise TypeError(f"{where}: got values of type {_name(tp)}; a floating point type is needed.")
+    ensure(ok, f"{where}: got values of type {_name(tp)}; a floating point type is needed.", TypeError)
 
 
 def require_single(tp: type, where: str) -> None:
     """Raise ``TypeError`` unless ``tp`` is a floating point type that single precision holds all values of."""
     require_float(tp, where)
-    if dr.type_v(tp) == dr.VarType.Float64:
-        raise TypeError(
-            f"{where}: got values of type {_name(tp)}, but fields compute in single precision; convert them, as in "
-            f"Float32(x), which rounds."
-        )
+    given = f"got values of type {_name(tp)}, but fields compute in single precision"
+    fits = dr.type_v(tp) != dr.VarType.Float64
+    ensure(fits, f"{where}: {given}; convert them, as in Float32(x), which rounds.", TypeError)
 
 
 def even(parts: list) -> list:

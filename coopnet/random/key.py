@@ -93,8 +93,8 @@ class Key:
         # a seed is as wide as the samples inside evaluated calls, which sort their arguments by callee
         for name, value in (("seed", seed), ("index", index), ("step", step)):
             n, exact = len(value), width > 1 or on_host or (tensor and name != "seed")
-            fits = n in (1, width) or (n > 0 and not exact)
-            ensure(fits, f"Key: {name} has {n} entries, but the input has {width} samples.")
+            if n == 0 or (exact and n not in (1, width)):
+                raise ValueError(f"Key: {name} has {n} entries, but the input has {width} samples.")
         ensure(len(seed) == 1 or not tensor, f"Key: seed has {len(seed)} entries; one is needed for a tensor.")
         return index, step, halves(seed, uint32)
 
@@ -114,8 +114,9 @@ def check_word(value: Any, name: str, bits: int) -> Any:
     if isinstance(value, dr.ArrayBase):
         flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
         given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
-        kind = f"Key: {name} is a Dr.Jit {type(value).__name__}"
-        ensure(given <= bits, f"{kind}; a UInt{bits} is needed: UInt{bits}({name}).", TypeError)
+        if given > bits:
+            kind = f"Key: {name} is a Dr.Jit {type(value).__name__}"
+            raise TypeError(f"{kind}; a UInt{bits} is needed: UInt{bits}({name}).")
         return value if given == bits else (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
     if isinstance(value, np.ndarray) and name == "index":
         kind = f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}"

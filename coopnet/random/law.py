@@ -43,8 +43,8 @@ class Law:
     scheduled: bool
 
     def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout"):
-        fits = isinstance(bits, numbers.Integral) and bits in BITS
-        ensure(fits, f"{where}: bits is {shown(bits)}; accepted are 8, 16 and 32.")
+        if not isinstance(bits, numbers.Integral) or bits not in BITS:
+            raise ValueError(f"{where}: bits is {shown(bits)}; accepted are 8, 16 and 32.")
         self.scheduled = isinstance(p, dr.ArrayBase)
         if self.scheduled:
             check_schedule(p, where)
@@ -133,9 +133,9 @@ class MaskLaw(Law):
 
     def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout"):
         super().__init__(p, bits, stream, where)
-        fits = self.scheduled or round(float(p) * 2**bits) < 2**bits
-        what = f"p = {shown(p)} rounds to dropping everything with bits={bits}"
-        ensure(fits, f"{where}: {what}; use more bits or a smaller p.")
+        if not self.scheduled and round(float(p) * 2**bits) >= 2**bits:
+            what = f"p = {shown(p)} rounds to dropping everything with bits={bits}"
+            raise ValueError(f"{where}: {what}; use more bits or a smaller p.")
 
     def threshold(self, leaf: type) -> Any:
         """:math:`t`, an int; for schedules doubles, of ``p`` clipped to [0, 1], that leave at least one digit to keep.
@@ -216,9 +216,9 @@ class GaussianLaw(Law):
 
 def check_probability(p: Any, where: str) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``p`` is a number in [0, 1)."""
-    real = isinstance(p, numbers.Real) and not isinstance(p, bool)
-    ensure(real, f"{where}: p is {shown_typed(p)}; a number in [0, 1) is needed.", TypeError)
-    check(0 <= p < 1, where, "p", p, "a drop probability in [0, 1)")  # NaN is in no interval
+    if isinstance(p, bool) or not isinstance(p, numbers.Real):
+        raise TypeError(f"{where}: p is {shown_typed(p)}; a number in [0, 1) is needed.")
+    check(0 <= p < 1, where, "p", p, "a drop probability in [0, 1)")  # type: ignore[operator]  # NaN is in no interval
 
 
 def check_schedule(p: Any, where: str) -> None:

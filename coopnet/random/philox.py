@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, check_unsigned, ensure, entries, is_int, shown, whole
+from ..checks import check, ensure, entries, is_int, shown, whole
 from ..checks.sizes import MAX_ROUNDS
 
 # Multipliers and key increments ("Weyl constants") of Salmon et al. 2011, table 2 and section 4.
@@ -90,17 +90,19 @@ def _words(name: str, value: Any) -> tuple:
 
 def _check(word: Any, name: str) -> Any:
     if isinstance(word, dr.ArrayBase):
-        fits = dr.type_v(word) == dr.VarType.UInt32 and not dr.is_tensor_v(word)
-        ensure(fits, f"philox4x32: {name} is a {type(word).__name__}; a Dr.Jit word must be a UInt32.", TypeError)
+        if dr.type_v(word) != dr.VarType.UInt32 or dr.is_tensor_v(word):
+            raise TypeError(f"philox4x32: {name} is a {type(word).__name__}; a Dr.Jit word must be a UInt32.")
         return word
     if isinstance(word, np.ndarray):
-        fits = word.dtype == np.uint32
-        ensure(fits, f"philox4x32: {name} has dtype {word.dtype}; a NumPy word must be uint32.", TypeError)
+        if word.dtype != np.uint32:
+            raise TypeError(f"philox4x32: {name} has dtype {word.dtype}; a NumPy word must be uint32.")
         return word
-    accepted = "accepted are a Dr.Jit UInt32, a NumPy uint32 array and an int"
-    fits = isinstance(word, bool) or whole(word) is not None
-    ensure(fits, f"philox4x32: {name} is a {type(word).__name__}; {accepted}.", TypeError)
-    return check_unsigned("philox4x32", name, word, 32)
+    value = int(word) if isinstance(word, bool) else whole(word)
+    if value is None:
+        accepted = "accepted are a Dr.Jit UInt32, a NumPy uint32 array and an int"
+        raise TypeError(f"philox4x32: {name} is a {type(word).__name__}; {accepted}.")
+    check(not isinstance(word, bool) and 0 <= value <= MASK32, "philox4x32", name, word, "an int in [0, 2^32)")
+    return value
 
 
 def _check_sizes(arrays: list) -> None:
@@ -111,8 +113,8 @@ def _check_sizes(arrays: list) -> None:
         ensure(fits, "philox4x32: Dr.Jit words must be of one backend, LLVM or CUDA.", TypeError)
     lengths = {len(w) for w in arrays if dr.depth_v(w) > 1}
     for sizes in ({dr.width(w) for w in arrays}, lengths):
-        fits = 0 not in sizes and len(sizes - {1}) < 2
-        ensure(fits, f"philox4x32: got words of {shown(sorted(sizes))} entries; one size, or 1, is needed.")
+        if 0 in sizes or len(sizes - {1}) > 1:
+            raise ValueError(f"philox4x32: got words of {shown(sorted(sizes))} entries; one size, or 1, is needed.")
 
 
 def _rounds(words: list, rounds: int, mul: Any, bump: Any) -> tuple[Any, Any, Any, Any]:

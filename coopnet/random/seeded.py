@@ -80,8 +80,9 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
         raise ValueError(f"{_WHERE}: offset is None {where}; pass the offset of each element in.")
     p = float(p)
     factor = rounded(1 / (1 - p), leaf)
-    what = f"p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold"
-    ensure(math.isfinite(factor), f"{_WHERE}: {what}; use a smaller p or single precision.")
+    if not math.isfinite(factor):
+        what = f"p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold"
+        raise ValueError(f"{_WHERE}: {what}; use a smaller p or single precision.")
     factor = leaf(factor)
     if not on_host:
         flat = x.array if dr.is_tensor_v(x) else x

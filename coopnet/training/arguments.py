@@ -10,7 +10,7 @@ import drjit as dr
 import numpy as np
 from drjit.opt import Optimizer
 
-from ..checks import check, check_flag, check_type, is_number
+from ..checks import check, check_flag, check_type, ensure, is_number
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.scopes import recording
@@ -25,18 +25,16 @@ _NUMBERS = (*_FLOATS, dr.VarType.Float16, *(getattr(dr.VarType, f"{s}Int{n}") fo
 def check_run(field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, progress: Any) -> None:
     """Raise unless these are what they must be; :class:`Step`, :class:`Metric` and :class:`File` look at the others."""
     check_type("fit", "field", field, NeuralField, "a NeuralField")
-    if field.precision is None:
-        raise ValueError("fit: the field is not built yet; call field = field.build().")
-    if not len(field):
-        raise ValueError("fit: the field has no parameters to train.")
-    if recording():
-        raise RuntimeError("fit: called while Dr.Jit records a function or loop; train outside of it.")
+    ensure(field.precision, "fit: the field is not built yet; call field = field.build().")
+    ensure(len(field), "fit: the field has no parameters to train.")
+    outside = not recording()
+    ensure(outside, "fit: called while Dr.Jit records a function or loop; train outside of it.", RuntimeError)
     check_type("fit", "batch", batch, Callable, "a function key -> (coordinates, targets)")
     check(_is_int(steps) and 0 <= steps < 2**32, "fit", "steps", steps, "an int of at least 0 and fewer than 2^32")
     check(_is_int(seed) and 0 <= seed < 2**64, "fit", "seed", seed, "an int in [0, 2^64)")
     check_type("fit", "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
-    if len(optimizer):
-        raise ValueError("fit: the optimizer holds parameters already; fit gives it those of the field.")
+    empty = not len(optimizer)
+    ensure(empty, "fit: the optimizer holds parameters already; fit gives it those of the field.")
     check_flag("fit", "progress", progress)
 
 
@@ -49,42 +47,34 @@ def check_losses(step: Step, key: Key) -> None:
             _check_batch(step.field, drawn, step.loss)
         losses = step.evaluate(drawn, key)
     flat = isinstance(losses, dr.ArrayBase) and not dr.is_tensor_v(losses) and dr.depth_v(losses) == 1
-    if not flat or dr.type_v(losses) not in _FLOATS:
-        raise TypeError(
-            f"fit: {name} returned a {type(losses).__name__}; an array in single or double precision with the loss of "
-            f"each sample is needed."
-        )
-    if dr.width(losses) == 0:
-        raise ValueError(f"fit: {name} returned no losses; the loss of each sample is needed.")
-    if losses.state == dr.VarState.Literal:
-        raise ValueError(f"fit: {name} returned a constant; a loss that depends on the field is needed.")
+    fits = flat and dr.type_v(losses) in _FLOATS
+    needed = "an array in single or double precision with the loss of each sample is needed"
+    ensure(fits, f"fit: {name} returned a {type(losses).__name__}; {needed}.", TypeError)
+    ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")
+    traced = losses.state != dr.VarState.Literal
+    ensure(traced, f"fit: {name} returned a constant; a loss that depends on the field is needed.")
 
 
 def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:
     """Raise unless ``drawn`` is what the field and the loss take."""
-    if not isinstance(drawn, tuple) or len(drawn) not in (2, 3):
-        raise TypeError(
-            f"fit: batch() returned a {type(drawn).__name__}; a pair (coordinates, targets), or a triple with the "
-            f"density of the samples, is needed."
-        )
+    fits = isinstance(drawn, tuple) and len(drawn) in (2, 3)
+    needed = "a pair (coordinates, targets), or a triple with the density of the samples, is needed"
+    ensure(fits, f"fit: batch() returned a {type(drawn).__name__}; {needed}.", TypeError)
     coordinates, targets, *pdf = drawn
     outputs = len(components(field(coordinates), "fit: the field's output"))
     kind, tp = kinds.kind(targets, "fit: targets of batch()")
     kinds.require_float(tp, "fit: targets of batch()")
-    if kind != kinds.ARRAYS:
-        raise TypeError(f"fit: batch() returned targets as a {kind}; arrays, a nested array or a list are needed.")
+    needed = "arrays, a nested array or a list are needed"
+    ensure(kind == kinds.ARRAYS, f"fit: batch() returned targets as a {kind}; {needed}.", TypeError)
     given = kinds.features(targets, kind)
     if outputs_for(loss, given) != outputs:
         needs = "" if outputs_for(loss, given) == given else f", and this loss needs {outputs_for(loss, given)}"
-        raise ValueError(
-            f"fit: batch() returned targets with {given} components; the field has {outputs} outputs{needs}."
-        )
+        has = f"the field has {outputs} outputs{needs}"
+        raise ValueError(f"fit: batch() returned targets with {given} components; {has}.")
     sizes = kinds.samples(coordinates, kinds.kind(coordinates, "fit")[0]), kinds.samples(targets, kind)
-    if 1 not in sizes and sizes[0] != sizes[1]:
-        raise ValueError(
-            f"fit: batch() returned targets of {sizes[1]} samples, but coordinates of {sizes[0]}; both must have one "
-            f"number of samples, or 1."
-        )
+    given_sizes = f"targets of {sizes[1]} samples, but coordinates of {sizes[0]}"
+    fits = 1 in sizes or sizes[0] == sizes[1]
+    ensure(fits, f"fit: batch() returned {given_sizes}; both must have one number of samples, or 1.")
     if pdf:
         check_densities(pdf[0], given, max(sizes), "fit: batch()")
 

@@ -31,7 +31,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, check_type, entries, shown
+from ..checks import check, check_samples, check_type, ensure, entries, shown
 
 #: Added to denominators, so that dark predictions don't count beyond measure; tiny-cuda-nn's value.
 EPSILON = 1e-2
@@ -110,8 +110,8 @@ def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
     >>> loss = cn.training.relative_l2_luminance(list(field(p)), targets)
     """
     parts = components(y, "relative_l2_luminance: y")
-    if len(parts) not in (3, 6):
-        raise ValueError(f"relative_l2_luminance: y has {len(parts)} components; RGB needs 3, or 6 for two colors.")
+    n = len(parts)
+    ensure(n in (3, 6), f"relative_l2_luminance: y has {n} components; RGB needs 3, or 6 for two colors.")
     _check_entries("relative_l2_luminance", {"y": parts})
     colors = parts if len(parts) == 3 else [a + b for a, b in zip(parts[:3], parts[3:], strict=True)]
     luminance = sum(dr.detach(c) * w for c, w in zip(colors, LUMINANCE, strict=True))
@@ -184,11 +184,9 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
     >>> loss = cn.training.gaussian_nll([mean, log_variance], [target])
     """
     ys, ts = components(y, "gaussian_nll: y"), components(target, "gaussian_nll: target")
-    if len(ys) != 2 * len(ts):
-        raise ValueError(
-            f"gaussian_nll: y has {len(ys)} components for {len(ts)} of the target; twice as many are needed, means "
-            f"and then logarithms of variances."
-        )
+    has = f"y has {len(ys)} components for {len(ts)} of the target"
+    needed = "twice as many are needed, means and then logarithms of variances"
+    ensure(len(ys) == 2 * len(ts), f"gaussian_nll: {has}; {needed}.")
     _check_entries("gaussian_nll", {"y": ys, "target": ts})
     logs = iter(_plain(v) for v in ys[len(ts) :])
 
@@ -201,8 +199,8 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
 def _mean(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: Any) -> Any:
     ys, ts = components(y, f"{where}: y"), components(target, f"{where}: target")
-    if len(ys) != len(ts) or not ys:
-        raise ValueError(f"{where}: y has {len(ys)} components and target {len(ts)}; equally many are needed.")
+    n, m = len(ys), len(ts)
+    ensure(n == m > 0, f"{where}: y has {n} components and target {m}; equally many are needed.")
     ps = [] if pdf is None else _densities(where, pdf, len(ys))
     _check_entries(where, {"y": ys, "target": ts, "pdf": ps})
     parts = [one(_plain(a), _plain(b)) for a, b in zip(ys, ts, strict=True)]
@@ -217,14 +215,14 @@ def _check_entries(where: str, groups: dict[str, list]) -> None:
     for name, part in ((name, part) for name, parts in groups.items() for part in parts if not _real(part)):
         array = isinstance(part, dr.ArrayBase) and dr.is_jit_v(part) and dr.depth_v(part) == 1
         right = dr.is_arithmetic_v if name == "target" else dr.is_float_v
-        if not array or dr.is_tensor_v(part) or not right(part):
-            raise TypeError(f"{where}: {name} holds {shown(part)}; arrays with one entry per sample are needed.")
-        if dr.width(part) == 0:
-            raise ValueError(f"{where}: {name} holds an empty array.")
+        flat = array and not dr.is_tensor_v(part) and right(part)
+        needed = "arrays with one entry per sample are needed"
+        ensure(flat, f"{where}: {name} holds {shown(part)}; {needed}.", TypeError)
+        ensure(dr.width(part), f"{where}: {name} holds an empty array.")
         if dr.width(part) != 1:
             sizes[f"{dr.width(part)} in {name}"] = dr.width(part)
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"{where}: got different numbers of samples, {', '.join(sizes)}; all must have one, or 1.")
+    same = len(set(sizes.values())) < 2
+    ensure(same, f"{where}: got different numbers of samples, {', '.join(sizes)}; all must have one, or 1.")
 
 
 def _real(value: Any) -> bool:
@@ -250,8 +248,7 @@ def _densities(where: str, pdf: Any, n: int) -> list:
     found = [pdf] if isinstance(pdf, numbers.Real) else components(pdf, f"{where}: pdf")
     for density in found:
         check(not isinstance(density, numbers.Real) or _positive(density), where, "pdf", density, "a positive number")
-    if len(found) not in (1, n):
-        raise ValueError(f"{where}: pdf has {len(found)} components; 1 or {n} are needed.")
+    ensure(len(found) in (1, n), f"{where}: pdf has {len(found)} components; 1 or {n} are needed.")
     return [_plain(v) for v in found] * (n if len(found) == 1 else 1)
 
 
@@ -304,15 +301,11 @@ def check_densities(value: Any, n: int, samples: int, where: str) -> None:
     found = _densities(where, value, n)
     _check_entries(where, {"pdf": found})
     for density in found:
-        width = dr.width(density)
-        if width not in (1, samples):
-            raise ValueError(f"{where}: pdf has {width} entries for {samples} samples; one for each is needed.")
+        check_samples(where, "pdf", dr.width(density), samples)
     for density in {id(v): v for v in found if isinstance(v, dr.ArrayBase)}.values():
         fine = (density > 0) & (density < math.inf)
         bad = dr.width(fine) - int(dr.count(fine).numpy()[0])
         if bad:
             first = density.numpy().ravel()[int(np.argmin(fine.numpy()))]
-            raise ValueError(
-                f"{where}: pdf has {bad} of {dr.width(fine)} entries that are not positive and finite, such as "
-                f"{first:g}; the density that a sample was drawn from is needed."
-            )
+            has = f"pdf has {bad} of {dr.width(fine)} entries that are not positive and finite, such as {first:g}"
+            raise ValueError(f"{where}: {has}; the density that a sample was drawn from is needed.")

@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check_flag, check_positive, check_type, shown
+from ..checks import check_flag, check_positive, check_type, ensure, shown
 from ..field import NeuralField
 from .arguments import scalar
 from .result import FitResult
@@ -24,8 +24,7 @@ class Metric:
         check_flag("fit", "higher_is_better", higher_is_better)
         if patience is not None:
             check_positive("fit", "patience", patience)
-            if function is None:
-                raise ValueError("fit: patience needs a metric.")
+            ensure(function is not None, "fit: patience needs a metric.")
         self.function, self.every, self.higher, self.patience = function, every, higher_is_better, patience
 
     def due(self, step: int, last: int) -> bool:
@@ -56,8 +55,7 @@ def metric_value(value: Any) -> float:
         return scalar(value, "fit: metric returned", "is needed")
     if isinstance(value, (np.ndarray, np.generic)) and value.size == 1 and value.dtype.kind in "biuf":
         value = value.item()
-    if not isinstance(value, (int, float)):
-        raise TypeError(f"fit: metric returned {shown(value)}; a number is needed.")
+    ensure(isinstance(value, (int, float)), f"fit: metric returned {shown(value)}; a number is needed.", TypeError)
     try:
         return float(value)
     except OverflowError:

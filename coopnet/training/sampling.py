@@ -6,7 +6,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import check, check_positive, check_type, check_unsigned, shown
+from ..checks import check, check_positive, check_type, check_unsigned, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_features
 from ..random.key import Key
 from ..random.philox import philox4x32
@@ -37,8 +37,8 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
     where = "uniform"
     single = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == dr.VarType.Float32
     check(single, where, "dtype", dtype, "a single-precision type such as drjit.llvm.ad.Float", TypeError)
-    if dr.is_tensor_v(dtype) or dr.depth_v(dtype) != 1:
-        raise TypeError(f"{where}: dtype is {dtype.__name__}; a 1D array type is needed.")
+    flat = not dr.is_tensor_v(dtype) and dr.depth_v(dtype) == 1
+    ensure(flat, f"{where}: dtype is {dtype.__name__}; a 1D array type is needed.", TypeError)
     check_type(where, "key", key, Key, "a coopnet.Key")
     check_features(where, "n", check_positive(where, "n", n))
     stream = check_unsigned(where, "stream", stream, 31)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import is_number, shown
+from ..checks import check, ensure, is_number, shown
 
 
 def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callable[[int], float]:
@@ -23,8 +23,8 @@ def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callab
     """
     for name, value in {"lr": lr, "final": final, "steps": steps, "warmup": warmup}.items():
         _number("cosine", name, value, 0)
-    if not warmup < steps:
-        raise ValueError(f"cosine: warmup is {shown(warmup)} of {shown(steps)} steps; 0 <= warmup < steps is needed.")
+    given = f"warmup is {shown(warmup)} of {shown(steps)} steps"
+    ensure(warmup < steps, f"cosine: {given}; 0 <= warmup < steps is needed.")
 
     def rate(step: int) -> float:
         _number("cosine", "step", step)
@@ -71,6 +71,5 @@ def exponential(
 def _number(where: str, name: str, value: Any, least: float = -math.inf) -> None:
     """Raise unless ``value`` is a finite number of at least ``least``, Python's or NumPy's."""
     plain = value.item() if isinstance(value, np.generic) else value
-    if not is_number(plain) or plain < least:
-        bound = "" if least == -math.inf else f" of at least {least:g}"
-        raise ValueError(f"{where}: {name} is {shown(value)}; a finite number{bound} is needed.")
+    bound = "" if least == -math.inf else f" of at least {least:g}"
+    check(is_number(plain, least), where, name, value, f"a finite number{bound}")

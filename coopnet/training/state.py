@@ -13,7 +13,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check_flag, check_number, check_type, shown
+from ..checks import check_flag, check_number, check_type, ensure, shown
 from ..field import NeuralField
 from ..io import describe, read, save
 from ..io.checkpoint import TRAIN, prepare
@@ -34,8 +34,7 @@ class File:
         if not (isinstance(every, float) and every == math.inf):
             check_number("fit", "checkpoint_every", every, 0)
         check_flag("fit", "resume", resume)
-        if resume and path is None:
-            raise ValueError("fit: resume=True needs a checkpoint to resume from.")
+        ensure(not resume or path is not None, "fit: resume=True needs a checkpoint to resume from.")
         check_type("fit", "metadata", metadata, Mapping | None, "a mapping from names to values")
         if path is not None:
             prepare(path, field, metadata)  # says now what would be said after hours
@@ -72,13 +71,12 @@ class File:
         if any(name.startswith("best/") for name in arrays):
             trees["best"] = values(step.optimizer)
         try:
-            if "training" not in metadata:
-                raise ValueError("it holds a field but no state of a training run; load() it and start a new run.")
+            found = "training" in metadata
+            ensure(found, "it holds a field but no state of a training run; load() it and start a new run.")
             progress = _progress(metadata["training"], _identity(step, self.seed), arrays.get("losses"))
-            if architecture != describe(step.field):
-                raise ValueError("it holds a field of another architecture.")
-            if "best" in trees and progress["best"] is None:
-                raise ValueError("it holds best parameters, but no best metric.")
+            ensure(architecture == describe(step.field), "it holds a field of another architecture.")
+            known = "best" not in trees or progress["best"] is not None
+            ensure(known, "it holds best parameters, but no best metric.")
             _check_arrays(arrays, _flat(trees))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"fit: cannot resume {str(self.path)!r}: {error}") from None
@@ -149,8 +147,8 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     _check_keys(run, set(identity), "'run'")
     for name, own in identity.items():
         # as text, since to Python True is 1 and 1.0, too
-        if json.dumps(run[name], sort_keys=True) != json.dumps(own, sort_keys=True):
-            raise ValueError(f"its {name} is {shown(run[name])}, but this run's is {shown(own)}.")
+        same = json.dumps(run[name], sort_keys=True) == json.dumps(own, sort_keys=True)
+        ensure(same, f"its {name} is {shown(run[name])}, but this run's is {shown(own)}.")
     _check_keys(progress, {"steps", "metrics", "best", "seconds"}, "'progress'")
     steps, metrics, best, seconds = (progress[name] for name in ("steps", "metrics", "best", "seconds"))
     _need(type(steps) is int and 0 <= steps < 2**32, "its number of steps", steps, "an int in [0, 2^32)")
@@ -181,13 +179,13 @@ def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
     averaged = any(name.startswith("ema/") for name in needed)
     known = {*needed, "losses", *(name for name in given if name.startswith("ema/") and not averaged)}
     for names, what in ((set(needed) - set(given), "lacks"), (set(given) - known, "has the unknown")):
-        if names:
-            raise ValueError(f"it {what} {shown(min(names))} of {len(needed)} arrays of optimizer, scaler and average.")
+        first = shown(min(names, default=""))
+        ensure(not names, f"it {what} {first} of {len(needed)} arrays of optimizer, scaler and average.")
     for name, value in needed.items():
         dtype, size = np.dtype(_DTYPES[dr.type_v(value)]), math.prod(dr.shape(value))
-        if given[name].dtype != dtype or given[name].size != size:
-            found = f"{given[name].dtype} of shape {given[name].shape}"
-            raise ValueError(f"its {name} is {found}; {dtype} of {size} entries is needed.")
+        array = given[name]
+        fits, found = array.dtype == dtype and array.size == size, f"{array.dtype} of shape {array.shape}"
+        ensure(fits, f"its {name} is {found}; {dtype} of {size} entries is needed.")
 
 
 def _check_keys(value: Any, needed: set[str], what: str) -> None:

@@ -93,10 +93,9 @@ class Turns:
         while frame is not None:
             waits = frame.f_code is threading.Thread.join.__code__ and frame.f_locals.get("timeout") is None
             if waits and frame.f_locals.get("self") is me:
-                raise RuntimeError(
-                    f"fit: the thread that trains waits for {me.name!r}, which was to train as well; a callback of fit "
-                    f"may call fit itself, but not wait for a thread that does."
-                )
+                what = f"the thread that trains waits for {me.name!r}, which was to train as well"
+                cure = "a callback of fit may call fit itself, but not wait for a thread that does"
+                raise RuntimeError(f"fit: {what}; {cure}.")
             frame = frame.f_back
 
     def forget(self) -> None:
