@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..checks import check_choice
 from ..jit.unpacked import Unpacked
-from ..kernels.grid import Grid as Engine
-from .lattice import INTERPOLATIONS, Lattice, check_dimension
+from .lattice import INTERPOLATIONS, Lattice
 
 
 class Grid(Lattice):
@@ -72,6 +69,7 @@ class Grid(Lattice):
         "interpolation",
     )
     DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
+    _MULTIPLE = 8
 
     def __init__(
         self,
@@ -101,10 +99,3 @@ class Grid(Lattice):
         if self.per_level_scale is None and self.storage == "dense" and self.n_levels > 1:
             return max(1.0, (256 / self.base_resolution) ** (1 / (self.n_levels - 1)))
         return super()._growth()
-
-    def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
-        check_dimension("Grid", size)
-        options["per_level_scale"] = self._growth()
-        return Engine(
-            leaf, size, storage=self.storage, interpolation=self.interpolation, multiple=8, rng=rng, **options
-        )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..checks import check_choice
 from ..jit.unpacked import Unpacked
-from ..kernels.grid import Grid as Engine
-from .lattice import INTERPOLATIONS, Lattice, check_dimension
+from .lattice import INTERPOLATIONS, Lattice
 
 
 class HashGrid(Lattice):
@@ -63,7 +60,3 @@ class HashGrid(Lattice):
             per_level_scale,
             init_scale,
         )
-
-    def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
-        check_dimension("HashGrid", size)
-        return Engine(leaf, size, interpolation=self.interpolation, rng=rng, **options)

@@ -7,10 +7,12 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import check_in_features, check_number, check_positive, shown
+from ..checks import check, check_in_features, check_number, check_positive, shown
+from ..engine.modes import is_deterministic
 from ..jit.lanes import only
+from ..jit.scopes import symbolic
 from ..jit.unpacked import Unpacked
-from ..kernels import grid_tangents
+from ..kernels.grid import PRIMES, Grid
 from ..limits import MAX_ENTRIES, check_entries, check_features
 from .encodings import Encoding
 
@@ -18,7 +20,7 @@ INTERPOLATIONS = ("linear", "smoothstep", "nearest")
 
 
 class Lattice(Encoding):
-    """Features at the vertices of ``n_levels`` grids; a subclass says which, in ``_make``."""
+    """Features at the vertices of ``n_levels`` grids; subclasses say which."""
 
     _FIELDS: tuple[str, ...] = (
         "in_features",
@@ -32,6 +34,9 @@ class Lattice(Encoding):
     DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
 
     storage = "hash"  #: how vertices find their entries
+    interpolation = "linear"
+    _SIMPLICES = False  # are cells cut into simplices?
+    _MULTIPLE: int | None = None  # to what levels' sizes are rounded up; None as drjit.nn does
 
     def __init__(
         self,
@@ -49,11 +54,8 @@ class Lattice(Encoding):
         self.n_features_per_level = check_positive(where, "n_features_per_level", n_features_per_level)
         self.hashmap_size = check_positive(where, "hashmap_size", hashmap_size)
         self.base_resolution = check_positive(where, "base_resolution", base_resolution)
-        if hashmap_size % n_features_per_level:
-            raise ValueError(
-                f"{where}: hashmap_size is {hashmap_size}; a multiple of n_features_per_level, "
-                f"{n_features_per_level}, is needed."
-            )
+        needed = f"a multiple of n_features_per_level, {n_features_per_level},"
+        check(hashmap_size % n_features_per_level == 0, where, "hashmap_size", hashmap_size, needed)
         if per_level_scale is not None:
             per_level_scale = check_number(where, "per_level_scale", per_level_scale, 1)
         self.per_level_scale = per_level_scale
@@ -67,37 +69,53 @@ class Lattice(Encoding):
         return self.n_levels * self.n_features_per_level
 
     def _features(self, coordinates: list) -> list:
-        grid = self._held(coordinates)
-        finite, inside = _finite([grid.dtype(v) for v in coordinates])
-        return _or_nan(finite, grid.features(inside))
+        return self._moved(coordinates, [])[0]
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        """Exact within a cell; see :mod:`coopnet.engine.grid_tangents`."""
-        grid = self._held(coordinates)
-        directions = [[grid.dtype(v) for v in t] for t in tangents]
-        finite, inside = _finite([grid.dtype(v) for v in coordinates])
-        pairs = [_finite(t, finite) for t in directions]
-        features, moved = grid_tangents.features(grid, inside, [t for _, t in pairs])
-        return _or_nan(finite, features), [_or_nan(mask, t) for (mask, _), t in zip(pairs, moved, strict=True)]
-
-    def _held(self, coordinates: list) -> Any:
+        """Exact within a cell; see :mod:`coopnet.kernels.grid`."""
         name, grid = type(self).__name__, self.grid.value
         if grid is None:
             raise ValueError(f"{name}: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         self._same_backend(type(coordinates[0]), grid.dtype)
-        return grid
-
-    def _make(self, leaf: type, size: int, options: dict, rng: Any) -> Any:
-        """The engine's grid for ``size`` coordinates with parameters of type ``leaf``."""
-        raise NotImplementedError
+        x, *directions = [[grid.dtype(v) for v in vector] for vector in (coordinates, *tangents)]
+        finite, x = _finite(x)
+        masks, directions = zip(*[_finite(t, finite) for t in directions], strict=True) if tangents else ((), ())
+        ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
+        bundle = grid.evaluate(x, directions, ordered)
+        features, *moved = [_or_nan(mask, v) for mask, v in zip((finite, *masks), bundle, strict=True)]
+        return features, moved
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         size = self._size(size)
         layer = type(self)(**{name: getattr(self, name) for name in self._FIELDS} | {"in_features": size})
         self._check_levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM)
-        options = {name: getattr(self, name) for name in Lattice._FIELDS[1:]}
-        layer.grid = Unpacked(self._make(dr.float32_array_t(dr.array_t(dtype)), size, options, rng))
+        self._check_dimension(size)
+        layer.grid = Unpacked(
+            Grid(
+                dr.float32_array_t(dr.array_t(dtype)),
+                size,
+                self.n_levels,
+                self.n_features_per_level,
+                self.hashmap_size,
+                self.base_resolution,
+                self._growth(),
+                self.init_scale,
+                simplices=self._SIMPLICES,
+                storage=self.storage,
+                interpolation=self.interpolation,
+                multiple=self._MULTIPLE,
+                rng=rng,
+            )
+        )
         return layer, self.width(size)
+
+    def _check_dimension(self, size: int) -> None:
+        """Raise ``ValueError`` for more coordinates than the spatial hash has multipliers."""
+        if size > len(PRIMES):
+            raise ValueError(
+                f"{type(self).__name__}: in_features is {size}; a cell has 2^in_features corners, and at most "
+                f"{len(PRIMES)} coordinates are hashed. Permutohedral takes more."
+            )
 
     def _growth(self) -> float:
         """How much finer a level is than the one before."""
@@ -134,12 +152,3 @@ def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:
 
 def _or_nan(mask: Any, features: list) -> list:
     return [dr.select(mask, v, dr.nan) for v in features]
-
-
-def check_dimension(where: str, size: int) -> None:
-    """Raise ``ValueError`` for more coordinates than the spatial hash has multipliers."""
-    if size > 7:
-        raise ValueError(
-            f"{where}: in_features is {size}; a cell has 2^in_features corners, and at most 7 coordinates are hashed. "
-            f"Permutohedral takes more."
-        )

@@ -71,14 +71,10 @@ def slopes(f, x, dy, h=1e-7):
     return gradient, smooth
 
 
-def level_scales(layer):
-    return [layer.grid.value._level_scale(level) for level in range(layer.n_levels)]
-
-
 def grid_options(layer):
-    names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution", "per_level_scale")
-    options = {name: getattr(layer, name) for name in names} | {"level_scales": level_scales(layer)}
-    options["per_level_scale"] = layer.grid.value.per_level_scale
+    names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution")
+    options = {name: getattr(layer, name) for name in names}
+    options["level_scales"] = [level.scale for level in layer.grid.value.levels]
     if isinstance(layer, cn.Permutohedral):
         return options
     options["interpolation"] = layer.interpolation
@@ -296,11 +292,11 @@ def test_sizes_of_grids(ns):
     assert dr.width(cn.HashGrid(2, **options).alloc(ns.TensorXf)["data"]) == drjit.n_params
     # the default growth of dense storage stops at 256 cells
     layer = cn.Grid(2, "dense", n_levels=4, base_resolution=8).alloc(ns.TensorXf)
-    assert layer.grid.value._resolution(layer.grid.value._level_scale(3)) in (256, 257)
+    assert layer.grid.value.levels[3].resolution in (256, 257)
     assert layer.per_level_scale is None
     # and never shrinks
     layer = cn.Grid(1, "dense", n_levels=2, base_resolution=300).alloc(ns.TensorXf)
-    assert layer.grid.value._level_scale(0) == layer.grid.value._level_scale(1) == 299
+    assert [level.scale for level in layer.grid.value.levels] == [299, 299]
 
 
 def test_fine_levels_of_tiled_grids(ns):
