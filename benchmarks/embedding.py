@@ -17,7 +17,8 @@ import numpy as np
 import coopnet as cn  # isort: skip
 import drjit as dr
 
-from coopnet.kernels.segment_sum import nested_type, sort, sum_rows
+from coopnet.jit.kinds import nested_type
+from coopnet.kernels.segment_sum import sort, sum_rows
 
 
 def fixed_point(rows: list, index: object, count: int) -> object:

@@ -14,7 +14,7 @@ import drjit as dr
 
 
 def scale(largest: Any, terms: Any) -> Any:
-    """The power of two :math:`s` for sums of ``terms`` numbers, none of them above ``largest``; neither is known yet."""
+    """The power of two :math:`s` for sums of ``terms`` numbers, none of them above ``largest``; both are arrays."""
     # floor() makes it a power of two, by which dividing is exact; the bounds keep it finite
     exponent = dr.clip(dr.floor(61 - dr.log2(largest) - dr.log2(terms)), -120, 120)
     return dr.select(largest > 0, dr.exp2(exponent), 1)

@@ -77,12 +77,15 @@ class Lattice(Encoding):
         if grid is None:
             raise ValueError(f"{name}: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         self._same_backend(type(coordinates[0]), grid.dtype)
-        x, *directions = [[grid.dtype(v) for v in vector] for vector in (coordinates, *tangents)]
-        finite, x = _finite(x)
-        masks, directions = zip(*[_finite(t, finite) for t in directions], strict=True) if tangents else ((), ())
+        masks: list[Any] = []
+        inside: list[list] = []
+        for vector in (coordinates, *tangents):
+            mask, parts = _finite([grid.dtype(v) for v in vector], *masks[:1])
+            masks.append(mask)
+            inside.append(parts)
         ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
-        bundle = grid.evaluate(x, directions, ordered)
-        features, *moved = [_or_nan(mask, v) for mask, v in zip((finite, *masks), bundle, strict=True)]
+        bundle = grid.evaluate(inside[0], inside[1:], ordered)
+        features, *moved = [[dr.select(m, v, dr.nan) for v in y] for m, y in zip(masks, bundle, strict=True)]
         return features, moved
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
@@ -90,23 +93,10 @@ class Lattice(Encoding):
         layer = type(self)(**{name: getattr(self, name) for name in self._FIELDS} | {"in_features": size})
         self._check_levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM)
         self._check_dimension(size)
-        layer.grid = Unpacked(
-            Grid(
-                dr.float32_array_t(dr.array_t(dtype)),
-                size,
-                self.n_levels,
-                self.n_features_per_level,
-                self.hashmap_size,
-                self.base_resolution,
-                self._growth(),
-                self.init_scale,
-                simplices=self._SIMPLICES,
-                storage=self.storage,
-                interpolation=self.interpolation,
-                multiple=self._MULTIPLE,
-                rng=rng,
-            )
-        )
+        options = {name: getattr(self, name) for name in Lattice._FIELDS[1:]} | {"per_level_scale": self._growth()}
+        options |= {"storage": self.storage, "interpolation": self.interpolation}
+        options |= {"simplices": self._SIMPLICES, "multiple": self._MULTIPLE}
+        layer.grid = Unpacked(Grid(dr.float32_array_t(dr.array_t(dtype)), size, **options, rng=rng))
         return layer, self.width(size)
 
     def _check_dimension(self, size: int) -> None:
@@ -148,7 +138,3 @@ def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:
     for v in vector:
         mask = dr.isfinite(v) & mask
     return mask, only(mask, vector)
-
-
-def _or_nan(mask: Any, features: list) -> list:
-    return [dr.select(mask, v, dr.nan) for v in features]

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import coopnet as cn
 from coopnet import reference as ref
 from coopnet.jit import deferred
-from coopnet.kernels import lookup as rows
-from coopnet.kernels import segment_sum as segments
+from coopnet.kernels import lookup, segment_sum
 from coopnet.kernels.segment_sum import sort, sum_rows, sum_rows_fixed
 
 DTYPES = {"half": np.float16, "single": np.float32, "double": np.float64}
@@ -51,8 +50,8 @@ def gradient(layer):
 )
 def test_where_gradients_are_summed_in_a_fixed_order(ns, monkeypatch, layer, context, fixed):
     """By default, and within deterministic() whatever the layer says."""
-    calls, function = [], rows.sum_rows
-    monkeypatch.setattr(rows, "sum_rows", lambda *args: calls.append(1) or function(*args))
+    calls, function = [], lookup.sum_rows
+    monkeypatch.setattr(lookup, "sum_rows", lambda *args: calls.append(1) or function(*args))
     embedding, _ = table(ns, 3, 2, deterministic=layer)
     with cn.deterministic(context):
         dr.backward(dr.sum(embedding(ns.UInt32([0, 2, 2]))[1]))
@@ -107,7 +106,7 @@ def test_fixed_sums_of_any_size(ns, factor):
 
 def test_rows_handed_on(ns, monkeypatch):
     """Two for each block, as many as there are indices."""
-    sizes, one_pass = [], segments._pass
+    sizes, one_pass = [], segment_sum._pass
 
     def seen(*arguments):
         handed = one_pass(*arguments)
@@ -115,8 +114,8 @@ def test_rows_handed_on(ns, monkeypatch):
             sizes.append([dr.width(v) for v in handed])
         return handed
 
-    monkeypatch.setattr(segments, "_pass", seen)
-    block = segments._BLOCK[dr.backend_v(ns.Float)]
+    monkeypatch.setattr(segment_sum, "_pass", seen)
+    block = segment_sum._BLOCK[dr.backend_v(ns.Float)]
     sum_rows([ns.Float(1) + dr.zeros(ns.Float, block * block)] * 3, dr.zeros(ns.UInt32, block * block), 1)
     assert sizes[:2] == [[3 * 2 * block, 2 * block], [3 * 4, 4]]
 
@@ -350,7 +349,7 @@ def in_loop(ns, layer, ids, mode="symbolic"):
     def body(i, y):
         return i + 1, y + ns.Float(i + 1) * ns.ArrayXf(layer(ids + i))
 
-    start = dr.zeros(ns.ArrayXf, (layer.width, dr.width(ids)))
+    start = dr.zeros(ns.ArrayXf, (layer.width(1), dr.width(ids)))
     dr.make_opaque(start)
     limit = -1 if mode == "symbolic" else None
     _, y = dr.while_loop((ns.UInt32(0), start), lambda i, y: i < 3, body, mode=mode, max_iterations=limit)
@@ -375,13 +374,13 @@ def in_scope(ns, layer, ids, kind):
     if kind == "loop":
         return in_loop(ns, layer, ids)
     bounded = -1 if kind == "nested" else 4
-    start = dr.zeros(ns.ArrayXf, (layer.width, dr.width(ids)))
+    start = dr.zeros(ns.ArrayXf, (layer.width(1), dr.width(ids)))
     dr.make_opaque(start)
 
     def body(i, y):
         term = ns.Float(i + 1) * ns.ArrayXf(layer(ids + i))
         if kind == "nested":
-            other = (layer.width, dr.width(ids))
+            other = (layer.width(1), dr.width(ids))
             term = dr.if_stmt(
                 (term, i),
                 i % 2 == 0,
