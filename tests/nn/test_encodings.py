@@ -16,7 +16,6 @@ import coopnet as cn
 from coopnet import backend as backends
 from coopnet import io
 from coopnet import reference as ref
-from coopnet.kernels.small_matrix import project
 
 CUDA = "cuda" in backends.available()
 KINDS = ("coopvec", "tensor", "nested", "list", "tuple")
@@ -500,30 +499,6 @@ def test_gradient_of_one_fourier_feature(ns):
     expected = np.zeros((3, 2))
     expected[1] = (2 * np.pi * np.cos(2 * np.pi * frequencies(layer)[1] @ x) * x).sum(axis=1)
     close(dr.grad(layer["data"]).numpy().reshape(3, 2), expected, 1e-5)
-
-
-def test_gradient_of_a_small_matrix_takes_few_kernels(ns):
-    """One sum per coordinate, not per entry."""
-    x, dy = arrays(ns, np.ones((2, 50))), arrays(ns, np.ones((8, 50)))
-    for trained in (False, True):
-        matrix = ns.Float(np.arange(16, dtype=np.float32))
-        dr.eval(matrix)
-        if trained:
-            dr.enable_grad(matrix)
-        ys = project(matrix, x)
-        np.testing.assert_array_equal([v[0] for v in ys], 1 + 4 * np.arange(8))
-        assert dr.grad_enabled(ys) == trained
-    for y, d in zip(ys, dy, strict=True):
-        dr.set_grad(y, d)
-        dr.enqueue(dr.ADMode.Backward, y)
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory):
-        dr.kernel_history_clear()
-        dr.traverse(dr.ADMode.Backward)
-        gradient = dr.grad(matrix)
-        dr.eval(gradient)
-        launched = len(dr.kernel_history([dr.KernelType.JIT]))
-    np.testing.assert_array_equal(gradient.numpy(), 50)
-    assert launched <= 8
 
 
 def test_trained_fourier_forward_mode(ns):
