@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..checks import check_choice
-from ..jit.unpacked import Unpacked
 from .lattice import INTERPOLATIONS, Lattice
 
 
@@ -57,18 +56,6 @@ class Grid(Lattice):
     >>> field = cn.NeuralField(grid, cn.MLP(out_features=1)).build()
     """
 
-    _FIELDS = (
-        "in_features",
-        "storage",
-        "n_levels",
-        "n_features_per_level",
-        "hashmap_size",
-        "base_resolution",
-        "per_level_scale",
-        "init_scale",
-        "interpolation",
-    )
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
     _MULTIPLE = 8
 
     def __init__(
@@ -85,15 +72,8 @@ class Grid(Lattice):
     ):
         self.storage = check_choice("Grid", "storage", storage, ("hash", "dense", "tiled"))
         self.interpolation = check_choice("Grid", "interpolation", interpolation, INTERPOLATIONS)
-        super().__init__(
-            in_features,
-            n_levels,
-            n_features_per_level,
-            hashmap_size,
-            base_resolution,
-            per_level_scale,
-            init_scale,
-        )
+        sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
+        super().__init__(in_features, *sizes, per_level_scale, init_scale)
 
     def _growth(self) -> float:
         if self.per_level_scale is None and self.storage == "dense" and self.n_levels > 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..checks import check_choice
-from ..jit.unpacked import Unpacked
 from .lattice import INTERPOLATIONS, Lattice
 
 
@@ -36,9 +35,6 @@ class HashGrid(Lattice):
     >>> field = cn.NeuralField(cn.HashGrid(2), cn.MLP(out_features=3)).build()
     """
 
-    _FIELDS = (*Lattice._FIELDS, "interpolation")
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
-
     def __init__(
         self,
         in_features: int = -1,
@@ -51,12 +47,5 @@ class HashGrid(Lattice):
         interpolation: str = "linear",
     ):
         self.interpolation = check_choice("HashGrid", "interpolation", interpolation, INTERPOLATIONS)
-        super().__init__(
-            in_features,
-            n_levels,
-            n_features_per_level,
-            hashmap_size,
-            base_resolution,
-            per_level_scale,
-            init_scale,
-        )
+        sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
+        super().__init__(in_features, *sizes, per_level_scale, init_scale)

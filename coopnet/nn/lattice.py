@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
 import drjit as dr
 
-from ..checks import check, check_in_features, check_number, check_positive, shown
+from ..checks import check, check_in_features, check_number, check_positive
 from ..engine.modes import is_deterministic
 from ..jit.lanes import only
 from ..jit.scopes import symbolic
@@ -22,21 +23,15 @@ INTERPOLATIONS = ("linear", "smoothstep", "nearest")
 class Lattice(Encoding):
     """Features at the vertices of ``n_levels`` grids; subclasses say which."""
 
-    _FIELDS: tuple[str, ...] = (
-        "in_features",
-        "n_levels",
-        "n_features_per_level",
-        "hashmap_size",
-        "base_resolution",
-        "per_level_scale",
-        "init_scale",
-    )
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
-
     storage = "hash"  #: how vertices find their entries
     interpolation = "linear"
+    _FIELDS: tuple[str, ...]  # arguments of the constructor
     _SIMPLICES = False  # are cells cut into simplices?
     _MULTIPLE: int | None = None  # to what levels' sizes are rounded up; None as drjit.nn does
+
+    def __init_subclass__(cls) -> None:
+        cls._FIELDS = tuple(inspect.signature(cls).parameters)
+        cls.DRJIT_STRUCT = {**dict.fromkeys(cls._FIELDS, object), "grid": Unpacked}
 
     def __init__(
         self,
@@ -61,8 +56,7 @@ class Lattice(Encoding):
         self.per_level_scale = per_level_scale
         self.init_scale = check_number(where, "init_scale", init_scale, 0)
         check_features(where, "n_levels", n_levels, self.width(1))
-        if hashmap_size > MAX_ENTRIES:
-            raise ValueError(f"{where}: hashmap_size is {shown(hashmap_size)}; fewer than 2^32 are possible.")
+        check(hashmap_size <= MAX_ENTRIES, where, "hashmap_size", hashmap_size, "an int below 2^32")
         self.grid = Unpacked()
 
     def width(self, size: int) -> int:
@@ -90,12 +84,12 @@ class Lattice(Encoding):
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         size = self._size(size)
-        layer = type(self)(**{name: getattr(self, name) for name in self._FIELDS} | {"in_features": size})
+        layer = type(self)(**self._arguments() | {"in_features": size})
         self._check_levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM)
         self._check_dimension(size)
-        options = {name: getattr(self, name) for name in Lattice._FIELDS[1:]} | {"per_level_scale": self._growth()}
-        options |= {"storage": self.storage, "interpolation": self.interpolation}
-        options |= {"simplices": self._SIMPLICES, "multiple": self._MULTIPLE}
+        options = self._arguments() | {"storage": self.storage, "interpolation": self.interpolation}
+        options |= {"per_level_scale": self._growth(), "simplices": self._SIMPLICES, "multiple": self._MULTIPLE}
+        del options["in_features"]
         layer.grid = Unpacked(Grid(dr.float32_array_t(dr.array_t(dtype)), size, **options, rng=rng))
         return layer, self.width(size)
 
@@ -127,7 +121,10 @@ class Lattice(Encoding):
         check_entries(name, f"features in {self.n_levels} levels", (entries, self.n_features_per_level), 4, on_host)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._FIELDS)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._arguments().items())})"
+
+    def _arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._FIELDS}
 
 
 def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:
