@@ -36,72 +36,60 @@ class Level(NamedTuple):
     offset: int
     size: int
 
+    @property
+    def end(self) -> int:
+        """Where the next level begins."""
+        return self.offset + self.size
+
+
+def levels(dimension: int, n_levels: int, base: int, growth: float, multiple: int, most: float) -> list[Level]:
+    """The levels of a grid: ``base`` vertices a side, ``growth`` times as many on every further one, about.
+
+    A level holds its vertices, rounded up to a multiple of ``multiple``, or ``most`` of them if that is less.
+    """
+    result: list[Level] = []
+    for level in range(n_levels):
+        scale = dr.exp2(level * dr.log2(growth)) * base - 1.0
+        resolution = math.ceil(scale) + 1
+        size = int(min(-(-(resolution**dimension) // multiple) * multiple, most))
+        result.append(Level(scale, resolution, result[-1].end if result else 0, size))
+    return result
+
 
 class Grid:
     """Features at the vertices of grids of cubes, or of cubes that are cut into simplices.
 
     Args:
-        dtype: type of the parameters, a 1D array.
+        data: the parameters, a 1D array: level by level, the features of a vertex side by side.
+        levels: see :func:`levels`.
         dimension: number of coordinates.
-        simplices: interpolate between the ``dimension + 1`` vertices of a simplex, not all of the cube?
-        storage: ``"hash"``, ``"dense"`` or ``"tiled"``: how many vertices a level holds and what finds them.
+        n_features: features of a vertex.
+        hashed: find the vertices of levels that don't hold all of theirs by a hash, or go round?
         interpolation: of cubes: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
-        multiple: to what the number of vertices of a level is rounded up; ``None`` for sizes as in ``drjit.nn``.
-        rng: draws the initial values, uniform in plus and minus ``init_scale``.
-
-    Raises:
-        ValueError: more parameters than an array can hold.
+        simplices: interpolate between the ``dimension + 1`` vertices of a simplex, not all of the cube?
     """
 
     DRJIT_STRUCT = {"data": object}
 
     def __init__(
         self,
-        dtype: Any,
+        data: Any,
+        levels: list[Level],
         dimension: int,
-        n_levels: int,
-        n_features_per_level: int,
-        hashmap_size: int,
-        base_resolution: int,
-        per_level_scale: float,
-        init_scale: float,
-        *,
-        simplices: bool = False,
-        storage: str = "hash",
+        n_features: int,
+        hashed: bool = True,
         interpolation: str = "linear",
-        multiple: int | None = None,
-        rng: Any,
+        simplices: bool = False,
     ):
-        self.dtype, self.dimension, self.n_features = dtype, dimension, n_features_per_level
-        self.simplices, self.storage, self.interpolation = simplices, storage, interpolation
-        self.levels: list[Level] = []
-        most = {"hash": hashmap_size, "dense": math.inf, "tiled": base_resolution**dimension}[storage]
-        offset = 0
-        for level in range(n_levels):
-            scale = dr.exp2(level * dr.log2(per_level_scale)) * base_resolution - 1.0
-            resolution = math.ceil(scale) + 1
-            vertices = resolution**dimension
-            if multiple is None:
-                vertices = min(vertices, 2**31 - 1)
-            size = int(min(-(-vertices // (multiple or self.n_features)) * (multiple or self.n_features), most))
-            self.levels.append(Level(scale, resolution, offset, size))
-            offset += size
-        count = offset * self.n_features
-        if count >= 2**32:
-            raise ValueError(
-                f"Grid: {storage} storage of these {n_levels} levels takes {count} parameters, but an "
-                f"array holds fewer than 2^32; use fewer levels, a smaller per_level_scale, or storage='hash'."
-            )
-        if multiple is None:  # the numbers that drjit.nn draws
-            self.data = rng.random(dtype, count) * (2 * init_scale) + -init_scale
-        else:
-            rng.random(dtype, 1)  # not used, but what a seed gives is the second draw
-            self.data = dr.fma(rng.random(dtype, count), 2 * init_scale, -init_scale)
-        dr.schedule(self.data)
+        self.data, self.dtype = data, type(data)
+        self.levels, self.dimension, self.n_features = levels, dimension, n_features
+        self.hashed, self.interpolation, self.simplices = hashed, interpolation, simplices
 
     def evaluate(self, coordinates: list, tangents: Sequence[list] = (), ordered: bool = False) -> list[list]:
-        """The features at ``coordinates``, and their derivatives in the directions ``tangents``: ``[features,
-        *derivatives]``, differentiably. ``ordered``: sum the gradient of the parameters in fixed point?"""
+        """``[features, *derivatives]`` at ``coordinates``, in the directions ``tangents``; differentiable.
+
+        ``ordered``: sum the gradient of the parameters in fixed point instead of with atomics?
+        """
         ordered = ordered and dr.grad_enabled(self.data)
         data = dr.detach(self.data) if ordered else self.data
         bundle = self.interpolate(data, coordinates, tangents)
@@ -143,7 +131,7 @@ class Grid:
         """Row-major, the first axis fastest, if the level holds all of its vertices or never hashes; else by hash."""
         uint32 = dr.uint32_array_t(self.dtype)
         index = uint32(0)
-        if self.storage != "hash" or level.resolution**self.dimension <= level.size:
+        if not self.hashed or level.resolution**self.dimension <= level.size:
             for d, v in enumerate(vertex):
                 index += v * (level.resolution**d & 0xFFFFFFFF)
         elif self.simplices:
@@ -245,8 +233,8 @@ class _ParametersOp(dr.CustomOp):
         if self.tangents:  # levels have scales of their own
             entry = dr.arange(dr.uint32_array_t(grid.dtype), dr.width(grid.data)) // n
             scale = grid.dtype(1)
-            for level_, s in zip(grid.levels, scales, strict=True):
-                scale = dr.select(entry >= level_.offset, s, scale)
+            for place, s in zip(grid.levels, scales, strict=True):
+                scale = dr.select(entry >= place.offset, s, scale)
         self.set_grad_in("data", fixed_point.finish(sums, scale, broken))
 
     def _scales(self, cotangents: list[list]) -> tuple[list, Any]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import drjit as dr
+
 from ..checks import check_choice
 from .lattice import INTERPOLATIONS, Lattice
 
@@ -74,6 +78,10 @@ class Grid(Lattice):
         self.interpolation = check_choice("Grid", "interpolation", interpolation, INTERPOLATIONS)
         sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
         super().__init__(in_features, *sizes, per_level_scale, init_scale)
+
+    def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
+        rng.random(leaf, 1)  # not used, but what a seed gives is the second draw
+        return dr.fma(rng.random(leaf, count), 2 * self.init_scale, -self.init_scale)
 
     def _growth(self) -> float:
         if self.per_level_scale is None and self.storage == "dense" and self.n_levels > 1:

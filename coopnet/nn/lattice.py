@@ -13,7 +13,7 @@ from ..engine.modes import is_deterministic
 from ..jit.lanes import only
 from ..jit.scopes import symbolic
 from ..jit.unpacked import Unpacked
-from ..kernels.grid import PRIMES, Grid
+from ..kernels.grid import PRIMES, Grid, Level, levels
 from ..limits import MAX_ENTRIES, check_entries, check_features
 from .encodings import Encoding
 
@@ -74,7 +74,7 @@ class Lattice(Encoding):
         masks: list[Any] = []
         inside: list[list] = []
         for vector in (coordinates, *tangents):
-            mask, parts = _finite([grid.dtype(v) for v in vector], *masks[:1])
+            mask, parts = _finite([grid.dtype(v) for v in vector], masks[0] if masks else True)
             masks.append(mask)
             inside.append(parts)
         ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
@@ -85,13 +85,17 @@ class Lattice(Encoding):
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         size = self._size(size)
         layer = type(self)(**self._arguments() | {"in_features": size})
-        self._check_levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM)
         self._check_dimension(size)
-        options = self._arguments() | {"storage": self.storage, "interpolation": self.interpolation}
-        options |= {"per_level_scale": self._growth(), "simplices": self._SIMPLICES, "multiple": self._MULTIPLE}
-        del options["in_features"]
-        layer.grid = Unpacked(Grid(dr.float32_array_t(dr.array_t(dtype)), size, **options, rng=rng))
+        found, n = self._levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM), self.n_features_per_level
+        data = self._draw(dr.float32_array_t(dr.array_t(dtype)), found[-1].end * n, rng)
+        dr.schedule(data)
+        hashed = self.storage == "hash"
+        layer.grid = Unpacked(Grid(data, found, size, n, hashed, self.interpolation, self._SIMPLICES))
         return layer, self.width(size)
+
+    def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
+        """Initial values: the numbers that ``drjit.nn`` draws."""
+        return rng.random(leaf, count) * (2 * self.init_scale) + -self.init_scale
 
     def _check_dimension(self, size: int) -> None:
         """Raise ``ValueError`` for more coordinates than the spatial hash has multipliers."""
@@ -105,8 +109,8 @@ class Lattice(Encoding):
         """How much finer a level is than the one before."""
         return self.per_level_scale or 2.0
 
-    def _check_levels(self, size: int, on_host: bool) -> None:
-        """Raise ``ValueError`` for levels too fine to number their cells, or more parameters than there is room for."""
+    def _levels(self, size: int, on_host: bool) -> list[Level]:
+        """Raises ``ValueError`` for cells too small to be numbered, or more parameters than there is room for."""
         name, growth = type(self).__name__, self._growth()
         finest = math.log2(self.base_resolution) + math.log2(growth) * (self.n_levels - 1)
         if finest >= 31:
@@ -114,11 +118,14 @@ class Lattice(Encoding):
                 f"{name}: the finest level has about 2^{finest:.0f} cells a side, but fewer than 2^31 can be numbered; "
                 f"use fewer levels, a smaller base_resolution or a smaller per_level_scale."
             )
-        sides = [self.base_resolution * growth**level for level in range(self.n_levels)]
-        vertices = [2.0 ** min(64, size * math.log2(side)) for side in sides]
-        most = {"hash": self.hashmap_size, "tiled": vertices[0], "dense": math.inf}[self.storage]
-        entries = round(sum(min(n, most) for n in vertices))
-        check_entries(name, f"features in {self.n_levels} levels", (entries, self.n_features_per_level), 4, on_host)
+        most = {"hash": self.hashmap_size, "tiled": self.base_resolution**size, "dense": math.inf}[self.storage]
+        if self._MULTIPLE is None:
+            most = min(most, 2**31 - 1)  # the limit of drjit.nn
+        multiple = self._MULTIPLE or self.n_features_per_level
+        found = levels(size, self.n_levels, self.base_resolution, growth, multiple, most)
+        shape = found[-1].end, self.n_features_per_level
+        check_entries(name, f"features in {self.n_levels} levels", shape, 4, on_host)
+        return found
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._arguments().items())})"

@@ -9,20 +9,23 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 
+import coopnet as cn
 from coopnet import reference as ref
-from coopnet.kernels.grid import Grid
+from coopnet.kernels.grid import Grid, levels
 
-SIZES = dict(n_levels=3, n_features_per_level=2, hashmap_size=2**6, base_resolution=4, per_level_scale=1.7)
+SIZES = dict(n_levels=3, base=4, growth=1.7, multiple=2, most=2**6)
 KINDS = {
     "linear": dict(),
-    "smoothstep": dict(interpolation="smoothstep", multiple=8),
-    "tiled": dict(storage="tiled", multiple=8),
+    "smoothstep": dict(interpolation="smoothstep"),
+    "tiled": dict(hashed=False),
     "simplices": dict(simplices=True),
 }
 
 
-def make(ns, dimension, init_scale=1.0, **options):
-    return Grid(ns.Float, dimension, **SIZES | {"init_scale": init_scale} | options, rng=dr.rng(seed=3))
+def make(ns, dimension, options, **sizes):
+    found = levels(dimension, **SIZES | sizes)
+    data = ns.Float(np.random.default_rng(3).normal(size=2 * found[-1].end).astype(np.float32))
+    return Grid(data, found, dimension, 2, **options)
 
 
 def points(ns, dimension, n, seed=0):
@@ -30,24 +33,23 @@ def points(ns, dimension, n, seed=0):
     return [ns.Float(v) for v in x], x
 
 
-@pytest.mark.parametrize("name", ["HashGridEncoding", "PermutoEncoding"])
+@pytest.mark.parametrize("layer, name", [(cn.HashGrid, "HashGridEncoding"), (cn.Permutohedral, "PermutoEncoding")])
 @pytest.mark.parametrize("hashmap_size", [2**5, 2**14])
-def test_as_drjit(ns, backend, name, hashmap_size):
+def test_as_drjit(ns, backend, layer, name, hashmap_size):
     """Sizes, initial values and features, to the bit on LLVM."""
-    options = SIZES | {"hashmap_size": hashmap_size, "init_scale": 0.3}
+    options = dict(n_levels=3, hashmap_size=hashmap_size, base_resolution=4, per_level_scale=1.7, init_scale=0.3)
     theirs = getattr(drnn, name)(ns.Float, 3, **options, rng=dr.rng(seed=3))
-    ours = make(ns, 3, **options, simplices=name == "PermutoEncoding")
-    np.testing.assert_array_equal(ours.data.numpy(), theirs.data.numpy())
+    ours = layer(3, **options).alloc(ns.TensorXf, rng=dr.rng(seed=3))
+    np.testing.assert_array_equal(ours["data"].numpy(), theirs.data.numpy())
     p, _ = points(ns, 3, 500)
-    (features,) = ours.evaluate(p)
     tolerance = 0 if backend == "llvm" else 1e-6
-    np.testing.assert_allclose(ns.ArrayXf(features).numpy(), theirs(p).numpy(), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(ns.ArrayXf(ours(p)).numpy(), theirs(p).numpy(), rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_walk(ns, kind):
     """Weights of a cell are none below 0 and add up to 1, their tangents to 0; indices are the level's own."""
-    grid, (p, _) = make(ns, 3, **KINDS[kind]), points(ns, 3, 200)
+    grid, (p, _) = make(ns, 3, KINDS[kind]), points(ns, 3, 200)
     directions = [points(ns, 3, 200, seed)[0] for seed in (1, 2)]
     for level, steps in itertools.groupby(grid.walk(p, directions), lambda step: step[0]):
         _, weights, indices = zip(*steps, strict=True)
@@ -58,7 +60,7 @@ def test_walk(ns, kind):
         slope = sum(np.abs(d.numpy()) for d in directions[0]) * grid.steepest(level)
         assert (np.abs(values[:, 1]) <= slope * (1 + 1e-5)).all()
         indices = np.array([v.numpy() for v in indices])
-        _, _, offset, size = grid.levels[level]
+        offset, size = grid.levels[level][2:]
         assert indices.min() >= offset and indices.max() < offset + size
     plain = [(level, len(weights)) for level, weights, _ in grid.walk(p)]
     assert plain == [(level, 1) for level in range(3) for _ in range(4 if kind == "simplices" else 8)]
@@ -67,7 +69,7 @@ def test_walk(ns, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_bundles(ns, kind):
     """Features do not depend on whether derivatives come with them."""
-    grid, (p, _) = make(ns, 2, **KINDS[kind]), points(ns, 2, 100)
+    grid, (p, _) = make(ns, 2, KINDS[kind]), points(ns, 2, 100)
     (alone,), (features, moved) = grid.evaluate(p), grid.evaluate(p, [points(ns, 2, 100, 1)[0]])
     np.testing.assert_allclose(ns.ArrayXf(features).numpy(), ns.ArrayXf(alone).numpy(), rtol=0, atol=1e-6)
     assert len(moved) == len(features) == 6
@@ -76,17 +78,16 @@ def test_bundles(ns, kind):
 def test_steepest_slopes(ns):
     """Of the weights of vertices, per unit length: what sums of tangents are bounded by."""
     for interpolation, factor in (("linear", 1), ("nearest", 1), ("smoothstep", 1.5)):
-        grid = make(ns, 2, base_resolution=5, per_level_scale=2.0, interpolation=interpolation)
+        grid = make(ns, 2, dict(interpolation=interpolation), base=5, growth=2.0)
         assert [grid.steepest(level) for level in range(3)] == [4 * factor, 9 * factor, 19 * factor]
 
 
 def test_points_between_simplices(ns):
     """Where fractions are equal, both sides give the same; axes in any order."""
-    grid = make(ns, 3, n_levels=1, base_resolution=6, hashmap_size=2**14, simplices=True)
+    grid = make(ns, 3, KINDS["simplices"], n_levels=1, base=6, most=2**14)
     fractions = [(0.5, 0.5, 0.25), (0.25, 0.25, 0.5), (0.5, 0.25, 0.5), (0.25, 0.25, 0.25), (0.0, 0.5, 0.0)]
     x = (np.array(fractions).T + 1.5).astype(np.float32) / 5  # 5 cells with half a cell of offset
-    options = {k: SIZES[k] for k in ("n_features_per_level",)} | {"n_levels": 1, "hashmap_size": 2**14}
-    expected = ref.permutohedral(x, grid.data.numpy(), **options, base_resolution=6)
+    expected = ref.permutohedral(x, grid.data.numpy(), n_levels=1, base_resolution=6, hashmap_size=2**14)
     for tangents in ([], [[ns.Float(1)] * 3]):
         features = grid.evaluate([ns.Float(v) for v in x], tangents)[0]
         np.testing.assert_allclose(ns.ArrayXf(features).numpy(), expected, atol=1e-5)
@@ -95,7 +96,7 @@ def test_points_between_simplices(ns):
 @pytest.mark.parametrize("dimension", [3, 40, 64])
 def test_gradients_of_many_coordinates(ns, dimension):
     """Sums in fixed point keep their bits: a simplex has few vertices."""
-    grid = make(ns, dimension, n_levels=1, base_resolution=2, hashmap_size=2**12, simplices=True)
+    grid = make(ns, dimension, KINDS["simplices"], n_levels=1, base=2, most=2**12)
     dr.enable_grad(grid.data)
     p, _ = points(ns, dimension, 4096)
     (features,) = grid.evaluate(p, ordered=True)
@@ -103,6 +104,10 @@ def test_gradients_of_many_coordinates(ns, dimension):
     assert grid.data.grad.numpy()[::2].sum(dtype=np.float64) == pytest.approx(1, rel=1e-6)
 
 
-def test_too_many_parameters(ns):
-    with pytest.raises(ValueError, match=r"Grid: dense storage .* an array holds fewer than 2\^32"):
-        make(ns, 3, base_resolution=2000, storage="dense", multiple=8)
+@pytest.mark.parametrize("multiple, most", [(8, 2**40), (8, 100), (3, 2**40)])
+def test_levels(multiple, most):
+    """Their sizes follow the scales, one after the other."""
+    found = levels(2, 4, 5, 2.0, multiple, most)
+    assert [(level.scale, level.resolution) for level in found] == [(4, 5), (9, 10), (19, 20), (39, 40)]
+    assert [level.size for level in found] == [min(-(-(n**2) // multiple) * multiple, most) for n in (5, 10, 20, 40)]
+    assert [level.offset for level in found] == [0, *(level.end for level in found[:-1])]
