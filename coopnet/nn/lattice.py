@@ -8,7 +8,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import check, check_in_features, check_number, check_positive
+from ..checks import check, check_in_features, check_number, check_positive, shown
 from ..engine.modes import is_deterministic
 from ..jit.lanes import only
 from ..jit.scopes import symbolic
@@ -56,7 +56,8 @@ class Lattice(Encoding):
         self.per_level_scale = per_level_scale
         self.init_scale = check_number(where, "init_scale", init_scale, 0)
         check_features(where, "n_levels", n_levels, self.width(1))
-        check(hashmap_size <= MAX_ENTRIES, where, "hashmap_size", hashmap_size, "an int below 2^32")
+        if hashmap_size > MAX_ENTRIES:
+            raise ValueError(f"{where}: hashmap_size is {shown(hashmap_size)}; fewer than 2^32 are possible.")
         self.grid = Unpacked()
 
     def width(self, size: int) -> int:

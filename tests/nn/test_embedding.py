@@ -515,6 +515,7 @@ def test_packing_leaves_the_table_alone(ns, backend):
     net = cn.Sequential(cn.Embedding(10, 4, precision="single"), cn.Linear(-1, 2)).alloc(dtype)
     packed = drnn.pack(net, layout="training")
     assert isinstance(packed.layers[0], cn.Embedding) and packed.layers[0].count == 10
+    assert net.layers[0].width(1) == packed.layers[0].width(1) == 4 and "width=4" in repr(packed)
     np.testing.assert_array_equal(packed["layers.0.data"].numpy(), net["layers.0.data"].numpy())
 
 
