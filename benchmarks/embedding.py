@@ -17,19 +17,8 @@ import numpy as np
 import coopnet as cn  # isort: skip
 import drjit as dr
 
-from coopnet.kernels.segment_sum import nested_type, sort, sum_rows
-
-
-def fixed_point(rows: list, index: object, count: int) -> object:
-    leaf, width = type(rows[0]), len(rows)
-    largest = dr.max(dr.max(dr.abs(nested_type(leaf)(rows)), axis=0))
-    s = dr.exp2(dr.clip(dr.floor(61 - dr.log2(largest) - dr.log2(leaf(dr.width(index)))), -120, 120))
-    dr.eval(s)
-    sums = dr.zeros(dr.int64_array_t(leaf), count * width)
-    for i, v in enumerate(rows):
-        dr.scatter_reduce(dr.ReduceOp.Add, sums, dr.int64_array_t(leaf)(dr.round(v * s)), index * width + i)
-    dr.eval(sums)
-    return leaf(sums) / s
+from coopnet.jit.kinds import nested_type
+from coopnet.kernels.segment_sum import sort, sum_rows, sum_rows_fixed
 
 
 def atomics(rows: list, index: object, count: int) -> object:
@@ -39,7 +28,7 @@ def atomics(rows: list, index: object, count: int) -> object:
     return sums
 
 
-WAYS = {"sorted": sum_rows, "fixed point": fixed_point, "atomics": atomics}
+WAYS = {"sorted": sum_rows, "fixed point": sum_rows_fixed, "atomics": atomics}
 
 
 def numbers(text: str) -> list[int]:

@@ -222,8 +222,8 @@ def _composite(layer: Composite, x: np.ndarray, key: Key | None, samples: int) -
 def _lattice(layer: Lattice, x: np.ndarray) -> np.ndarray:
     grid = layer.grid.value
     names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution")
-    options = {name: getattr(layer, name) for name in names} | {"per_level_scale": grid.per_level_scale}
-    options["level_scales"] = [grid._level_scale(level) for level in range(layer.n_levels)]
+    options = {name: getattr(layer, name) for name in names}
+    options["level_scales"] = [level.scale for level in grid.levels]
     table = dr.detach(grid.data).numpy()
     if isinstance(layer, Permutohedral):
         return reference.permutohedral(x, table, **options)

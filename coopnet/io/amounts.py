@@ -43,7 +43,7 @@ def _factors(layer: Any, where: str) -> dict[str, int]:
         n_in, n_out, _ = layer.config
         return {"in_features": max(n_in, 1), "out_features": max(n_out, 1)}
     if isinstance(layer, Embedding):
-        return {"count": layer.count, "width": layer.width}
+        return {"count": layer.count, "width": layer.width(1)}
     if not isinstance(layer, (Fourier, Lattice)):
         known = isinstance(layer, Encoding) and layer.in_features > 0
         return {"features": layer.width(layer.in_features)} if known else {}

@@ -137,6 +137,12 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     return _PARAMETERS[cls]
 
 
+def _kept(layer: Any, name: str) -> Any:
+    """What a layer was constructed with, kept under the name of the argument, or ``_name`` if that is a method."""
+    value = getattr(layer, name)
+    return getattr(layer, f"_{name}") if inspect.ismethod(value) else value
+
+
 def _describe(layer: Any, where: str) -> Any:
     if layer is None:
         return None
@@ -155,7 +161,7 @@ def _describe(layer: Any, where: str) -> Any:
         arguments = dict(zip(("in_features", "out_features", "bias"), layer.config, strict=True))
         arguments |= {k: getattr(layer, k) for k in _parameters(cls) if k not in arguments}
     else:
-        arguments = {k: getattr(layer, k) for k in _parameters(cls)}
+        arguments = {k: _kept(layer, k) for k in _parameters(cls)}
     result = {"type": name}
     if isinstance(layer, Dropout) and layer.law.scheduled:
         arguments["p"] = float(arguments["p"][0])  # the value that it has now

@@ -6,6 +6,8 @@ becoming wide by a sum with zeros, which Dr.Jit leaves out of kernels but not of
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import drjit as dr
@@ -151,6 +153,22 @@ def even(parts: list) -> list:
     if lanes == 1:
         return parts
     return [v + dr.zeros(type(v), lanes) if dr.width(v) == 1 and dr.grad_enabled(v) else v for v in parts]
+
+
+_SUFFIX = {
+    dr.VarType.Float16: "f16", dr.VarType.Float32: "f", dr.VarType.Float64: "f64",
+    dr.VarType.Int32: "i", dr.VarType.UInt32: "u", dr.VarType.Bool: "b",
+}  # fmt: skip
+
+
+def nested_type(leaf: type) -> Any:
+    """The nested array type, such as ``ArrayXf`` or ``ArrayXu``, of the 1D array type ``leaf``."""
+    return getattr(sys.modules[leaf.__module__], "ArrayX" + _SUFFIX[dr.type_v(leaf)])
+
+
+def nested(parts: Sequence[Any]) -> Any:
+    """A nested array of 1D arrays of one type: the inverse of :func:`components` for those."""
+    return nested_type(type(parts[0]))(parts)
 
 
 def components(x: Any) -> list:

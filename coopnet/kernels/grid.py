@@ -1,197 +1,279 @@
-r"""Gradients of grid parameters that don't depend on the order of threads.
+r"""Trained features at the vertices of grids, interpolated, together with their forward derivatives.
 
-Many samples touch one grid entry, and floating point additions don't commute with rounding, so atomics give another
-last bit in every run. Integers do commute: contributions are rounded to multiples of a power of two :math:`1/s`, summed
-as 64-bit integers, and divided by :math:`s` at the end. :math:`s` is chosen from the largest incoming gradient so that
-no sum can overflow, which leaves about :math:`62 - \log_2(\mathrm{samples} \cdot 2^d)` bits: more than a float has.
+A level interpolates between the vertices of a cell: with :math:`w_c(x)` the weight of vertex :math:`c`, its features
+are :math:`\sum_c w_c(x) \theta_c`, and their derivative in direction :math:`\dot x` is
+:math:`\sum_c (\nabla w_c \cdot \dot x) \theta_c`, exact within the cell. With multilinear interpolation it is constant
+along each axis, on simplices constant, and jumps at the faces of the cell; with smoothstep it is continuous.
+
+Features and derivatives are linear in the parameters. Their gradient is the transpose, another loop over the same
+vertices; it adds up many samples per entry, with atomics or in fixed point (:mod:`.fixed_point`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-import warnings
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import drjit as dr
-import drjit.nn as drnn
-from drjit.hashgrid import HashEncoding
 
-from ..engine.modes import is_deterministic
 from ..jit.half import largest
-from ..jit.scopes import symbolic
+from ..jit.kinds import nested_type
+from . import fixed_point
+
+#: Multipliers of the spatial hash (Teschner et al. 2003), as in tiny-cuda-nn.
+PRIMES = (1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 2165219737)
+#: Multiplier of the rolling hash for simplices, as in PermutoSDF.
+ROLLING = 2531011
 
 
-class Exact(HashEncoding):
-    """A ``drjit.nn`` hash encoding whose inner loop can also run backward."""
+class Level(NamedTuple):
+    """One grid: cells per unit length, vertices a side, and where in the parameters it stands, counted in vertices."""
 
-    # When set, _acc_features() hands (level, weight, index) to it instead of looking features up.
-    _visitor: Any = None
-    #: How weights depend on the position in a cell.
-    interpolation = "linear"
-    data: Any
+    scale: float
+    resolution: int
+    offset: int
+    size: int
 
-    def __init__(self, *args: Any, **options: Any):
-        with warnings.catch_warnings():
-            # about half-precision atomics in pairs, but the parameters are single precision
-            warnings.filterwarnings("ignore", "The number of features per level", RuntimeWarning)
-            super().__init__(*args, **options)
-
-    def _acc_features(self, level_i: int, weight: Any, index: Any, values: list, active: Any) -> None:
-        if self._visitor is None:
-            super()._acc_features(level_i, weight, index, values, active)
-        else:
-            self._visitor(level_i, weight, index)
-
-    def features(self, coordinates: list) -> list:
-        """The encoded ``coordinates``, differentiably; parameter gradients are reproducible where they can be."""
-        if not dr.grad_enabled(self.data) or not is_reproducible(self.dtype):
-            return list(self(coordinates))
-        attached = self.data
-        self.data = dr.detach(attached)
-        try:
-            values = list(self(coordinates))
-        finally:
-            self.data = attached
-        return dr.custom(_GridOp, _Reference(self), attached, [dr.detach(c) for c in coordinates], values)
+    @property
+    def end(self) -> int:
+        """Where the next level begins."""
+        return self.offset + self.size
 
 
-class Permutohedral(Exact, drnn.PermutoEncoding):
-    """``drjit.nn.PermutoEncoding`` with such gradients."""
+def levels(dimension: int, n_levels: int, base: int, growth: float, multiple: int, most: float) -> list[Level]:
+    """The levels of a grid: ``base`` vertices a side, ``growth`` times as many on every further one, about.
+
+    A level holds its vertices, rounded up to a multiple of ``multiple``, or ``most`` of them if that is less.
+    """
+    result: list[Level] = []
+    for level in range(n_levels):
+        scale = dr.exp2(level * dr.log2(growth)) * base - 1.0
+        resolution = math.ceil(scale) + 1
+        size = int(min(-(-(resolution**dimension) // multiple) * multiple, most))
+        result.append(Level(scale, resolution, result[-1].end if result else 0, size))
+    return result
 
 
-class Grid(Exact, drnn.HashGridEncoding):
-    """``drjit.nn.HashGridEncoding`` with such gradients, other kinds of storage and other interpolations.
+class Grid:
+    """Features at the vertices of grids of cubes, or of cubes that are cut into simplices.
 
     Args:
-        storage: ``"hash"``, ``"dense"`` or ``"tiled"``: how many vertices a level holds and what finds them.
-        interpolation: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
-        multiple: to what the number of vertices of a level is rounded up; by default as Dr.Jit does it, hashed.
-
-    Raises:
-        ValueError: more parameters than an array can hold.
+        data: the parameters, a 1D array: level by level, the features of a vertex side by side.
+        levels: see :func:`levels`.
+        dimension: number of coordinates.
+        n_features: features of a vertex.
+        hashed: find the vertices of levels that don't hold all of theirs by a hash, or go round?
+        interpolation: of cubes: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
+        simplices: interpolate between the ``dimension + 1`` vertices of a simplex, not all of the cube?
     """
+
+    DRJIT_STRUCT = {"data": object}
 
     def __init__(
         self,
-        dtype: type,
+        data: Any,
+        levels: list[Level],
         dimension: int,
-        *,
-        storage: str = "hash",
+        n_features: int,
+        hashed: bool = True,
         interpolation: str = "linear",
-        multiple: int | None = None,
-        rng: Any = None,
-        **options: Any,
+        simplices: bool = False,
     ):
-        self._storage, self.interpolation = storage, interpolation
-        rng = dr.rng() if rng is None else rng
-        super().__init__(dtype, dimension, rng=rng, **options)
-        if multiple is None:
+        self.data, self.dtype = data, type(data)
+        self.levels, self.dimension, self.n_features = levels, dimension, n_features
+        self.hashed, self.interpolation, self.simplices = hashed, interpolation, simplices
+
+    def evaluate(self, coordinates: list, tangents: Sequence[list] = (), ordered: bool = False) -> list[list]:
+        """``[features, *derivatives]`` at ``coordinates``, in the directions ``tangents``; differentiable.
+
+        ``ordered``: sum the gradient of the parameters in fixed point instead of with atomics?
+        """
+        ordered = ordered and dr.grad_enabled(self.data)
+        data = dr.detach(self.data) if ordered else self.data
+        bundle = self.interpolate(data, coordinates, tangents)
+        if not ordered:
+            return bundle
+        # a function, so that Dr.Jit does not take the grid apart as an argument
+        inputs = dr.detach(coordinates), [dr.detach(tangent) for tangent in tangents]
+        return _unflatten(dr.custom(_ParametersOp, lambda: self, self.data, *inputs, _flatten(bundle)), len(bundle))
+
+    def interpolate(self, data: Any, coordinates: list, tangents: Sequence[list]) -> list[list]:
+        """:meth:`evaluate` for other parameters ``data``; their gradient, if any, is summed with atomics."""
+        n = self.n_features
+        bundle = [[self.dtype(0)] * (len(self.levels) * n) for _ in range(1 + len(tangents))]
+        for level, weights, index in self.walk(coordinates, tangents):
+            features = dr.gather(nested_type(self.dtype), data, index, shape=(n, dr.width(index)))
+            for vector, weight in zip(bundle, weights, strict=True):
+                for k in range(n):
+                    vector[level * n + k] = dr.fma(features[k], weight, vector[level * n + k])
+        return bundle
+
+    def walk(self, coordinates: list, tangents: Sequence[list] = ()) -> Iterator[tuple[int, list, Any]]:
+        """For all levels and vertices around the coordinates: ``(level, [weight, *its tangents], index)``."""
+        uint32, int32 = dr.uint32_array_t(self.dtype), dr.int32_array_t(self.dtype)
+        for number, level in enumerate(self.levels):
+            position = [dr.fma(x, level.scale, 0.5) for x in coordinates]
+            cell = [dr.floor(v) for v in position]
+            fraction = [v - c for v, c in zip(position, cell, strict=True)]
+            moved = [[t * level.scale for t in tangent] for tangent in tangents]
+            # left of 0 cells are negative, which don't convert to unsigned numbers
+            lowest = [uint32(int32(c)) for c in cell]
+            for weights, offset in (self._simplex if self.simplices else self._cube)(fraction, moved):
+                yield number, weights, self._index(level, [v + o for v, o in zip(lowest, offset, strict=True)])
+
+    def steepest(self, level: int) -> float:
+        """Largest derivative of a weight along an axis."""
+        return self.levels[level].scale * (1.5 if self.interpolation == "smoothstep" else 1.0)
+
+    def _index(self, level: Level, vertex: list) -> Any:
+        """Row-major, the first axis fastest, if the level holds all of its vertices or never hashes; else by hash."""
+        uint32 = dr.uint32_array_t(self.dtype)
+        index = uint32(0)
+        if not self.hashed or level.resolution**self.dimension <= level.size:
+            for d, v in enumerate(vertex):
+                index += v * (level.resolution**d & 0xFFFFFFFF)
+        elif self.simplices:
+            for v in vertex:
+                index = (index + v) * ROLLING
+        else:
+            for v, prime in zip(vertex, PRIMES, strict=False):
+                index ^= v * prime
+        return level.offset + index % uint32(level.size)
+
+    def _cube(self, fraction: list, tangents: list[list]) -> Iterator[tuple[list, Sequence[Any]]]:
+        """Weights with their tangents, and offsets, of the corners of a cell."""
+        single = self.dtype
+        if self.interpolation == "nearest":
+            yield [single(1)] + [single(0)] * len(tangents), [0] * len(fraction)
             return
-        offsets = [0]
-        for level in range(self.n_levels):
-            size = -(-(self._resolution(self._level_scale(level)) ** dimension) // multiple) * multiple
-            if storage != "dense":
-                size = min(size, self.hashmap_size if storage == "hash" else self.base_resolution**dimension)
-            offsets.append(offsets[-1] + size)
-        self._level_offsets = offsets
-        self._n_params = offsets[-1] * self.n_features_per_level
-        if self._n_params >= 2**32:
-            raise ValueError(
-                f"Grid: {storage} storage of these {self.n_levels} levels takes {self._n_params} parameters, but an "
-                f"array holds fewer than 2^32; use fewer levels, a smaller per_level_scale, or storage='hash'."
-            )
-        bound = self.init_scale
-        self.data = dr.fma(rng.random(self.dtype, self._n_params), 2 * bound, -bound)
-        dr.schedule(self.data)
+        upper, slopes = fraction, [single(1)] * len(fraction)
+        if self.interpolation == "smoothstep":
+            upper = [t * t * (3 - 2 * t) for t in fraction]
+            slopes = [6 * t * (1 - t) for t in fraction]
+        lower = [1 - v for v in upper]
+        for corner in itertools.product((0, 1), repeat=len(fraction)):
+            corner = corner[:: _order(tangents)]
+            factors = [u if bit else v for bit, u, v in zip(corner, upper, lower, strict=True)]
+            weights = [math.prod(factors)]
+            if tangents:
+                gradient = [
+                    math.prod(factors[:d] + factors[d + 1 :], start=slopes[d] if bit else -slopes[d])
+                    for d, bit in enumerate(corner)
+                ]
+                weights += [sum((g * t for g, t in zip(gradient, v, strict=True)), single(0)) for v in tangents]
+            yield weights, corner
 
-    def indexing_function(self, key: Any, level_i: int) -> Any:
-        if self._storage != "tiled":
-            return super().indexing_function(key, level_i)
-        resolution = self._resolution(self._level_scale(level_i))
-        begin, end = self._level_offsets[level_i : level_i + 2]
-        index = self.UInt32(key[0])
-        for d in range(1, self.dimension):
-            index += key[d] * (resolution**d & 0xFFFFFFFF)
-        return begin + index % self.UInt32(end - begin)
-
-    def __call__(self, p: Any, active: Any = True) -> Any:
-        # Dr.Jit's own takes cells for unsigned numbers, so that linear weights left of 0 are about 2^32
-        _, positions = self._position_types(p)
-        p = positions(p)
-        values = [self.StorageFloat(0)] * self.n_output_features
-        for level in range(self.n_levels):
-            t = dr.fma(p, self._level_scale(level), 0.5)
-            cell = dr.floor(t)
-            vertex = self.ArrayXu(self.ArrayXi(cell))
-            if self.interpolation == "nearest":
-                self._acc_features(level, self.StorageFloat(1), self.indexing_function(vertex, level), values, active)
-                continue
-            t -= cell
-            upper = t if self.interpolation == "linear" else t * t * (3 - 2 * t)
-            lower = 1 - upper
-            for corner in range(2**self.dimension):
-                bits = [corner >> d & 1 for d in range(self.dimension)]
-                weight = math.prod((upper if bit else lower)[d] for d, bit in enumerate(bits))
-                index = self.indexing_function(vertex + self.ArrayXu(bits), level)
-                self._acc_features(level, weight, index, values, active)
-        return self.StorageFloatXf(*values) & active
+    def _simplex(self, fraction: list, tangents: list[list]) -> Iterator[tuple[list, Sequence[Any]]]:
+        """The same of the simplex around a point, from the cell's lowest vertex on along its axes in descending order
+        of the fraction; weights are the differences of successive fractions."""
+        single, uint32, n = self.dtype, dr.uint32_array_t(self.dtype), len(fraction)
+        # sorted descending, fractions with their tangents and axes; equal ones may stand in any order: their vertex in
+        # between has no weight, but a derivative, for which either side's is as good
+        items = [[fraction[d], *(t[d] for t in tangents), uint32(d)] for d in range(n)]
+        for i in range(n):
+            for j in range(n - 1 - i):
+                a, b = items[j : j + 2]
+                swap = dr.detach(a[0]) < dr.detach(b[0])
+                items[j] = [dr.select(swap, v, u) for u, v in zip(a, b, strict=True)]
+                items[j + 1] = [dr.select(swap, u, v) for u, v in zip(a, b, strict=True)]
+        bounds = [[single(1)] + [single(0)] * len(tangents), *(item[:-1] for item in items)]
+        bounds.append([single(0)] * (1 + len(tangents)))
+        offsets: list[list] = [[uint32(0)] * n]
+        for *_, axis in items:
+            offsets.append([o + dr.select(axis == d, uint32(1), uint32(0)) for d, o in enumerate(offsets[-1])])
+        weights = [[u - v for u, v in zip(*pair, strict=True)] for pair in itertools.pairwise(bounds)]
+        yield from list(zip(weights, offsets, strict=True))[:: _order(tangents)]
 
 
-def is_reproducible(dtype: type) -> bool:
-    """Are gradients of a grid of this type summed as integers here?"""
-    return not symbolic() and (dr.backend_v(dtype) == dr.JitBackend.LLVM or is_deterministic())
+def _order(tangents: Sequence[list]) -> int:
+    """Which end of a cell sums begin at, which decides their last bits: values alone are added as in ``drjit.nn``."""
+    return 1 if tangents else -1
 
 
-class _Reference:
-    """Keeps Dr.Jit from taking the grid apart as an argument."""
-
-    def __init__(self, grid: Exact):
-        self.grid = grid
+def _flatten(bundle: list[list]) -> list:
+    return [v for vector in bundle for v in vector]
 
 
-class _GridOp(dr.CustomOp):
-    """Passes features through and adds the derivative with respect to the grid's parameters."""
+def _unflatten(flat: list, vectors: int) -> list[list]:
+    n = len(flat) // vectors
+    return [flat[i : i + n] for i in range(0, len(flat), n)]
 
-    def eval(self, reference: _Reference, data: Any, coordinates: list, values: list) -> list:  # type: ignore[override]
-        self.grid, self.coordinates = reference.grid, coordinates
+
+class _ParametersOp(dr.CustomOp):
+    """Passes a bundle of features and derivatives through and adds the derivative with respect to the parameters."""
+
+    def eval(self, grid: Any, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
+        self.grid: Grid = grid()
+        self.coordinates, self.tangents = coordinates, tangents
         return values
 
     def forward(self) -> None:
-        grid = self.grid
-        held, grid.data = grid.data, self.grad_in("data")
-        try:
-            tangent = list(grid(self.coordinates))  # features are linear in the parameters
-        finally:
-            grid.data = held
-        self.set_grad_out([t + v for t, v in zip(tangent, self.grad_in("values"), strict=True)])
+        moved = self.grid.interpolate(self.grad_in("data"), self.coordinates, self.tangents)
+        self.set_grad_out([t + v for t, v in zip(_flatten(moved), self.grad_in("values"), strict=True)])
 
     def backward(self) -> None:
-        grid, dy = self.grid, self.grad_out()
-        self.set_grad_in("values", dy)
-        single = type(dy[0])
-        int64 = dr.int64_array_t(single)
-        most = dr.max(largest([dr.abs(v) for v in dy]))
-        broken = dr.max(largest([dr.select(dr.isfinite(v), single(0), single(1)) for v in dy]))  # a maximum skips NaN
-        terms = single(dr.opaque_width(self.coordinates[0] + dy[0])) * 2**grid.dimension
-        # floor() makes s a power of two, so that dividing by it is exact; 120 keeps it finite
-        exponent = dr.clip(dr.floor(61 - dr.log2(most) - dr.log2(terms)), -120, 120)
-        s = dr.select(most > 0, dr.exp2(exponent), 1)
-        dr.eval(s, broken)
-        sums = dr.zeros(int64, dr.width(grid.data))
-        n = grid.n_features_per_level
-
-        def visit(level: int, weight: Any, index: Any) -> None:
-            for k in range(n):
-                dr.scatter_reduce(dr.ReduceOp.Add, sums, int64(dr.round(weight * dy[level * n + k] * s)), index * n + k)
-
-        grid._visitor = visit
-        try:
-            grid(self.coordinates)
-        finally:
-            grid._visitor = None
+        grid, flat = self.grid, self.grad_out()
+        self.set_grad_in("values", flat)
+        n, cotangents = grid.n_features, _unflatten(flat, 1 + len(self.tangents))
+        scales, broken = self._scales(cotangents)
+        dr.eval(scales, broken)
+        sums = dr.zeros(dr.int64_array_t(grid.dtype), dr.width(grid.data))
+        for level, weights, index in grid.walk(self.coordinates, self.tangents):
+            terms = []
+            for k in range(level * n, level * n + n):
+                term = weights[0] * cotangents[0][k]
+                for weight, cotangent in zip(weights[1:], cotangents[1:], strict=True):
+                    term = dr.fma(weight, cotangent[k], term)
+                terms.append(term * scales[level])
+            _add_vertex(sums, terms, index)
         dr.eval(sums)
-        # an infinity or NaN anywhere must not vanish: the loss scaler looks for it
-        self.set_grad_in("data", dr.select(broken == 0, single(sums) / s, dr.nan))
+        scale = scales[0]
+        if self.tangents:  # levels have scales of their own
+            entry = dr.arange(dr.uint32_array_t(grid.dtype), dr.width(grid.data)) // n
+            scale = grid.dtype(1)
+            for place, s in zip(grid.levels, scales, strict=True):
+                scale = dr.select(entry >= place.offset, s, scale)
+        self.set_grad_in("data", fixed_point.finish(sums, scale, broken))
+
+    def _scales(self, cotangents: list[list]) -> tuple[list, Any]:
+        """The scale of the sums of every level, and a number that is not zero if any term is not finite."""
+        grid, n, single = self.grid, self.grid.n_features, self.grid.dtype
+        if not self.tangents:  # weights are at most 1
+            most = dr.max(largest([dr.abs(v) for v in cotangents[0]]))
+            broken = _broken(cotangents[0])
+            return [fixed_point.scale(most, self._terms(cotangents))] * len(grid.levels), broken
+        # derivatives of weights are at most the level's steepest slope times the tangent
+        terms = self._terms(cotangents)
+        lengths = [sum((dr.abs(v) for v in tangent), single(0)) for tangent in self.tangents]
+        scales, broken = [], single(0)
+        for level in range(len(grid.levels)):
+            sizes = [sum((dr.abs(v) for v in c[level * n : level * n + n]), single(0)) for c in cotangents]
+            bound = sizes[0]
+            for size, length in zip(sizes[1:], lengths, strict=True):
+                bound += size * (length * grid.steepest(level))
+            broken = broken + _broken([bound])
+            scales.append(fixed_point.scale(dr.max(bound), terms))
+        return scales, broken
+
+    def _terms(self, cotangents: list[list]) -> Any:
+        """How many terms a sum has at most."""
+        grid, parts = self.grid, [*_flatten(cotangents), *self.coordinates]
+        lanes = dr.zeros(grid.dtype, max(dr.width(v) for v in parts))
+        vertices = grid.dimension + 1 if grid.simplices else 2**grid.dimension
+        return grid.dtype(dr.opaque_width(self.coordinates[0] + cotangents[0][0] + lanes)) * vertices
 
     def name(self) -> str:
         return "coopnet: grid parameters"
+
+
+def _broken(values: list) -> Any:
+    """1 if any of ``values`` is not finite, which a maximum alone would skip."""
+    return dr.max(largest([dr.select(dr.isfinite(v), type(v)(0), type(v)(1)) for v in values]))
+
+
+def _add_vertex(sums: Any, terms: list, index: Any) -> None:
+    """Add what one vertex of the cells contributes, scaled, to the features at its ``index``."""
+    for k, term in enumerate(terms):
+        fixed_point.add(sums, term, index * len(terms) + k)

@@ -6,14 +6,14 @@ from typing import Any
 
 import drjit as dr
 
-from ..engine.modes import is_deterministic
 from ..jit.deferred import outside
+from ..jit.kinds import nested_type
 from ..jit.scopes import frozen, inside_call, symbolic
-from .segment_sum import nested_type, sum_rows, sum_rows_fixed
+from .segment_sum import sum_rows, sum_rows_fixed
 
 
 class Table:
-    """Holds trained rows, a tensor ``(count, width)``, where an ``Unpacked`` can find them."""
+    """Holds numbers as ``data``, the name that parameters outside the packed buffer have."""
 
     DRJIT_STRUCT = {"data": dr.ArrayBase}
 
@@ -21,7 +21,7 @@ class Table:
         self.data = data
 
 
-def lookup(data: Any, index: Any, active: Any, leaf: type, exact: bool) -> list:
+def lookup(data: Any, index: Any, active: Any, leaf: type, ordered: bool) -> list:
     """Rows ``index`` of the tensor ``data`` as a list of ``data.shape[1]`` arrays of type ``leaf``.
 
     Only the rows read are converted. The gradient of the table is summed in single precision (double for double
@@ -31,24 +31,17 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, exact: bool) -> list:
         data: floating point tensor ``(count, width)``.
         index: ``UInt32``, all below ``count`` where ``active``.
         active: rows read; the others are zero.
-        exact: sum the gradient in a fixed order, where arrays can be evaluated, instead of with atomics?
+        ordered: sum the gradient in a fixed order, where arrays can be evaluated, instead of with atomics?
 
     Raises:
-        RuntimeError: within ``deterministic()`` inside a symbolic loop, conditional or call, where the order is not
-            fixed; in the backward pass of half-precision tables in calls, or if ``dr.backward`` is called in the scope
-            itself: those would add up in half precision.
+        RuntimeError: in the backward pass of half-precision tables in calls, or if ``dr.backward`` is called in a
+            symbolic scope itself: those would add up in half precision.
     """
     flat = data.array
     if not dr.grad_enabled(flat):
         return _read(flat, data.shape[1], index, active, leaf)
     if not symbolic():
-        settings = _Settings(data.shape, leaf, exact or is_deterministic())
-        return dr.custom(_RowsOp, settings, flat, index, active)
-    if is_deterministic():
-        raise RuntimeError(
-            "deterministic: the gradient of an embedding inside a symbolic loop or call accumulates with atomics, in "
-            "no fixed order; look rows up outside, or run the loop in evaluated mode."
-        )
+        return dr.custom(_LookupOp, _Settings(data.shape, leaf, ordered), flat, index, active)
     if not dr.is_half_v(flat):
         return _read(flat, data.shape[1], index, active, leaf)
     if inside_call(leaf):
@@ -56,7 +49,7 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, exact: bool) -> list:
         return [leaf(v) for v in dr.custom(_NoHalfSums, rows)]
     _ = flat * 1  # as for networks: without it, forward mode would not know that the scope depends on the table
     settings = _Settings(data.shape, leaf, False, flat)
-    return dr.custom(_ScopeRowsOp, settings, flat, index, active, outside(flat).buffer)
+    return dr.custom(_ScopeLookupOp, settings, flat, index, active, outside(flat).buffer)
 
 
 def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
@@ -67,11 +60,11 @@ def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
 class _Settings:
     """Keeps Dr.Jit from taking these apart as arguments."""
 
-    def __init__(self, shape: tuple[int, int], leaf: type, exact: bool, origin: Any = None):
-        self.shape, self.leaf, self.exact, self.origin = shape, leaf, exact, origin
+    def __init__(self, shape: tuple[int, int], leaf: type, ordered: bool, origin: Any = None):
+        self.shape, self.leaf, self.ordered, self.origin = shape, leaf, ordered, origin
 
 
-class _RowsOp(dr.CustomOp):
+class _LookupOp(dr.CustomOp):
     """Looks rows up; backward, sums their gradients by row."""
 
     def eval(self, settings: _Settings, data: Any, index: Any, active: Any) -> list:  # type: ignore[override]
@@ -79,16 +72,15 @@ class _RowsOp(dr.CustomOp):
         return _read(data, settings.shape[1], index, active, settings.leaf)
 
     def forward(self) -> None:
-        self.set_grad_out(
-            _read(self.grad_in("data"), self.settings.shape[1], self.index, self.active, self.settings.leaf)
-        )
+        width, leaf = self.settings.shape[1], self.settings.leaf
+        self.set_grad_out(_read(self.grad_in("data"), width, self.index, self.active, leaf))
 
     def backward(self) -> None:
         count, width = self.settings.shape
         double = dr.type_v(self.table) == dr.VarType.Float64
         wide = dr.float64_array_t(self.table) if double else dr.float32_array_t(self.table)
         dy = [wide(v) for v in self.grad_out()]
-        if self.settings.exact:
+        if self.settings.ordered:
             # The permutation of a sort on the GPU does not survive being replayed: Dr.Jit 1.5 crashes.
             replayed = frozen() and dr.backend_v(wide) == dr.JitBackend.CUDA
             sums = (sum_rows_fixed if replayed else sum_rows)(dy, dr.select(self.active, self.index, count), count)
@@ -98,10 +90,10 @@ class _RowsOp(dr.CustomOp):
         self.set_grad_in("data", self.table(sums))
 
     def name(self) -> str:
-        return "coopnet: rows"
+        return "coopnet: lookup"
 
 
-class _ScopeRowsOp(_RowsOp):
+class _ScopeLookupOp(_LookupOp):
     """The same for a half-precision table inside a symbolic loop or conditional.
 
     Gradients are added up in single precision beside it, and rounded when the scope is left; ``later`` is the
@@ -115,7 +107,7 @@ class _ScopeRowsOp(_RowsOp):
         deferred = outside(self.settings.origin)
         if not deferred.waits():
             _refuse()
-        sums = deferred.once("rows", lambda: _ScopeSums(self.settings.origin))
+        sums = deferred.once("lookup", lambda: _ScopeSums(self.settings.origin))
         sums.add([sums.single(v) for v in self.grad_out()], self.index, self.active)
 
 

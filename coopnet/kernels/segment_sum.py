@@ -9,13 +9,14 @@ as rows, two per block, to the next and much smaller pass. Sizes depend on the n
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import drjit as dr
 
 from ..jit.half import largest
+from ..jit.kinds import nested_type
 from ..jit.sorting import permutation
+from . import fixed_point
 
 #: Rows that one thread adds up, by backend: GPUs need more threads.
 _BLOCK = {dr.JitBackend.LLVM: 64, dr.JitBackend.CUDA: 32}
@@ -23,12 +24,6 @@ _BLOCK = {dr.JitBackend.LLVM: 64, dr.JitBackend.CUDA: 32}
 _RADIX = {dr.JitBackend.LLVM: 11, dr.JitBackend.CUDA: 8}
 #: Most entries of a row that one thread holds.
 _GROUP = 8
-
-
-def nested_type(leaf: type) -> Any:
-    """The nested ``ArrayXf``, ``ArrayXf16`` or ``ArrayXf64`` of the 1D array type ``leaf``."""
-    suffix = {dr.VarType.Float16: "f16", dr.VarType.Float32: "f", dr.VarType.Float64: "f64"}[dr.type_v(leaf)]
-    return getattr(sys.modules[leaf.__module__], "ArrayX" + suffix)
 
 
 def sort(index: Any, bound: int) -> tuple[Any, Any]:
@@ -125,27 +120,22 @@ def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: in
 
 
 def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
-    r"""The same as :func:`sum_rows`, in fixed point: as 64-bit integers, which add up to the same in any order.
+    """The same as :func:`sum_rows`, in fixed point (:mod:`.fixed_point`), in any order.
 
-    Rounds to a common unit, chosen from the largest entry so that no sum can overflow: about :math:`62 -
-    \log_2(\mathrm{rows})` bits below it are kept, however small a row is against the others. Needs twice the memory and
-    atomics, and evaluates nothing in between that ``dr.freeze`` could not replay.
+    Rounds to a unit common to all rows, however small one is against the others. Needs twice the memory and atomics,
+    and evaluates nothing in between that ``dr.freeze`` could not replay.
     """
     leaf, width = type(rows[0]), len(rows)
     int64, uint32 = dr.int64_array_t(leaf), type(index)
     finite = [dr.isfinite(v) for v in rows]
     most = dr.max(largest([dr.select(f, dr.abs(v), 0) for f, v in zip(finite, rows, strict=True)]))
-    # floor() makes the scale a power of two, by which dividing is exact; the bounds keep it finite
-    exponent = dr.clip(dr.floor(61 - dr.log2(most) - dr.log2(leaf(dr.opaque_width(index)))), -120, 120)
-    scale = dr.select(most > 0, dr.exp2(exponent), 1)
+    scale = fixed_point.scale(most, leaf(dr.opaque_width(index)))
     dr.eval(scale)
     sums, broken = dr.zeros(int64, count * width), dr.zeros(uint32, count * width)
     inside = index < count
     for k in range(width):
         place = index * width + k
-        value = dr.select(finite[k], rows[k] * scale, 0)
-        dr.scatter_reduce(dr.ReduceOp.Add, sums, int64(dr.round(value)), place, inside)
+        fixed_point.add(sums, dr.select(finite[k], rows[k] * scale, 0), place, inside)
         dr.scatter_reduce(dr.ReduceOp.Max, broken, uint32(1), place, inside & ~finite[k])
     dr.eval(sums, broken)
-    # an infinity or NaN must not vanish: the loss scaler looks for it
-    return dr.select(broken == 0, leaf(sums) / scale, dr.nan)
+    return fixed_point.finish(sums, scale, broken)

@@ -7,11 +7,11 @@ once, in the same order in every run.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import drjit as dr
 
+from ..jit.kinds import nested
 from ..jit.scopes import symbolic
 
 
@@ -22,7 +22,7 @@ def project(matrix: Any, coordinates: list) -> list:
     """
     if not dr.grad_enabled(matrix) or symbolic():
         return _product(matrix, coordinates)
-    return dr.custom(_Project, matrix, coordinates)
+    return dr.custom(_ProductOp, matrix, coordinates)
 
 
 def _entries(matrix: Any, columns: int) -> list[list]:
@@ -41,7 +41,7 @@ def _product(matrix: Any, coordinates: list) -> list:
     return result
 
 
-class _Project(dr.CustomOp):
+class _ProductOp(dr.CustomOp):
     def eval(self, matrix: Any, coordinates: list) -> list:  # type: ignore[override]
         self.matrix, self.coordinates = matrix, coordinates
         return _product(matrix, coordinates)
@@ -52,19 +52,17 @@ class _Project(dr.CustomOp):
         self.set_grad_out([a + b for a, b in zip(dx, db, strict=True)])
 
     def backward(self) -> None:
-        dy = self.grad_out()
-        rows = _entries(self.matrix, len(self.coordinates))
-        dx = [sum(row[k] * d for row, d in zip(rows, dy, strict=True)) for k in range(len(self.coordinates))]
+        dy, columns = self.grad_out(), len(self.coordinates)
+        rows = _entries(self.matrix, columns)
+        dx = [sum(row[k] * d for row, d in zip(rows, dy, strict=True)) for k in range(columns)]
         self.set_grad_in("coordinates", dx)
         leaf = type(dy[0])
-        module = sys.modules[leaf.__module__]
-        n, k = len(dy), len(self.coordinates)
-        lane = dr.arange(dr.uint32_array_t(leaf), n)
-        gradient = dr.zeros(leaf, n * k)
-        for i, x in enumerate(self.coordinates):
-            column = dr.sum(module.TensorXf(module.ArrayXf([d * x for d in dy])), axis=1)
-            dr.scatter(gradient, column.array, lane * k + i, mode=dr.ReduceMode.Permute)
+        lane = dr.arange(dr.uint32_array_t(leaf), len(dy))
+        gradient = dr.zeros(leaf, len(dy) * columns)
+        for k, x in enumerate(self.coordinates):
+            column = dr.sum(dr.tensor_t(leaf)(nested([d * x for d in dy])), axis=1)
+            dr.scatter(gradient, column.array, lane * columns + k, mode=dr.ReduceMode.Permute)
         self.set_grad_in("matrix", gradient)
 
     def name(self) -> str:
-        return "coopnet: projection"
+        return "coopnet: small matrix"

@@ -116,7 +116,7 @@ class Composite(Encoding):
         return ranges
 
     def width(self, size: int) -> int:
-        widths = [_width(e, n) for e, (_, n) in zip(self.nested, self._ranges(size), strict=True) if n > 0]
+        widths = [e.width(n) for e, (_, n) in zip(self.nested, self._ranges(size), strict=True) if n > 0]
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
 
     def _features(self, coordinates: list) -> list:
@@ -152,7 +152,7 @@ class Composite(Encoding):
         for i, (begin, n) in enumerate(ranges):
             takes = f"encoding {i} takes the coordinates {begin} to {begin + n - 1}"
             ensure(begin + n <= size, f"Composite: {takes}, but there are only {size}: 0 to {size - 1}.")
-        widths = [_width(e, n) for e, (_, n) in zip(self.nested, ranges, strict=True) if n > 0]
+        widths = [e.width(n) for e, (_, n) in zip(self.nested, ranges, strict=True) if n > 0]
         ensure(widths, "Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
         if self.reduction != "concatenation" and len(set(widths)) > 1:
             raise ValueError(f"Composite: a {self.reduction} needs encodings of equal widths, but they give {widths}.")
@@ -174,9 +174,3 @@ class Composite(Encoding):
             f"{name}={getattr(self, name)!r}" for name in ("n_dims_to_encode", "dims_to_encode_begin", "reduction")
         )
         return f"Composite([\n{inner}], {arguments}, in_features={self.in_features})"
-
-
-def _width(encoding: Any, n: int) -> int:
-    """Features that ``encoding`` makes of ``n`` coordinates."""
-    width: int = encoding.width if isinstance(encoding, Embedding) else encoding.width(n)
-    return width

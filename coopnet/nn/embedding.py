@@ -10,12 +10,12 @@ import numpy as np
 
 from ..checks import check_choice, check_flag, check_number, check_positive, shown
 from ..checks.sizes import check_entries, check_features
+from ..engine.modes import is_deterministic
 from ..jit import kinds
 from ..jit.scopes import frozen, symbolic
 from ..jit.unpacked import Unpacked
 from ..kernels.lookup import Table, lookup
 from ..random.key import Key
-from .encodings import nested
 from .module import Module
 from .tangents import check_bundle, rebuilt
 
@@ -75,7 +75,7 @@ class Embedding(Module):
 
     _FIELDS = (
         "count",
-        "width",
+        "_width",
         "init_scale",
         "precision",
         "output",
@@ -101,7 +101,7 @@ class Embedding(Module):
         prefix: str = "",
     ):
         self.count = check_positive("Embedding", "count", count)
-        self.width = check_positive("Embedding", "width", width)
+        self._width = check_positive("Embedding", "width", width)
         check_features("Embedding", "width", width)
         check_entries("Embedding", "entries", (count, width), on_host=False)
         self.init_scale = check_number("Embedding", "init_scale", init_scale, 0)
@@ -115,6 +115,10 @@ class Embedding(Module):
         self.prefix = prefix
         self.table = Unpacked()
 
+    def width(self, size: int) -> int:
+        """Features in a row; ``size`` is 1, the id."""
+        return self._width
+
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         if self.table.value is None:
             raise ValueError("Embedding: the layer has no table yet; call net = net.alloc(dtype) first.")
@@ -122,12 +126,17 @@ class Embedding(Module):
         own = dr.array_t(data)
         index, active = self._rows(_ids(x, own), dr.uint32_array_t(own))
         leaf = own if self.output == "table" else _OUTPUTS[self.output](own)
-        features = lookup(data, index, active, leaf, self.deterministic)
+        if is_deterministic() and symbolic() and dr.grad_enabled(data):
+            raise RuntimeError(
+                "deterministic: the gradient of an embedding inside a symbolic loop or call accumulates with atomics, "
+                "in no fixed order; look rows up outside, or run the loop in evaluated mode."
+            )
+        features = lookup(data, index, active, leaf, self.deterministic or is_deterministic())
         if isinstance(x, drnn.CoopVec):
             return drnn.CoopVec(features)
         if isinstance(x, (list, tuple)):
             return features
-        return dr.tensor_t(leaf)(nested(features)) if _is_tensor(x) else nested(features)
+        return dr.tensor_t(leaf)(kinds.nested(features)) if _is_tensor(x) else kinds.nested(features)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         """Rows jump from one id to the next: the derivative with respect to the id is zero."""
@@ -176,19 +185,22 @@ class Embedding(Module):
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Embedding, int]:  # type: ignore[override]
         if size not in (-1, 1):
             raise ValueError(f"Embedding: the input has {size} features, but the layer takes 1, the id.")
-        layer = Embedding(**{name: getattr(self, name) for name in self._FIELDS})
+        layer = Embedding(**self._arguments())
         leaf = dr.array_t(dtype)
         if self.precision != "auto":
             leaf = dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
         on_host = dr.backend_v(leaf) == dr.JitBackend.LLVM
-        check_entries("Embedding", "entries", (self.count, self.width), dr.itemsize_v(leaf), on_host)
-        samples = rng.random(dr.float32_array_t(leaf), self.count * self.width)
+        check_entries("Embedding", "entries", (self.count, self._width), dr.itemsize_v(leaf), on_host)
+        samples = rng.random(dr.float32_array_t(leaf), self.count * self._width)
         values = leaf(dr.fma(samples, 2 * self.init_scale, -self.init_scale))
-        layer.table = Unpacked(Table(dr.tensor_t(leaf)(values, (self.count, self.width))))
-        return layer, self.width
+        layer.table = Unpacked(Table(dr.tensor_t(leaf)(values, (self.count, self._width))))
+        return layer, self._width
 
     def __repr__(self) -> str:
-        return f"Embedding({', '.join(f'{name}={getattr(self, name)!r}' for name in self._FIELDS)})"
+        return f"Embedding({', '.join(f'{name}={value!r}' for name, value in self._arguments().items())})"
+
+    def _arguments(self) -> dict[str, Any]:
+        return {name.lstrip("_"): getattr(self, name) for name in self._FIELDS}
 
 
 def _is_tensor(x: Any) -> bool:

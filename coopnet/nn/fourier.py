@@ -11,6 +11,7 @@ import numpy as np
 from ..checks import check_flag, check_in_features, check_number, check_positive, check_unsigned
 from ..checks.sizes import check_entries, check_features
 from ..jit.unpacked import Constant, Unpacked
+from ..kernels.lookup import Table
 from ..kernels.small_matrix import project
 from ..random.philox import philox4x32
 from .encodings import Encoding
@@ -75,14 +76,13 @@ class Fourier(Encoding):
         return 2 * self.n_frequencies
 
     def _features(self, coordinates: list) -> list:
-        matrix = self._matrix(coordinates)
-        features = []
-        for periods in project(matrix, [type(matrix)(x) for x in coordinates]):
-            features += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
-        return features
+        return self._moved(coordinates, [])[0]
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        matrix, y = self._matrix(coordinates), self._features(coordinates)
+        matrix = self._matrix(coordinates)
+        y: list[Any] = []
+        for periods in project(matrix, [type(matrix)(x) for x in coordinates]):
+            y += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
         # with a lane for every sample, or each entry's gradient would be summed by itself
         lanes = dr.zeros(type(matrix), max(dr.width(v) for v in coordinates))
         moved = []
@@ -109,21 +109,12 @@ class Fourier(Encoding):
         layer = Fourier(self.n_frequencies, self.scale, self.trained, self.seed, size)
         values = self.scale * normals(self.n_frequencies * size, self.seed)
         data = dr.float32_array_t(dr.array_t(dtype))(values.astype(np.float32))
-        layer.frequencies = (Unpacked if self.trained else Constant)(Frequencies(data))
+        layer.frequencies = (Unpacked if self.trained else Constant)(Table(data))
         return layer, self.width(size)
 
     def __repr__(self) -> str:
         names = ("n_frequencies", "scale", "trained", "seed", "in_features")
         return f"Fourier({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-
-
-class Frequencies:
-    """Holds an array as ``data``, the name that parameters outside the packed buffer have."""
-
-    DRJIT_STRUCT = {"data": object}
-
-    def __init__(self, data: Any = None):
-        self.data = data
 
 
 def normals(n: int, seed: int) -> np.ndarray:

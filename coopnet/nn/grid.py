@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import drjit as dr
+
 from ..checks import check_choice
-from ..jit.unpacked import Unpacked
-from ..kernels.grid import Grid as Engine
-from .lattice import INTERPOLATIONS, Lattice, check_dimension
+from .lattice import INTERPOLATIONS, Lattice
 
 
 class Grid(Lattice):
@@ -60,18 +60,7 @@ class Grid(Lattice):
     >>> field = cn.NeuralField(grid, cn.MLP(out_features=1)).build()
     """
 
-    _FIELDS = (
-        "in_features",
-        "storage",
-        "n_levels",
-        "n_features_per_level",
-        "hashmap_size",
-        "base_resolution",
-        "per_level_scale",
-        "init_scale",
-        "interpolation",
-    )
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
+    _MULTIPLE = 8
 
     def __init__(
         self,
@@ -87,24 +76,14 @@ class Grid(Lattice):
     ):
         self.storage = check_choice("Grid", "storage", storage, ("hash", "dense", "tiled"))
         self.interpolation = check_choice("Grid", "interpolation", interpolation, INTERPOLATIONS)
-        super().__init__(
-            in_features,
-            n_levels,
-            n_features_per_level,
-            hashmap_size,
-            base_resolution,
-            per_level_scale,
-            init_scale,
-        )
+        sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
+        super().__init__(in_features, *sizes, per_level_scale, init_scale)
+
+    def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
+        rng.random(leaf, 1)  # not used, but what a seed gives is the second draw
+        return dr.fma(rng.random(leaf, count), 2 * self.init_scale, -self.init_scale)
 
     def _growth(self) -> float:
         if self.per_level_scale is None and self.storage == "dense" and self.n_levels > 1:
             return max(1.0, (256 / self.base_resolution) ** (1 / (self.n_levels - 1)))
         return super()._growth()
-
-    def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
-        check_dimension("Grid", size)
-        options["per_level_scale"] = self._growth()
-        return Engine(
-            leaf, size, storage=self.storage, interpolation=self.interpolation, multiple=8, rng=rng, **options
-        )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..checks import check_choice
-from ..jit.unpacked import Unpacked
-from ..kernels.grid import Grid as Engine
-from .lattice import INTERPOLATIONS, Lattice, check_dimension
+from .lattice import INTERPOLATIONS, Lattice
 
 
 class HashGrid(Lattice):
@@ -39,9 +35,6 @@ class HashGrid(Lattice):
     >>> field = cn.NeuralField(cn.HashGrid(2), cn.MLP(out_features=3)).build()
     """
 
-    _FIELDS = (*Lattice._FIELDS, "interpolation")
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
-
     def __init__(
         self,
         in_features: int = -1,
@@ -54,16 +47,5 @@ class HashGrid(Lattice):
         interpolation: str = "linear",
     ):
         self.interpolation = check_choice("HashGrid", "interpolation", interpolation, INTERPOLATIONS)
-        super().__init__(
-            in_features,
-            n_levels,
-            n_features_per_level,
-            hashmap_size,
-            base_resolution,
-            per_level_scale,
-            init_scale,
-        )
-
-    def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
-        check_dimension("HashGrid", size)
-        return Engine(leaf, size, interpolation=self.interpolation, rng=rng, **options)
+        sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
+        super().__init__(in_features, *sizes, per_level_scale, init_scale)

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
 import drjit as dr
 
-from ..checks import check_in_features, check_number, check_positive, shown
+from ..checks import check, check_in_features, check_number, check_positive, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
+from ..engine.modes import is_deterministic
 from ..jit.lanes import only
+from ..jit.scopes import symbolic
 from ..jit.unpacked import Unpacked
-from ..kernels import grid_tangents
+from ..kernels.grid import PRIMES, Grid, Level, levels
 from .encodings import Encoding
 
 INTERPOLATIONS = ("linear", "smoothstep", "nearest")
 
 
 class Lattice(Encoding):
-    """Features at the vertices of ``n_levels`` grids; a subclass says which, in ``_make``."""
-
-    _FIELDS: tuple[str, ...] = (
-        "in_features",
-        "n_levels",
-        "n_features_per_level",
-        "hashmap_size",
-        "base_resolution",
-        "per_level_scale",
-        "init_scale",
-    )
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "grid": Unpacked}
+    """Features at the vertices of ``n_levels`` grids; subclasses say which."""
 
     storage = "hash"  #: how vertices find their entries
+    interpolation = "linear"
+    _FIELDS: tuple[str, ...]  # arguments of the constructor
+    _SIMPLICES = False  # are cells cut into simplices?
+    _MULTIPLE: int | None = None  # to what levels' sizes are rounded up; None as drjit.nn does
+
+    def __init_subclass__(cls) -> None:
+        cls._FIELDS = tuple(inspect.signature(cls).parameters)
+        cls.DRJIT_STRUCT = {**dict.fromkeys(cls._FIELDS, object), "grid": Unpacked}
 
     def __init__(
         self,
@@ -49,11 +49,8 @@ class Lattice(Encoding):
         self.n_features_per_level = check_positive(where, "n_features_per_level", n_features_per_level)
         self.hashmap_size = check_positive(where, "hashmap_size", hashmap_size)
         self.base_resolution = check_positive(where, "base_resolution", base_resolution)
-        if hashmap_size % n_features_per_level:
-            raise ValueError(
-                f"{where}: hashmap_size is {hashmap_size}; a multiple of n_features_per_level, "
-                f"{n_features_per_level}, is needed."
-            )
+        needed = f"a multiple of n_features_per_level, {n_features_per_level},"
+        check(hashmap_size % n_features_per_level == 0, where, "hashmap_size", hashmap_size, needed)
         if per_level_scale is not None:
             per_level_scale = check_number(where, "per_level_scale", per_level_scale, 1)
         self.per_level_scale = per_level_scale
@@ -67,44 +64,54 @@ class Lattice(Encoding):
         return self.n_levels * self.n_features_per_level
 
     def _features(self, coordinates: list) -> list:
-        grid = self._held(coordinates)
-        finite, inside = _finite([grid.dtype(v) for v in coordinates])
-        return _or_nan(finite, grid.features(inside))
+        return self._moved(coordinates, [])[0]
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        """Exact within a cell; see :mod:`coopnet.engine.grid_tangents`."""
-        grid = self._held(coordinates)
-        directions = [[grid.dtype(v) for v in t] for t in tangents]
-        finite, inside = _finite([grid.dtype(v) for v in coordinates])
-        pairs = [_finite(t, finite) for t in directions]
-        features, moved = grid_tangents.features(grid, inside, [t for _, t in pairs])
-        return _or_nan(finite, features), [_or_nan(mask, t) for (mask, _), t in zip(pairs, moved, strict=True)]
-
-    def _held(self, coordinates: list) -> Any:
+        """Exact within a cell; see :mod:`coopnet.kernels.grid`."""
         name, grid = type(self).__name__, self.grid.value
         if grid is None:
             raise ValueError(f"{name}: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         self._same_backend(type(coordinates[0]), grid.dtype)
-        return grid
-
-    def _make(self, leaf: type, size: int, options: dict, rng: Any) -> Any:
-        """The engine's grid for ``size`` coordinates with parameters of type ``leaf``."""
-        raise NotImplementedError
+        masks: list[Any] = []
+        inside: list[list] = []
+        for vector in (coordinates, *tangents):
+            mask, parts = _finite([grid.dtype(v) for v in vector], masks[0] if masks else True)
+            masks.append(mask)
+            inside.append(parts)
+        ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
+        bundle = grid.evaluate(inside[0], inside[1:], ordered)
+        features, *moved = [[dr.select(m, v, dr.nan) for v in y] for m, y in zip(masks, bundle, strict=True)]
+        return features, moved
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         size = self._size(size)
-        layer = type(self)(**{name: getattr(self, name) for name in self._FIELDS} | {"in_features": size})
-        self._check_levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM)
-        options = {name: getattr(self, name) for name in Lattice._FIELDS[1:]}
-        layer.grid = Unpacked(self._make(dr.float32_array_t(dr.array_t(dtype)), size, options, rng))
+        layer = type(self)(**self._arguments() | {"in_features": size})
+        self._check_dimension(size)
+        found, n = self._levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM), self.n_features_per_level
+        data = self._draw(dr.float32_array_t(dr.array_t(dtype)), found[-1].end * n, rng)
+        dr.schedule(data)
+        hashed = self.storage == "hash"
+        layer.grid = Unpacked(Grid(data, found, size, n, hashed, self.interpolation, self._SIMPLICES))
         return layer, self.width(size)
+
+    def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
+        """Initial values: the numbers that ``drjit.nn`` draws."""
+        return rng.random(leaf, count) * (2 * self.init_scale) + -self.init_scale
+
+    def _check_dimension(self, size: int) -> None:
+        """Raise ``ValueError`` for more coordinates than the spatial hash has multipliers."""
+        if size > len(PRIMES):
+            raise ValueError(
+                f"{type(self).__name__}: in_features is {size}; a cell has 2^in_features corners, and at most "
+                f"{len(PRIMES)} coordinates are hashed. Permutohedral takes more."
+            )
 
     def _growth(self) -> float:
         """How much finer a level is than the one before."""
         return self.per_level_scale or 2.0
 
-    def _check_levels(self, size: int, on_host: bool) -> None:
-        """Raise ``ValueError`` for levels too fine to number their cells, or more parameters than there is room for."""
+    def _levels(self, size: int, on_host: bool) -> list[Level]:
+        """Raises ``ValueError`` for cells too small to be numbered, or more parameters than there is room for."""
         name, growth = type(self).__name__, self._growth()
         finest = math.log2(self.base_resolution) + math.log2(growth) * (self.n_levels - 1)
         if finest >= 31:
@@ -112,14 +119,20 @@ class Lattice(Encoding):
                 f"{name}: the finest level has about 2^{finest:.0f} cells a side, but fewer than 2^31 can be numbered; "
                 f"use fewer levels, a smaller base_resolution or a smaller per_level_scale."
             )
-        sides = [self.base_resolution * growth**level for level in range(self.n_levels)]
-        vertices = [2.0 ** min(64, size * math.log2(side)) for side in sides]
-        most = {"hash": self.hashmap_size, "tiled": vertices[0], "dense": math.inf}[self.storage]
-        entries = round(sum(min(n, most) for n in vertices))
-        check_entries(name, f"features in {self.n_levels} levels", (entries, self.n_features_per_level), 4, on_host)
+        most = {"hash": self.hashmap_size, "tiled": self.base_resolution**size, "dense": math.inf}[self.storage]
+        if self._MULTIPLE is None:
+            most = min(most, 2**31 - 1)  # the limit of drjit.nn
+        multiple = self._MULTIPLE or self.n_features_per_level
+        found = levels(size, self.n_levels, self.base_resolution, growth, multiple, most)
+        shape = found[-1].end, self.n_features_per_level
+        check_entries(name, f"features in {self.n_levels} levels", shape, 4, on_host)
+        return found
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._FIELDS)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._arguments().items())})"
+
+    def _arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._FIELDS}
 
 
 def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:
@@ -130,16 +143,3 @@ def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:
     for v in vector:
         mask = dr.isfinite(v) & mask
     return mask, only(mask, vector)
-
-
-def _or_nan(mask: Any, features: list) -> list:
-    return [dr.select(mask, v, dr.nan) for v in features]
-
-
-def check_dimension(where: str, size: int) -> None:
-    """Raise ``ValueError`` for more coordinates than the spatial hash has multipliers."""
-    if size > 7:
-        raise ValueError(
-            f"{where}: in_features is {size}; a cell has 2^in_features corners, and at most 7 coordinates are hashed. "
-            f"Permutohedral takes more."
-        )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..kernels.grid import Permutohedral as Engine
 from .lattice import Lattice
 
 #: Most coordinates: every level sorts them, which takes operations in proportion to their square.
@@ -38,7 +35,8 @@ class Permutohedral(Lattice):
     >>> field = cn.NeuralField(cn.Permutohedral(4, n_levels=8), cn.MLP(out_features=3)).build()
     """
 
-    def _make(self, leaf: Any, size: int, options: dict, rng: Any) -> Any:
+    _SIMPLICES = True
+
+    def _check_dimension(self, size: int) -> None:
         if size > MAX_DIMENSION:
             raise ValueError(f"Permutohedral: in_features is {size}; at most {MAX_DIMENSION} coordinates are possible.")
-        return Engine(leaf, size, rng=rng, **options)

@@ -607,7 +607,7 @@ def test_two_networks_share_an_encoding(ns, backend, path):
             total += sum(ns.Float(a) * ns.Float(d) for a, d in zip(y, dy, strict=True))
         dr.backward(total)
     params = grid["data"].numpy().astype(np.float64)
-    levels = [grid.grid.value._level_scale(level) for level in range(3)]
+    levels = [level.scale for level in grid.grid.value.levels]
     encoded = reference.hash_grid(x, params, **options, level_scales=levels)
     dfeatures = 0
     for net, w, dy in zip(nets, weights, dys, strict=True):

@@ -169,7 +169,7 @@ def test_scales_of_a_grid_are_those_of_its_kernels(ns, backend):
     for grid in (cn.HashGrid, cn.Permutohedral):
         layer = grid(2, n_levels=4, base_resolution=2, per_level_scale=3.0, init_scale=1.0)
         field = cn.NeuralField(layer, cn.Linear(-1, 1)).build(backend)
-        assert layer.alloc(ns.TensorXf).grid.value._level_scale(2) > 17
+        assert layer.alloc(ns.TensorXf).grid.value.levels[2].scale > 17
         for row in field.audit(coordinates(ns)).layers:
             assert row.rms_error < (1e-2 if backend == "cuda" else 1e-5)
 

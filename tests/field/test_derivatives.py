@@ -59,7 +59,7 @@ class Twin:
         weights = self.weights if weights is None else weights
         if self.encoding == "grid":
             table = self.table if table is None else table
-            options = GRID | {"level_scales": [self.grid._level_scale(i) for i in range(GRID["n_levels"])]}
+            options = GRID | {"level_scales": [level.scale for level in self.grid.levels]}
             x, dx = ref.hash_grid(x, table, **options), ref.hash_grid_jvp(x, table, dx, **options)
         elif self.encoding == "sinusoidal":
             x, dx = ref.sinusoidal(x, 2, 0.1), ref.sinusoidal_jvp(x, dx, 2, 0.1)

@@ -65,7 +65,7 @@ def reference_of(field, encoding, x, drop=None, dtype=np.float32):
     weights = [m.weights.numpy() for m in children(field.network) if isinstance(m, drnn.Linear)]
     if encoding == "grid":
         grid = field.encoding.grid.value
-        scales = [grid._level_scale(level) for level in range(GRID["n_levels"])]
+        scales = [level.scale for level in grid.levels]
         x = ref.hash_grid(x, grid.data.numpy(), **GRID, level_scales=scales)
     elif encoding in ("sinusoidal", "triangular"):
         x = getattr(ref, encoding)(x, 3)

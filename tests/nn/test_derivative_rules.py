@@ -12,7 +12,6 @@ import pytest
 import coopnet as cn
 from coopnet import reference as ref
 from coopnet.engine import FUNCTIONS
-from coopnet.kernels import grid_tangents
 from coopnet.nn.tree import children
 
 LEVELS = dict(n_levels=3, hashmap_size=2**7, base_resolution=4, per_level_scale=1.7, init_scale=0.5)
@@ -185,17 +184,6 @@ def test_encodings_say_what_they_lack(ns):
         Bare().jvp(x, [x])
 
 
-def test_steepest_slopes():
-    """Of the weights of vertices, in units of cells: what sums of tangents are bounded by."""
-
-    class Level:
-        _level_scale = staticmethod(lambda level: 4.0 * 2**level)
-
-    for interpolation, factor in (("linear", 1), ("nearest", 1), ("smoothstep", 1.5)):
-        Level.interpolation = interpolation
-        assert [grid_tangents.steepest(Level, level) for level in (0, 1)] == [4 * factor, 8 * factor]
-
-
 # ---- Encodings ---------------------------------------------------------------------------------------------
 
 
@@ -204,10 +192,9 @@ def frequencies(layer):
 
 
 def grid(layer, x, table):
-    names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution", "per_level_scale")
+    names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution")
     options = {name: getattr(layer, name) for name in names}
-    options["level_scales"] = [layer.grid.value._level_scale(level) for level in range(layer.n_levels)]
-    options["per_level_scale"] = layer.grid.value.per_level_scale
+    options["level_scales"] = [level.scale for level in layer.grid.value.levels]
     if isinstance(layer, cn.Permutohedral):
         return ref.permutohedral(x, table, **options)
     options["interpolation"] = layer.interpolation

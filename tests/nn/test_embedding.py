@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 import coopnet as cn
 from coopnet import reference as ref
 from coopnet.jit import deferred
-from coopnet.kernels import lookup as rows
-from coopnet.kernels import segment_sum as segments
-from coopnet.kernels.segment_sum import sort, sum_rows, sum_rows_fixed
+from coopnet.kernels import lookup
 
 DTYPES = {"half": np.float16, "single": np.float32, "double": np.float64}
 EPSILON = {"half": 2**-11, "single": 1e-6, "double": 1e-6}  # of features and gradients, which single precision limits
@@ -51,8 +49,8 @@ def gradient(layer):
 )
 def test_where_gradients_are_summed_in_a_fixed_order(ns, monkeypatch, layer, context, fixed):
     """By default, and within deterministic() whatever the layer says."""
-    calls, function = [], rows.sum_rows
-    monkeypatch.setattr(rows, "sum_rows", lambda *args: calls.append(1) or function(*args))
+    calls, function = [], lookup.sum_rows
+    monkeypatch.setattr(lookup, "sum_rows", lambda *args: calls.append(1) or function(*args))
     embedding, _ = table(ns, 3, 2, deterministic=layer)
     with cn.deterministic(context):
         dr.backward(dr.sum(embedding(ns.UInt32([0, 2, 2]))[1]))
@@ -71,62 +69,6 @@ def test_gradients_of_double_tables_are_summed_in_double(ns, options):
 def random_ids(ns, count, n, seed=2):
     ids = np.random.default_rng(seed).integers(0, count, n).astype(np.uint32)
     return ns.UInt32(ids), ids
-
-
-# ---- Sums by index -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 4096, 4097, 20_000])
-@pytest.mark.parametrize("count, width", [(1, 1), (7, 3), (5000, 16)])
-@pytest.mark.parametrize("sums", [sum_rows, sum_rows_fixed])
-def test_sum_rows(ns, n, count, width, sums):
-    """Blocks that are full or not, segments that cross none, one or many, and one pass or several."""
-    rng = np.random.default_rng(n)
-    rows = rng.integers(-8, 9, (width, n)).astype(np.float32)  # sums are exact
-    index = np.minimum(rng.integers(0, count + 1, n) * rng.integers(0, 2, n), count).astype(np.uint32)
-    expected = np.zeros((count + 1, width))
-    np.add.at(expected, index, rows.T)
-    y = sums([ns.Float(v) for v in rows], ns.UInt32(index), count)
-    np.testing.assert_array_equal(y.numpy().reshape(count, width), expected[:count])
-
-
-def test_fixed_sums_keep_small_rows_and_what_is_not_finite(ns):
-    rows = np.array([[1e4, 1e-4, np.inf, 2e-4, 1.0, np.nan]], np.float32)
-    y = sum_rows_fixed([ns.Float(v) for v in rows], ns.UInt32([0, 1, 2, 1, 0, 4]), 5).numpy()
-    np.testing.assert_allclose(y[[0, 1, 3]], [10001, 3e-4, 0], rtol=1e-6)
-    assert np.isnan(y[[2, 4]]).all()
-
-
-@pytest.mark.parametrize("factor", [1e-30, 2**-10, 1e30])
-def test_fixed_sums_of_any_size(ns, factor):
-    """The unit that they are rounded to follows the largest."""
-    rows = np.array([[0.5, -0.25, 0.75, 0]], np.float32) * np.float32(factor)
-    y = sum_rows_fixed([ns.Float(v) for v in rows], ns.UInt32([0, 0, 2, 1]), 3).numpy()
-    np.testing.assert_array_equal(y, np.array([0.25, 0, 0.75], np.float32) * np.float32(factor))
-
-
-def test_rows_handed_on(ns, monkeypatch):
-    """Two for each block, as many as there are indices."""
-    sizes, one_pass = [], segments._pass
-
-    def seen(*arguments):
-        handed = one_pass(*arguments)
-        if handed is not None:
-            sizes.append([dr.width(v) for v in handed])
-        return handed
-
-    monkeypatch.setattr(segments, "_pass", seen)
-    block = segments._BLOCK[dr.backend_v(ns.Float)]
-    sum_rows([ns.Float(1) + dr.zeros(ns.Float, block * block)] * 3, dr.zeros(ns.UInt32, block * block), 1)
-    assert sizes[:2] == [[3 * 2 * block, 2 * block], [3 * 4, 4]]
-
-
-@pytest.mark.parametrize("bound", [0, 1, 2047, 2048, 2**22 + 5, 2**32 - 1])
-def test_sort_is_stable(ns, bound):
-    index = (np.random.default_rng(0).integers(0, bound, 5000, endpoint=True) // 3 * 3).astype(np.uint32)
-    values, order = sort(ns.UInt32(index), bound)
-    np.testing.assert_array_equal(order.numpy(), np.argsort(index, kind="stable"))
-    np.testing.assert_array_equal(values.numpy(), np.sort(index))
 
 
 # ---- Look-ups ----------------------------------------------------------------------------------------------
@@ -350,7 +292,7 @@ def in_loop(ns, layer, ids, mode="symbolic"):
     def body(i, y):
         return i + 1, y + ns.Float(i + 1) * ns.ArrayXf(layer(ids + i))
 
-    start = dr.zeros(ns.ArrayXf, (layer.width, dr.width(ids)))
+    start = dr.zeros(ns.ArrayXf, (layer.width(1), dr.width(ids)))
     dr.make_opaque(start)
     limit = -1 if mode == "symbolic" else None
     _, y = dr.while_loop((ns.UInt32(0), start), lambda i, y: i < 3, body, mode=mode, max_iterations=limit)
@@ -375,13 +317,13 @@ def in_scope(ns, layer, ids, kind):
     if kind == "loop":
         return in_loop(ns, layer, ids)
     bounded = -1 if kind == "nested" else 4
-    start = dr.zeros(ns.ArrayXf, (layer.width, dr.width(ids)))
+    start = dr.zeros(ns.ArrayXf, (layer.width(1), dr.width(ids)))
     dr.make_opaque(start)
 
     def body(i, y):
         term = ns.Float(i + 1) * ns.ArrayXf(layer(ids + i))
         if kind == "nested":
-            other = (layer.width, dr.width(ids))
+            other = (layer.width(1), dr.width(ids))
             term = dr.if_stmt(
                 (term, i),
                 i % 2 == 0,
@@ -573,6 +515,7 @@ def test_packing_leaves_the_table_alone(ns, backend):
     net = cn.Sequential(cn.Embedding(10, 4, precision="single"), cn.Linear(-1, 2)).alloc(dtype)
     packed = drnn.pack(net, layout="training")
     assert isinstance(packed.layers[0], cn.Embedding) and packed.layers[0].count == 10
+    assert net.layers[0].width(1) == packed.layers[0].width(1) == 4 and "width=4" in repr(packed)
     np.testing.assert_array_equal(packed["layers.0.data"].numpy(), net["layers.0.data"].numpy())
 
 

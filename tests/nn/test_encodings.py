@@ -16,7 +16,6 @@ import coopnet as cn
 from coopnet import backend as backends
 from coopnet import io
 from coopnet import reference as ref
-from coopnet.kernels.small_matrix import project
 
 CUDA = "cuda" in backends.available()
 KINDS = ("coopvec", "tensor", "nested", "list", "tuple")
@@ -71,14 +70,10 @@ def slopes(f, x, dy, h=1e-7):
     return gradient, smooth
 
 
-def level_scales(layer):
-    return [layer.grid.value._level_scale(level) for level in range(layer.n_levels)]
-
-
 def grid_options(layer):
-    names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution", "per_level_scale")
-    options = {name: getattr(layer, name) for name in names} | {"level_scales": level_scales(layer)}
-    options["per_level_scale"] = layer.grid.value.per_level_scale
+    names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution")
+    options = {name: getattr(layer, name) for name in names}
+    options["level_scales"] = [level.scale for level in layer.grid.value.levels]
     if isinstance(layer, cn.Permutohedral):
         return options
     options["interpolation"] = layer.interpolation
@@ -296,11 +291,11 @@ def test_sizes_of_grids(ns):
     assert dr.width(cn.HashGrid(2, **options).alloc(ns.TensorXf)["data"]) == drjit.n_params
     # the default growth of dense storage stops at 256 cells
     layer = cn.Grid(2, "dense", n_levels=4, base_resolution=8).alloc(ns.TensorXf)
-    assert layer.grid.value._resolution(layer.grid.value._level_scale(3)) in (256, 257)
+    assert layer.grid.value.levels[3].resolution in (256, 257)
     assert layer.per_level_scale is None
     # and never shrinks
     layer = cn.Grid(1, "dense", n_levels=2, base_resolution=300).alloc(ns.TensorXf)
-    assert layer.grid.value._level_scale(0) == layer.grid.value._level_scale(1) == 299
+    assert [level.scale for level in layer.grid.value.levels] == [299, 299]
 
 
 def test_fine_levels_of_tiled_grids(ns):
@@ -504,30 +499,6 @@ def test_gradient_of_one_fourier_feature(ns):
     expected = np.zeros((3, 2))
     expected[1] = (2 * np.pi * np.cos(2 * np.pi * frequencies(layer)[1] @ x) * x).sum(axis=1)
     close(dr.grad(layer["data"]).numpy().reshape(3, 2), expected, 1e-5)
-
-
-def test_gradient_of_a_small_matrix_takes_few_kernels(ns):
-    """One sum per coordinate, not per entry."""
-    x, dy = arrays(ns, np.ones((2, 50))), arrays(ns, np.ones((8, 50)))
-    for trained in (False, True):
-        matrix = ns.Float(np.arange(16, dtype=np.float32))
-        dr.eval(matrix)
-        if trained:
-            dr.enable_grad(matrix)
-        ys = project(matrix, x)
-        np.testing.assert_array_equal([v[0] for v in ys], 1 + 4 * np.arange(8))
-        assert dr.grad_enabled(ys) == trained
-    for y, d in zip(ys, dy, strict=True):
-        dr.set_grad(y, d)
-        dr.enqueue(dr.ADMode.Backward, y)
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory):
-        dr.kernel_history_clear()
-        dr.traverse(dr.ADMode.Backward)
-        gradient = dr.grad(matrix)
-        dr.eval(gradient)
-        launched = len(dr.kernel_history([dr.KernelType.JIT]))
-    np.testing.assert_array_equal(gradient.numpy(), 50)
-    assert launched <= 8
 
 
 def test_trained_fourier_forward_mode(ns):

@@ -255,7 +255,7 @@ GRID = dict(n_levels=3, n_features_per_level=2, hashmap_size=2**8, base_resoluti
 
 def make_grid(ns, dimension=2, seed=5):
     layer = cn.HashGrid(dimension, **GRID).alloc(ns.TensorXf)
-    scales = [layer.grid.value._level_scale(level) for level in range(GRID["n_levels"])]
+    scales = [level.scale for level in layer.grid.value.levels]
     params = np.random.default_rng(seed).normal(size=dr.width(layer["data"])).astype(np.float32)
     layer["data"] = ns.Float(params)
     dr.enable_grad(layer["data"])

@@ -1,0 +1,36 @@
+"""Sums in fixed point."""
+
+from __future__ import annotations
+
+import drjit as dr
+import numpy as np
+import pytest
+
+from coopnet.kernels import fixed_point
+
+
+@pytest.mark.parametrize("largest", [1e-30, 0.75, 1.0, 3e20])
+@pytest.mark.parametrize("terms", [1, 1000, 2**31])
+def test_scales_leave_room_for_every_sum(ns, largest, terms):
+    """Powers of two; the largest sum has 59 to 61 bits, or what the bounds of the exponent leave."""
+    s = float(fixed_point.scale(ns.Float(largest), ns.Float(terms))[0])
+    mantissa, exponent = np.frexp(s)
+    assert mantissa == 0.5 and -120 <= exponent - 1 <= 120
+    total = largest * terms * s
+    assert total <= 2**61 and (total > 2**59 or exponent - 1 == 120)
+    assert fixed_point.scale(ns.Float(0), ns.Float(terms))[0] == 1
+
+
+def test_sums(ns):
+    """Of a thousand small numbers beside a large one, in any order; what is broken says so."""
+    values = np.full(1001, 2.0**-30, np.float32)
+    values[500] = 1024
+    totals = []
+    for order in (slice(None), slice(None, None, -1)):
+        sums, s = dr.zeros(ns.Int64, 2), fixed_point.scale(ns.Float(1024), ns.Float(1001))
+        fixed_point.add(sums, ns.Float(values[order]) * s, ns.UInt32(0))
+        fixed_point.add(sums, ns.Float(7) * s, ns.UInt32(1), ns.Bool(False))
+        np.testing.assert_array_equal(sums.numpy() / float(s[0]), [1024 + 1000 * 2.0**-30, 0])
+        totals.append(fixed_point.finish(sums, s, ns.Float(0)).numpy())
+        assert np.isnan(fixed_point.finish(sums, s, ns.Float(1)).numpy()).all()
+    np.testing.assert_array_equal(*totals)
