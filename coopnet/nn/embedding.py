@@ -8,7 +8,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from ..checks import check_choice, check_flag, check_number, check_positive, shown
+from ..checks import check_choice, check_flag, check_number, check_positive, check_same_backend, check_text, ensure
 from ..checks.sizes import check_entries, check_features
 from ..engine.modes import is_deterministic
 from ..jit import kinds
@@ -110,8 +110,7 @@ class Embedding(Module):
         self.out_of_range = check_choice("Embedding", "out_of_range", out_of_range, ("zero", "clamp"))
         self.check = check_flag("Embedding", "check", check)
         self.deterministic = check_flag("Embedding", "deterministic", deterministic)
-        if not isinstance(prefix, str):
-            raise ValueError(f"Embedding: prefix is {shown(prefix)}; a string is needed.")
+        check_text("Embedding", "prefix", prefix)
         self.prefix = prefix
         self.table = Unpacked()
 
@@ -127,10 +126,9 @@ class Embedding(Module):
         index, active = self._rows(_ids(x, own), dr.uint32_array_t(own))
         leaf = own if self.output == "table" else _OUTPUTS[self.output](own)
         if is_deterministic() and symbolic() and dr.grad_enabled(data):
-            raise RuntimeError(
-                "deterministic: the gradient of an embedding inside a symbolic loop or call accumulates with atomics, "
-                "in no fixed order; look rows up outside, or run the loop in evaluated mode."
-            )
+            what = "the gradient of an embedding inside a symbolic loop or call accumulates with atomics"
+            cure = "look rows up outside, or run the loop in evaluated mode"
+            raise RuntimeError(f"deterministic: {what}, in no fixed order; {cure}.")
         features = lookup(data, index, active, leaf, self.deterministic or is_deterministic())
         if isinstance(x, drnn.CoopVec):
             return drnn.CoopVec(features)
@@ -171,8 +169,7 @@ class Embedding(Module):
         return index, dr.mask_t(uint32)(active)
 
     def _complain(self, ids: Any, whole: bool) -> None:
-        if not whole:
-            raise ValueError("Embedding: ids of a floating point type must be whole numbers, but some are not.")
+        ensure(whole, "Embedding: ids of a floating point type must be whole numbers, but some are not.")
         name = type(ids).__name__
         if dr.itemsize_v(ids) < 4:
             ids = dr.int32_array_t(type(ids))(ids)
@@ -183,8 +180,7 @@ class Embedding(Module):
         )
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Embedding, int]:  # type: ignore[override]
-        if size not in (-1, 1):
-            raise ValueError(f"Embedding: the input has {size} features, but the layer takes 1, the id.")
+        ensure(size in (-1, 1), f"Embedding: the input has {size} features, but the layer takes 1, the id.")
         layer = Embedding(**self._arguments())
         leaf = dr.array_t(dtype)
         if self.precision != "auto":
@@ -215,22 +211,17 @@ def _ids(x: Any, own: type) -> Any:
         x = x.array
     kind, leaf = kinds.kind(x, "Embedding")
     features = kinds.features(x, kind)
-    if features != 1:
-        raise ValueError(f"Embedding: the input has {features} features; one id per sample is needed.")
-    if not (dr.is_integral_v(leaf) or dr.is_float_v(leaf)) or dr.is_mask_v(leaf):
-        raise TypeError(f"Embedding: ids are {leaf.__module__}.{leaf.__name__}; integers are needed.")
-    if dr.backend_v(leaf) != dr.backend_v(own):
-        raise TypeError(
-            f"Embedding: the ids live on the {dr.backend_v(leaf).name} backend and the table on "
-            f"{dr.backend_v(own).name}; allocate the layer for the backend of its ids."
-        )
+    ensure(features == 1, f"Embedding: the input has {features} features; one id per sample is needed.")
+    numbers = (dr.is_integral_v(leaf) or dr.is_float_v(leaf)) and not dr.is_mask_v(leaf)
+    ensure(numbers, f"Embedding: ids are {leaf.__module__}.{leaf.__name__}; integers are needed.", TypeError)
+    cure = "allocate the layer for the backend of its ids"
+    check_same_backend("Embedding: the ids live", leaf, " and the table", own, cure)
     return dr.detach(x.array if kind == kinds.TENSOR else kinds.components(x)[0])
 
 
 def _from_numpy(x: np.ndarray, own: type) -> Any:
     if x.dtype.kind not in "iu" or x.ndim > 1 or x.size == 0:
-        raise TypeError(
-            f"Embedding: got a NumPy array of {x.dtype} and shape {x.shape}; a 1D array of integers is needed."
-        )
+        given = f"a NumPy array of {x.dtype} and shape {x.shape}"
+        raise TypeError(f"Embedding: got {given}; a 1D array of integers is needed.")
     wide, dtype = (dr.uint64_array_t, np.uint64) if x.dtype.kind == "u" else (dr.int64_array_t, np.int64)
     return wide(own)(np.atleast_1d(x).astype(dtype))

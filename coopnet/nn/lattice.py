@@ -8,7 +8,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import check, check_in_features, check_number, check_positive, shown
+from ..checks import check, check_in_features, check_number, check_positive, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
 from ..engine.modes import is_deterministic
 from ..jit.lanes import only
@@ -100,11 +100,9 @@ class Lattice(Encoding):
 
     def _check_dimension(self, size: int) -> None:
         """Raise ``ValueError`` for more coordinates than the spatial hash has multipliers."""
-        if size > len(PRIMES):
-            raise ValueError(
-                f"{type(self).__name__}: in_features is {size}; a cell has 2^in_features corners, and at most "
-                f"{len(PRIMES)} coordinates are hashed. Permutohedral takes more."
-            )
+        limit = f"a cell has 2^in_features corners, and at most {len(PRIMES)} coordinates are hashed"
+        name = type(self).__name__
+        ensure(size <= len(PRIMES), f"{name}: in_features is {size}; {limit}. Permutohedral takes more.")
 
     def _growth(self) -> float:
         """How much finer a level is than the one before."""
@@ -115,10 +113,9 @@ class Lattice(Encoding):
         name, growth = type(self).__name__, self._growth()
         finest = math.log2(self.base_resolution) + math.log2(growth) * (self.n_levels - 1)
         if finest >= 31:
-            raise ValueError(
-                f"{name}: the finest level has about 2^{finest:.0f} cells a side, but fewer than 2^31 can be numbered; "
-                f"use fewer levels, a smaller base_resolution or a smaller per_level_scale."
-            )
+            what = f"the finest level has about 2^{finest:.0f} cells a side, but fewer than 2^31 can be numbered"
+            cure = "use fewer levels, a smaller base_resolution or a smaller per_level_scale"
+            raise ValueError(f"{name}: {what}; {cure}.")
         most = {"hash": self.hashmap_size, "tiled": self.base_resolution**size, "dense": math.inf}[self.storage]
         if self._MULTIPLE is None:
             most = min(most, 2**31 - 1)  # the limit of drjit.nn
