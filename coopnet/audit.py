@@ -169,7 +169,8 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
         if isinstance(layer, Composite):
             ys = [_twin(encoding, x[begin : begin + n], key, samples) for encoding, begin, n in layer.parts(len(x))]
             known = all(y is not None for y in ys)
-            return reference.composite(x, [(0, 0, lambda _, y=y: y) for y in ys], layer.reduction) if known else None
+            parts: list = [(0, 0, lambda _, y=y: y) for y in ys]
+            return reference.composite(x, parts, layer.reduction) if known else None
         held = _held(layer, key, samples)
         if isinstance(layer, Dropout) and (key is None or held["p"] == 0):
             return x

@@ -196,7 +196,7 @@ def fit(
     name = backends.require(backend)
     kind = "grey" if channels == 1 else "RGB"
     print(f"{image}: {columns} x {height} pixels, {kind}; training on {100 * pixels:.3g} % of them, on {name.upper()}")
-    settings = {
+    settings: dict[str, Any] = {
         "steps": steps, "width": width, "depth": depth, "encoding": encoding, "dropout": dropout, "batch": batch,
         "lr": lr, "seed": seed,
     }  # fmt: skip
@@ -259,12 +259,13 @@ def render(
         what = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
         raise ValueError(f"{str(checkpoint)!r} {what}; fit with --dropout, or render without --mc-samples.")
     _prepare_directory(output.parent)
+    width, height = size
     learned = noted.get("width"), noted.get("height")
     region = evaluate.box(*(learned if all(is_int(v, 1, 2**32 - 1) for v in learned) else size))
     if mc_samples is None:
-        picture = images.render(field, *size, region)
+        picture = images.render(field, width, height, region)
     else:
-        picture, deviation = images.render_mc(field, *size, mc_samples, seed, region)
+        picture, deviation = images.render_mc(field, width, height, mc_samples, seed, region)
     bad = picture.size - int(np.isfinite(picture).sum())
     wrong = f"gives {bad} of {picture.size} values that are not finite; nothing is drawn."
     ensure(bad == 0, f"{str(checkpoint)!r} {wrong}")

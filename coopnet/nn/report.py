@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ class Report:
         return aligned(rows, 3)
 
 
-def aligned(rows: list[tuple[str, ...]], left: int) -> str:
+def aligned(rows: Sequence[tuple[str, ...]], left: int) -> str:
     """``rows`` of a table as text; the first ``left`` columns are aligned to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
