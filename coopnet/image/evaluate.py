@@ -44,11 +44,7 @@ def pixels(index: Any, width: int, height: int, region: tuple[float, float, floa
 def evaluate(field: NeuralField, index: np.ndarray, width: int, height: int) -> np.ndarray:
     """Values of ``field`` at the pixels with numbers ``index``, shape ``(pixels, channels)``."""
     uint32, numbers = arrays(field).UInt32, index.astype(np.uint32)
-
-    def draw(start: int, n: int) -> list:
-        return [field(pixels(uint32(numbers[start : start + n]), width, height))]
-
-    return _in_pieces(len(index), draw)[0]
+    return _in_pieces(len(index), lambda i, n: [field(pixels(uint32(numbers[i : i + n]), width, height))])[0]
 
 
 def render(
