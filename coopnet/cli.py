@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import os
 import re
-import secrets
 import shlex
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -124,9 +124,7 @@ def _prepare_directory(path: Path) -> None:
     needed = "a directory is needed for the results."
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".coopnet.{secrets.token_hex(6)}.tmp"
-        probe.touch(exist_ok=False)
-        probe.unlink()
+        tempfile.TemporaryFile(dir=path).close()
     except FileExistsError:
         raise OSError(f"{str(path)!r} is a file; {needed}") from None
     except NotADirectoryError:
@@ -197,13 +195,13 @@ def fit(
     kind = "grey" if channels == 1 else "RGB"
     print(f"{image}: {columns} x {height} pixels, {kind}; training on {100 * pixels:.3g} % of them, on {name.upper()}")
     settings: dict[str, Any] = {
-        "steps": steps, "width": width, "depth": depth, "encoding": encoding, "dropout": dropout, "batch": batch,
-        "lr": lr, "seed": seed,
+        "backend": name, "steps": steps, "width": width, "depth": depth, "encoding": encoding, "dropout": dropout,
+        "batch": batch, "lr": lr, "seed": seed,
     }  # fmt: skip
     with _about(output / "field.safetensors"), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
-        options = settings | {"backend": name, "fraction": pixels, "resume": resume}
-        result = images.fit_image(values, output, progress=not quiet and sys.stderr.isatty(), **options)
+        bar = not quiet and sys.stderr.isatty()
+        result = images.fit_image(values, output, fraction=pixels, resume=resume, progress=bar, **settings)
     training = result.training
     for warning in said:
         if str(warning.message) != training.message:
@@ -213,12 +211,14 @@ def fit(
         raise ValueError(f"{what}; a smaller --lr than {lr:g} usually helps. Nothing was drawn or written since.")
     if training.stopped == "interrupt":
         checkpoint = result.files["field"]
-        written = f"the checkpoint is {checkpoint}" if checkpoint.exists() else "no checkpoint was written"
-        print(f"stopped after step {training.steps} of {steps}; {written}")
+        written = "no checkpoint was written"
         if checkpoint.exists():
-            words = ["coopnet", "fit", str(image), "-o", str(output), "--backend", name, "--pixels", str(pixels)]
-            words += [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-            print(f"go on with: {shlex.join([*words, '--resume'])}")
+            words = ["coopnet", "fit", str(image), "-o", str(output)]
+            words += [
+                word for key, value in (settings | {"pixels": pixels}).items() for word in (f"--{key}", str(value))
+            ]
+            written = f"the checkpoint is {checkpoint}\ngo on with: {shlex.join([*words, '--resume'])}"
+        print(f"stopped after step {training.steps} of {steps}; {written}")
         raise Stopped
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
@@ -248,9 +248,8 @@ def render(
     from . import image as images
     from .image import evaluate, files, learn, plots
 
-    if output.suffix.lower() not in files.writable_formats():
-        what = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
-        raise typer.BadParameter(what)
+    what = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
+    ensure(output.suffix.lower() in files.writable_formats(), what, typer.BadParameter)
     ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
     name = backends.require(backend)
     with _about(checkpoint):

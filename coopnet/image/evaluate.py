@@ -18,16 +18,17 @@ from ..field import NeuralField
 from ..random.key import Key
 from ..uncertainty import mc_dropout
 
+Region = tuple[float, float, float, float]  #: left, top, width and height of a part of the plane
 CHUNK = 1 << 18  #: pixels evaluated at once
 
 
-def box(width: int, height: int) -> tuple[float, float, float, float]:
+def box(width: int, height: int) -> Region:
     """Left, top, width and height of the part of the unit square that a picture covers."""
     w, h = 0.5 * width / max(width, height), 0.5 * height / max(width, height)
     return 0.5 - w / 2, 0.5 - h / 2, w, h
 
 
-def pixels(index: Any, width: int, height: int, region: tuple[float, float, float, float] | None = None) -> list:
+def pixels(index: Any, width: int, height: int, region: Region | None = None) -> list:
     """Coordinates of the centres of the pixels with numbers ``index`` (a Dr.Jit ``UInt32``), counted row by row.
 
     ``region`` is the box that the picture covers, that of :func:`box` if ``None``; another one stretches it.
@@ -47,20 +48,13 @@ def evaluate(field: NeuralField, index: np.ndarray, width: int, height: int) -> 
     return _in_pieces(len(index), lambda i, n: [field(pixels(uint32(numbers[i : i + n]), width, height))])[0]
 
 
-def render(
-    field: NeuralField, width: int, height: int, region: tuple[float, float, float, float] | None = None
-) -> np.ndarray:
+def render(field: NeuralField, width: int, height: int, region: Region | None = None) -> np.ndarray:
     """The deterministic field as a picture, shape ``(height, width, channels)``."""
     return _draw(field, width, height, lambda index: [field(pixels(index, width, height, region))])[0]
 
 
 def render_mc(
-    field: NeuralField,
-    width: int,
-    height: int,
-    samples: int,
-    seed: int = 0,
-    region: tuple[float, float, float, float] | None = None,
+    field: NeuralField, width: int, height: int, samples: int, seed: int = 0, region: Region | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Monte Carlo dropout: mean and standard deviation over ``samples`` masks, see :func:`coopnet.mc_dropout`.
 

@@ -407,11 +407,11 @@ _NO_OPTIMIZERS = {
     "Novograd": "it is not implemented; Adam is the nearest",
     "Shampoo": "it is not implemented; drjit.opt.Muon is the nearest",
 }
-#: Wrappers that mean something else around one of these than inside it, or nothing.
+#: Pairs of wrappers of which the first means something else around the second than inside it, or nothing.
 _NOT_AROUND = {
-    "EMA": ("Lookahead", "the average would be of its slow weights, which the field does not have"),
-    "Batched": ("EMA", "the average is taken at every step; put EMA around Batched"),
-    "Lookahead": ("Batched", "steps are counted where parameters move; put Batched around Lookahead"),
+    ("EMA", "Lookahead"): "the average would be of its slow weights, which the field does not have",
+    ("Batched", "EMA"): "the average is taken at every step; put EMA around Batched",
+    ("Lookahead", "Batched"): "steps are counted where parameters move; put Batched around Lookahead",
 }
 
 
@@ -426,8 +426,7 @@ def _optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Optimize
         once = name not in wrappers
         ensure(once, f"from_config: {where} is a second {name} around one optimizer; one is possible.")
         for outer in wrappers:
-            inner, reason = _NOT_AROUND.get(outer, ("", ""))
-            if name == inner:
+            if reason := _NOT_AROUND.get((outer, name)):
                 _refuse(where, f"{name} inside {outer}", reason)
         wrappers[name] = values
         where += ".nested"
