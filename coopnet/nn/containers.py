@@ -192,7 +192,8 @@ class Heads(Sequential):
         for name, head in heads.items():
             named = isinstance(name, str) and name
             ensure(named, f"Heads: a head has the name {shown(name)}; a non-empty string is needed.")
-            check_type("Heads", f"heads[{shown(name)}]", head, drnn.Module, "a Module instance")
+            ensure(head is not None, f"Heads: heads[{shown(name)}] is None; a Module instance is needed.", TypeError)
+            check_module("Heads", f"heads[{shown(name)}]", head)
         super().__init__(*([] if trunk is None else [trunk]), Branches(heads))
 
     @property

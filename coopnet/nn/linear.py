@@ -168,15 +168,21 @@ def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
     own = type(weights.buffer) if isinstance(weights, drnn.MatrixView) else dr.array_t(weights)
     cure = "build the network for the backend of its input"
     check_same_backend("Linear: the input lives", leaf, " and the weights", own, cure)
-    ensure(
-        not isinstance(weights, drnn.MatrixView) or dr.backend_v(own) != dr.JitBackend.CUDA or dr.is_half_v(own),
-        f"Linear: the packed weights are {dr.type_v(own).name}, but CUDA's cooperative vectors multiply half precision "
-        f"only; allocate the network with drjit.cuda.ad.TensorXf16, or use the LLVM backend.",
-        TypeError,
-    )
+    if isinstance(weights, drnn.MatrixView):
+        check_precision(own, "Linear")
     ensure(
         dr.type_v(own) == dr.type_v(leaf),
         f"Linear: the input is {dr.type_v(leaf).name} and the weights are {dr.type_v(own).name}; convert the input "
         f"with drjit.nn.Cast or drjit.nn.cast().",
+        TypeError,
+    )
+
+
+def check_precision(leaf: type, where: str) -> None:
+    """Raise ``TypeError`` for packed weights that the backend cannot multiply with: on CUDA, all but half precision."""
+    ensure(
+        dr.backend_v(leaf) != dr.JitBackend.CUDA or dr.is_half_v(leaf),
+        f"{where}: the packed weights are {dr.type_v(leaf).name}, but CUDA's cooperative vectors multiply half "
+        f"precision only; allocate the network with drjit.cuda.ad.TensorXf16, or use the LLVM backend.",
         TypeError,
     )
