@@ -22,7 +22,7 @@ from coopnet.engine import network as networks
 from coopnet.engine.ops import Weights
 from coopnet.jit import layout, registers, views
 from coopnet.jit.unpacked import Constant
-from coopnet.nn import embedding, encodings, linear
+from coopnet.nn import linear
 from coopnet.nn import module as module_of_layers
 from coopnet.nn.parameters import Parameter
 from coopnet.random import digits
@@ -340,7 +340,11 @@ def test_what_lives_elsewhere_is_refused(llvm):
     grid = cn.Grid(2, n_levels=1).alloc(llvm.TensorXf)
     table = cn.Embedding(4, 2).alloc(llvm.TensorXf16)
     with pytest.MonkeyPatch.context() as patch:
+<<<<<<< HEAD
         for module in (checks, linear, embedding, encodings, module_of_layers):
+=======
+        for module in (checks, linear):
+>>>>>>> w-checks
             patch.setattr(module, "dr", Drjit(backend_v))
         with pytest.raises(TypeError, match="Linear: the input lives on the CUDA backend and the weights on LLVM"):
             linear.check_input(layer, 2, llvm.Float16)
