@@ -340,11 +340,7 @@ def test_what_lives_elsewhere_is_refused(llvm):
     grid = cn.Grid(2, n_levels=1).alloc(llvm.TensorXf)
     table = cn.Embedding(4, 2).alloc(llvm.TensorXf16)
     with pytest.MonkeyPatch.context() as patch:
-<<<<<<< HEAD
-        for module in (checks, linear, embedding, encodings, module_of_layers):
-=======
-        for module in (checks, linear):
->>>>>>> w-checks
+        for module in (checks, linear, module_of_layers):
             patch.setattr(module, "dr", Drjit(backend_v))
         with pytest.raises(TypeError, match="Linear: the input lives on the CUDA backend and the weights on LLVM"):
             linear.check_input(layer, 2, llvm.Float16)
