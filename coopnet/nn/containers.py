@@ -17,7 +17,7 @@ from ..jit import kinds
 from ..random.key import Key
 from .encodings import nested
 from .module import Module
-from .sequential import Sequential, apply, check_layers_fit, known_ops, stated_width
+from .sequential import Sequential, apply, known_ops, segments, stated_width
 from .tangents import check_bundle
 
 
@@ -37,7 +37,10 @@ class Parallel(Module):
         return max((stated_width(body) for body in self.bodies()), default=-1)
 
     def output_width(self, width: int, leaf: type, key: Key | None) -> int:
-        widths = [check_layers_fit(body, width, leaf, key) for body in self.bodies()]
+        widths = [width] * len(self.bodies())
+        for i, body in enumerate(self.bodies()):
+            for segment in segments(body):
+                widths[i] = segment.output_width(widths[i], leaf, key)
         return width if self.merge == "sum" else sum(widths)
 
     def op(self) -> Fork | None:

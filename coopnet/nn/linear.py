@@ -151,13 +151,14 @@ def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any
     return dr.fma(rng.random(leaf, n_in * n_out), 2 * scale, -scale)
 
 
-def checked_width(layer: drnn.Linear, features: int, leaf: type) -> int:
+def checked_width(layer: drnn.Linear, features: int, leaf: type, key: Key | None = None) -> int:
     """Width of the output; raises unless ``layer`` is packed and takes vectors of ``features`` values of ``leaf``."""
-    packed = layer.weights is None or isinstance(layer.weights, drnn.MatrixView)
-    cure = "call net = drjit.nn.pack(net, layout='training')"
-    ensure(packed, f"Linear: got a CoopVec, but the weights are not packed; {cure}.", TypeError)
+    if layer.weights is not None and not isinstance(layer.weights, drnn.MatrixView):
+        raise TypeError(
+            "Linear: got a CoopVec, but the weights are not packed; call net = drjit.nn.pack(net, layout='training')."
+        )
     check_input(layer, features, leaf)
-    return int(layer.weights.shape[0])
+    return int(layer.weights.shape[0])  # type: ignore[union-attr]
 
 
 def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
@@ -165,24 +166,23 @@ def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
     weights, takes = layer.weights, layer.config[0]
     ensure(weights is not None, "Linear: the layer has no weights yet; call net = net.alloc(dtype, size) first.")
     ensure(features == takes, f"Linear: the input has {features} features, but the layer takes {takes}.")
-    own = type(weights.buffer) if isinstance(weights, drnn.MatrixView) else dr.array_t(weights)
+    packed = isinstance(weights, drnn.MatrixView)
+    own = type(weights.buffer) if packed else dr.array_t(weights)
     cure = "build the network for the backend of its input"
     check_same_backend("Linear: the input lives", leaf, " and the weights", own, cure)
-    if isinstance(weights, drnn.MatrixView):
+    if packed:
         check_precision(own, "Linear")
-    ensure(
-        dr.type_v(own) == dr.type_v(leaf),
-        f"Linear: the input is {dr.type_v(leaf).name} and the weights are {dr.type_v(own).name}; convert the input "
-        f"with drjit.nn.Cast or drjit.nn.cast().",
-        TypeError,
-    )
+    if dr.type_v(own) != dr.type_v(leaf):
+        raise TypeError(
+            f"Linear: the input is {dr.type_v(leaf).name} and the weights are {dr.type_v(own).name}; convert the input "
+            f"with drjit.nn.Cast or drjit.nn.cast()."
+        )
 
 
 def check_precision(leaf: type, where: str) -> None:
     """Raise ``TypeError`` for packed weights that the backend cannot multiply with: on CUDA, all but half precision."""
-    ensure(
-        dr.backend_v(leaf) != dr.JitBackend.CUDA or dr.is_half_v(leaf),
-        f"{where}: the packed weights are {dr.type_v(leaf).name}, but CUDA's cooperative vectors multiply half "
-        f"precision only; allocate the network with drjit.cuda.ad.TensorXf16, or use the LLVM backend.",
-        TypeError,
-    )
+    if dr.backend_v(leaf) == dr.JitBackend.CUDA and not dr.is_half_v(leaf):
+        raise TypeError(
+            f"{where}: the packed weights are {dr.type_v(leaf).name}, but CUDA's cooperative vectors multiply half "
+            f"precision only; allocate the network with drjit.cuda.ad.TensorXf16, or use the LLVM backend."
+        )
