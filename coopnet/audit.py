@@ -71,9 +71,7 @@ class Audit:
         return tuple(layer.name for layer in self.layers if layer.max_error is None)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [
-            ("layer", "", "max error", "rms error", "own rms", "non-finite", "overflows", "dead")
-        ]
+        rows: list[tuple] = [("layer", "", "max error", "rms error", "own rms", "non-finite", "overflows", "dead")]
         for r in self.layers:
             errors = ("unknown" if e is None else f"{e:.1e}" for e in (r.max_error, r.rms_error, r.own_error))
             dead = "" if r.dead is None else f"{r.dead} of {r.features}"

@@ -121,14 +121,12 @@ def parse_size(text: str) -> tuple[int, int]:
 
 def _prepare_directory(path: Path) -> None:
     """Make ``path`` and see that files can be made in it: before the work rather than after."""
-    needed = "a directory is needed for the results."
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
-    except FileExistsError:
-        raise OSError(f"{str(path)!r} is a file; {needed}") from None
-    except NotADirectoryError:
-        raise OSError(f"{str(path)!r} lies below a file; {needed}") from None
+    except (FileExistsError, NotADirectoryError) as error:
+        what = "is a file" if isinstance(error, FileExistsError) else "lies below a file"
+        raise OSError(f"{str(path)!r} {what}; a directory is needed for the results.") from None
     except OSError as error:
         raise OSError(f"cannot write to the directory {str(path)!r}: {error.strerror}.") from None
 
@@ -272,9 +270,8 @@ def render(
         files.save(output, picture)
     print(f"wrote {output}")
     if mc_samples is not None:
-        other = output.with_name("uncertainty.png")
-        if other == output:
-            other = output.with_name(f"{output.stem}_uncertainty.png")
+        taken = output.name == "uncertainty.png"
+        other = output.with_name("uncertainty_uncertainty.png" if taken else "uncertainty.png")
         plots.uncertainty(other, deviation, mc_samples)
         print(f"wrote {other}")
         print(f"mean standard deviation {float(deviation.mean()):.4f}")

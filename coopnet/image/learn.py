@@ -171,7 +171,7 @@ def fit_image(
         field,
         _batches(uint32, chosen, colours, columns, height, batch),
         steps,
-        lr=cosine(lr, max(steps, 1)),
+        lr=cosine(lr, steps),
         seed=seed,
         metric=quality if len(looked_at) else None,
         metric_every=max(1, steps // 25),
@@ -203,10 +203,9 @@ def _batches(uint32: type, chosen: np.ndarray, colours: np.ndarray, width: int, 
     table = pixels(uint32(chosen.astype(np.uint32)), width, height)
     table += [f32(np.ascontiguousarray(colours[chosen, c])) for c in range(colours.shape[1])]
     dr.eval(table)
-    n = len(chosen)
 
     def batch(key: Key) -> tuple[list, list]:
-        i = _numbers(key, uint32, size, n)
+        i = _numbers(key, uint32, size, len(chosen))
         values = [dr.gather(f32, v, i) for v in table]
         return values[:2], values[2:]
 
@@ -244,8 +243,8 @@ def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralFie
     field = load_field(path, backend)
     outputs = len(field([arrays(field).Float(0.5)] * 2)) if field.in_features == 2 else 0
     maps = f"it maps {field.in_features} coordinates to {f'{outputs} values' if outputs else 'something'}"
-    needed = "2 coordinates and 1 or 3 values are needed"
-    ensure(outputs in (1, 3), f"{str(path)!r} is not the field of an image: {maps}; {needed}.")
+    maps += "; 2 coordinates and 1 or 3 values are needed."
+    ensure(outputs in (1, 3), f"{str(path)!r} is not the field of an image: {maps}")
     noted = read(path).metadata.get("image")
     return field, noted if isinstance(noted, dict) else {}
 

@@ -185,9 +185,8 @@ def _training_array(name: Any, value: Any) -> np.ndarray:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"save: tensors[{shown(name)}] is no array: {error}") from None
-    holds = f"save: tensors[{shown(name)}] holds {array.dtype}"
     known = array.dtype.newbyteorder("=").type in _NAMES
-    ensure(known, f"{holds}; bools, integers or floats are needed.", TypeError)
+    ensure(known, f"save: tensors[{shown(name)}] holds {array.dtype}; bools, integers or floats are needed.", TypeError)
     return np.require(array, array.dtype.newbyteorder("<"), "C")
 
 
