@@ -31,7 +31,7 @@ class Activation(Module):
 
     def params(self) -> tuple[float, ...]:
         """Constants of the function."""
-        return ()
+        return tuple(getattr(self, name) for name in self.DRJIT_STRUCT)
 
     def op(self) -> engine.Activation:
         return engine.Activation(self.function, self.params())
@@ -76,12 +76,6 @@ class LeakyReLU(Activation):
     def __init__(self, negative_slope: float = 0.01):
         self.negative_slope = check_number("LeakyReLU", "negative_slope", negative_slope)
 
-    def params(self) -> tuple[float, ...]:
-        return (self.negative_slope,)
-
-    def __repr__(self) -> str:
-        return f"LeakyReLU(negative_slope={self.negative_slope})"
-
 
 class Tanh(Activation):
     r""":math:`\tanh x`. Input and output as for :class:`coopnet.nn.Activation`.
@@ -107,12 +101,6 @@ class _Sharp(Activation):
 
     def __init__(self, beta: float = 1.0):
         self.beta = check_above(type(self).__name__, "beta", beta)
-
-    def params(self) -> tuple[float, ...]:
-        return (self.beta,)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(beta={self.beta})"
 
 
 class Softplus(_Sharp):
@@ -173,12 +161,6 @@ class Sine(Activation):
     def __init__(self, omega: float = 1.0):
         self.omega = check_number("Sine", "omega", omega)
 
-    def params(self) -> tuple[float, ...]:
-        return (self.omega,)
-
-    def __repr__(self) -> str:
-        return f"Sine(omega={self.omega})"
-
 
 class Exp(Activation):
     r""":math:`e^x`, which overflows half precision from :math:`x = 11.1` on. Input and output as for
@@ -204,7 +186,7 @@ class Identity(Activation):
         self.scale, self.offset = check_number("Identity", "scale", scale), check_number("Identity", "offset", offset)
 
     def params(self) -> tuple[float, ...]:
-        return () if (self.scale, self.offset) == (1, 0) else (self.scale, self.offset)
+        return () if (self.scale, self.offset) == (1, 0) else super().params()
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         if isinstance(x, drnn.CoopVec):
@@ -215,9 +197,6 @@ class Identity(Activation):
     def width(self, size: int) -> int:
         """Features out for ``size`` features in."""
         return size
-
-    def __repr__(self) -> str:
-        return f"Identity({f'scale={self.scale}, offset={self.offset}' if self.params() else ''})"
 
 
 #: Activations by the name that ``MLP`` and checkpoints use.

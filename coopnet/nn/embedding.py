@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import drjit as dr
@@ -16,6 +17,7 @@ from ..jit.scopes import frozen, symbolic
 from ..jit.unpacked import Unpacked
 from ..kernels.lookup import Table, lookup
 from ..random.key import Key
+from .arguments import fields
 from .module import Module
 from .tangents import check_bundle, rebuilt
 
@@ -73,19 +75,6 @@ class Embedding(Module):
     >>> optimizer.update(codes)
     """
 
-    _FIELDS = (
-        "count",
-        "_width",
-        "init_scale",
-        "precision",
-        "output",
-        "out_of_range",
-        "check",
-        "deterministic",
-        "prefix",
-    )
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "table": Unpacked}
-
     in_features = 1  #: the id
 
     def __init__(
@@ -110,9 +99,11 @@ class Embedding(Module):
         self.out_of_range = check_choice("Embedding", "out_of_range", out_of_range, ("zero", "clamp"))
         self.check = check_flag("Embedding", "check", check)
         self.deterministic = check_flag("Embedding", "deterministic", deterministic)
-        check_text("Embedding", "prefix", prefix)
-        self.prefix = prefix
+        self.prefix = check_text("Embedding", "prefix", prefix)
         self.table = Unpacked()
+
+    DRJIT_STRUCT = fields(__init__, _width=int, table=Unpacked)
+    del DRJIT_STRUCT["width"]  # a method of all encodings
 
     def width(self, size: int) -> int:
         """Features in a row; ``size`` is 1, the id."""
@@ -181,7 +172,7 @@ class Embedding(Module):
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Embedding, int]:  # type: ignore[override]
         ensure(size in (-1, 1), f"Embedding: the input has {size} features, but the layer takes 1, the id.")
-        layer = Embedding(**self._arguments())
+        layer = copy.copy(self)
         leaf = dr.array_t(dtype)
         if self.precision != "auto":
             leaf = dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
@@ -191,12 +182,6 @@ class Embedding(Module):
         values = leaf(dr.fma(samples, 2 * self.init_scale, -self.init_scale))
         layer.table = Unpacked(Table(dr.tensor_t(leaf)(values, (self.count, self._width))))
         return layer, self._width
-
-    def __repr__(self) -> str:
-        return f"Embedding({', '.join(f'{name}={value!r}' for name, value in self._arguments().items())})"
-
-    def _arguments(self) -> dict[str, Any]:
-        return {name.lstrip("_"): getattr(self, name) for name in self._FIELDS}
 
 
 def _is_tensor(x: Any) -> bool:

@@ -18,6 +18,7 @@ from ..checks.sizes import MAX_ENTRIES, check_entries, check_layers
 from ..engine import evaluate
 from ..jit.views import packed
 from ..random.key import Key
+from .arguments import arguments
 from .parameters import find, listed, parameters
 from .report import Report, report
 from .tangents import check_bundle, no_rule
@@ -117,6 +118,11 @@ class Module(drnn.Module):
 
     def _join(self, layers: list) -> None:
         """Called when all ``layers`` of a network, in evaluation order, have been allocated."""
+
+    def __repr__(self) -> str:
+        kept = arguments(self).items()
+        numbers = (f"{k}={v!r}" for k, v in kept if v is not None and not isinstance(v, (drnn.Module, list, tuple)))
+        return f"{type(self).__name__}({', '.join(numbers)})"
 
     # ---- parameters as in formulas --------------------------------------
 

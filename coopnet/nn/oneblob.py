@@ -9,10 +9,10 @@ import drjit as dr
 
 from ..checks import check_in_features, check_positive
 from ..checks.sizes import check_features
-from .encodings import Plain
+from .encoding import Encoding
 
 
-class OneBlob(Plain):
+class OneBlob(Encoding):
     r"""A blob around each coordinate, integrated over bins (Müller et al. 2019; tiny-cuda-nn's ``OneBlob``).
 
     Each coordinate :math:`x` of the unit interval becomes, for the bins :math:`k = 0, \dots, n - 1`, the integral of

@@ -9,10 +9,10 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_int
-from .encodings import Plain
+from .encoding import Encoding
 
 
-class SphericalHarmonics(Plain):
+class SphericalHarmonics(Encoding):
     r"""Real spherical harmonics of a direction (tiny-cuda-nn's ``SphericalHarmonics``; by ``dr.sh_eval``, Sloan 2013).
 
     The input is a unit vector :math:`v` as :math:`(v + 1) / 2`, three coordinates in [0, 1]; it is not normalized.
