@@ -165,7 +165,7 @@ def _construct(description: Any, where: str, optional: bool = True) -> Any:
         return None
     check(isinstance(description, dict), "construct", where, description, "a dictionary with a 'type'")
     name = description.get("type")
-    cls = _TYPES.get(name) if isinstance(name, str) else None
+    cls: Any = _TYPES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"construct: {where} has the type {shown(name)}; accepted are {', '.join(_TYPES)}.")
     if cls is nn.Heads:

@@ -215,7 +215,5 @@ def activation(value: Any, where: str) -> Activation | None:
         return ACTIVATIONS[value]()
     if isinstance(value, type) and issubclass(value, Activation):
         raise ValueError(f"{where}: activation is the class {value.__name__}; pass a layer, {value.__name__}().")
-    raise ValueError(
-        f"{where}: activation is {shown(value)}; accepted are None, an Activation layer, or one of "
-        f"{sorted(ACTIVATIONS)}."
-    )
+    accepted = f"None, an Activation layer, or one of {sorted(ACTIVATIONS)}"
+    raise ValueError(f"{where}: activation is {shown(value)}; accepted are {accepted}.")

@@ -74,7 +74,7 @@ class Composite(Encoding):
             cure = "which dims_to_encode_begin leaves unclear; give all n_dims_to_encode"
             raise ValueError(f"Composite: encoding {rest[0]} takes the rest of the coordinates, {cure}.")
         if not rest and self.nested and in_features < 0:
-            in_features = max(begin + n for begin, n in self._ranges(-1))
+            in_features = max(begin + n for _, begin, n in self._ranges(-1))
             in_features = check_features("Composite", "in_features", in_features) if in_features > 0 else -1
         self.in_features = in_features
 
@@ -99,19 +99,19 @@ class Composite(Encoding):
             counts.append(own if n < 0 else n)
         return counts
 
-    def _ranges(self, size: int) -> list[tuple[int, int]]:
-        """(first coordinate, number of coordinates) of each encoding, for ``size`` coordinates."""
+    def _ranges(self, size: int) -> list[tuple[Any, int, int]]:
+        """(encoding, first coordinate, number of coordinates) of each, for ``size`` coordinates."""
         counts, ranges, end = self._counts(), [], 0
         rest = max(0, size - sum(n for n in counts if n > 0))
-        for begin, n in zip(self.dims_to_encode_begin, counts, strict=True):
+        for encoding, begin, n in zip(self.nested, self.dims_to_encode_begin, counts, strict=True):
             begin = end if begin < 0 else begin
             n = rest if n < 0 else n
-            ranges.append((begin, n))
+            ranges.append((encoding, begin, n))
             end = begin + n
         return ranges
 
     def width(self, size: int) -> int:
-        widths = [e.width(n) for e, (_, n) in zip(self.nested, self._ranges(size), strict=True) if n > 0]
+        widths = [e.width(n) for e, _, n in self._ranges(size) if n > 0]
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
 
     def _features(self, coordinates: list) -> list:
@@ -137,27 +137,24 @@ class Composite(Encoding):
         return self._reduced(ys), moved
 
     def parts(self, size: int) -> list[tuple[Any, int, int]]:
-        """(encoding, first coordinate, number of coordinates) of all that have any."""
-        ranges = self._checked_ranges(size)
-        return [(e, begin, n) for e, (begin, n) in zip(self.nested, ranges, strict=True) if n > 0]
-
-    def _checked_ranges(self, size: int) -> list[tuple[int, int]]:
+        """(encoding, first coordinate, number of coordinates) of all that have any; raises unless they fit."""
         ranges = self._ranges(size)
-        for i, (begin, n) in enumerate(ranges):
+        for i, (_, begin, n) in enumerate(ranges):
             takes = f"encoding {i} takes the coordinates {begin} to {begin + n - 1}"
             ensure(begin + n <= size, f"Composite: {takes}, but there are only {size}: 0 to {size - 1}.")
-        widths = [e.width(n) for e, (_, n) in zip(self.nested, ranges, strict=True) if n > 0]
+        found = [(e, begin, n) for e, begin, n in ranges if n > 0]
+        widths = [e.width(n) for e, _, n in found]
         ensure(widths, "Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
         if self.reduction != "concatenation" and len(set(widths)) > 1:
             raise ValueError(f"Composite: a {self.reduction} needs encodings of equal widths, but they give {widths}.")
-        return ranges
+        return found
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)
-        counts = [n for _, n in self._checked_ranges(layer.in_features)]
-        pairs = zip(self.nested, counts, strict=True)
-        layer.nested = tuple(e._alloc(dtype, n, rng)[0] if n > 0 else e for e, n in pairs)
-        layer.n_dims_to_encode = tuple(counts)
+        self.parts(layer.in_features)
+        ranges = self._ranges(layer.in_features)
+        layer.nested = tuple(e._alloc(dtype, n, rng)[0] if n > 0 else e for e, _, n in ranges)
+        layer.n_dims_to_encode = tuple(n for *_, n in ranges)
         return layer, width
 
     @recursive_repr()

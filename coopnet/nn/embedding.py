@@ -164,11 +164,9 @@ class Embedding(Module):
         name = type(ids).__name__
         if dr.itemsize_v(ids) < 4:
             ids = dr.int32_array_t(type(ids))(ids)
-        low, high = dr.min(ids)[0], dr.max(ids)[0]
-        raise ValueError(
-            f"Embedding: ids ({name}) reach from {low} to {high}; they must lie in [0, {self.count}). To accept "
-            f"others, give check=False with out_of_range='clamp' or 'zero'."
-        )
+        given = f"ids ({name}) reach from {dr.min(ids)[0]} to {dr.max(ids)[0]}; they must lie in [0, {self.count})"
+        cure = "To accept others, give check=False with out_of_range='clamp' or 'zero'"
+        raise ValueError(f"Embedding: {given}. {cure}.")
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Embedding, int]:  # type: ignore[override]
         ensure(size in (-1, 1), f"Embedding: the input has {size} features, but the layer takes 1, the id.")
@@ -205,8 +203,7 @@ def _ids(x: Any, own: type) -> Any:
 
 
 def _from_numpy(x: np.ndarray, own: type) -> Any:
-    if x.dtype.kind not in "iu" or x.ndim > 1 or x.size == 0:
-        given = f"a NumPy array of {x.dtype} and shape {x.shape}"
-        raise TypeError(f"Embedding: got {given}; a 1D array of integers is needed.")
+    fits, given = x.dtype.kind in "iu" and x.ndim <= 1 and x.size, f"a NumPy array of {x.dtype} and shape {x.shape}"
+    ensure(fits, f"Embedding: got {given}; a 1D array of integers is needed.", TypeError)
     wide, dtype = (dr.uint64_array_t, np.uint64) if x.dtype.kind == "u" else (dr.int64_array_t, np.int64)
     return wide(own)(np.atleast_1d(x).astype(dtype))
