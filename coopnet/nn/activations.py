@@ -198,6 +198,9 @@ class Identity(Activation):
         """Features out for ``size`` features in."""
         return size
 
+    def __repr__(self) -> str:
+        return super().__repr__() if self.params() else "Identity()"
+
 
 #: Activations by the name that ``MLP`` and checkpoints use.
 ACTIVATIONS: dict[str, type[Activation]] = {

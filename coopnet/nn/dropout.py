@@ -187,6 +187,9 @@ class Dropout(Module):
             alike = (layer.identity for layer in others if (v := layer.identity.value) is not None and _alike(v, view))
             self.identity = next(alike)
 
+    def __repr__(self) -> str:
+        return super().__repr__().replace(", stream=None", "")
+
 
 class DropPath(Dropout):
     r"""Drops whole samples (*stochastic depth*, Huang et al. 2016): all features of a sample, or none.

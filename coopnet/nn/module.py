@@ -121,8 +121,8 @@ class Module(drnn.Module):
 
     def __repr__(self) -> str:
         kept = arguments(self).items()
-        numbers = (f"{k}={v!r}" for k, v in kept if v is not None and not isinstance(v, (drnn.Module, list, tuple)))
-        return f"{type(self).__name__}({', '.join(numbers)})"
+        plain = (f"{k}={v!r}" for k, v in kept if not isinstance(v, (drnn.Module, list, tuple)))
+        return f"{type(self).__name__}({', '.join(plain)})"
 
     # ---- parameters as in formulas --------------------------------------
 

@@ -50,11 +50,14 @@ def test_an_argument_with_the_name_of_a_method():
         (cn.ReLU(), "ReLU()"),
         (cn.Sine(30), "Sine(omega=30.0)"),
         (cn.Softplus(10), "Softplus(beta=10.0)"),
+        (cn.Identity(), "Identity()"),
+        (cn.Identity(2), "Identity(scale=2.0, offset=0.0)"),
+        (cn.GaussianDropout(0.5), "GaussianDropout(p=0.5)"),
         (cn.Sinusoidal(6), "Sinusoidal(octaves=6, shift=0.0, in_features=-1)"),
         (
             cn.Grid(2, "tiled", 3),
             "Grid(in_features=2, storage='tiled', n_levels=3, n_features_per_level=2, hashmap_size=524288, "
-            "base_resolution=16, init_scale=0.0001, interpolation='linear')",
+            "base_resolution=16, per_level_scale=None, init_scale=0.0001, interpolation='linear')",
         ),
         (Kept(2.0, cn.ReLU()), "Kept(factor=2.0)"),  # a layer may hold itself
     ],
