@@ -1,20 +1,8 @@
 """Layers."""
 
 from .activations import (
-    ACTIVATIONS,
-    GELU,
-    Activation,
-    Exp,
-    Identity,
-    LeakyReLU,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Sine,
-    Softplus,
-    Squareplus,
-    Tanh,
-)
+    ACTIVATIONS, GELU, Activation, Exp, Identity, LeakyReLU, ReLU, Sigmoid, SiLU, Sine, Softplus, Squareplus, Tanh,
+)  # fmt: skip
 from .composite import Composite
 from .containers import Heads, Residual, Skip
 from .embedding import Embedding
@@ -34,8 +22,8 @@ from .siren import SIREN
 from .sphericalharmonics import SphericalHarmonics
 
 __all__ = [
-    "Activation", "ACTIVATIONS", "Composite", "Embedding", "Encoding", "Exp", "Fourier", "Frequency", "GELU",
-    "Grid", "HashGrid", "Heads", "Identity", "LeakyReLU", "Linear", "MLP", "Module", "OneBlob", "Permutohedral",
-    "ReLU", "Residual", "Sequential", "Sigmoid", "SiLU", "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus",
-    "SparseProjection", "SphericalHarmonics", "Squareplus", "Tanh", "TriangleWave", "Triangular",
+    "Activation", "ACTIVATIONS", "Composite", "Embedding", "Encoding", "Exp", "Fourier", "Frequency", "GELU", "Grid",
+    "HashGrid", "Heads", "Identity", "LeakyReLU", "Linear", "MLP", "Module", "OneBlob", "Permutohedral", "ReLU",
+    "Residual", "Sequential", "Sigmoid", "SiLU", "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection",
+    "SphericalHarmonics", "Squareplus", "Tanh", "TriangleWave", "Triangular",
 ]  # fmt: skip
