@@ -10,6 +10,7 @@ from .. import engine
 from ..checks import check_above, check_number, shown
 from ..jit import kinds
 from ..random.key import Key
+from .arguments import fields
 from .module import Module
 from .tangents import check_bundle
 
@@ -37,17 +38,11 @@ class Activation(Module):
         return engine.Activation(self.function, self.params())
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        name = type(self).__name__
-        kind, leaf = kinds.kind(x, name)
-        kinds.require_float(leaf, name)
-        f = engine.FUNCTIONS[self.function]
-        if kind == kinds.COOPVEC:
-            return f.coopvec(x, *self.params())
-        if kind == kinds.NUMPY:
-            raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+        kind, _ = kinds.in_kernels(x, type(self).__name__)
+        f, params = engine.FUNCTIONS[self.function], self.params()
         if isinstance(x, (list, tuple)):
-            return type(x)(f.array(v, *self.params()) for v in x)
-        return f.array(x, *self.params())
+            return type(x)(f.array(v, *params) for v in x)
+        return f.coopvec(x, *params) if kind == kinds.COOPVEC else f.array(x, *params)
 
 
 class ReLU(Activation):
@@ -66,11 +61,12 @@ class LeakyReLU(Activation):
     >>> y = cn.LeakyReLU(negative_slope=0.1)(x)
     """
 
-    DRJIT_STRUCT = {"negative_slope": float}
     function = "leaky_relu"
 
     def __init__(self, negative_slope: float = 0.01):
         self.negative_slope = check_number("LeakyReLU", "negative_slope", negative_slope)
+
+    DRJIT_STRUCT = fields(__init__)
 
 
 class Tanh(Activation):
@@ -93,10 +89,10 @@ class Sigmoid(Activation):
 
 
 class _Sharp(Activation):
-    DRJIT_STRUCT = {"beta": float}
-
     def __init__(self, beta: float = 1.0):
         self.beta = check_above(type(self).__name__, "beta", beta)
+
+    DRJIT_STRUCT = fields(__init__)
 
 
 class Softplus(_Sharp):
@@ -151,11 +147,12 @@ class Sine(Activation):
     >>> net = cn.MLP(2, 1, activation=cn.Sine(30.0), init="siren")
     """
 
-    DRJIT_STRUCT = {"omega": float}
     function = "sine"
 
     def __init__(self, omega: float = 1.0):
         self.omega = check_number("Sine", "omega", omega)
+
+    DRJIT_STRUCT = fields(__init__)
 
 
 class Exp(Activation):
@@ -175,11 +172,12 @@ class Identity(Activation):
     >>> centered = cn.Identity(scale=2.0, offset=-1.0)  # [0, 1] to [-1, 1]
     """
 
-    DRJIT_STRUCT = {"scale": float, "offset": float}
     function = "identity"
 
     def __init__(self, scale: float = 1.0, offset: float = 0.0):
         self.scale, self.offset = check_number("Identity", "scale", scale), check_number("Identity", "offset", offset)
+
+    DRJIT_STRUCT = fields(__init__)
 
     def params(self) -> tuple[float, ...]:
         return () if (self.scale, self.offset) == (1, 0) else super().params()

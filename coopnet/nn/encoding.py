@@ -78,9 +78,7 @@ class Encoding(Module):
 
     def _check(self, x: Any) -> str:
         name = type(self).__name__
-        kind, leaf = kinds.kind(x, name)
-        kinds.require_float(leaf, name)
-        ensure(kind != kinds.NUMPY, f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.", TypeError)
+        kind, _ = kinds.in_kernels(x, name)
         n, takes = kinds.features(x, kind), self.in_features
         ensure(takes in (-1, n), f"{name}: the input has {n} features, but the encoding takes {takes}.")
         return kind

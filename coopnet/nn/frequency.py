@@ -12,6 +12,7 @@ from ..checks import check_in_features, check_number, check_positive, ensure, sh
 from ..checks.sizes import MAX_OCTAVES, check_features
 from ..jit import kinds
 from ..random.key import Key
+from .arguments import fields
 from .encoding import Encoding
 from .tangents import RULES, check_bundle, sines
 
@@ -39,13 +40,14 @@ class _Waves(Encoding):
 
 
 class _Octaves(_Waves):
-    DRJIT_STRUCT = {"octaves": int, "shift": float, "in_features": int}
     _count = "octaves"
     _layer: type
 
     def __init__(self, octaves: int = 8, shift: float = 0.0, in_features: int = -1):
         self.shift = check_number(type(self).__name__, "shift", shift)
         self._set(octaves, in_features)
+
+    DRJIT_STRUCT = fields(__init__)
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind = self._check(x)
@@ -97,11 +99,12 @@ class Triangular(_Octaves):
 
 
 class _Frequencies(_Waves):
-    DRJIT_STRUCT = {"n_frequencies": int, "in_features": int}
     _count = "n_frequencies"
 
     def __init__(self, n_frequencies: int = 12, in_features: int = -1):
         self._set(n_frequencies, in_features)
+
+    DRJIT_STRUCT = fields(__init__)
 
 
 class Frequency(_Frequencies):

@@ -17,6 +17,7 @@ from ..jit import kinds
 from ..jit.scopes import symbolic
 from ..kernels.sparse_projection import Signs, additions, product, product_on_host
 from ..random.key import Key
+from .arguments import fields
 from .encoding import Encoding
 from .tangents import check_bundle
 
@@ -79,8 +80,6 @@ class SparseProjection(Encoding):
     >>> x2 = project.transpose(y)
     """
 
-    DRJIT_STRUCT = {"in_features": int, "out_features": int, "density": float, "seed": int}
-
     def __init__(self, in_features: int = -1, out_features: int = 64, density: float = 1 / 3, seed: int = 0):
         where = "SparseProjection"
         if check_in_features(where, in_features) > MAX_ENTRIES:  # a tensor may have more rows than a vector components
@@ -89,6 +88,8 @@ class SparseProjection(Encoding):
         check(is_number(density) and 2**-32 < density <= 1, where, "density", density, "a number in (2^-32, 1]")
         self.in_features, self.out_features, self.density = in_features, out_features, float(density)
         self.seed = check_unsigned(where, "seed", seed)
+
+    DRJIT_STRUCT = fields(__init__)
 
     def width(self, size: int) -> int:
         return self.out_features

@@ -9,6 +9,7 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_int
+from .arguments import fields
 from .encoding import Encoding
 
 
@@ -37,11 +38,12 @@ class SphericalHarmonics(Encoding):
     >>> rgb = field(0.5 * direction + 0.5)
     """
 
-    DRJIT_STRUCT = {"degree": int}
     in_features = 3
 
     def __init__(self, degree: int = 4):
         self.degree = check_int("SphericalHarmonics", "degree", degree, 1, 8)
+
+    DRJIT_STRUCT = fields(__init__)
 
     def width(self, size: int) -> int:
         return self.degree**2
