@@ -136,13 +136,8 @@ def _describe(layer: Any, where: str) -> Any:
     if name is None:
         accepted = f"{', '.join(_TYPES)}, and classes passed to coopnet.io.register()"
         raise TypeError(f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {accepted}.")
-    if isinstance(layer, nn.Heads):
-        parts = {name: _describe(head, f"{where}.heads.{name}") for name, head in layer.heads.items()}
-        return {"type": name, "trunk": _describe(layer.trunk, f"{where}.trunk"), "heads": parts}
-    if isinstance(layer, _CONTAINERS):
-        layers = [_describe(v, f"{where}.layers.{i}") for i, v in enumerate(layer.layers)]
-        return {"type": name, "layers": layers, "prefix": layer.prefix}
-    kept = arguments(layer)
+    chain = isinstance(layer, _CONTAINERS) and cls is not nn.Heads
+    kept = arguments(layer, nn.Sequential if chain else cls)
     if isinstance(layer, Dropout) and layer.law.scheduled:
         kept["p"] = float(kept["p"][0])  # the value that it has now
     return {"type": name, **{k: _value(v, f"{where}.{k}") for k, v in kept.items()}}
@@ -156,6 +151,8 @@ def _value(v: Any, where: str) -> Any:
         return [_value(item, f"{where}.{i}") for i, item in enumerate(v)]
     if isinstance(v, drnn.Module):
         return _describe(v, where)
+    if isinstance(v, dict) and all(isinstance(item, drnn.Module) for item in v.values()):
+        return {k: _value(item, f"{where}.{k}") for k, item in v.items()}
     check(isinstance(v, _PLAIN), "describe", where, v, "a bool, int, float, str, None, layer, or a list of those,")
     return v
 

@@ -15,15 +15,14 @@ def constructor(cls: type) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(cls).parameters)
 
 
-def arguments(layer: Any) -> dict[str, Any]:
-    """What ``layer`` was constructed with, by name, as far as it keeps that.
+def arguments(layer: Any, cls: Any = None) -> dict[str, Any]:
+    """What ``layer`` was constructed with, by name, as far as it keeps that; or what ``cls`` would be, to be the same.
 
     An argument is kept under its name, or ``_name`` if that is a method.
     """
     linear = isinstance(layer, drnn.Linear)  # which keeps three in a tuple
     known = dict(zip(("in_features", "out_features", "bias"), layer.config, strict=True)) if linear else {}
-    cls: Any = type(layer)
-    for name in constructor(cls):
+    for name in constructor(cls or layer.__class__):
         if name not in known and hasattr(layer, name):
             value = getattr(layer, name)
             known[name] = getattr(layer, f"_{name}") if inspect.ismethod(value) else value
