@@ -69,14 +69,11 @@ class Lattice(Encoding):
         if grid is None:
             raise ValueError(f"{name}: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         self._same_backend(type(coordinates[0]), grid.dtype)
-        masks: list[Any] = []
-        inside: list[list] = []
-        for vector in (coordinates, *tangents):
-            mask, parts = _finite([grid.dtype(v) for v in vector], masks[0] if masks else True)
-            masks.append(mask)
-            inside.append(parts)
+        inside = [_finite([grid.dtype(v) for v in coordinates])]
+        inside += [_finite([grid.dtype(v) for v in t], inside[0][0]) for t in tangents]
+        masks, (x, *directions) = zip(*inside, strict=True)
         ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
-        bundle = grid.evaluate(inside[0], inside[1:], ordered)
+        bundle = grid.evaluate(x, directions, ordered)
         features, *moved = [[dr.select(m, v, dr.nan) for v in y] for m, y in zip(masks, bundle, strict=True)]
         return features, moved
 
