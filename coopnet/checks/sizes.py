@@ -63,7 +63,8 @@ def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int =
     left = available_memory()
     if left is not None and 2 * (1 << (needed - 1).bit_length()) > left:
         raise ValueError(
-            f"{where}: {numbers} are more than fit: twice {shown_bytes(needed)}, but {shown_bytes(left)} of memory are left."
+            f"{where}: {numbers} are more than fit: twice {shown_bytes(needed)}, but {shown_bytes(left)} of memory are "
+            f"left."
         )
 
 

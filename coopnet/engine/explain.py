@@ -36,10 +36,11 @@ class Explanation:
 
     def __str__(self) -> str:
         where = f"{self.backend.upper()}, {self.samples} samples, {'inside' if self.frozen else 'outside'} dr.freeze"
+        memory = shown_bytes(self.memory)
         how = {
-            "spill": f"activations and deltas are written out in {self.chunks} chunk(s), {shown_bytes(self.memory)} at a "
-            f"time, and multiplied",
-            "banks": f"outer products are added up in the kernel, in {self.banks} bank(s), {shown_bytes(self.memory)} in all",
+            "spill": f"activations and deltas are written out in {self.chunks} chunk(s), {memory} at a time, and "
+            f"multiplied",
+            "banks": f"outer products are added up in the kernel, in {self.banks} bank(s), {memory} in all",
             "builtin": "outer products are added up in the kernel by Dr.Jit's own operation",
         }[self.path]
         return f"{where}: {self.path}, because {self.reason}; {how}."
