@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -96,18 +96,18 @@ def sinusoidal(x: Array, octaves: int, shift: float = 0) -> Array:
 
     For each channel, for each octave i: sine and cosine of the angle :math:`2\pi(2^i x + i\,shift)`.
     """
-    phase, _ = _octaves(x, octaves, shift)
-    return _interleave(*_waves(phase))
+    angle = 2 * np.pi * _octaves(x, octaves, shift)
+    return _interleave(np.sin(angle), np.cos(angle))
 
 
 def sinusoidal_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
     """Gradient of :func:`sinusoidal` with respect to x."""
-    return _pullback(_waves_derivative, x, dy, octaves, shift)
+    return _vjp(_wave_slopes(x, octaves, shift), dy)
 
 
 def sinusoidal_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
     """Derivative of :func:`sinusoidal` in direction dx."""
-    return _directional(_waves_derivative, x, dx, octaves, shift)
+    return _jvp(_wave_slopes(x, octaves, shift), dx)
 
 
 def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
@@ -117,38 +117,24 @@ def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
     :math:`\triangle(t - 1/4)` and :math:`\triangle(t)`, where :math:`\triangle(t) = 1 - 4|t -
     \mathrm{round}(t)|`.
     """
-    phase, _ = _octaves(x, octaves, shift)
+    phase = _octaves(x, octaves, shift)
     return _interleave(*(1 - 4 * np.abs(t - np.round(t)) for t in (phase - 0.25, phase)))
 
 
 def triangular_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
     """Gradient of :func:`triangular` with respect to x; zero at the tips of the waves."""
-    return _pullback(_triangles_derivative, x, dy, octaves, shift)
+    return _vjp(_triangle_slopes(x, octaves, shift), dy)
 
 
 def triangular_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
     """Derivative of :func:`triangular` in direction dx; zero at the tips of the waves."""
-    return _directional(_triangles_derivative, x, dx, octaves, shift)
+    return _jvp(_triangle_slopes(x, octaves, shift), dx)
 
 
-def _waves(phase: Array) -> tuple[Array, Array]:
-    return np.sin(2 * np.pi * phase), np.cos(2 * np.pi * phase)
-
-
-def _waves_derivative(phase: Array) -> tuple[Array, Array]:
-    s, c = _waves(phase)
-    return 2 * np.pi * c, -2 * np.pi * s
-
-
-def _triangles_derivative(phase: Array) -> tuple[Array, Array]:
-    a, b = (-4 * np.sign(t - np.round(t)) for t in (phase - 0.25, phase))
-    return a, b
-
-
-def _octaves(x: Array, octaves: int, shift: float) -> tuple[Array, Array]:
-    """Phases 2^i x + i shift in periods, shape (channels, octaves, samples), and their slopes 2^i."""
+def _octaves(x: Array, octaves: int, shift: float) -> Array:
+    """Phases 2^i x + i shift in periods, shape (channels, octaves, samples)."""
     i = np.arange(octaves, dtype=np.float64)[:, None]
-    return 2.0**i * np.asarray(x, np.float64)[:, None, :] + i * shift, 2.0**i
+    return np.asarray(2.0**i * np.asarray(x, np.float64)[:, None, :] + i * shift)
 
 
 def _interleave(s: Array, c: Array) -> Array:
@@ -156,14 +142,24 @@ def _interleave(s: Array, c: Array) -> Array:
     return np.stack([s, c], axis=2).reshape(-1, s.shape[-1])
 
 
-def _directional(derivative: Callable, x: Array, dx: Array, octaves: int, shift: float) -> Array:
-    phase, slope = _octaves(x, octaves, shift)
-    moved = slope * np.asarray(dx, np.float64)[:, None, :]
-    return _interleave(*(moved * d for d in derivative(phase)))
+def _wave_slopes(x: Array, octaves: int, shift: float) -> Array:
+    """Derivatives of each channel's features by the channel, shape (channels, octaves, 2, samples)."""
+    angle = 2 * np.pi * _octaves(x, octaves, shift)
+    return _rates(octaves) * 2 * np.pi * np.stack([np.cos(angle), -np.sin(angle)], axis=2)
 
 
-def _pullback(derivative: Callable, x: Array, dy: Array, octaves: int, shift: float) -> Array:
-    phase, slope = _octaves(x, octaves, shift)
-    d = np.asarray(dy, np.float64).reshape(len(x), octaves, 2, -1)
-    ds, dc = derivative(phase)
-    return np.asarray((slope * (d[:, :, 0] * ds + d[:, :, 1] * dc)).sum(axis=1))
+def _triangle_slopes(x: Array, octaves: int, shift: float) -> Array:
+    phase = _octaves(x, octaves, shift)
+    return _rates(octaves) * -4 * np.stack([np.sign(t - np.round(t)) for t in (phase - 0.25, phase)], axis=2)
+
+
+def _rates(octaves: int) -> Array:
+    return 2.0 ** np.arange(octaves)[:, None, None]
+
+
+def _vjp(slopes: Array, dy: Array) -> Array:
+    return np.asarray((slopes * np.asarray(dy, np.float64).reshape(slopes.shape)).sum(axis=(1, 2)))
+
+
+def _jvp(slopes: Array, dx: Array) -> Array:
+    return np.asarray(slopes * np.asarray(dx, np.float64)[:, None, None, :]).reshape(-1, slopes.shape[-1])

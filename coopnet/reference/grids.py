@@ -25,16 +25,10 @@ class GridLevel(NamedTuple):
 
 
 def hash_grid_levels(
-    dimension: int,
-    n_levels: int = 16,
-    n_features_per_level: int = 2,
-    hashmap_size: int = 2**19,
-    base_resolution: int = 16,
-    per_level_scale: float = 2.0,
-    level_scales: Sequence[float] | None = None,
-    storage: str = "hash",
-    multiple: int | None = None,
-) -> list[GridLevel]:
+    dimension: int, n_levels: int = 16, n_features_per_level: int = 2, hashmap_size: int = 2**19,
+    base_resolution: int = 16, per_level_scale: float = 2.0, level_scales: Sequence[float] | None = None,
+    storage: str = "hash", multiple: int | None = None,
+) -> list[GridLevel]:  # fmt: skip
     r"""Layout of a hash grid as in ``drjit.nn.HashGridEncoding``.
 
     There are (offset + size of the last level) times ``n_features_per_level`` parameters.
@@ -50,9 +44,7 @@ def hash_grid_levels(
     most = {"hash": hashmap_size, "tiled": base_resolution**dimension}.get(storage)
     levels, offset = [], 0
     for level in range(n_levels):
-        s = base_resolution * per_level_scale**level - 1.0
-        if level_scales is not None:
-            s = float(level_scales[level])
+        s = base_resolution * per_level_scale**level - 1.0 if level_scales is None else float(level_scales[level])
         resolution = math.ceil(s) + 1
         dense = min(resolution**dimension, (2**32 - 1) // 2)
         size = -(-dense // multiple) * multiple
@@ -85,14 +77,9 @@ def vertex_slot(vertex: Array, level: GridLevel, storage: str = "hash") -> Array
 
 
 def _grid_corners(
-    x: Array,
-    table: Array,
-    n_levels: int,
-    align_corners: bool = False,
-    storage: str = "hash",
-    interpolation: str = "linear",
-    **options: Any,
-) -> Iterable[tuple[int, Array, Array, Array]]:
+    x: Array, table: Array, n_levels: int, align_corners: bool = False, storage: str = "hash",
+    interpolation: str = "linear", **options: Any,
+) -> Iterable[tuple[int, Array, Array, Array]]:  # fmt: skip
     """For each level and corner of the cell: (level, storage slot, weight, gradient of the weight wrt x)."""
     levels = _grid_levels(x, table, n_levels, storage=storage, **options)
     for number, level in enumerate(levels):
@@ -134,12 +121,11 @@ def hash_grid_vjp(
 ) -> tuple[Array, Array]:
     """Gradients (dx, dparams) of :func:`hash_grid`; the cell of a sample counts as constant."""
     x, table = _grid_inputs(x, params, n_features_per_level)
-    d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
-    dx, dtable = np.zeros_like(x), np.zeros_like(table)
-    for number, slot, weight, dweight in _grid_corners(x, table, n_levels, **options):
+    corners = list(_grid_corners(x, table, n_levels, **options))
+    d, dx = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1), np.zeros_like(x)
+    for number, slot, _, dweight in corners:
         dx += dweight * (d[number] * table[slot].T).sum(axis=0)
-        np.add.at(dtable, slot, (weight * d[number]).T)
-    return dx, dtable.ravel()
+    return dx, _scattered(corners, table, d)
 
 
 def hash_grid_jvp(
@@ -171,10 +157,7 @@ def permutohedral_vjp(
     """Gradient of :func:`permutohedral` with respect to params."""
     x, table = _grid_inputs(x, params, n_features_per_level)
     d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
-    dtable = np.zeros_like(table)
-    for number, slot, weight in _simplex_vertices(x, table, n_levels, **options):
-        np.add.at(dtable, slot, (weight * d[number]).T)
-    return dtable.ravel()
+    return _scattered(_simplex_vertices(x, table, n_levels, **options), table, d)
 
 
 def _simplex_vertices(x: Array, table: Array, n_levels: int, **options: Any) -> Iterable[tuple[int, Array, Array]]:
@@ -209,6 +192,14 @@ def _interpolated(vertices: Iterable[Any], table: Array, n_levels: int, samples:
     for number, slot, weight, *_ in vertices:
         y[number] += weight * table[slot].T
     return y.reshape(-1, samples)
+
+
+def _scattered(vertices: Iterable[Any], table: Array, d: Array) -> Array:
+    """The gradient of :func:`_interpolated` with respect to the table, flat; ``d`` is (level, feature, sample)."""
+    dtable = np.zeros_like(table)
+    for number, slot, weight, *_ in vertices:
+        np.add.at(dtable, slot, (weight * d[number]).T)
+    return dtable.ravel()
 
 
 def _grid_inputs(x: Array, params: Array, features: int) -> tuple[Array, Array]:

@@ -30,14 +30,10 @@ class MLPDropout(NamedTuple):
 
 
 def mlp(
-    weights: Sequence[Array],
-    x: Array,
-    activation: str,
-    output_activation: str | None = None,
-    biases: Sequence[Array | None] | None = None,
-    dropout: MLPDropout | tuple[Any, ...] | None = None,
+    weights: Sequence[Array], x: Array, activation: str, output_activation: str | None = None,
+    biases: Sequence[Array | None] | None = None, dropout: MLPDropout | tuple[Any, ...] | None = None,
     dtype: Any = np.float64,
-) -> Array:
+) -> Array:  # fmt: skip
     """Multilayer perceptron: each layer is :func:`linear`, the activation, then dropout on hidden layers.
 
     ``weights`` are the matrices in order, the last being the output layer; ``dropout`` is an
@@ -57,13 +53,12 @@ def mlp_vjp(
     """
     y, layers = _mlp_trace(weights, x, *args, **options)
     d = np.asarray(dy, np.float64)
-    dweights: list[Array] = []
-    dbiases: list[Array] = []
+    gradients: list[tuple[Array, Array]] = []
     for W, (h, z, factors, derivative) in zip(reversed(weights), reversed(layers), strict=True):
         d = d * factors * derivative(z)
-        dweights.insert(0, d @ h.T)
-        dbiases.insert(0, d.sum(axis=1))
-        d = np.asarray(W, np.float64).T @ d
+        gradients.insert(0, (d @ h.T, d.sum(axis=1)))
+        d = linear(np.transpose(W), d)
+    dweights, dbiases = map(list, zip(*gradients, strict=True))
     return y, d, dweights, dbiases
 
 
@@ -93,14 +88,10 @@ def siren_bounds(widths: Sequence[int], omega: float = 30) -> list[float]:
 
 
 def _mlp_trace(
-    weights: Sequence[Array],
-    x: Array,
-    activation: str,
-    output_activation: str | None = None,
-    biases: Sequence[Array | None] | None = None,
-    dropout: MLPDropout | tuple[Any, ...] | None = None,
+    weights: Sequence[Array], x: Array, activation: str, output_activation: str | None = None,
+    biases: Sequence[Array | None] | None = None, dropout: MLPDropout | tuple[Any, ...] | None = None,
     dtype: Any = np.float64,
-) -> tuple[Array, list[tuple[Array, Array, Array, Function]]]:
+) -> tuple[Array, list[tuple[Array, Array, Array, Function]]]:  # fmt: skip
     """Output of an MLP and, for each layer, (input, pre-activation, dropout factors, f')."""
     drop = None if dropout is None else MLPDropout(*dropout)
     h, layers = np.asarray(x, np.float64), []

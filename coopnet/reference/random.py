@@ -100,8 +100,7 @@ def _dropped(x: Array, decisions: int, p: float, seed: int, index: Any, step: An
     if p == 0:
         return x
     mask = keep_mask(decisions, p, seed, np.arange(x.shape[1]) if index is None else index, step, stream, bits)
-    y: Array = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
-    return y
+    return np.asarray(np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0)))
 
 
 def gaussian_dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0) -> Array:
@@ -159,5 +158,4 @@ def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention
         keep = philox4x32((low, high, 0, 0), key)[0] >= np.uint64(math.ceil(p * 2**32))
     else:
         raise ValueError(f'seeded_dropout: convention must be "triton" or "ztensor", got {convention!r}')
-    y: Array = np.where(keep, x * x.dtype.type(1 / (1 - p)), x.dtype.type(0))
-    return y
+    return np.asarray(np.where(keep, x * x.dtype.type(1 / (1 - p)), x.dtype.type(0)))

@@ -32,6 +32,8 @@ def _gaussian(y: Array, t: Array, at: Array, p: Array) -> Array:
     return np.asarray((s + (t - m) ** 2 * np.exp(-s)) / 2)
 
 
+#: name -> loss of every component, shape (components, samples), of prediction y, target t, the prediction ``at`` that
+#: stands in denominators as a constant, and the density p of the samples.
 LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "l2": lambda y, t, at, p: (y - t) ** 2,
     "l1": lambda y, t, at, p: np.abs(y - t),
@@ -46,9 +48,6 @@ LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "gaussian_nll": _gaussian,
 }
 
-"""name -> loss of every component, shape (components, samples), of prediction y, target t, the prediction ``at`` that
-stands in denominators as a constant, and the density p of the samples."""
-
 
 def loss(name: str, y: Array, t: Array, pdf: Any = None, at: Array | None = None) -> Array:
     """Loss of every sample: the mean over components of ``LOSSES[name]`` divided by the density."""
@@ -58,19 +57,9 @@ def loss(name: str, y: Array, t: Array, pdf: Any = None, at: Array | None = None
 
 
 def adam_step(
-    w: Array,
-    m: Array,
-    v: Array,
-    g: Array,
-    t: int,
-    lr: float = 1e-3,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    l2_reg: float = 0.0,
-    relative_decay: float = 0.0,
-    absolute_decay: float = 0.0,
-) -> tuple[Array, Array, Array]:
+    w: Array, m: Array, v: Array, g: Array, t: int, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+    epsilon: float = 1e-8, l2_reg: float = 0.0, relative_decay: float = 0.0, absolute_decay: float = 0.0,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """Step t = 1, 2, ... of Adam (Kingma and Ba 2015): (weights, first moment, second moment)."""
     g = g + l2_reg * w
     m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
