@@ -1,6 +1,8 @@
 """Training."""
 
+from .average import EMA
 from .fit import fit
+from .gradients import clip_gradient_norm, clip_gradient_values, gradient_norm
 from .losses import (
     LOSSES,
     cross_entropy,
@@ -21,13 +23,9 @@ from .sampling import uniform
 from .schedules import cosine, exponential
 from .turns import exclusive
 from .weights import (
-    EMA,
-    clip_gradient_norm,
-    clip_gradient_values,
     clip_weights,
     decay_masks,
     decay_weights,
-    gradient_norm,
     l1_penalty,
     l2_penalty,
     layer_multipliers,

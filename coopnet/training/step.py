@@ -14,10 +14,12 @@ from ..field import NeuralField
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
 from ..random.key import Key
+from .average import EMA, check_averaged
 from .captures import Captures
+from .gradients import clip_gradient_norm
 from .losses import components, loss_function
 from .scaler import LossScaler
-from .weights import EMA, check_averaged, clip_gradient_norm, decay_masks, layer_multipliers
+from .weights import decay_masks, layer_multipliers
 
 
 class Step:
@@ -27,27 +29,15 @@ class Step:
     """
 
     DRJIT_STRUCT = {
-        "field": NeuralField,
-        "optimizer": Optimizer,
-        "scaler": LossScaler,
-        "multipliers": dict,
-        "decays": dict,
+        "field": NeuralField, "optimizer": Optimizer, "scaler": LossScaler, "multipliers": dict, "decays": dict,
         "ema": EMA,
-    }
+    }  # fmt: skip
 
     def __init__(
-        self,
-        field: NeuralField,
-        optimizer: Optimizer,
-        batch: Callable,
-        loss: Any = "l2",
-        objective: Callable | None = None,
-        penalty: Callable | None = None,
-        weight_decay: float = 0.0,
-        clip_norm: float | None = None,
-        multipliers: Mapping[str, float] | None = None,
-        ema: EMA | None = None,
-    ):
+        self, field: NeuralField, optimizer: Optimizer, batch: Callable, loss: Any = "l2",
+        objective: Callable | None = None, penalty: Callable | None = None, weight_decay: float = 0.0,
+        clip_norm: float | None = None, multipliers: Mapping[str, float] | None = None, ema: EMA | None = None,
+    ):  # fmt: skip
         function = loss_function(loss, "fit")
         check_type("fit", "objective", objective, Callable | None, "a function (field, drawn, key) -> losses")
         if objective is not None and not (isinstance(loss, str) and loss == "l2"):
