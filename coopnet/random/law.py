@@ -46,10 +46,7 @@ class Law:
         if not isinstance(bits, numbers.Integral) or bits not in BITS:
             raise ValueError(f"{where}: bits is {shown(bits)}; accepted are 8, 16 and 32.")
         self.scheduled = isinstance(p, dr.ArrayBase)
-        if self.scheduled:
-            check_schedule(p, where)
-        else:
-            check_probability(p, where)
+        (check_schedule if self.scheduled else check_probability)(p, where)
         self.p, self.bits, self.stream = p, int(bits), check_unsigned(where, "stream", stream, 32)
         self.where = where
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,11 @@ class File:
             ensure(architecture == describe(step.field), "it holds a field of another architecture.")
             known = "best" not in trees or progress["best"] is not None
             ensure(known, "it holds best parameters, but no best metric.")
-            _check_arrays(arrays, _flat(trees))
+            flat = _flat(trees)
+            _check_arrays(arrays, flat)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"fit: cannot resume {str(self.path)!r}: {error}") from None
-        trees = _rebuilt(trees, arrays)
+        trees = _rebuilt(trees, (arrays[name] for name in flat))
         # from here on nothing can fail: a run is resumed as a whole or not at all
         set_state(step.optimizer, trees["optimizer"])
         for name in _COUNTERS:
@@ -102,16 +103,15 @@ def _flat(tree: Any, name: str = "") -> dict[str, Any]:
     return {path: array for k, v in items for path, array in _flat(v, f"{opening}{k}").items()}
 
 
-def _rebuilt(tree: Any, tensors: dict[str, np.ndarray], name: str = "") -> Any:
-    """``tree`` with the arrays of ``tensors``, which :func:`_check_arrays` has passed."""
-    opening = f"{name}/" if name else ""
+def _rebuilt(tree: Any, tensors: Iterator[np.ndarray]) -> Any:
+    """``tree`` with other arrays, in the order of :func:`_flat`, that :func:`_check_arrays` has passed."""
     if isinstance(tree, dict):
-        return {k: _rebuilt(v, tensors, f"{opening}{k}") for k, v in tree.items()}
+        return {k: _rebuilt(v, tensors) for k, v in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return type(tree)(_rebuilt(v, tensors, f"{opening}{i}") for i, v in enumerate(tree))
+        return type(tree)(_rebuilt(v, tensors) for v in tree)
     if not isinstance(tree, dr.ArrayBase):
         return tree
-    array = dr.array_t(type(tree))(tensors[name].ravel())
+    array = dr.array_t(type(tree))(next(tensors).ravel())
     return type(tree)(array, tree.shape) if dr.is_tensor_v(tree) else array
 
 
