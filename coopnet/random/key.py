@@ -78,7 +78,7 @@ class Key:
         if on_host:
             index = np.arange(width) if self.index is None else self.index
             seed, index, step = (
-                np.atleast_1d(np.asarray(_host(v), tp))
+                np.atleast_1d(np.asarray(v.numpy() if isinstance(v, dr.ArrayBase) else v, tp))
                 for v, tp in ((self.seed, np.uint64), (index, np.uint32), (self.step, np.uint32))
             )
         else:
@@ -109,7 +109,3 @@ def _traced(value: Any, tp: type) -> Any:
         check_backend("Key: holds", value, tp)
         return tp(value)
     return tp(value) if isinstance(value, np.ndarray) else dr.opaque(tp, value)
-
-
-def _host(value: Any) -> Any:
-    return value.numpy() if isinstance(value, dr.ArrayBase) else value

@@ -21,14 +21,12 @@ def linear(W: Array, x: Array, b: Array | None = None) -> Array:
 def initial_deviation(init: str, fan_in: int, fan_out: int) -> float:
     """Standard deviation of initial weights: Glorot 2010 (xavier), He 2015 (kaiming), Sitzmann 2020 (siren)."""
     return {
-        "xavier_uniform": math.sqrt(2 / (fan_in + fan_out)),
-        "xavier_normal": math.sqrt(2 / (fan_in + fan_out)),
-        "kaiming_uniform": math.sqrt(2 / fan_in),
-        "kaiming_normal": math.sqrt(2 / fan_in),
+        "xavier": math.sqrt(2 / (fan_in + fan_out)),
+        "kaiming": math.sqrt(2 / fan_in),
         "siren": math.sqrt(2 / fan_in),
         "siren_first": 1 / (math.sqrt(3) * fan_in),
         "zero": 0.0,
-    }[init]
+    }[init.removesuffix("_uniform").removesuffix("_normal")]
 
 
 def uniform_bound(init: str, fan_in: int, fan_out: int) -> float:
@@ -137,9 +135,8 @@ def sparse_projection(
     x: Array, out_features: int = 64, density: float = 1 / 3, seed: int = 0, in_features: int | None = None
 ) -> Array:
     """R x for x of shape (in, samples); with ``in_features``, the transpose R^T x of (out, samples)."""
-    if in_features is None:
-        return linear(sparse_projection_matrix(len(x), out_features, density, seed), x)
-    return linear(sparse_projection_matrix(in_features, out_features, density, seed).T, x)
+    R = sparse_projection_matrix(len(x) if in_features is None else in_features, out_features, density, seed)
+    return linear(R if in_features is None else R.T, x)
 
 
 def embedding(ids: Array, table: Array, out_of_range: str = "error") -> Array:

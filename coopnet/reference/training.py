@@ -22,13 +22,7 @@ def _luminance(y: Array) -> Array:
     return np.asarray(np.array([[0.299, 0.587, 0.114]]) @ colors)
 
 
-def _huber(y: Array, t: Array, at: Array, p: Array) -> Array:
-    e = np.abs(y - t)
-    return np.where(e <= 1, e**2 / 2, e - 0.5)
-
-
-def _gaussian(y: Array, t: Array, at: Array, p: Array) -> Array:
-    m, s = np.split(y, 2)
+def _gaussian(t: Array, m: Array, s: Array) -> Array:
     return np.asarray((s + (t - m) ** 2 * np.exp(-s)) / 2)
 
 
@@ -37,7 +31,7 @@ def _gaussian(y: Array, t: Array, at: Array, p: Array) -> Array:
 LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "l2": lambda y, t, at, p: (y - t) ** 2,
     "l1": lambda y, t, at, p: np.abs(y - t),
-    "huber": _huber,
+    "huber": lambda y, t, at, p: np.where(np.abs(y - t) <= 1, (y - t) ** 2 / 2, np.abs(y - t) - 0.5),
     "relative_l1": lambda y, t, at, p: np.abs(y - t) / (np.abs(at) + 0.01),
     "relative_l2": lambda y, t, at, p: (y - t) ** 2 / (at**2 + 0.01),
     "relative_l2_luminance": lambda y, t, at, p: (y - t) ** 2 / (_luminance(at) ** 2 + 0.01),
@@ -45,7 +39,7 @@ LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "smape": lambda y, t, at, p: np.abs(y - t) / (0.5 * (np.abs(t) + np.abs(at)) + 0.01),
     "cross_entropy": lambda y, t, at, p: -t * np.log(y),
     "variance": lambda y, t, at, p: t**2 / y - t**2 / p,
-    "gaussian_nll": _gaussian,
+    "gaussian_nll": lambda y, t, at, p: _gaussian(t, *np.split(y, 2)),
 }
 
 

@@ -165,13 +165,7 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     _need(right, "the list of its metrics' steps", at, f"one that ascends up to {steps}")
     one = best is None or json.dumps(best) in map(json.dumps, pairs)  # as text, for NaN
     _need(one, "its best metric", best, "one of its metrics")
-    return {
-        "steps": steps,
-        "seconds": seconds,
-        "metrics": [(step, value) for step, value in pairs],
-        "best": None if best is None else (best[0], best[1]),
-        "losses": losses.tolist(),
-    }
+    return progress | {"metrics": list(map(tuple, pairs)), "best": best and tuple(best), "losses": losses.tolist()}
 
 
 def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:

@@ -114,25 +114,20 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
     >>> opt.set_learning_rate({name: 1e-2 * factor for name, factor in factors.items()})
     >>> opt.step()
     """
-    return _spread("layer_multipliers", net, _factors("layer_multipliers", net, rates))
-
-
-def _factors(where: str, net: Any, rates: Any) -> dict[str, float]:
-    """Factor of each parameter by its full name."""
+    where = "layer_multipliers"
     check_type(where, "net", net, Module, "a coopnet Module")
-    kind = type(rates).__name__
-    mapping = isinstance(rates, Mapping)
-    ensure(mapping, f"{where}: the rates are a {kind}; a mapping from layer to factor is needed.", TypeError)
+    given, fits = type(rates).__name__, isinstance(rates, Mapping)
+    ensure(fits, f"{where}: the rates are a {given}; a mapping from layer to factor is needed.", TypeError)
     names = [p.name for p in parameters(net)]
-    result = dict.fromkeys(names, 1.0)
+    factors = dict.fromkeys(names, 1.0)
     for key in sorted(rates, key=lambda k: len(str(k))):
         factor = check_number(where, f"the factor of {shown(key)}", rates[key], least=0)
         meant = ([n for n in names if n == start or n.startswith(f"{start}.")] for start in spellings(str(key)))
         chosen = next(filter(None, meant), None)
         if chosen is None:
             raise ValueError(f"{where}: there is no layer or parameter {shown(key)}; the network has {listed(names)}.")
-        result |= dict.fromkeys(chosen, factor)
-    return result
+        factors |= dict.fromkeys(chosen, factor)
+    return _spread(where, net, factors)
 
 
 def _spread(where: str, net: Any, factors: Mapping[str, float]) -> dict[str, Any]:
