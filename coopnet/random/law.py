@@ -18,7 +18,6 @@ from . import digits
 from .key import Key
 
 BITS = (8, 16, 32)
-_DTYPES = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, dr.VarType.Float64: np.float64}
 
 
 class Law:
@@ -231,7 +230,7 @@ def _is_number(value: Any) -> bool:
 
 def numpy_dtype(leaf: type) -> np.dtype:
     """The NumPy twin of a Dr.Jit floating point type, or of a NumPy type."""
-    return np.dtype(leaf if issubclass(leaf, np.generic) else _DTYPES[dr.type_v(leaf)])
+    return np.dtype(leaf if issubclass(leaf, np.generic) else dr.type_v(leaf).name.lower())
 
 
 def rounded(value: Any, leaf: type) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,13 +108,7 @@ def _mlp_trace(
 
 def sequential(*functions: Function) -> Function:
     """The composition that applies ``functions`` from left to right."""
-
-    def run(x: Array) -> Array:
-        for f in functions:
-            x = f(x)
-        return x
-
-    return run
+    return lambda x: reduce(lambda h, f: f(h), functions, x)
 
 
 def residual(f: Function) -> Function:
@@ -128,12 +123,7 @@ def skip(f: Function) -> Function:
 
 def heads(trunk: Function, *functions: Function) -> Function:
     """x -> (f_1(h), ..., f_k(h)) with h = trunk(x), along the features."""
-
-    def run(x: Array) -> Array:
-        h = trunk(x)
-        return np.concatenate([f(h) for f in functions])
-
-    return run
+    return sequential(trunk, lambda h: np.concatenate([f(h) for f in functions]))
 
 
 def neural_field(encoding: Function, network: Function) -> Function:

@@ -18,12 +18,10 @@ from ..field import NeuralField
 from ..io import describe, read, save
 from ..io.checkpoint import TRAIN, prepare
 from ..jit.optimizers import set_state, values
-from ..nn.parameters import NUMPY_TYPES
 from .result import FitResult
 from .step import Step
 
 _COUNTERS = ("scale_factor", "it", "skipped")
-_DTYPES = NUMPY_TYPES | {dr.VarType.UInt32: np.uint32, dr.VarType.UInt64: np.uint64, dr.VarType.Int32: np.int32}
 
 
 class File:
@@ -176,7 +174,7 @@ def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
         first = shown(min(names, default=""))
         ensure(not names, f"it {what} {first} of {len(needed)} arrays of optimizer, scaler and average.")
     for name, value in needed.items():
-        dtype, size = np.dtype(_DTYPES[dr.type_v(value)]), math.prod(dr.shape(value))
+        dtype, size = np.dtype(dr.type_v(value).name.lower()), math.prod(dr.shape(value))
         array = given[name]
         fits, found = array.dtype == dtype and array.size == size, f"{array.dtype} of shape {array.shape}"
         ensure(fits, f"its {name} is {found}; {dtype} of {size} entries is needed.")
