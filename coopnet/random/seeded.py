@@ -116,17 +116,14 @@ def _shape(x: Any) -> tuple[tuple[int, ...], type]:
 
 def _seeds(seed: Any, shape: tuple[int, ...], leaf: type) -> Any:
     """64 bits each, with one entry or one for each row."""
-    on_host = issubclass(leaf, np.generic)
     rows = shape[0] if len(shape) == 2 else 1
-    if isinstance(seed, (dr.ArrayBase, np.ndarray, list, tuple)):
-        values, given = integers(_WHERE, "seed", seed, leaf)
-        ensure(len(given) < 2, f"{_WHERE}: seed has the shape {given}; one dimension is needed.")
-    else:
-        number = check_uint(_WHERE, "seed", seed, 64, ", or an array of integers,")
-        values = np.array([number], np.uint64)
+    if not isinstance(seed, (dr.ArrayBase, np.ndarray, list, tuple)):
+        seed = [check_uint(_WHERE, "seed", seed, 64, ", or an array of integers,")]
+    values, given = integers(_WHERE, "seed", seed, leaf)
+    ensure(len(given) < 2, f"{_WHERE}: seed has the shape {given}; one dimension is needed.")
     n, needed = len(values), "one is needed, or one for each row of a matrix"
     ensure(n in (1, rows), f"{_WHERE}: seed has {n} entries, but x has the shape {shape}; {needed}.")
-    if on_host:
+    if issubclass(leaf, np.generic):
         return values
     uint64 = dr.uint64_array_t(leaf)
     one = isinstance(values, np.ndarray) and len(values) == 1  # a parameter of the kernel, not part of it

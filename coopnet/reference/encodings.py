@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -100,16 +100,6 @@ def sinusoidal(x: Array, octaves: int, shift: float = 0) -> Array:
     return _interleave(np.sin(angle), np.cos(angle))
 
 
-def sinusoidal_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
-    """Gradient of :func:`sinusoidal` with respect to x."""
-    return _vjp(_wave_slopes(x, octaves, shift), dy)
-
-
-def sinusoidal_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
-    """Derivative of :func:`sinusoidal` in direction dx."""
-    return _jvp(_wave_slopes(x, octaves, shift), dx)
-
-
 def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
     r""":func:`sinusoidal` with triangle waves of the same period, in the order of ``drjit.nn.TriEncode``.
 
@@ -119,16 +109,6 @@ def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
     """
     phase = _octaves(x, octaves, shift)
     return _interleave(*(1 - 4 * np.abs(t - np.round(t)) for t in (phase - 0.25, phase)))
-
-
-def triangular_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
-    """Gradient of :func:`triangular` with respect to x; zero at the tips of the waves."""
-    return _vjp(_triangle_slopes(x, octaves, shift), dy)
-
-
-def triangular_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
-    """Derivative of :func:`triangular` in direction dx; zero at the tips of the waves."""
-    return _jvp(_triangle_slopes(x, octaves, shift), dx)
 
 
 def _octaves(x: Array, octaves: int, shift: float) -> Array:
@@ -143,23 +123,33 @@ def _interleave(s: Array, c: Array) -> Array:
 
 
 def _wave_slopes(x: Array, octaves: int, shift: float) -> Array:
-    """Derivatives of each channel's features by the channel, shape (channels, octaves, 2, samples)."""
+    """Derivatives of each channel's features by its phases, shape (channels, octaves, 2, samples)."""
     angle = 2 * np.pi * _octaves(x, octaves, shift)
-    return _rates(octaves) * 2 * np.pi * np.stack([np.cos(angle), -np.sin(angle)], axis=2)
+    return 2 * np.pi * np.stack([np.cos(angle), -np.sin(angle)], axis=2)
 
 
 def _triangle_slopes(x: Array, octaves: int, shift: float) -> Array:
+    """As :func:`_wave_slopes`; zero at the tips of the waves."""
     phase = _octaves(x, octaves, shift)
-    return _rates(octaves) * -4 * np.stack([np.sign(t - np.round(t)) for t in (phase - 0.25, phase)], axis=2)
+    return -4 * np.stack([np.sign(t - np.round(t)) for t in (phase - 0.25, phase)], axis=2)
 
 
-def _rates(octaves: int) -> Array:
-    return 2.0 ** np.arange(octaves)[:, None, None]
+def _derivatives(slopes: Callable[[Array, int, float], Array]) -> tuple[Callable[..., Array], Callable[..., Array]]:
+    """From slopes by phase, the gradient with respect to x, and the derivative in direction dx."""
+
+    def jacobian(x: Array, octaves: int, shift: float) -> Array:
+        return 2.0 ** np.arange(octaves)[:, None, None] * slopes(x, octaves, shift)
+
+    def vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
+        j = jacobian(x, octaves, shift)
+        return np.asarray((j * np.asarray(dy, np.float64).reshape(j.shape)).sum(axis=(1, 2)))
+
+    def jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
+        j = jacobian(x, octaves, shift)
+        return np.asarray(j * np.asarray(dx, np.float64)[:, None, None, :]).reshape(-1, j.shape[-1])
+
+    return vjp, jvp
 
 
-def _vjp(slopes: Array, dy: Array) -> Array:
-    return np.asarray((slopes * np.asarray(dy, np.float64).reshape(slopes.shape)).sum(axis=(1, 2)))
-
-
-def _jvp(slopes: Array, dx: Array) -> Array:
-    return np.asarray(slopes * np.asarray(dx, np.float64)[:, None, None, :]).reshape(-1, slopes.shape[-1])
+sinusoidal_vjp, sinusoidal_jvp = _derivatives(_wave_slopes)
+triangular_vjp, triangular_jvp = _derivatives(_triangle_slopes)

@@ -282,9 +282,8 @@ def loss_function(value: Any, where: str) -> Callable[..., Any]:
         return value
     if isinstance(value, str) and value in LOSSES:
         return LOSSES[value]
-    raise ValueError(
-        f"{where}: loss is {shown(value)}; accepted are a function (y, target) -> array, or one of {sorted(LOSSES)}."
-    )
+    accepted = f"a function (y, target) -> array, or one of {sorted(LOSSES)}"
+    raise ValueError(f"{where}: loss is {shown(value)}; accepted are {accepted}.")
 
 
 def outputs_for(loss: Callable[..., Any], components: int) -> int:

@@ -192,9 +192,8 @@ def spectral_norms(net: Module) -> dict[str, float]:
 
     >>> cn.training.spectral_norms(net)["layers.0.weights"]
     """
-    where = "spectral_norms"
-    matrices = {p.name: p.numpy(where).astype(np.float64) for p in _chosen(where, net, False)}
-    return {name: float(np.linalg.norm(matrix, 2)) for name, matrix in matrices.items()}
+    matrices = _chosen("spectral_norms", net, False)
+    return {p.name: float(np.linalg.norm(p.numpy("spectral_norms").astype(np.float64), 2)) for p in matrices}
 
 
 # ---- which weights ------------------------------------------------------
