@@ -42,8 +42,9 @@ def key_part(value: Any, name: str, bits: int) -> Any:
     if isinstance(value, dr.ArrayBase):
         flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
         given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
-        needed = f"a UInt{bits} is needed: UInt{bits}({name})"
-        ensure(given <= bits, f"Key: {name} is a Dr.Jit {type(value).__name__}; {needed}.", TypeError)
+        if given > bits:
+            needed = f"a UInt{bits} is needed: UInt{bits}({name})"
+            raise TypeError(f"Key: {name} is a Dr.Jit {type(value).__name__}; {needed}.")
         return value if given == bits else (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
     if isinstance(value, np.ndarray) and name == "index":
         kind = f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}"

@@ -85,7 +85,7 @@ def relative_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.relative_l1(list(field(p)), targets)
     """
-    return _loss("relative_l1", lambda a, b: dr.abs(a - b) / dr.detach(dr.abs(a) + EPSILON), y, target, pdf)
+    return _loss("relative_l1", lambda a, b: _relative(dr.abs(a - b), dr.abs(a)), y, target, pdf)
 
 
 def relative_l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -95,7 +95,7 @@ def relative_l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.relative_l2(list(field(p)), targets)
     """
-    return _loss("relative_l2", lambda a, b: dr.square(a - b) / dr.detach(dr.square(a) + EPSILON), y, target, pdf)
+    return _loss("relative_l2", lambda a, b: _relative(dr.square(a - b), dr.square(a)), y, target, pdf)
 
 
 def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -126,7 +126,7 @@ def mape(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.mape(list(field(p)), targets)
     """
-    return _loss("mape", lambda a, b: dr.abs(a - b) / dr.detach(dr.abs(b) + EPSILON), y, target, pdf)
+    return _loss("mape", lambda a, b: _relative(dr.abs(a - b), dr.abs(b)), y, target, pdf)
 
 
 def smape(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -137,11 +137,7 @@ def smape(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.smape(list(field(p)), targets)
     """
-
-    def one(a: Any, b: Any) -> Any:
-        return dr.abs(a - b) / dr.detach(0.5 * (dr.abs(a) + dr.abs(b)) + EPSILON)
-
-    return _loss("smape", one, y, target, pdf)
+    return _loss("smape", lambda a, b: _relative(dr.abs(a - b), 0.5 * (dr.abs(a) + dr.abs(b))), y, target, pdf)
 
 
 def cross_entropy(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -183,6 +179,11 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
     ys, ts, ps = _arguments("gaussian_nll", y, target, pdf, outputs=2)
     parts = zip(ys[: len(ts)], ys[len(ts) :], ts, strict=True)
     return _mean([0.5 * (s + dr.square(t - m) * dr.exp(-s)) for m, s, t in parts], ps)
+
+
+def _relative(error: Any, size: Any) -> Any:
+    """``error / (size + 0.01)``, the denominator taken as constant."""
+    return error / dr.detach(size + EPSILON)
 
 
 def _loss(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: Any) -> Any:
