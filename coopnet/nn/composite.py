@@ -124,11 +124,11 @@ class Composite(Encoding):
         return [combine(fs[1:], start=fs[0]) for fs in zip(*parts, strict=True)]
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        jets = []
+        bundles = []
         for e, begin, n in self.parts(len(coordinates)):
             y, moved = e.jvp(coordinates[begin : begin + n], [t[begin : begin + n] for t in tangents])
-            jets.append([list(y), *map(list, moved)])
-        ys, *dys = zip(*jets, strict=True)
+            bundles.append([list(y), *map(list, moved)])
+        ys, *dys = zip(*bundles, strict=True)
         if self.reduction != "product":  # linear
             return self._reduced(ys), [self._reduced(parts) for parts in dys]
         width, count = range(len(ys[0])), range(len(ys))
