@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.kernels import launched
 
 import coopnet as cn
 from coopnet import backend as backends
@@ -324,13 +325,6 @@ def test_gradient_through_a_loop(ns, kind, mode):
 # ---- Kernels -----------------------------------------------------------------------------------------------
 
 
-def kernels(run):
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-        dr.kernel_history_clear()
-        run()
-        return sum(h["type"] == dr.KernelType.JIT for h in dr.kernel_history())
-
-
 @pytest.mark.parametrize("index", [False, True])
 @pytest.mark.parametrize("kind", ["tensor", "nested"])
 def test_dropout_is_part_of_the_kernel_around_it(ns, kind, index):
@@ -339,7 +333,9 @@ def test_dropout_is_part_of_the_kernel_around_it(ns, kind, index):
     dr.make_opaque(x, lane)
     key = cn.Key(1, lane).traced(ns.UInt32)
     dr.eval(cn.dropout(x * 2, 0.3, key) + 1)  # brings the key's words to the device
-    assert kernels(lambda: dr.eval(cn.dropout(x * 2, 0.3, key) + 1)) == 1
+    with launched() as kernels:
+        dr.eval(cn.dropout(x * 2, 0.3, key) + 1)
+    assert len(kernels) == 1
 
 
 # ---- Errors ------------------------------------------------------------------------------------------------

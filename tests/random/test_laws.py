@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.kernels import launched
 from test_dropout import KINDS, TRACED, kinds_for, leaf_type, make, traced_sum, values
 
 import coopnet as cn
@@ -267,12 +268,10 @@ def test_schedule_in_the_engine(backend, ns, path, activation):
 
 
 def compiled(run):
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-        dr.kernel_history_clear()
+    with launched() as kernels:
         run()
-        jit = [h for h in dr.kernel_history() if h["type"] == dr.KernelType.JIT]
-        assert jit
-        return [h for h in jit if not h["cache_hit"]]
+    assert kernels
+    return [k for k in kernels if not k["cache_hit"]]
 
 
 @pytest.mark.parametrize("path", ["spill", "banks"])

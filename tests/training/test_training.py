@@ -10,6 +10,7 @@ import drjit as dr
 import numpy as np
 import pytest
 from drjit.opt import SGD, Adam, GradScaler
+from support.kernels import launched
 
 import coopnet as cn
 from coopnet.reference import philox4x32
@@ -78,17 +79,12 @@ def test_thousand_steps_record_at_most_twice(backend, ns):
 
     net = cn.MLP(in_features=1, out_features=1, width=8, depth=1, dropout=0.1)
     field = cn.NeuralField(None, net).build(backend)
-    dr.set_flag(dr.JitFlag.KernelHistory, True)
-    try:
-        cn.fit(field, batch, 3, progress=False)
-        dr.kernel_history_clear()
+    cn.fit(field, batch, 3, progress=False)
+    with launched() as kernels:
         result = cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), seed=5, progress=False)
-        launched = [k for k in dr.kernel_history() if k["type"] == dr.KernelType.JIT]
-    finally:
-        dr.set_flag(dr.JitFlag.KernelHistory, False)
     assert result.recordings <= 2
     # another seed, another schedule: nothing is compiled again
-    assert all(k["cache_hit"] for k in launched if "cache_hit" in k), [k for k in launched if not k["cache_hit"]][:3]
+    assert all(k["cache_hit"] for k in kernels if "cache_hit" in k), [k for k in kernels if not k["cache_hit"]][:3]
 
 
 @pytest.mark.parametrize(("precision", "most"), [("single", 5), ("half", 8)])
@@ -96,14 +92,13 @@ def test_kernels_of_a_step(backend, ns, precision, most):
     """The optimizer's and the scaler's states are computed together with what else a step leaves."""
     if backend != "llvm":
         pytest.skip("counts those of LLVM")
-    launched = []
+    counts = []
     for steps in (3, 8):
         field = cn.NeuralField(None, cn.MLP(2, 2, width=8, depth=1)).build(backend, precision)
-        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-            dr.kernel_history_clear()
+        with launched() as kernels:
             cn.fit(field, make_batch(ns, 64), steps, progress=False)
-            launched.append(len(dr.kernel_history([dr.KernelType.JIT])))
-    assert 5 <= launched[1] - launched[0] <= 5 * most
+        counts.append(len(kernels))
+    assert 5 <= counts[1] - counts[0] <= 5 * most
 
 
 def test_losses_are_those_of_the_batches(backend, ns):
