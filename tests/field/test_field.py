@@ -216,7 +216,7 @@ def test_many_masks_in_one_kernel(ns, backend):
     field = make(dropout=0.3).build(backend)
     _, parts = coordinates(ns)
     _, mean = dr.while_loop(
-        (ns.UInt32(0), ns.ArrayXf(np.zeros((3, 100), np.float32))),
+        (ns.UInt32(0), ns.ArrayXf(np.zeros((3, 200), np.float32))),
         lambda i, total: i < 4,
         lambda i, total: (i + 1, total + field(parts, cn.Key(9, step=i))),
         mode="symbolic",

@@ -5,7 +5,6 @@ A new layer needs one row in ``EXAMPLES``.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.networks import layers
 
 import coopnet as cn
 from coopnet.audit import _twin
@@ -76,16 +76,6 @@ EXAMPLES = {
 }
 #: Classes to write layers with, no layers.
 BASES = {"Activation", "Encoding", "Module"}
-
-
-def layers() -> dict[str, type]:
-    """Every layer among the public names."""
-    public = {name: getattr(room, name) for room in (cn.nn, cn) for name in room.__all__}
-    return {
-        name: value
-        for name, value in sorted(public.items())
-        if inspect.isclass(value) and issubclass(value, drnn.Module) and name not in BASES
-    }
 
 
 @pytest.fixture(params=layers())

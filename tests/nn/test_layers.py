@@ -289,7 +289,7 @@ def check_network(ns, backend, kind, shape, samples, activation, output, bias, p
     dr.backward(weighted(ys, dy))
     close(values(dr.grad(leaves)), dx, 4 * tolerance)
     found = gradients(net if packed is None else packed)
-    all_close(in_order(*found), in_order(dweights, dbiases), 4 * tolerance)
+    all_close(in_order(*found), in_order(dweights, dbiases if bias else biases), 4 * tolerance)
 
 
 @few

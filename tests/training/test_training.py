@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from drjit.opt import SGD, Adam, GradScaler
 from support.kernels import launched
+from support.networks import same, weights
+from support.training import make_batch, make_field
 
 import coopnet as cn
 from coopnet.reference import philox4x32
@@ -20,21 +22,6 @@ from coopnet.training.captures import Captures, _Walk
 from coopnet.training.metric import Metric
 from coopnet.training.scaler import LossScaler
 from coopnet.training.state import File
-
-
-def make_field(backend, encoding=None, dropout=0.1, seed=0, **options):
-    encoding = encoding or cn.Sinusoidal(3, in_features=2)
-    return cn.NeuralField(encoding, cn.MLP(out_features=2, width=16, depth=2, dropout=dropout)).build(
-        backend, seed=seed, **options
-    )
-
-
-def make_batch(ns, samples=512):
-    def batch(key):
-        x, y = cn.uniform(2, key, ns.Float, samples)
-        return [x, y], [dr.sin(6 * x) * y, x * y]
-
-    return batch
 
 
 def quality(ns):
@@ -48,19 +35,10 @@ def quality(ns):
     return metric
 
 
-def weights(field):
-    # copies, since assigning to an array in place frees the memory of its views
-    return {k: np.array(field[k].numpy()) for k in field}
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
-
-
 @pytest.mark.parametrize("encoding", [None, "grid"])
 def test_learns(backend, ns, encoding):
     grid = cn.HashGrid(2, n_levels=4, base_resolution=4, hashmap_size=2**10) if encoding else None
-    field = make_field(backend, grid, dropout=0.02)
+    field = make_field(backend, encoding=grid, dropout=0.02)
     before = quality(ns)(field)
     result = cn.fit(field, make_batch(ns), 150, lr=1e-2, progress=False)
     assert quality(ns)(field) < 0.1 * before
@@ -117,7 +95,7 @@ def test_losses_are_those_of_the_batches(backend, ns):
 def test_resume_equals_one_run(ns, backend, tmp_path, encoding):
     def field():
         grid = cn.HashGrid(2, n_levels=3, base_resolution=4, hashmap_size=2**8)
-        return make_field(backend, grid if encoding == "grid" else None)
+        return make_field(backend, encoding=grid if encoding == "grid" else None)
 
     # higher is better, so that the best of an error is one of the first run
     options = dict(
