@@ -9,6 +9,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
+from .checks import check_type, ensure
 from .jit import kinds
 from .jit.half import widened
 from .jit.lanes import Gate, only
@@ -24,15 +25,10 @@ class Call:
     """
 
     def __init__(self, p: Any, in_features: int, key: Any, active: Any, where: str):
-        kind, leaf = kinds.kind(p, where)
-        if kind == kinds.NUMPY:
-            raise TypeError(f"{where}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
-        kinds.require_single(leaf, where)
-        if kinds.features(p, kind) != in_features:
-            given = kinds.features(p, kind)
-            raise ValueError(f"{where}: p has {given} coordinates, but the field takes {in_features}.")
-        if key is not None and not isinstance(key, Key):
-            raise TypeError(f"{where}: key is a {type(key).__name__}; a coopnet.Key or None is needed.")
+        kind, leaf = kinds.in_kernels(p, where, single=True)
+        given = kinds.features(p, kind)
+        ensure(given == in_features, f"{where}: p has {given} coordinates, but the field takes {in_features}.")
+        check_type(where, "key", key, Key | None, "a coopnet.Key or None")
         self.kind, self.leaf, self.single = kind, leaf, dr.float32_array_t(leaf)
         self.key = None if key is None else key.traced(dr.uint32_array_t(leaf))
         self.active = _mask(active, leaf, kinds.samples(p, kind), where)
@@ -84,14 +80,14 @@ def _mask(active: Any, leaf: type, samples: int, where: str) -> Any:
     """``active`` as a mask of the backend of ``leaf``, or ``None`` where it is ``True``."""
     if isinstance(active, (bool, np.bool_)):
         return None if active else dr.mask_t(leaf)(False)
-    if not isinstance(active, dr.ArrayBase) or not dr.is_mask_v(active) or dr.depth_v(active) != 1:
-        raise TypeError(f"{where}: active is a {type(active).__name__}; a bool or a Dr.Jit Bool is needed.")
-    if dr.is_tensor_v(active) or dr.backend_v(active) != dr.backend_v(leaf):
-        raise TypeError(
-            f"{where}: active is a {type(active).__module__}.{type(active).__name__}, but p lives on the "
-            f"{dr.backend_v(leaf).name} backend; a Bool of that is needed."
-        )
-    if dr.width(active) == 0 or len({dr.width(active), samples} - {1}) > 1:
-        entries = dr.width(active)
-        raise ValueError(f"{where}: active has {entries} entries for {samples} samples; both must agree, or be 1.")
+    mask = isinstance(active, dr.ArrayBase) and dr.is_mask_v(active) and dr.depth_v(active) == 1
+    check_type(where, "active", active, dr.ArrayBase if mask else (), "a bool or a Dr.Jit Bool")
+    given, lives = f"{type(active).__module__}.{type(active).__name__}", f"p lives on the {dr.backend_v(leaf).name}"
+    same = not dr.is_tensor_v(active) and dr.backend_v(active) == dr.backend_v(leaf)
+    ensure(same, f"{where}: active is a {given}, but {lives} backend; a Bool of that is needed.", TypeError)
+    entries = dr.width(active)
+    ensure(
+        entries and len({entries, samples} - {1}) < 2,
+        f"{where}: active has {entries} entries for {samples} samples; both must agree, or be 1.",
+    )
     return dr.mask_t(leaf)(active)

@@ -8,12 +8,13 @@ losses on gradients and curvature need them (Gropp et al. 2020, *Implicit Geomet
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
-from .checks import check_above
+from .checks import check_above, check_backend, check_type, ensure
 from .jit import kinds
 from .jit.half import widened
 from .nn import Encoding, Identity
@@ -95,40 +96,29 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     >>> normal = cn.numerical_gradient(sdf, p, eps=0.01)
     """
     where = "numerical_gradient"
-    if not callable(field):
-        raise TypeError(f"{where}: field is a {type(field).__name__}; a NeuralField or a function is needed.")
-    kind, leaf = kinds.kind(p, where)
-    if kind == kinds.NUMPY:
-        raise TypeError(f"{where}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
-    kinds.require_single(leaf, where)
-    if isinstance(eps, dr.ArrayBase):
-        if dr.depth_v(eps) != 1 or not dr.is_float_v(eps) or dr.is_tensor_v(eps):
-            raise TypeError(f"{where}: eps is a {type(eps).__name__}; a number or a Dr.Jit Float is needed.")
-    else:
-        eps = check_above(where, "eps", eps)
+    check_type(where, "field", field, Callable, "a NeuralField or a function")
+    kind, leaf = kinds.in_kernels(p, where, single=True)
     single = dr.float32_array_t(leaf)
     if isinstance(eps, dr.ArrayBase):
-        if dr.backend_v(eps) != dr.backend_v(leaf):
-            raise TypeError(
-                f"{where}: eps is a {type(eps).__module__}.{type(eps).__name__}, but p lives on the "
-                f"{dr.backend_v(leaf).name} backend."
-            )
+        flat = dr.depth_v(eps) == 1 and dr.is_float_v(eps) and not dr.is_tensor_v(eps)
+        check_type(where, "eps", eps, dr.ArrayBase if flat else (), "a number or a Dr.Jit Float")
+        check_backend(f"{where}: eps is", eps, leaf, "p")
         entries, samples = dr.width(eps), kinds.samples(p, kind)
-        if entries == 0 or (1 not in (entries, samples) and entries != samples):
-            raise ValueError(
-                f"{where}: eps has {entries} entries for {samples} samples; 1, or one for each, is needed."
-            )
+        fits = entries > 0 and (1 in (entries, samples) or entries == samples)
+        ensure(fits, f"{where}: eps has {entries} entries for {samples} samples; 1, or one for each, is needed.")
         eps = single(eps)
+    else:
+        eps = check_above(where, "eps", eps)
     parts = [single(v.array) for v in p] if kind == kinds.TENSOR else [single(v) for v in kinds.components(p)]
 
     def at(i: int, step: Any) -> Any:
         moved = [v + step if i == j else v for j, v in enumerate(parts)]
         y = field(like(moved, p)) if key is None else field(like(moved, p), key)
         given, of_y = kinds.kind(y, f"{where}: the field's output")
-        if kinds.features(y, given) != 1:
-            raise ValueError(f"{where}: the field has {kinds.features(y, given)} outputs; one is needed.")
-        if given == kinds.NUMPY or dr.backend_v(of_y) != dr.backend_v(leaf):
-            raise TypeError(f"{where}: the field returned {type(y).__name__}; an array of the backend of p is needed.")
+        outputs, here = kinds.features(y, given), given != kinds.NUMPY and dr.backend_v(of_y) == dr.backend_v(leaf)
+        ensure(outputs == 1, f"{where}: the field has {outputs} outputs; one is needed.")
+        needed = "an array of the backend of p is needed"
+        ensure(here, f"{where}: the field returned {type(y).__name__}; {needed}.", TypeError)
         return single(y.array if given == kinds.TENSOR else kinds.components(y)[0])
 
     return like([(at(i, eps) - at(i, -eps)) / (2 * eps) for i in range(len(parts))], p)

@@ -13,7 +13,7 @@ from .audit import Audit
 from .audit import audit as run_audit
 from .backend import namespace, require
 from .call import Call
-from .checks import check_choice, check_flag, check_in_features, check_module, check_unsigned, shown
+from .checks import check_choice, check_flag, check_in_features, check_int, check_module, check_unsigned, ensure
 from .checks.sizes import MAX_ENTRIES, check_features
 from .derivatives import like, pushforward, unit_tangents
 from .engine import Explanation, explain
@@ -85,8 +85,8 @@ class NeuralField(Module):
 
     def allocate(self, dtype: type, precision: str, seed: int = 0) -> NeuralField:
         """A copy with parameters of tensor type ``dtype``, not packed yet: the first half of :meth:`build`."""
-        if self.network is None:
-            raise ValueError("NeuralField.build: the field has no network; call NeuralField(encoding, network).")
+        missing = "the field has no network; call NeuralField(encoding, network)"
+        ensure(self.network is not None, f"NeuralField.build: {missing}.")
         check_network(self, "NeuralField.build")
         rng = dr.rng(seed=seed)
         size = self._input_size()
@@ -175,11 +175,8 @@ class NeuralField(Module):
         >>> eikonal = dr.mean(dr.square(dr.norm(gradient) - 1))
         """
         y, rows = self._jacobian(p, key, active, "NeuralField.value_and_grad")
-        if len(rows) != 1:
-            raise ValueError(
-                f"NeuralField.value_and_grad: the field has {len(rows)} outputs, but a gradient needs one; use "
-                f"jacobian()."
-            )
+        several = f"the field has {len(rows)} outputs, but a gradient needs one; use jacobian()"
+        ensure(len(rows) == 1, f"NeuralField.value_and_grad: {several}.")
         return y, rows[0]
 
     def jacobian(self, p: Any, key: Key | None = None, active: Any = True) -> list[Any]:
@@ -217,14 +214,13 @@ class NeuralField(Module):
         kind, leaf = kinds.kind(v, f"{where}: v")
         if kind != kinds.NUMPY:
             kinds.require_single(leaf, f"{where}: v")
-        if kind != call.kind or dr.backend_v(leaf) != dr.backend_v(call.leaf):
-            raise TypeError(
-                f"{where}: v is {_described(kind, leaf)} and p {_described(call.kind, call.leaf)}; both must agree."
-            )
-        if kinds.features(v, kind) != self.in_features:
-            raise ValueError(f"{where}: v has {kinds.features(v, kind)} components, but p has {self.in_features}.")
-        if len({kinds.samples(p, kind), kinds.samples(v, kind)} - {1}) > 1:
-            raise ValueError(f"{where}: p and v have different numbers of samples; they must have one, or 1.")
+        both = f"v is {_described(kind, leaf)} and p {_described(call.kind, call.leaf)}"
+        alike = kind == call.kind and dr.backend_v(leaf) == dr.backend_v(call.leaf)
+        ensure(alike, f"{where}: {both}; both must agree.", TypeError)
+        given = kinds.features(v, kind)
+        ensure(given == self.in_features, f"{where}: v has {given} components, but p has {self.in_features}.")
+        one = len({kinds.samples(p, kind), kinds.samples(v, kind)} - {1}) < 2
+        ensure(one, f"{where}: p and v have different numbers of samples; they must have one, or 1.")
         parts, direction = call.enter(p, v)
         y, moved = pushforward(self.encoding, self.network, parts, [direction], self._work(leaf), call.key)
         y, (dy,) = call.leave(self._result(leaf), y, *moved)
@@ -239,9 +235,11 @@ class NeuralField(Module):
         return y, [like([column[i] for column in columns], p) for i in range(len(columns[0]))]
 
     def _enter(self, p: Any, key: Key | None, active: Any, where: str) -> Call:
-        if self.precision is None:
-            raise ValueError(f"{where}: the field is not built yet; call field = field.build().")
+        self._check_built(where)
         return Call(p, self.in_features, key, active, where)
+
+    def _check_built(self, where: str) -> None:
+        ensure(self.precision is not None, f"{where}: the field is not built yet; call field = field.build().")
 
     def _work(self, leaf: type) -> type:
         """Type that the network runs in, on the backend of ``leaf``."""
@@ -263,10 +261,8 @@ class NeuralField(Module):
 
         >>> print(field.explain(2**20))
         """
-        if self.precision is None:
-            raise ValueError("NeuralField.explain: the field is not built yet; call field = field.build().")
-        if isinstance(batch, bool) or not isinstance(batch, int) or not 0 < batch <= MAX_ENTRIES:
-            raise ValueError(f"NeuralField.explain: batch is {shown(batch)}; a positive int is needed.")
+        self._check_built("NeuralField.explain")
+        check_int("NeuralField.explain", "batch", batch, 1, MAX_ENTRIES, "a positive int")
         check_flag("NeuralField.explain", "frozen", frozen)
         ops = [op for segment in segments([self.network]) for op in segment.ops or []]
         backend = dr.backend_v(next(iter(self.values()))).name.lower()
@@ -290,8 +286,8 @@ class NeuralField(Module):
         """
         where = "NeuralField.audit"
         call = self._enter(p, key, True, where)
-        if recording():
-            raise RuntimeError(f"{where}: called while Dr.Jit records a function or loop; audit the field outside.")
+        cure = "called while Dr.Jit records a function or loop; audit the field outside"
+        ensure(not recording(), f"{where}: {cure}.", RuntimeError)
         assert self.precision is not None
         (parts,) = call.enter(p)
         return run_audit(self.encoding, self.network, parts, self._work(call.leaf), self.precision, call.key)

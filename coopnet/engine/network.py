@@ -30,10 +30,12 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         parts = [evaluate(ops, [x[0], *x[i : i + most]], key) for i in range(1, len(x), most)]
         return [parts[0][0], *(tangent for part in parts for tangent in part[1:])]
     packed, x = buffers(ops), _widened(x)
-    path = _path(ops, x) if any(dr.grad_enabled(b) for b in packed) else "builtin"
-    if path == "builtin":
+    if not any(dr.grad_enabled(b) for b in packed):
         return in_room(ops, x, key).y
     xs = flat(x)
+    path = _path(ops, xs, len(x))
+    if path == "builtin":
+        return in_room(ops, x, key).y
     plan = Plan(ops, packed, len(x), wants_x=any(dr.grad_enabled(v) for v in xs))
     if not symbolic():
         return plan.split(dr.custom(SpillOp if path == "spill" else BankOp, plan, packed, xs, key))
@@ -44,12 +46,12 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     return plan.split(dr.custom(ScopeBankOp, plan, packed, xs, key, later))
 
 
-def _path(ops: Sequence[Op], x: Bundle) -> str:
-    leaf = x[0].type
+def _path(ops: Sequence[Op], xs: list, vectors: int) -> str:
+    leaf = type(xs[0])
     backend, in_call = dr.backend_v(leaf), inside_call(leaf)
     path, _ = choose(
         backend,
-        max(dr.width(v) for v in flat(x)) * len(x),
+        max(dr.width(v) for v in xs) * vectors,
         symbolic=symbolic(),
         in_call=in_call,
         frozen=frozen(),

@@ -201,13 +201,13 @@ class Affine(Op):
 
     def fill(self, x: Any) -> Any:
         """``x`` with zeros for columns of ``A`` that only padding put there."""
-        missing = self.weights.shape[1] - len(x)
+        missing = self.source.weights.shape[1] - len(x)
         return drnn.CoopVec([*x, *[x.type(0)] * missing]) if missing else x
 
     def product(self, x: Any, biased: bool = True) -> Any:
         """``A x``, and ``b`` added if ``biased``: derivatives do without."""
-        bias = [self.bias] if biased and self.bias is not None else []
-        return drnn.matvec(self.weights, self.fill(x), *bias)
+        weights, bias = self.source.weights, self.source.bias if biased else None
+        return drnn.matvec(weights, self.fill(x)) if bias is None else drnn.matvec(weights, self.fill(x), bias)
 
     def transposed(self, dy: Any, n: int) -> Any:
         """The first ``n`` components of ``A^T dy``."""
@@ -215,7 +215,10 @@ class Affine(Op):
         return dx if len(dx) == n else drnn.CoopVec(list(dx)[:n])
 
     def evaluate(self, x: Bundle, key: Key | None) -> Step:
-        return Step(self, x, [self.product(v, i == 0) for i, v in enumerate(x)])
+        y = [self.product(x[0])]
+        for tangent in x[1:]:
+            y.append(self.product(tangent, False))
+        return Step(self, x, y)
 
     def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
         for i, (d, x) in enumerate(zip(dy, step.x, strict=True)):
@@ -251,8 +254,10 @@ class Elementwise(Op):
         raise NotImplementedError
 
     def evaluate(self, x: Bundle, key: Key | None) -> Step:
-        y = self.value(x[0], key)
-        return Step(self, x, [y, *(self.slope(t, x[0], y, key) for t in x[1:])])
+        y = [self.value(x[0], key)]
+        for tangent in x[1:]:
+            y.append(self.slope(tangent, x[0], y[0], key))
+        return Step(self, x, y)
 
     def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
         x, y = step.x[0], step.y[0]

@@ -143,6 +143,17 @@ def require_single(tp: type, where: str) -> None:
     ensure(fits, f"{where}: {given}; convert them, as in Float32(x), which rounds.", TypeError)
 
 
+def in_kernels(x: Any, where: str, single: bool = False) -> tuple[str, type]:
+    """:func:`kind` of an input that kernels can read, floating point numbers of Dr.Jit's; raises for others.
+
+    With ``single``, single precision must hold them.
+    """
+    found, leaf = kind(x, where)
+    ensure(found != NUMPY, f"{where}: got a NumPy array; accepted are {ACCEPTED}.", TypeError)
+    (require_single if single else require_float)(leaf, where)
+    return found, leaf
+
+
 def even(parts: list) -> list:
     """``parts``, where those of one lane beside wider ones that track gradients become as wide.
 

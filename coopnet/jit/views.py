@@ -42,11 +42,13 @@ def places(view: Any, row: Any, column: Any = 0, layout: Layout | None = None, a
 
 def changed(view: Any, **fields: Any) -> Any:
     """A copy of ``view`` with some of its fields, such as ``buffer`` and ``offset``, replaced."""
-    copy = drnn.MatrixView()
-    for name in type(view).DRJIT_STRUCT:
-        setattr(copy, name, fields.pop(name) if name in fields else getattr(view, name))
-    if fields:
-        raise TypeError(f"changed: a view has no {', '.join(fields)}; it has {', '.join(type(view).DRJIT_STRUCT)}.")
+    copy, known = drnn.MatrixView(), type(view).DRJIT_STRUCT
+    if not fields.keys() <= known.keys():
+        raise TypeError(f"changed: a view has no {', '.join(fields.keys() - known.keys())}; it has {', '.join(known)}.")
+    for name in known:
+        setattr(copy, name, getattr(view, name))
+    for name, value in fields.items():
+        setattr(copy, name, value)
     return copy
 
 

@@ -1,20 +1,8 @@
 """Layers."""
 
 from .activations import (
-    ACTIVATIONS,
-    GELU,
-    Activation,
-    Exp,
-    Identity,
-    LeakyReLU,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Sine,
-    Softplus,
-    Squareplus,
-    Tanh,
-)
+    ACTIVATIONS, GELU, Activation, Exp, Identity, LeakyReLU, ReLU, Sigmoid, SiLU, Sine, Softplus, Squareplus, Tanh,
+)  # fmt: skip
 from .composite import Composite
 from .containers import Heads, Residual, Skip
 from .embedding import Embedding
@@ -34,39 +22,8 @@ from .siren import SIREN
 from .sphericalharmonics import SphericalHarmonics
 
 __all__ = [
-    "Composite",
-    "Fourier",
-    "Frequency",
-    "Grid",
-    "OneBlob",
-    "Permutohedral",
-    "SIREN",
-    "SphericalHarmonics",
-    "TriangleWave",
-    "ACTIVATIONS",
-    "GELU",
-    "MLP",
-    "Activation",
-    "Embedding",
-    "Encoding",
-    "Exp",
-    "HashGrid",
-    "Heads",
-    "Identity",
-    "LeakyReLU",
-    "Linear",
-    "Module",
-    "ReLU",
-    "Residual",
-    "Sequential",
-    "SiLU",
-    "Sigmoid",
-    "Sine",
-    "Sinusoidal",
-    "Skip",
-    "Softplus",
-    "SparseProjection",
-    "Squareplus",
-    "Tanh",
-    "Triangular",
-]
+    "Activation", "ACTIVATIONS", "Composite", "Embedding", "Encoding", "Exp", "Fourier", "Frequency", "GELU", "Grid",
+    "HashGrid", "Heads", "Identity", "LeakyReLU", "Linear", "MLP", "Module", "OneBlob", "Permutohedral", "ReLU",
+    "Residual", "Sequential", "Sigmoid", "SiLU", "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection",
+    "SphericalHarmonics", "Squareplus", "Tanh", "TriangleWave", "Triangular",
+]  # fmt: skip

@@ -49,10 +49,6 @@ class Activation(Module):
             return type(x)(f.array(v, *self.params()) for v in x)
         return f.array(x, *self.params())
 
-    def output_width(self, width: int, leaf: type, key: Key | None) -> int:
-        kinds.require_float(leaf, type(self).__name__)
-        return width
-
 
 class ReLU(Activation):
     r""":math:`\max(x, 0)`; the derivative at 0 is 0. Input and output as for :class:`coopnet.nn.Activation`.

@@ -10,14 +10,14 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import check_module, shown
+from ..checks import check_module, check_type, ensure, shown
 from ..checks.sizes import check_layers
 from ..engine import Fork
 from ..jit import kinds
 from ..random.key import Key
 from .encodings import nested
 from .module import Module
-from .sequential import Sequential, apply, check_layers_fit, known_ops, stated_width
+from .sequential import Sequential, apply, known_ops, segments, stated_width
 from .tangents import check_bundle
 
 
@@ -37,7 +37,10 @@ class Parallel(Module):
         return max((stated_width(body) for body in self.bodies()), default=-1)
 
     def output_width(self, width: int, leaf: type, key: Key | None) -> int:
-        widths = [check_layers_fit(body, width, leaf, key) for body in self.bodies()]
+        widths = [width] * len(self.bodies())
+        for i, body in enumerate(self.bodies()):
+            for segment in segments(body):
+                widths[i] = segment.output_width(widths[i], leaf, key)
         return width if self.merge == "sum" else sum(widths)
 
     def op(self) -> Fork | None:
@@ -45,11 +48,7 @@ class Parallel(Module):
         return None if None in bodies else Fork(bodies, self.merge)  # type: ignore[arg-type]
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        name = type(self).__name__
-        kind, leaf = kinds.kind(x, name)
-        kinds.require_float(leaf, name)
-        if kind == kinds.NUMPY:
-            raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+        kinds.in_kernels(x, type(self).__name__)
         return apply([self], [x], key)[0]
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
@@ -102,11 +101,8 @@ class Residual(Parallel):
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Residual, int]:  # type: ignore[override]
         body, size, out = _alloc_body(self, self.body, dtype, size, rng)
-        if out != size:
-            raise ValueError(
-                f"Residual: body maps {size} features to {out}, but a residual connection needs {size}; give the last "
-                f"layer out_features={size}."
-            )
+        needed = f"a residual connection needs {size}; give the last layer out_features={size}"
+        ensure(out == size, f"Residual: body maps {size} features to {out}, but {needed}.")
         return Residual(body), size
 
     @recursive_repr()
@@ -160,8 +156,7 @@ class Branches(Parallel):
         return [[head] for head in self.heads]
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Branches, int]:  # type: ignore[override]
-        if not self.heads:
-            raise ValueError("Heads: there are no heads; call Heads(trunk, {name: head}).")
+        ensure(self.heads, "Heads: there are no heads; call Heads(trunk, {name: head}).")
         size = self.in_features if size < 0 else size
         pairs = [head._alloc(dtype, size, rng) for head in self.heads]
         result = Branches(dict(zip(self.names, (head for head, _ in pairs), strict=True)))
@@ -194,15 +189,13 @@ class Heads(Sequential):
 
     def __init__(self, trunk: Module | None = None, heads: Mapping[str, Module] | None = None):
         check_module("Heads", "trunk", trunk)
-        if heads is not None and not isinstance(heads, Mapping):
-            raise TypeError(f"Heads: heads is a {type(heads).__name__}; a mapping from names to modules is needed.")
+        check_type("Heads", "heads", heads, Mapping | None, "a mapping from names to modules")
         heads = dict(heads or {})
         check_layers("Heads", "the number of heads", len(heads))
         for name, head in heads.items():
-            if not isinstance(name, str) or not name:
-                raise ValueError(f"Heads: a head has the name {shown(name)}; a non-empty string is needed.")
-            if head is None:
-                raise TypeError(f"Heads: heads[{shown(name)}] is None; a Module instance is needed.")
+            named = isinstance(name, str) and name
+            ensure(named, f"Heads: a head has the name {shown(name)}; a non-empty string is needed.")
+            ensure(head is not None, f"Heads: heads[{shown(name)}] is None; a Module instance is needed.", TypeError)
             check_module("Heads", f"heads[{shown(name)}]", head)
         super().__init__(*([] if trunk is None else [trunk]), Branches(heads))
 
@@ -227,14 +220,11 @@ class Heads(Sequential):
         >>> color = field.network.split(field(p))["b"]
         """
         names, sizes = self.layers[-1].names, self.layers[-1].sizes
-        if not sizes:
-            raise ValueError(
-                "Heads.split: the network is not allocated; call alloc() or NeuralField(...).build() first."
-            )
+        unknown = "the network is not allocated; call alloc() or NeuralField(...).build() first"
+        ensure(sizes, f"Heads.split: {unknown}.")
         kind, _ = kinds.kind(y, "Heads.split")
         given = kinds.features(y, kind)
-        if given != sum(sizes):
-            raise ValueError(f"Heads.split: y has {given} features, but the heads have {sum(sizes)}.")
+        ensure(given == sum(sizes), f"Heads.split: y has {given} features, but the heads have {sum(sizes)}.")
         result, start = {}, 0
         for name, size in zip(names, sizes, strict=True):
             if kind in (kinds.TENSOR, kinds.NUMPY):
@@ -263,11 +253,10 @@ class Heads(Sequential):
 def _alloc_body(layer: Parallel, body: Any, dtype: type, size: int, rng: Any) -> tuple[Any, int, int]:
     """An allocated body, and its widths: what goes in and what comes out."""
     name = type(layer).__name__
-    if body is None:
-        raise ValueError(f"{name}: there is no body; call {name}(body).")
+    ensure(body is not None, f"{name}: there is no body; call {name}(body).")
     size = layer.in_features if size < 0 else size
-    if size < 1:
-        raise ValueError(f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
+    unknown = "the size of the input is unknown; give in_features, or call alloc(dtype, size)"
+    ensure(size > 0, f"{name}: {unknown}.")
     body, out = body._alloc(dtype, size, rng)
     return body, size, out if out > 0 else size
 

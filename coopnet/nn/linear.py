@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import check_choice, check_flag, check_in_features, check_number
+from ..checks import check_choice, check_flag, check_in_features, check_number, check_same_backend, ensure
 from ..checks.sizes import check_entries, check_features
 from ..engine import Affine, evaluate
 from ..jit import kinds
@@ -75,18 +75,13 @@ class Linear(drnn.Linear, Module):
         if kind == kinds.COOPVEC:
             self.output_width(len(x), leaf, key)
             return evaluate([self.op()], [x], key)[0]
-        if kind != kinds.TENSOR:
-            raise TypeError(
-                f"Linear: got {_article(kind)}; accepted are a drjit.nn.CoopVec and a tensor of shape (features, "
-                f"samples). A NeuralField takes arrays and lists, too."
-            )
-        if self.weights is None:
-            raise ValueError(_unallocated("Linear"))
-        if isinstance(self.weights, drnn.MatrixView):
-            raise TypeError(
-                "Linear: got a tensor, but the weights are packed; pass drjit.nn.CoopVec(...), or use the network as "
-                "it was before drjit.nn.pack()."
-            )
+        given = {kinds.ARRAYS: "Dr.Jit arrays", kinds.NUMPY: "a NumPy array"}.get(kind, kind)
+        accepted = "accepted are a drjit.nn.CoopVec and a tensor of shape (features, samples)"
+        other = f"Linear: got {given}; {accepted}. A NeuralField takes arrays and lists, too."
+        ensure(kind == kinds.TENSOR, other, TypeError)
+        cure = "pass drjit.nn.CoopVec(...), or use the network as it was before drjit.nn.pack()"
+        packed = isinstance(self.weights, drnn.MatrixView)
+        ensure(not packed, f"Linear: got a tensor, but the weights are packed; {cure}.", TypeError)
         check_input(self, x.shape[0], leaf)
         weights = self.weights if self.weights.shape[1] == self.config[0] else self.weights[:, : self.config[0]]
         y = weights @ x
@@ -100,14 +95,11 @@ class Linear(drnn.Linear, Module):
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Linear, int]:  # type: ignore[override]
         n_in, n_out, bias = self.config
-        if size > 0 and n_in > 0 and size != n_in:
-            raise ValueError(
-                f"Linear: in_features is {n_in}, but the layer before it (or the input) has {size} features; give "
-                f"in_features={size} or -1."
-            )
+        wrong = f"Linear: in_features is {n_in}, but the layer before it (or the input) has {size} features"
+        ensure(size < 1 or n_in < 1 or size == n_in, f"{wrong}; give in_features={size} or -1.")
         n_in = size if n_in < 0 else n_in
-        if n_in < 1:
-            raise ValueError("Linear: in_features is -1 and the size of the input is unknown; call alloc(dtype, size).")
+        unknown = "in_features is -1 and the size of the input is unknown"
+        ensure(n_in > 0, f"Linear: {unknown}; call alloc(dtype, size).")
         n_out = n_in if n_out < 0 else n_out
         on_host = dr.backend_v(dtype) == dr.JitBackend.LLVM
         check_entries("Linear", "weights", (n_out, n_in), dr.itemsize_v(dtype), on_host)
@@ -159,30 +151,26 @@ def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any
     return dr.fma(rng.random(leaf, n_in * n_out), 2 * scale, -scale)
 
 
-def checked_width(layer: drnn.Linear, features: int, leaf: type) -> int:
+def checked_width(layer: drnn.Linear, features: int, leaf: type, key: Key | None = None) -> int:
     """Width of the output; raises unless ``layer`` is packed and takes vectors of ``features`` values of ``leaf``."""
-    if layer.weights is None:
-        raise ValueError(_unallocated("Linear"))
-    if not isinstance(layer.weights, drnn.MatrixView):
+    if layer.weights is not None and not isinstance(layer.weights, drnn.MatrixView):
         raise TypeError(
             "Linear: got a CoopVec, but the weights are not packed; call net = drjit.nn.pack(net, layout='training')."
         )
     check_input(layer, features, leaf)
-    return int(layer.weights.shape[0])
+    return int(layer.weights.shape[0])  # type: ignore[union-attr]
 
 
 def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
     """Raise unless a vector of ``features`` values of type ``leaf`` fits ``layer``."""
-    weights = layer.weights
-    if features != layer.config[0]:
-        raise ValueError(f"Linear: the input has {features} features, but the layer takes {layer.config[0]}.")
-    own = type(weights.buffer) if isinstance(weights, drnn.MatrixView) else dr.array_t(weights)
-    if dr.backend_v(own) != dr.backend_v(leaf):
-        raise TypeError(
-            f"Linear: the input lives on the {dr.backend_v(leaf).name} backend and the weights on "
-            f"{dr.backend_v(own).name}; build the network for the backend of its input."
-        )
-    if isinstance(weights, drnn.MatrixView):
+    weights, takes = layer.weights, layer.config[0]
+    ensure(weights is not None, "Linear: the layer has no weights yet; call net = net.alloc(dtype, size) first.")
+    ensure(features == takes, f"Linear: the input has {features} features, but the layer takes {takes}.")
+    packed = isinstance(weights, drnn.MatrixView)
+    own = type(weights.buffer) if packed else dr.array_t(weights)
+    cure = "build the network for the backend of its input"
+    check_same_backend("Linear: the input lives", leaf, " and the weights", own, cure)
+    if packed:
         check_precision(own, "Linear")
     if dr.type_v(own) != dr.type_v(leaf):
         raise TypeError(
@@ -198,11 +186,3 @@ def check_precision(leaf: type, where: str) -> None:
             f"{where}: the packed weights are {dr.type_v(leaf).name}, but CUDA's cooperative vectors multiply half "
             f"precision only; allocate the network with drjit.cuda.ad.TensorXf16, or use the LLVM backend."
         )
-
-
-def _unallocated(name: str) -> str:
-    return f"{name}: the layer has no weights yet; call net = net.alloc(dtype, size) first."
-
-
-def _article(kind: str) -> str:
-    return {kinds.ARRAYS: "Dr.Jit arrays", kinds.NUMPY: "a NumPy array"}.get(kind, kind)

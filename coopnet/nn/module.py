@@ -16,6 +16,7 @@ from ..backend import require
 from ..checks import check, check_same_backend, check_type, ensure, entries, is_int, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_layers
 from ..engine import evaluate
+from ..jit import kinds
 from ..jit.views import packed
 from ..random.key import Key
 from .parameters import find, listed, parameters
@@ -103,6 +104,7 @@ class Module(drnn.Module):
         if op is None:
             raise no_rule(self)
         check_bundle(self, x, tangents)
+        kinds.require_float(x.type, f"{type(self).__name__}.jvp")
         self.output_width(len(x), x.type, key)
         y, *moved = evaluate([op], [x, *tangents], key)
         return y, moved

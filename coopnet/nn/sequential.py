@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Iterator, Sequence
 from reprlib import recursive_repr
@@ -72,10 +73,20 @@ class Sequential(Module):
 
 
 class Segment(NamedTuple):
-    """Neighbouring layers and the ops that they are to the engine, or a layer that it does not know and ``None``."""
+    """Neighbouring layers and the ops that they are to the engine, or a layer that it does not know and ``None``.
+
+    ``checks`` are the layers' :meth:`Module.output_width`.
+    """
 
     layers: tuple
     ops: list | None
+    checks: tuple = ()
+
+    def output_width(self, width: int, leaf: type, key: Key | None) -> int:
+        """Width of the output for ``width`` values of type ``leaf``; raises unless they fit."""
+        for check in self.checks:
+            width = check(width, leaf, key)
+        return width
 
 
 def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
@@ -85,14 +96,17 @@ def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
     """
     if key is not None:
         check_type("Sequential", "key", key, Key, "a coopnet.Key or None")
-    for segment in segments(layers):
-        if segment.ops is not None and isinstance(x[0], drnn.CoopVec):
-            check_layers_fit(segment.layers, len(x[0]), x[0].type, key)
-            x = evaluate(segment.ops, x, key)
-        else:
-            for layer in segment.layers:
-                check_stream(layer, key)
-                x = _alone(layer, x, key)
+    try:
+        for segment in segments(layers):
+            if segment.ops is not None and isinstance(x[0], drnn.CoopVec):
+                segment.output_width(len(x[0]), x[0].type, key)
+                x = evaluate(segment.ops, x, key)
+            else:
+                for layer in segment.layers:
+                    check_stream(layer, key)
+                    x = _alone(layer, x, key)
+    except RecursionError:
+        raise ValueError("Sequential: the layers are nested too deep, or contain themselves.") from None
     return x
 
 
@@ -107,22 +121,20 @@ def _alone(layer: Any, x: list, key: Key | None) -> list:
 
 def segments(layers: Sequence[Any]) -> list[Segment]:
     """What ``layers`` are to the engine, in evaluation order; of a :class:`Sequential`, made once."""
-    try:
-        flat = tuple(flatten(layers))
-    except RecursionError:
-        raise ValueError("Sequential: the layers are nested too deep, or contain themselves.") from None
+    flat = tuple(flatten(layers))
     owner = layers[0] if len(layers) == 1 and isinstance(layers[0], Sequential) else None
     known = getattr(owner, "_segments", None)
     if known is not None and len(known[0]) == len(flat) and all(a is b for a, b in zip(known[0], flat, strict=True)):
         return known[1]
     result: list[Segment] = []
     for layer in flat:
-        op = op_of(layer)
-        if op is not None and result and result[-1].ops is not None:
-            result[-1] = Segment((*result[-1].layers, layer), [*result[-1].ops, op])
+        op, check = _seen(layer)
+        before = result[-1] if result else None
+        if op is not None and before is not None and before.ops is not None:
+            result[-1] = Segment((*before.layers, layer), [*before.ops, op], (*before.checks, check))
         else:
-            result.append(Segment((layer,), None if op is None else [op]))
-    result = [Segment(s.layers, None if s.ops is None else fused(s.ops)) for s in result]
+            result.append(Segment((layer,), None if op is None else [op], (check,)))
+    result = [s._replace(ops=fused(s.ops)) if s.ops else s for s in result]
     if owner is not None:
         owner._segments = flat, result
     return result
@@ -134,17 +146,26 @@ def known_ops(layers: Sequence[Any]) -> list | None:
     return [] if not parts else parts[0].ops if len(parts) == 1 else None
 
 
-def op_of(layer: Any) -> Any:
-    """What a layer is to the engine, or ``None``. Ops ask the layer for its weights at every use."""
+def _seen(layer: Any) -> tuple[Any, Any]:
+    """What a layer is to the engine, or ``None``, and its check. Ops ask the layer for its weights at every use."""
+    if isinstance(layer, Dropout):
+        return layer.op(), functools.partial(_checked_stream, layer)
+    if isinstance(layer, Module):
+        return layer.op(), layer.output_width
     if isinstance(layer, drnn.Linear):
-        return Affine(layer)
-    return layer.op() if isinstance(layer, Module) else None
+        return Affine(layer), functools.partial(checked_width, layer)
+    return None, None
+
+
+@functools.cache  # Dr.Jit's modules are abstract base classes, which take their time to answer
+def _is_chain(tp: type) -> bool:
+    return issubclass(tp, (Sequential, drnn.Sequential))
 
 
 def flatten(layers: Any, above: tuple = ()) -> Iterator[Any]:
     """The layers inside nested containers, in evaluation order."""
     for layer in layers:
-        if isinstance(layer, (Sequential, drnn.Sequential)):
+        if _is_chain(type(layer)):  # type: ignore[arg-type]
             check_acyclic(layer, above)
             yield from flatten(layer.layers, (*above, layer))
         else:
@@ -158,17 +179,8 @@ def stated_width(layers: Any) -> int:
     return int(first.config[0] if isinstance(first, drnn.Linear) else getattr(first, "in_features", -1))
 
 
-def check_layers_fit(layers: Sequence[Any], width: int, leaf: type, key: Key | None) -> int:
-    """Raise unless a vector of ``width`` values of type ``leaf`` fits all of ``layers``, which the engine knows.
-
-    Returns the width of their output.
-    """
-    for layer in flatten(layers):
-        if isinstance(layer, drnn.Linear):
-            width = checked_width(layer, width, leaf)
-        else:
-            check_stream(layer, key)
-            width = layer.output_width(width, leaf, key) if isinstance(layer, Module) else width
+def _checked_stream(layer: Dropout, width: int, leaf: type, key: Key | None) -> int:
+    check_stream(layer, key)
     return width
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import entries
+from ..checks import check_type, ensure, entries
 from ..engine import FUNCTIONS
 from ..jit import kinds
 from ..random.key import Key
@@ -39,21 +39,17 @@ def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> Non
     """Raise ``TypeError`` or ``ValueError`` unless ``x`` is a ``CoopVec`` (or, with ``arrays``, a list of arrays) and
     ``tangents`` a list of such of the same type and length."""
     where = f"{type(layer).__name__}.jvp"
-    kind = drnn.CoopVec if isinstance(x, drnn.CoopVec) or not arrays else (list, tuple)
-    if not isinstance(x, kind):
-        also = " or a list of arrays" if arrays else ""
-        raise TypeError(f"{where}: x is a {type(x).__name__}; a drjit.nn.CoopVec{also} is needed.")
-    if not isinstance(tangents, (list, tuple)):
-        raise TypeError(f"{where}: tangents is a {type(tangents).__name__}; a list of directions is needed.")
+    listed = arrays and not isinstance(x, drnn.CoopVec)
+    also = " or a list of arrays" if arrays else ""
+    check_type(where, "x", x, (list, tuple) if listed else drnn.CoopVec, f"a drjit.nn.CoopVec{also}")
+    check_type(where, "tangents", tangents, (list, tuple), "a list of directions")
     _, leaf = kinds.kind(x, where)
     for i, t in enumerate(entries(where, "tangents", tangents)):
-        if not isinstance(t, kind):
-            raise TypeError(f"{where}: tangents[{i}] is a {type(t).__name__}, but x a {type(x).__name__}.")
-        own = kinds.kind(t, f"{where}: tangents[{i}]")[1]
-        if len(t) != len(x):
-            raise ValueError(f"{where}: tangents[{i}] has {len(t)} components, but x has {len(x)}.")
-        if own is not leaf:
-            raise TypeError(f"{where}: tangents[{i}] is of {own.__name__}, but x of {leaf.__name__}.")
+        what, like = f"{where}: tangents[{i}]", isinstance(t, (list, tuple) if listed else drnn.CoopVec)
+        ensure(like, f"{what} is a {type(t).__name__}, but x a {type(x).__name__}.", TypeError)
+        own = kinds.kind(t, what)[1]
+        ensure(len(t) == len(x), f"{what} has {len(t)} components, but x has {len(x)}.")
+        ensure(own is leaf, f"{what} is of {own.__name__}, but x of {leaf.__name__}.", TypeError)
     kinds.check_sizes([v for vector in (x, *tangents) for v in vector], where)
 
 

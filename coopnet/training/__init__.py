@@ -2,42 +2,22 @@
 
 from .fit import fit
 from .losses import (
-    LOSSES,
-    cross_entropy,
-    gaussian_nll,
-    huber,
-    l1,
-    l2,
-    mape,
-    relative_l1,
-    relative_l2,
-    relative_l2_luminance,
-    smape,
+    LOSSES, cross_entropy, gaussian_nll, huber, l1, l2, mape, relative_l1, relative_l2, relative_l2_luminance, smape,
     variance,
-)
+)  # fmt: skip
 from .optimizers import SGD, Adam
 from .result import FitResult
 from .sampling import uniform
 from .schedules import cosine, exponential
 from .turns import exclusive
 from .weights import (
-    EMA,
-    clip_gradient_norm,
-    clip_gradient_values,
-    clip_weights,
-    decay_masks,
-    decay_weights,
-    gradient_norm,
-    l1_penalty,
-    l2_penalty,
-    layer_multipliers,
-    spectral_norms,
-)
+    EMA, clip_gradient_norm, clip_gradient_values, clip_weights, decay_masks, decay_weights, gradient_norm, l1_penalty,
+    l2_penalty, layer_multipliers, spectral_norms,
+)  # fmt: skip
 
 __all__ = [
-    "Adam", "clip_gradient_norm", "clip_gradient_values", "clip_weights", "cosine", "cross_entropy",
-    "decay_masks", "decay_weights", "EMA", "exclusive", "exponential", "fit", "FitResult", "gaussian_nll",
-    "gradient_norm", "huber", "l1", "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "LOSSES", "mape",
-    "relative_l1", "relative_l2", "relative_l2_luminance", "SGD", "smape", "spectral_norms", "uniform",
-    "variance",
-]  # fmt: skip
+    "Adam", "EMA", "FitResult", "LOSSES", "SGD", "clip_gradient_norm", "clip_gradient_values", "clip_weights", "cosine",
+    "cross_entropy", "decay_masks", "decay_weights", "exclusive", "exponential", "fit", "gaussian_nll", "gradient_norm",
+    "huber", "l1", "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "mape", "relative_l1", "relative_l2",
+    "relative_l2_luminance", "smape", "spectral_norms", "uniform", "variance",
+]  # fmt: skip  # fmt: skip

@@ -17,13 +17,13 @@ from support.cuda_on_cpu import Drjit, as_cuda
 
 import coopnet as cn
 from coopnet import backend as backends
-from coopnet import field, reference
+from coopnet import checks, field, reference
 from coopnet.engine import Affine, Fork, banks, modes, ops, spill
 from coopnet.engine import network as networks
 from coopnet.engine.ops import Weights
 from coopnet.jit import layout, registers, views
 from coopnet.jit.unpacked import Constant
-from coopnet.nn import embedding, encodings, linear
+from coopnet.nn import linear
 from coopnet.nn import module as module_of_layers
 from coopnet.nn.parameters import Parameter
 from coopnet.random import digits
@@ -336,7 +336,7 @@ def test_what_lives_elsewhere_is_refused(llvm):
     grid = cn.Grid(2, n_levels=1).alloc(llvm.TensorXf)
     table = cn.Embedding(4, 2).alloc(llvm.TensorXf16)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (linear, embedding, encodings, module_of_layers):
+        for module in (checks, linear, module_of_layers):
             patch.setattr(module, "dr", Drjit(backend_v))
         with pytest.raises(TypeError, match="Linear: the input lives on the CUDA backend and the weights on LLVM"):
             linear.check_input(layer, 2, llvm.Float16)

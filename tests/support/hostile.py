@@ -258,7 +258,7 @@ NOT_CALLED = {
     "info": "takes no arguments", "llvm_cure": "takes no arguments", "kernel_cache": "takes no arguments",
     "find_llvm": "takes folders of its own", "found_llvm": "takes folders of its own",
     "format_info": "takes what info() returned", "name_version": "takes paths that were found",
-    "config.Key": "describes a key of a configuration",
+    "tcnn.Key": "describes a key of a configuration",
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
@@ -310,7 +310,8 @@ def _callables() -> dict[str, Any]:
                 found.setdefault(name, value)
     for module in (cn.backend, sys.modules["coopnet.interop.tcnn"]):
         for name, value in vars(module).items():
-            mine = (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == module.__name__
+            called = inspect.isfunction(value) or inspect.isclass(value)
+            mine = called and value.__module__.startswith(module.__name__)
             if mine and not name.startswith("_"):
                 found.setdefault(name if name not in found else f"{module.__name__.split('.')[-1]}.{name}", value)
     return found
@@ -322,7 +323,7 @@ def targets(ns: ModuleType) -> dict[str, Target]:
     found: dict[str, Target] = {}
     valid = _valid(ns, backend)
     for name, value in _callables().items():
-        if name in NOT_CALLED or value in (cn.config.Key,):
+        if name in NOT_CALLED:
             continue
         arguments = valid["*"] | valid.get(name, {})
         found[name] = Target(name, value, arguments, slow=name in ("fit", "runs_coopvec", "mc_dropout"))
