@@ -75,10 +75,10 @@ EXAMPLES = {
     "Triangular": Example(lambda: cn.Triangular(3), 2),
 }
 #: Classes to write layers with, no layers.
-BASES = {"Activation", "Encoding", "Module"}
+LAYERS = layers() | {"NeuralField": cn.NeuralField}
 
 
-@pytest.fixture(params=layers())
+@pytest.fixture(params=LAYERS)
 def example(request):
     if request.param not in EXAMPLES:
         pytest.fail(f"test_contracts.py has no row for the layer {request.param}: add one to EXAMPLES.", pytrace=False)
@@ -86,7 +86,7 @@ def example(request):
 
 
 def test_the_examples_name_layers():
-    assert set(EXAMPLES) <= set(layers()), set(EXAMPLES) - set(layers())
+    assert set(EXAMPLES) <= set(LAYERS), set(EXAMPLES) - set(LAYERS)
     for name, example in EXAMPLES.items():
         assert type(example.make()).__name__ == name
 

@@ -24,7 +24,7 @@ def environment(**changed):
     return {name: value for name, value in variables.items() if value is not None}
 
 
-def python(*arguments, cwd=ROOT, timeout=120, **environ):
+def python(*arguments, cwd=ROOT, timeout=240, **environ):
     """Run Python with arguments in a process of its own."""
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, env=environment(**environ), cwd=cwd, capture_output=True, text=True, timeout=timeout)

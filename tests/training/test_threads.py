@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import drjit as dr
 import pytest
+from support.machines import python, run
 from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
@@ -50,7 +50,7 @@ def test_two_threads_train(backend):
     """A process of its own: without turns, Dr.Jit ends it, or it hangs."""
     pytest.importorskip("safetensors")
     arguments = ["--one", "--backend", backend, "--threads", "2", "--users", "1", "--steps", "15"]
-    done = subprocess.run([sys.executable, str(SCRIPT), *arguments], timeout=LONG, capture_output=True, text=True)
+    done = python(SCRIPT, *arguments)
     assert done.returncode == 0, done.stderr
 
 
@@ -210,7 +210,7 @@ done.set()
 thread.join()
 assert os.waitpid(child, 0)[1] == 0 and run() == first
 """
-    done = subprocess.run([sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True)
+    done = run(code)
     assert done.returncode == 0, done.stderr
 
 
