@@ -8,6 +8,7 @@ several, after warming up.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import time
@@ -78,7 +79,7 @@ def measure(name: str, backend: str) -> dict[str, Any]:
     result = cn.fit(
         field, batch, STEPS * (LOOKS + 2), metric=clock, metric_every=STEPS, progress=False, lr=1e-3, **options
     )
-    times = [(b - a) * 1e3 / STEPS for a, b in zip(looks[1:], looks[2:], strict=False)]
+    times = [(b - a) * 1e3 / STEPS for a, b in itertools.pairwise(looks[1:])]
     row = {"job": name, "samples": samples, "wall_ms": statistics.median(times), "best_ms": min(times)}
     return row | {"loss": result.losses[-1]}
 

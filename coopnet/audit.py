@@ -13,18 +13,19 @@ import numpy as np
 
 from . import reference
 from .engine import Fork
-from .nn import Composite, Embedding, Encoding, Fourier, Grid, Identity, Module, Permutohedral, SparseProjection
+from .nn import Composite, Embedding, Encoding, Fourier, Identity, Module, Permutohedral
 from .nn.containers import Branches, Parallel
 from .nn.dropout import Dropout, GaussianDropout
 from .nn.lattice import Lattice
 from .nn.parameters import parameters
+from .nn.report import aligned
 from .nn.sequential import apply, flatten
 from .random.key import Key
 
 # Layers of drjit.nn whose twins have other names.
 _ALIASES = {"SinEncode": "Sinusoidal", "TriEncode": "Triangular", "Cast": "Identity"}
 # Numbers that a layer is made of, but that its arithmetic does not need.
-_SHAPES = {"in_features", "out_features", "channels", "init_scale"}
+_SHAPES = {"in_features", "out_features", "channels"}
 
 
 @dataclass(frozen=True)
@@ -70,20 +71,13 @@ class Audit:
         return tuple(layer.name for layer in self.layers if layer.max_error is None)
 
     def __str__(self) -> str:
-        head = ("layer", "", "max error", "rms error", "own rms", "non-finite", "overflows", "dead")
-        rows: list[tuple[str, ...]] = [head]
+        rows: list[tuple] = [("layer", "", "max error", "rms error", "own rms", "non-finite", "overflows", "dead")]
         for r in self.layers:
-            errors = [_number(r.max_error), _number(r.rms_error), _number(r.own_error)]
+            errors = ("unknown" if e is None else f"{e:.1e}" for e in (r.max_error, r.rms_error, r.own_error))
             dead = "" if r.dead is None else f"{r.dead} of {r.features}"
             rows.append((r.name, r.layer, *errors, str(r.non_finite), str(r.overflows), dead))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-        lines = [
-            f"{self.backend.upper()}, {self.precision} precision, {self.samples} samples, relative to double precision"
-        ]
-        for row in rows:
-            cells = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-            lines.append("  ".join(cells).rstrip())
-        return "\n".join(lines)
+        where = f"{self.backend.upper()}, {self.precision} precision, {self.samples} samples"
+        return f"{where}, relative to double precision\n{aligned(rows, 2)}"
 
 
 def audit(encoding: Any, network: Any, parts: list, work: type, precision: str, key: Key | None) -> Audit:
@@ -138,20 +132,21 @@ class _Run:
         values = list(evaluate(self.values))
         dr.eval(values)
         exact, here = (_twin(layer, x, self.key, self.samples) for x in (self.exact, self.exact_here))
-        self.row(name, _short(layer), values, exact, here, _is_relu(layer))
+        relu = isinstance(layer, drnn.ReLU) or (isinstance(layer, Module) and getattr(layer, "function", "") == "relu")
+        self.row(name, _short(layer), values, exact, here, relu)
 
     def row(self, name: str, layer: str, values: list, exact: Any, here: Any, relu: bool = False) -> None:
         """Note a layer's output ``values`` against the reference's, from exact and from equal inputs."""
         got = self._numpy(values)
-        known = exact is not None
-        finite = np.isfinite(got)
-        largest, rms = _errors(got, exact) if known else (None, None)
-        own = _errors(got, here)[1] if known else None
-        overflows = int(np.sum(~finite & np.isfinite(exact))) if known else 0
+        bad = ~np.isfinite(got)
+        largest = rms = own = None
+        overflows = 0
+        if exact is not None:
+            (largest, rms), (_, own) = _errors(got, exact), _errors(got, here)
+            overflows = int(np.sum(bad & np.isfinite(exact)))
         dead = int(np.sum(~np.any(got != 0, axis=1))) if relu else None
-        bad = int(np.sum(~finite))
-        self.rows.append(LayerAudit(name, layer, len(got), largest, rms, own, bad, overflows, dead))
-        self.values, self.exact, self.exact_here = values, exact if known else got, got
+        self.rows.append(LayerAudit(name, layer, len(got), largest, rms, own, int(np.sum(bad)), overflows, dead))
+        self.values, self.exact, self.exact_here = values, got if exact is None else exact, got
 
     def _numpy(self, parts: list) -> np.ndarray:
         rows = [dr.detach(v).numpy().astype(np.float64) for v in parts]
@@ -162,85 +157,70 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
     """The reference's output for ``x``, or ``None`` if it does not know the layer.
 
     A twin is ``reference.OPS``' entry for the name of the layer's type; its parameters beside ``x`` are the layer's
-    attributes of the same names. Only what holds arrays is taken apart here.
+    attributes of the same names, and what :func:`_held` adds.
     """
-    cls = type(layer)
-    if cls.__module__.split(".")[0] not in ("coopnet", "drjit"):
-        return None  # somebody else's, whatever its name
+    name = type(layer).__name__
+    twin = reference.OPS.get(_ALIASES.get(name, name))
+    if twin is None or type(layer).__module__.split(".")[0] not in ("coopnet", "drjit"):
+        return None  # also somebody else's, whatever its name
     with np.errstate(all="ignore"):
-        if isinstance(layer, drnn.Linear):
-            own = {p.name: p.numpy("audit").astype(np.float64) for p in parameters(layer)}
-            return reference.linear(own["weights"], x, own.get("bias"))
-        if isinstance(layer, Dropout):
-            return _dropout(layer, x, key, samples)
         if isinstance(layer, Composite):
-            return _composite(layer, x, key, samples)
-        if isinstance(layer, Lattice):
-            return _lattice(layer, x)
-        if isinstance(layer, Fourier):
-            data = dr.detach(layer.frequencies.value.data).numpy()
-            return reference.fourier(x, data.reshape(layer.n_frequencies, -1))
-        if isinstance(layer, Embedding):
-            table = dr.detach(layer.table.value.data).numpy()
-            return reference.embedding(np.rint(x[0]).astype(np.int64), table, layer.out_of_range)
-        if isinstance(layer, SparseProjection):
-            return reference.sparse_projection(x, layer.out_features, layer.density, layer.seed)
-        twin = reference.OPS.get(_ALIASES.get(cls.__name__, cls.__name__))
-        if twin is None:
-            return None
-        arguments = _arguments(layer, twin)
+            ys = [_twin(encoding, x[begin : begin + n], key, samples) for encoding, begin, n in layer.parts(len(x))]
+            known = all(y is not None for y in ys)
+            parts: list = [(0, 0, lambda _, y=y: y) for y in ys]
+            return reference.composite(x, parts, layer.reduction) if known else None
+        held = _held(layer, key, samples)
+        if isinstance(layer, Dropout) and (key is None or held["p"] == 0):
+            return x
+        if isinstance(layer, drnn.Linear):
+            return reference.linear(x=x, **held)
+        arguments = _arguments(layer, twin, held)
+        x = np.rint(x[0]).astype(np.int64) if isinstance(layer, Embedding) else x
         return None if arguments is None else np.asarray(twin(x, **arguments), np.float64)
 
 
-def _dropout(layer: Dropout, x: np.ndarray, key: Key | None, samples: int) -> np.ndarray:
-    p = layer.p
-    if isinstance(p, dr.ArrayBase):
-        # kernels cannot refuse a value, they clip it: to what still keeps something
-        most = 1 - 2.0 ** -(24 if isinstance(layer, GaussianDropout) else layer.bits)
-        p = min(max(float(dr.detach(p)[0]), 0.0), most)
-    if key is None or p == 0:
-        return x
-    index, step, seed = key.words(np.uint32, samples)
-    number = int(seed[0][0]) + (int(seed[1][0]) << 32)
-    twin = reference.OPS[type(layer).__name__]
-    bits = () if isinstance(layer, GaussianDropout) else (layer.bits,)
-    return np.asarray(twin(x, p, number, index, step, layer.stream or 0, *bits))
+def _held(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
+    """Arguments of a layer's twin that are not its attributes: arrays, and what it computes or takes from the key."""
+    if isinstance(layer, drnn.Linear):
+        own = {p.name: p.numpy("audit") for p in parameters(layer)}
+        return {"W": own["weights"], "b": own.get("bias")}
+    if isinstance(layer, Dropout):
+        p = layer.p
+        if isinstance(p, dr.ArrayBase):
+            # kernels cannot refuse a value, they clip it: to what still keeps something
+            most = 1 - 2.0 ** -(24 if isinstance(layer, GaussianDropout) else layer.bits)
+            p = min(max(float(dr.detach(p)[0]), 0.0), most)
+        if key is None:
+            return {"p": p}
+        index, step, (low, high) = key.words(np.uint32, samples)
+        seed = int(low[0]) + (int(high[0]) << 32)
+        return {"p": p, "seed": seed, "index": index, "step": step, "stream": layer.stream or 0}
+    if isinstance(layer, Fourier):
+        return {"frequencies": dr.detach(layer.frequencies.value.data).numpy().reshape(layer.n_frequencies, -1)}
+    if isinstance(layer, Embedding):
+        return {"table": dr.detach(layer.table.value.data).numpy()}
+    if isinstance(layer, Lattice):
+        grid = layer.grid.value
+        held = {name: getattr(layer, name) for name in ("hashmap_size", "base_resolution", "storage")}
+        held |= {"level_scales": [level.scale for level in grid.levels], "multiple": layer._MULTIPLE}
+        held |= {} if isinstance(layer, Permutohedral) else {"interpolation": layer.interpolation}
+        return held | {"params": dr.detach(grid.data).numpy()}
+    return {}
 
 
-def _composite(layer: Composite, x: np.ndarray, key: Key | None, samples: int) -> np.ndarray | None:
-    values: list[np.ndarray] = []
-    for encoding, begin, n in layer.parts(len(x)):
-        y = _twin(encoding, x[begin : begin + n], key, samples)
-        if y is None:
-            return None
-        values.append(y)
-    ends = np.cumsum([len(y) for y in values])
-    parts = [(end - len(y), len(y), np.asarray) for end, y in zip(ends, values, strict=True)]
-    return reference.composite(np.concatenate(values), parts, layer.reduction)
-
-
-def _lattice(layer: Lattice, x: np.ndarray) -> np.ndarray:
-    grid = layer.grid.value
-    names = ("n_levels", "n_features_per_level", "hashmap_size", "base_resolution")
-    options = {name: getattr(layer, name) for name in names}
-    options["level_scales"] = [level.scale for level in grid.levels]
-    table = dr.detach(grid.data).numpy()
-    if isinstance(layer, Permutohedral):
-        return reference.permutohedral(x, table, **options)
-    if isinstance(layer, Grid):
-        options |= {"storage": layer.storage, "multiple": 8}
-    return reference.hash_grid(x, table, **options, interpolation=grid.interpolation)
-
-
-def _arguments(layer: Any, twin: Any) -> dict[str, Any] | None:
+def _arguments(layer: Any, twin: Any, held: dict[str, Any]) -> dict[str, Any] | None:
     """The twin's arguments beside the input, or ``None`` if the layer does not state them all."""
-    arguments = {}
-    _, *parameters = inspect.signature(twin).parameters.values()
-    for parameter in parameters:
+    arguments = dict(held)
+    _, *rest = inspect.signature(twin).parameters.values()
+    for parameter in rest:
+        if parameter.name in held or parameter.default is None or parameter.kind is parameter.VAR_KEYWORD:
+            continue
         if isinstance(value := getattr(layer, parameter.name, None), (int, float, str)):
             arguments[parameter.name] = value
         elif parameter.default is inspect.Parameter.empty:
             return None
+    if held:
+        return arguments
     for name in getattr(type(layer), "DRJIT_STRUCT", None) or ():
         # a number of the layer that the twin has no place for: another function
         if isinstance(getattr(layer, name, None), (int, float)) and name not in arguments and name not in _SHAPES:
@@ -261,15 +241,7 @@ def _ratio(a: float, b: float) -> float:
     return float(a / b) if b > 0 else (0.0 if a == 0 else math.inf)
 
 
-def _is_relu(layer: Any) -> bool:
-    return isinstance(layer, drnn.ReLU) or (isinstance(layer, Module) and getattr(layer, "function", None) == "relu")
-
-
 def _short(layer: Any) -> str:
     if isinstance(layer, drnn.Linear):
         return f"Linear({layer.config[0]}, {layer.config[1]})"
     return "Heads" if isinstance(layer, Branches) else type(layer).__name__
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.1e}"

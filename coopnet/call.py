@@ -14,7 +14,6 @@ from .jit import kinds
 from .jit.half import widened
 from .jit.lanes import Gate, only
 from .jit.scopes import symbolic
-from .nn.encodings import nested
 from .random.key import Key
 
 
@@ -72,7 +71,7 @@ class Call:
         """``parts`` in the container that a call returns."""
         if self.kind == kinds.COOPVEC:
             return drnn.CoopVec(parts)
-        out = nested(list(parts))
+        out = kinds.nested(list(parts))
         return dr.tensor_t(type(parts[0]))(out) if self.kind == kinds.TENSOR else out
 
 

@@ -9,21 +9,23 @@ from __future__ import annotations
 import math
 import os
 import re
-import secrets
 import shlex
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from . import backend as backends
 from . import command
-from .checks import ensure
+from .checks import ensure, is_int
+from .random.law import MaskLaw
+from .training.interrupts import caused_by_interrupt
+from .uncertainty import has_dropout
 
 try:
     import typer
@@ -41,27 +43,6 @@ app = typer.Typer(
 )
 
 
-class Backend(str, Enum):
-    auto = "auto"
-    llvm = "llvm"
-    cuda = "cuda"
-
-
-class Encoding(str, Enum):
-    sinusoidal = "sinusoidal"
-    triangular = "triangular"
-    hashgrid = "hashgrid"
-    identity = "identity"
-
-
-class UsageError(Exception):
-    """Arguments that make no sense: exit code 2."""
-
-
-class Failure(Exception):
-    """Arguments that make sense, but did not work out: exit code 1."""
-
-
 class Stopped(Exception):
     """Ctrl-C, about which all has been said: exit code 130."""
 
@@ -74,35 +55,28 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         command.imported()
         code = app(args=arguments or ["--help"], prog_name="coopnet", standalone_mode=False)
+        if code == 130:  # typer's silent way to say that there was a Ctrl-C
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0
     except Stopped:
         return 130
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return _complain(INTERRUPTED, 130)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's own flush at exit
         return 1
-    except UsageError as error:
-        return _complain(error, 2)
-    except (Failure, OSError, ImportError, MemoryError, backends.BackendError, ValueError, TypeError) as error:
+    except RuntimeError as error:  # Dr.Jit's only kind
+        return _complain(INTERRUPTED, 130) if caused_by_interrupt(error) else _complain(_text(error), 1)
+    except (OSError, ImportError, MemoryError, ValueError, TypeError) as error:
         return _complain(_text(error), 1)
     except Exception as error:
-        # typer's own errors: unknown options, missing arguments, values that don't parse
-        if hasattr(error, "format_message"):
-            return _complain(error.format_message(), 2)
-        if type(error).__name__ == "Abort":
-            return _complain(INTERRUPTED, 130)
-        if isinstance(error, RuntimeError):  # Dr.Jit's only kind
-            from .training.interrupts import caused_by_interrupt
-
-            return _complain(INTERRUPTED, 130) if caused_by_interrupt(error) else _complain(_text(error), 1)
-        raise
-    if code == 130:  # typer's silent way to say that there was a Ctrl-C
-        return _complain(INTERRUPTED, 130)
-    return code if isinstance(code, int) else 0
+        if not hasattr(error, "format_message"):
+            raise
+        return _complain(error.format_message(), 2)  # typer's: what the arguments are, or should be
 
 
-def _complain(what: Any, code: int) -> int:
-    print("coopnet: error:", " ".join(str(what).split()), file=sys.stderr)
+def _complain(what: str, code: int) -> int:
+    print("coopnet: error:", *what.split(), file=sys.stderr)
     return code
 
 
@@ -117,32 +91,31 @@ def _text(error: BaseException) -> str:
 # ---- checks of arguments ------------------------------------------------
 
 
-def _needs(name: str, ok: Callable[[Any], bool], needed: str) -> Callable[[Any], Any]:
-    """Refuses an option's value unless ``ok``; an option that was left out has none."""
-
-    def check(value: Any) -> Any:
-        ensure(value is None or ok(value), f"{name} is {value}; {needed} is needed.", UsageError)
-        return value
-
-    return check
+def _drop_probability(p: float) -> float:
+    try:
+        MaskLaw(p)
+    except ValueError as error:
+        raise typer.BadParameter(str(error).removeprefix("dropout: ")) from None
+    return p
 
 
-def _whole(name: str, least: int, most: int) -> Callable[[Any], Any]:
-    return _needs(name, lambda value: least <= value <= most, f"a whole number from {least} to {most}")
+def _fraction(share: float) -> float:
+    ensure(0 < share <= 1, f"{share} is no fraction in (0, 1].", typer.BadParameter)
+    return share
 
 
-_DROPOUT = _needs("--dropout", lambda p: 0 <= p < 1, "a probability in [0, 1)")
-_PIXELS = _needs("--pixels", lambda share: 0 < share <= 1, "a fraction in (0, 1]")
-_LR = _needs("--lr", lambda lr: 0 < lr < math.inf, "a positive number")
+def _positive(number: float) -> float:
+    ensure(0 < number < math.inf, f"{number} is no positive number.", typer.BadParameter)
+    return number
 
 
 def parse_size(text: str) -> tuple[int, int]:
     """Width and height of ``"640x480"``."""
     match = re.fullmatch(r"(\d{1,9})[xX×](\d{1,9})", text.strip())
     width, height = (int(match[1]), int(match[2])) if match else (0, 0)
-    count, words = width * height, f"--size is {text!r}"
-    ensure(count, f"{words}; two positive whole numbers such as 640x480 are needed.", UsageError)
-    ensure(count <= MAX_PIXELS, f"{words}, {count} pixels; at most {MAX_PIXELS} are possible.", UsageError)
+    count, bad = width * height, typer.BadParameter
+    ensure(count, f"{text!r}; two positive whole numbers such as 640x480 are needed.", bad)
+    ensure(count <= MAX_PIXELS, f"{text!r}, {count} pixels; at most {MAX_PIXELS} are possible.", bad)
     return width, height
 
 
@@ -150,29 +123,30 @@ def _prepare_directory(path: Path) -> None:
     """Make ``path`` and see that files can be made in it: before the work rather than after."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".coopnet.{secrets.token_hex(6)}.tmp"
-        probe.touch(exist_ok=False)
-        probe.unlink()
-    except FileExistsError:
-        raise Failure(f"{str(path)!r} is a file; a directory is needed for the results.") from None
-    except NotADirectoryError:
-        raise Failure(f"{str(path)!r} lies below a file; a directory is needed for the results.") from None
+        tempfile.TemporaryFile(dir=path).close()
+    except (FileExistsError, NotADirectoryError) as error:
+        what = "is a file" if isinstance(error, FileExistsError) else "lies below a file"
+        raise OSError(f"{str(path)!r} {what}; a directory is needed for the results.") from None
     except OSError as error:
-        raise Failure(f"cannot write to the directory {str(path)!r}: {error.strerror}.") from None
+        raise OSError(f"cannot write to the directory {str(path)!r}: {error.strerror}.") from None
 
 
 @contextmanager
-def _about(path: Path) -> Any:
+def _about(path: Path) -> Iterator[None]:
     """Names the file in errors that the library words for programmers."""
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
-        text = _text(error)
-        text = re.sub(r"^(load|read|fit|fit_image|construct): ", "", text)
-        raise Failure(text if str(path) in text else f"{str(path)!r}: {text}") from None
+        text = re.sub(r"^(load|read|fit|fit_image|construct): ", "", _text(error))
+        raise ValueError(text if str(path) in text else f"{str(path)!r}: {text}") from None
 
 
 # ---- commands -----------------------------------------------------------
+
+_BACKEND = Annotated[Literal["auto", "llvm", "cuda"], typer.Option(help="Where to run.")]
+_ENCODING = Annotated[
+    Literal["sinusoidal", "triangular", "hashgrid", "identity"], typer.Option(help="Of the coordinates.")
+]
 
 
 @app.command()
@@ -188,18 +162,18 @@ def info() -> None:
 def fit(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture: PNG, JPEG, TIFF and others.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where results go; made if missing.")],
-    backend: Annotated[Backend, typer.Option(help="Where to run.")] = Backend.auto,
-    steps: Annotated[int, typer.Option(help="Training steps.", callback=_whole("--steps", 1, 2**31))] = 500,
-    width: Annotated[int, typer.Option(help="Units per layer.", callback=_whole("--width", 1, 1024))] = 64,
-    depth: Annotated[int, typer.Option(help="Hidden layers.", callback=_whole("--depth", 1, 64))] = 2,
-    encoding: Annotated[Encoding, typer.Option(help="Of the coordinates.")] = Encoding.hashgrid,
-    dropout: Annotated[float, typer.Option(help="Drop probability in [0, 1).", callback=_DROPOUT)] = 0.1,
+    backend: _BACKEND = "auto",
+    steps: Annotated[int, typer.Option(help="Training steps.", min=1, max=2**31)] = 500,
+    width: Annotated[int, typer.Option(help="Units per layer.", min=1, max=1024)] = 64,
+    depth: Annotated[int, typer.Option(help="Hidden layers.", min=1, max=64)] = 2,
+    encoding: _ENCODING = "hashgrid",
+    dropout: Annotated[float, typer.Option(help="Drop probability in [0, 1).", callback=_drop_probability)] = 0.1,
     pixels: Annotated[
-        float, typer.Option(metavar="FRACTION", help="Of the pixels to train on, in (0, 1].", callback=_PIXELS)
+        float, typer.Option(metavar="FRACTION", help="Of the pixels to train on, in (0, 1].", callback=_fraction)
     ] = 0.2,
-    batch: Annotated[int, typer.Option(help="Pixels per step.", callback=_whole("--batch", 1, 2**24))] = 16384,
-    lr: Annotated[float, typer.Option(help="Learning rate at the start.", callback=_LR)] = 5e-3,
-    seed: Annotated[int, typer.Option(help="Of everything random.", callback=_whole("--seed", 0, 2**64 - 1))] = 0,
+    batch: Annotated[int, typer.Option(help="Pixels per step.", min=1, max=2**24)] = 16384,
+    lr: Annotated[float, typer.Option(help="Learning rate at the start.", callback=_positive)] = 5e-3,
+    seed: Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**64 - 1)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
@@ -210,46 +184,44 @@ def fit(
     """
     from . import image as images
 
-    _check_dropout(dropout)
     with _about(image):
         values = images.load(image)
     height, columns, channels = values.shape
-    ensure(height * columns > 1, f"{str(image)!r} has a single pixel; at least 2 are needed.", Failure)
+    ensure(height * columns > 1, f"{str(image)!r} has a single pixel; at least 2 are needed.")
     _prepare_directory(output)
-    name = backends.require(backend.value)
+    name = backends.require(backend)
     kind = "grey" if channels == 1 else "RGB"
     print(f"{image}: {columns} x {height} pixels, {kind}; training on {100 * pixels:.3g} % of them, on {name.upper()}")
-    settings = {
-        "steps": steps, "width": width, "depth": depth, "encoding": encoding.value, "dropout": dropout, "batch": batch,
-        "lr": lr, "seed": seed,
+    settings: dict[str, Any] = {
+        "backend": name, "steps": steps, "width": width, "depth": depth, "encoding": encoding, "dropout": dropout,
+        "batch": batch, "lr": lr, "seed": seed,
     }  # fmt: skip
     with _about(output / "field.safetensors"), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
         bar = not quiet and sys.stderr.isatty()
-        options = settings | {"backend": name, "fraction": pixels, "resume": resume, "progress": bar}
-        result = images.fit_image(values, output, **options)
+        result = images.fit_image(values, output, fraction=pixels, resume=resume, progress=bar, **settings)
     training = result.training
     for warning in said:
         if str(warning.message) != training.message:
             print("coopnet: warning:", *str(warning.message).split(), file=sys.stderr)
     if training.stopped == "diverged":
         what = training.message.split(". ")[0].removeprefix("fit: ")
-        raise Failure(f"{what}; a smaller --lr than {lr:g} usually helps. Nothing was drawn or written since.")
+        raise ValueError(f"{what}; a smaller --lr than {lr:g} usually helps. Nothing was drawn or written since.")
     if training.stopped == "interrupt":
         checkpoint = result.files["field"]
-        written = f"the checkpoint is {checkpoint}" if checkpoint.exists() else "no checkpoint was written"
-        print(f"stopped after step {training.steps} of {steps}; {written}")
+        written = "no checkpoint was written"
         if checkpoint.exists():
-            words = ["coopnet", "fit", str(image), "-o", str(output), "--backend", name, "--pixels", str(pixels)]
-            words += [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-            print(f"go on with: {shlex.join([*words, '--resume'])}")
+            words = ["coopnet", "fit", str(image), "-o", str(output)]
+            words += [
+                word for key, value in (settings | {"pixels": pixels}).items() for word in (f"--{key}", str(value))
+            ]
+            written = f"the checkpoint is {checkpoint}\ngo on with: {shlex.join([*words, '--resume'])}"
+        print(f"stopped after step {training.steps} of {steps}; {written}")
         raise Stopped
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
-    if result.psnr_held_out is None:
-        print("PSNR on held-out pixels: none were held out")
-    else:
-        print(f"PSNR on held-out pixels: {result.psnr_held_out:.2f} dB")
+    held_out = "none were held out" if result.psnr_held_out is None else f"{result.psnr_held_out:.2f} dB"
+    print(f"PSNR on held-out pixels: {held_out}")
     for path in result.files.values():
         print(f"wrote {path}")
 
@@ -258,74 +230,51 @@ def fit(
 def render(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="field.safetensors of coopnet fit.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The picture to write.")],
-    size: Annotated[str, typer.Option(metavar="WxH", help="Its size in pixels.")],
+    size: Annotated[Any, typer.Option(metavar="WxH", help="Its size in pixels.", parser=parse_size)],
     mc_samples: Annotated[
         int | None,
-        typer.Option(
-            metavar="K", help="Average K dropout masks; also writes uncertainty.png.",
-            callback=_whole("--mc-samples", 2, 2**24),
-        ),
+        typer.Option(metavar="K", help="Average K dropout masks; also writes uncertainty.png.", min=2, max=2**24),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the masks.", callback=_whole("--seed", 0, 2**64 - 1))] = 0,
-    backend: Annotated[Backend, typer.Option(help="Where to run.")] = Backend.auto,
-) -> None:  # fmt: skip
+    seed: Annotated[int, typer.Option(help="Of the masks.", min=0, max=2**64 - 1)] = 0,
+    backend: _BACKEND = "auto",
+) -> None:
     """Draw a checkpoint at any size. The learned image is stretched to WxH.
 
     With --mc-samples the field is evaluated K times with K dropout masks; FILE gets the mean, and uncertainty.png
     beside it (FILE_uncertainty.png if FILE has that name itself) shows the standard deviation.
     """
-    width, height = parse_size(size)
     from . import image as images
-    from .image import evaluate, files, learn
-    from .uncertainty import has_dropout
+    from .image import evaluate, files, learn, plots
 
-    if output.suffix.lower() not in files.writable_formats():
-        raise UsageError(f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png.")
-    ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.", Failure)
-    name = backends.require(backend.value)
+    what = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
+    ensure(output.suffix.lower() in files.writable_formats(), what, typer.BadParameter)
+    ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
+    name = backends.require(backend)
     with _about(checkpoint):
         field, noted = learn.load_image_field(checkpoint, name)
     if mc_samples and not has_dropout(field):
         what = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
-        raise Failure(f"{str(checkpoint)!r} {what}; fit with --dropout, or render without --mc-samples.")
+        raise ValueError(f"{str(checkpoint)!r} {what}; fit with --dropout, or render without --mc-samples.")
     _prepare_directory(output.parent)
-    region = evaluate.box(*_noted_size(noted, width, height))
+    width, height = size
+    learned = noted.get("width"), noted.get("height")
+    region = evaluate.box(*(learned if all(is_int(v, 1, 2**32 - 1) for v in learned) else size))
     if mc_samples is None:
         picture = images.render(field, width, height, region)
     else:
         picture, deviation = images.render_mc(field, width, height, mc_samples, seed, region)
     bad = picture.size - int(np.isfinite(picture).sum())
     wrong = f"gives {bad} of {picture.size} values that are not finite; nothing is drawn."
-    ensure(bad == 0, f"{str(checkpoint)!r} {wrong}", Failure)
+    ensure(bad == 0, f"{str(checkpoint)!r} {wrong}")
     with _about(output):
         files.save(output, picture)
     print(f"wrote {output}")
     if mc_samples is not None:
-        from .image import plots
-
-        other = output.with_name("uncertainty.png")
-        if other == output:
-            other = output.with_name(f"{output.stem}_uncertainty.png")
+        taken = output.name == "uncertainty.png"
+        other = output.with_name("uncertainty_uncertainty.png" if taken else "uncertainty.png")
         plots.uncertainty(other, deviation, mc_samples)
         print(f"wrote {other}")
         print(f"mean standard deviation {float(deviation.mean()):.4f}")
-
-
-def _noted_size(noted: dict[str, Any], width: int, height: int) -> tuple[int, int]:
-    """Size of the image that was learned, or the one asked for if the checkpoint does not say."""
-    stored = noted.get("width"), noted.get("height")
-    if all(isinstance(v, int) and not isinstance(v, bool) and 0 < v < 2**32 for v in stored):
-        return stored  # type: ignore[return-value]
-    return width, height
-
-
-def _check_dropout(p: float) -> None:
-    from .random.law import MaskLaw
-
-    try:
-        MaskLaw(p, where="--dropout")
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 if __name__ == "__main__":

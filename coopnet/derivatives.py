@@ -18,7 +18,6 @@ from .checks import check_above, check_backend, check_type, ensure
 from .jit import kinds
 from .jit.half import widened
 from .nn import Encoding, Identity
-from .nn.encodings import nested
 from .nn.sequential import apply
 from .random.key import Key
 
@@ -61,10 +60,10 @@ def like(parts: list, p: Any) -> Any:
     leaf = type(parts[0])
     kind, of_p = kinds.kind(p, "NeuralField")
     if kind == kinds.TENSOR:
-        return dr.tensor_t(leaf)(nested(parts))
+        return dr.tensor_t(leaf)(kinds.nested(parts))
     if of_p is leaf or kind == kinds.COOPVEC or isinstance(p, (list, tuple)):
         return kinds.rebuild(parts, p)
-    return nested(parts)
+    return kinds.nested(parts)
 
 
 def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> Any:

@@ -64,8 +64,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
 
     >>> mean, deviation = cn.mc_dropout(field, [x], cn.Key(seed=0), samples=64)
     """
-    _check(field, key, samples)
-    samples = int(samples)
+    samples = _check(field, key, samples)
     kind, leaf = kinds.kind(x, _WHERE)
     kinds.require_float(leaf, _WHERE)
     ensure(kind != kinds.NUMPY, f"{_WHERE}: got a NumPy array; accepted are {kinds.ACCEPTED}.", TypeError)
@@ -102,14 +101,8 @@ def _loop(evaluate: Any, count: Any, leaf: type, differentiable: bool) -> tuple[
             values = [f32(v) for v in kinds.components(evaluate(i))]
             return (i + 1, *_welford(values, f32(i + 1), mean, spread))
 
-        _, mean, spread = dr.while_loop(
-            state=(uint32(0), zeros, list(zeros)),
-            cond=lambda i, mean, spread: i < count,
-            body=update,
-            labels=("i", "mean", "spread"),
-            mode="symbolic",
-            label=_WHERE,
-        )
+        start, names = (uint32(0), zeros, list(zeros)), ("i", "mean", "spread")
+        _, mean, spread = dr.while_loop(start, lambda i, *_: i < count, update, names, _WHERE, mode="symbolic")
         deviation = [dr.sqrt(s / f32(count)) for s in spread]
     if differentiable:
         mean, deviation = _with_gradient(evaluate, count, mean, deviation)
@@ -134,19 +127,11 @@ def _with_gradient(evaluate: Any, count: Any, mean: list, deviation: list) -> tu
         terms = zip(weighted, values, mean, weights, strict=True)
         return i + 1, sums, [s + dr.detach((v - m) * w) * v for s, v, m, w in terms]
 
-    _, sums, weighted = dr.while_loop(
-        state=(type(count)(0), zeros, list(zeros)),
-        cond=lambda i, sums, weighted: i < count,
-        body=add,
-        labels=("i", "sums", "weighted"),
-        mode="symbolic",
-        max_iterations=-1,
-        label=f"{_WHERE}_gradient",
-    )
-    return (
-        [dr.replace_grad(a, b) for a, b in zip(mean, sums, strict=True)],
-        [dr.replace_grad(a, b) for a, b in zip(deviation, weighted, strict=True)],
-    )
+    start, names = (type(count)(0), zeros, list(zeros)), ("i", "sums", "weighted")
+    options = {"mode": "symbolic", "max_iterations": -1, "label": f"{_WHERE}_gradient"}
+    _, sums, weighted = dr.while_loop(start, lambda i, *_: i < count, add, names, **options)
+    pairs = (mean, sums), (deviation, weighted)
+    return tuple([dr.replace_grad(a, b) for a, b in zip(*pair, strict=True)] for pair in pairs)  # type: ignore[return-value]
 
 
 def _passes(evaluate: Any, samples: int, leaf: type) -> tuple[Any, Any]:
@@ -188,14 +173,16 @@ def has_dropout(field: Any) -> bool:
     return any(isinstance(m, Dropout) and m.active() for m in children(field))
 
 
-def _check(field: Any, key: Any, samples: Any) -> None:
+def _check(field: Any, key: Any, samples: Any) -> int:
     check_type(_WHERE, "field", field, drnn.Module, "a NeuralField or another Module")
     check_type(_WHERE, "key", key, Key, "a coopnet.Key")
-    whole_number = whole(samples) is not None
-    ensure(whole_number, f"{_WHERE}: samples is {shown_typed(samples)}; an int is needed.", TypeError)
-    check(2 <= int(samples) <= 2**24, _WHERE, "samples", samples, "an int in [2, 2^24]")
+    count = whole(samples)
+    if count is None:
+        raise TypeError(f"{_WHERE}: samples is {shown_typed(samples)}; an int is needed.")
+    check(2 <= count <= 2**24, _WHERE, "samples", samples, "an int in [2, 2^24]")
     # the layers of others may draw masks, too
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))
     if known and not has_dropout(field):
         cure = "train it with some, such as MLP(..., dropout=0.1)"
         raise ValueError(f"{_WHERE}: field has no Dropout with p > 0, so that all passes are equal; {cure}.")
+    return count

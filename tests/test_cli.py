@@ -22,7 +22,7 @@ from support.machines import environment, python, run
 
 import coopnet as cn
 
-pytest.importorskip("typer")
+typer = pytest.importorskip("typer")
 pytest.importorskip("matplotlib")
 pytest.importorskip("safetensors")
 Image = pytest.importorskip("PIL.Image")
@@ -603,25 +603,18 @@ def test_missing_package(package, photo, tmp_path):
     assert "coopnet[cli]" in lines[0]
 
 
-def message(text):
-    """An error as typer raises them."""
-    error = Exception("of typer")
-    error.format_message = lambda: text
-    return error
-
-
 def caused(error, cause):
     error.__cause__ = cause
     return error
 
 
 @pytest.mark.parametrize(("error", "code", "said"), [
-    (cli.UsageError("so\n  not"), 2, "so not"), (cli.Failure("not done"), 1, "not done"), (cli.Stopped(), 130, None),
+    (typer.BadParameter("so\n  not"), 2, "Invalid value: so not"), (cli.Stopped(), 130, None),
     (ValueError("bad"), 1, "bad"), (TypeError(), 1, "TypeError"), (ImportError("none"), 1, "none"),
     (MemoryError("raw"), 1, "not enough memory."), (cn.BackendError("no GPU"), 1, "no GPU"),
     (OSError(28, "No space left", "x.png"), 1, "No space left: 'x.png'"), (OSError(5, "Lost"), 1, "Lost"),
-    (OSError("plain"), 1, "plain"), (message("no such option"), 2, "no such option"),
-    (type("Abort", (Exception,), {})(), 130, "interrupted."), (KeyboardInterrupt(), 130, "interrupted."),
+    (OSError("plain"), 1, "plain"),
+    (typer.Abort(), 130, "interrupted."), (KeyboardInterrupt(), 130, "interrupted."),
     (RuntimeError("jit"), 1, "jit"), (caused(RuntimeError("jit"), KeyboardInterrupt()), 130, "interrupted."),
     (BrokenPipeError(), 1, None), (130, 130, "interrupted."), (3, 3, None), (0, 0, None), (None, 0, None),
 ])  # fmt: skip

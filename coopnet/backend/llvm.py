@@ -161,14 +161,10 @@ def _named() -> LLVM | None:
     return None if version is None else LLVM(value, version)
 
 
-def _inspect_all(paths: list[str]) -> list[LLVM]:
-    """The libraries among ``paths``, newest first."""
+def _inspect_all(paths: list[str], named: LLVM | None = None) -> list[LLVM]:
+    """The libraries among ``paths``, and the one that is ``named``, newest first."""
     unique = {os.path.realpath(p): p for p in reversed(paths)}  # many names lead to one library
-    return _newest_first([_inspect(p) for p in unique.values()])
-
-
-def _newest_first(found: list[LLVM | None]) -> list[LLVM]:
-    libraries = dict.fromkeys(llvm for llvm in found if llvm is not None)
+    libraries = {llvm for llvm in (named, *map(_inspect, unique.values())) if llvm is not None}
     return sorted(libraries, key=lambda llvm: (llvm.version, llvm.path), reverse=True)
 
 
@@ -183,7 +179,7 @@ def found_llvm(directories: list[str] | None = None) -> list[LLVM]:
     given) and, without ``directories``, asks ``ldconfig`` and every ``llvm-config`` on ``PATH``.
     """
     paths = _usual(directories) + (_asked() if directories is None else [])
-    return _newest_first([_named(), *_inspect_all(paths)])
+    return _inspect_all(paths, _named())
 
 
 def find_llvm(directories: list[str] | None = None) -> LLVM | None:
@@ -192,12 +188,10 @@ def find_llvm(directories: list[str] | None = None) -> LLVM | None:
     An explicit variable is respected: if it names nothing suitable, the answer is ``None``. Other programs
     are asked only if the usual directories hold no suitable library.
     """
-    if os.environ.get(VARIABLE):
-        found = _newest_first([_named()])
-    else:
-        found = _inspect_all(_usual(directories))
-        if directories is None and not (found and found[0].suitable):
-            found = found_llvm()
+    named = bool(os.environ.get(VARIABLE))
+    found = _inspect_all([] if named else _usual(directories), _named())
+    if not named and directories is None and not (found and found[0].suitable):
+        found = found_llvm()
     return found[0] if found and found[0].suitable else None
 
 
@@ -222,11 +216,8 @@ def missing() -> str:
             f"Cure: {llvm_cure()}, or set {VARIABLE} to the library's path before Python starts."
         )
     what = _named() or ("no libLLVM at all" if os.path.exists(value) else "a file that does not exist")
-    better = (
-        f", or set it to {found[0].path}"
-        if found and found[0].suitable
-        else (f" and {llvm_cure()}, or set it to a suitable library")
-    )
+    suitable = found and found[0].suitable
+    better = f", or set it to {found[0].path}" if suitable else f" and {llvm_cure()}, or set it to a suitable library"
     return f"{head}, but {VARIABLE}={value!r} names {what}. Cure: unset {VARIABLE}{better}."
 
 

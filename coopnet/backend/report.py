@@ -68,9 +68,7 @@ def runs_coopvec(backend: Any = "auto") -> str | None:
 
 def info() -> list[Row]:
     """What is here, as rows of (what, finding, cure or empty). Runs a product on each usable backend."""
-    faults: dict[str, str | None] = dict.fromkeys(BACKENDS, "Dr.Jit is not installed")
-    with suppress(ImportError):
-        faults = {name: fault_of(name) for name in BACKENDS}
+    faults = {name: fault_of(name) for name in BACKENDS}
     _, drjit, cure = _package_row("drjit", DRJIT)
     if not cure and not re.match(r"1\.5(\.|$)", drjit):
         cure = f'pip install "{DRJIT}"'
@@ -102,10 +100,9 @@ def _package_row(package: str, requirement: str | None = None) -> Row:
 
 
 def _llvm_row(fault: str | None) -> tuple[str, str]:
-    loaded, named = "", os.environ.get(VARIABLE)
-    with suppress(ImportError):
-        if version := core.llvm_version():
-            loaded = f"{'.'.join(map(str, version))}, {_loaded_path() or named or 'chosen by Dr.Jit'}"
+    named, version = os.environ.get(VARIABLE), core.llvm_version()
+    path = _loaded_path() or named or "chosen by Dr.Jit"
+    loaded = f"{'.'.join(map(str, version))}, {path}" if version else ""
     if fault is None:
         return loaded, ""
     others = found_llvm()

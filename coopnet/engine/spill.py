@@ -11,13 +11,13 @@ What is spilled at a time stays below :data:`MEMORY` bytes: larger batches go in
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
 
 from ..jit import openblas, views
+from ..jit.kinds import nested_type
 from ..jit.lanes import live, only
 from ..jit.recording import batch_sample, pin_batch_size
 from ..jit.registers import with_room
@@ -144,7 +144,7 @@ class _Product:
         # Rows of a sample's components: one store each, and the zeros behind the last sample add nothing.
         lane = dr.arange(dr.uint32_array_t(leaf), n)
         allocate = dr.empty if length * self.pieces == n else dr.zeros
-        packet = getattr(sys.modules[leaf.__module__], _PACKET[dr.type_v(leaf)])
+        packet = nested_type(leaf)
 
         def spill(vector: list) -> Any:
             target = allocate(leaf, len(vector) * length * self.pieces)
@@ -170,9 +170,6 @@ class _Product:
         flat = single(pieces.array, (self.pieces, self.rows * self.columns))
         total = dr.full(single, 1, (1, self.pieces)) @ flat
         return single(total.array, (self.rows, self.columns))
-
-
-_PACKET = {dr.VarType.Float16: "ArrayXf16", dr.VarType.Float32: "ArrayXf", dr.VarType.Float64: "ArrayXf64"}
 
 
 class _Sums:

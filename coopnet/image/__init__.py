@@ -5,14 +5,5 @@ from .files import load, psnr, save
 from .learn import ImageFit, fit_image, make_field, training_pixels
 
 __all__ = [
-    "ImageFit",
-    "fit_image",
-    "load",
-    "make_field",
-    "pixels",
-    "psnr",
-    "render",
-    "render_mc",
-    "save",
-    "training_pixels",
-]
+    "ImageFit", "fit_image", "load", "make_field", "pixels", "psnr", "render", "render_mc", "save", "training_pixels",
+]  # fmt: skip

@@ -7,6 +7,7 @@ of a quarter keeps periodic encodings, such as sines of period 1, from taking op
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
@@ -17,16 +18,17 @@ from ..field import NeuralField
 from ..random.key import Key
 from ..uncertainty import mc_dropout
 
+Region = tuple[float, float, float, float]  #: left, top, width and height of a part of the plane
 CHUNK = 1 << 18  #: pixels evaluated at once
 
 
-def box(width: int, height: int) -> tuple[float, float, float, float]:
+def box(width: int, height: int) -> Region:
     """Left, top, width and height of the part of the unit square that a picture covers."""
     w, h = 0.5 * width / max(width, height), 0.5 * height / max(width, height)
     return 0.5 - w / 2, 0.5 - h / 2, w, h
 
 
-def pixels(index: Any, width: int, height: int, region: tuple[float, float, float, float] | None = None) -> list:
+def pixels(index: Any, width: int, height: int, region: Region | None = None) -> list:
     """Coordinates of the centres of the pixels with numbers ``index`` (a Dr.Jit ``UInt32``), counted row by row.
 
     ``region`` is the box that the picture covers, that of :func:`box` if ``None``; another one stretches it.
@@ -42,28 +44,17 @@ def pixels(index: Any, width: int, height: int, region: tuple[float, float, floa
 
 def evaluate(field: NeuralField, index: np.ndarray, width: int, height: int) -> np.ndarray:
     """Values of ``field`` at the pixels with numbers ``index``, shape ``(pixels, channels)``."""
-    uint32, parts = arrays(field).UInt32, []
-    for start in range(0, len(index), CHUNK):
-        y = list(field(pixels(uint32(index[start : start + CHUNK].astype(np.uint32)), width, height)))
-        dr.eval(y)
-        parts.append(np.stack([v.numpy() for v in y], axis=-1))
-    return np.concatenate(parts)
+    uint32, numbers = arrays(field).UInt32, index.astype(np.uint32)
+    return _in_pieces(len(index), lambda i, n: [field(pixels(uint32(numbers[i : i + n]), width, height))])[0]
 
 
-def render(
-    field: NeuralField, width: int, height: int, region: tuple[float, float, float, float] | None = None
-) -> np.ndarray:
+def render(field: NeuralField, width: int, height: int, region: Region | None = None) -> np.ndarray:
     """The deterministic field as a picture, shape ``(height, width, channels)``."""
     return _draw(field, width, height, lambda index: [field(pixels(index, width, height, region))])[0]
 
 
 def render_mc(
-    field: NeuralField,
-    width: int,
-    height: int,
-    samples: int,
-    seed: int = 0,
-    region: tuple[float, float, float, float] | None = None,
+    field: NeuralField, width: int, height: int, samples: int, seed: int = 0, region: Region | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Monte Carlo dropout: mean and standard deviation over ``samples`` masks, see :func:`coopnet.mc_dropout`.
 
@@ -80,19 +71,24 @@ def render_mc(
 
 
 def _draw(field: NeuralField, width: int, height: int, draw: Any) -> list[np.ndarray]:
-    """Pictures that ``draw(pixel numbers)`` gives, piece by piece."""
+    """Pictures that ``draw(pixel numbers)`` gives."""
     uint32 = arrays(field).UInt32
-    pictures: list[np.ndarray] = []
-    for start in range(0, width * height, CHUNK):
-        n = min(CHUNK, width * height - start)
-        values = draw(dr.arange(uint32, n) + dr.opaque(uint32, start))
+    drawn = _in_pieces(width * height, lambda start, n: draw(dr.arange(uint32, n) + dr.opaque(uint32, start)))
+    return [values.reshape(height, width, -1) for values in drawn]
+
+
+def _in_pieces(count: int, draw: Callable[[int, int], list]) -> list[np.ndarray]:
+    """What ``draw(start, n)`` gives for ``n`` samples from ``start`` on, each of shape ``(count, channels)``."""
+    drawn: list[np.ndarray] = []
+    for start in range(0, count, CHUNK):
+        n = min(CHUNK, count - start)
+        values = draw(start, n)
         dr.eval(values)
-        for i, value in enumerate(values):
-            if start == 0:
-                pictures.append(np.empty((height * width, len(value)), np.float32))
+        drawn = drawn or [np.empty((count, len(value)), np.float32) for value in values]
+        for array, value in zip(drawn, values, strict=True):
             for c, channel in enumerate(value):
-                pictures[i][start : start + n, c] = channel.numpy()
-    return [picture.reshape(height, width, -1) for picture in pictures]
+                array[start : start + n, c] = channel.numpy()
+    return drawn
 
 
 def arrays(field: NeuralField) -> Any:

@@ -69,13 +69,10 @@ def _values(image: Any) -> np.ndarray:
     elif image.mode == "F":
         values = np.nan_to_num(np.asarray(image, np.float32))
     else:
+        mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
         if image.has_transparency_data:
-            layer = image.convert("RGBA")
-            white = Image.new("RGBA", image.size, "white")
-            grey = image.mode in ("LA", "La", "L", "1")
-            image = Image.alpha_composite(white, layer).convert("L" if grey else "RGB")
-        grey = image.mode in ("1", "L")
-        values = np.asarray(image.convert("L" if grey else "RGB")).astype(np.float32) / 255
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+        values = np.asarray(image.convert(mode)).astype(np.float32) / 255
     return np.ascontiguousarray(np.clip(values.reshape(*values.shape[:2], -1), 0, 1))
 
 

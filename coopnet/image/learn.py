@@ -58,8 +58,7 @@ def make_field(
     """
     accepted = ", ".join(ENCODINGS)
     ensure(encoding in ENCODINGS, f"fit_image: encoding is {shown(encoding)}; accepted are {accepted}.")
-    side = max(width, height)
-    cells = max(4.0, side * math.sqrt(fraction))  # training pixels along the longer side
+    cells = max(4.0, max(width, height) * math.sqrt(fraction))  # training pixels along the longer side
     layer: Any
     if encoding == "hashgrid":
         # of the whole unit square, of which the picture covers half a side
@@ -161,11 +160,9 @@ def fit_image(
         _check_same_run(checkpoint, metadata)
     uint32 = arrays(field).UInt32
     chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
-    others = np.ones(count, bool)
-    others[chosen] = False
-    held_out = np.flatnonzero(others)
+    held_out = np.delete(np.arange(count), chosen)
+    looked_at = held_out[:: max(1, -(-len(held_out) // METRIC_PIXELS))]
     colours = image.reshape(count, channels)
-    looked_at = held_out[:: -(-len(held_out) // METRIC_PIXELS)] if len(held_out) else held_out
 
     def quality(field: NeuralField) -> float:
         return files.psnr(evaluate(field, looked_at, columns, height), colours[looked_at])
@@ -174,7 +171,7 @@ def fit_image(
         field,
         _batches(uint32, chosen, colours, columns, height, batch),
         steps,
-        lr=cosine(lr, max(steps, 1)),
+        lr=cosine(lr, steps),
         seed=seed,
         metric=quality if len(looked_at) else None,
         metric_every=max(1, steps // 25),
@@ -193,11 +190,7 @@ def fit_image(
     values = picture.reshape(count, channels)
     outcome.psnr_training = files.psnr(values[chosen], colours[chosen])
     outcome.psnr_held_out = files.psnr(values[held_out], colours[held_out]) if len(held_out) else None
-    outcome.files |= {
-        "reconstruction": directory / "reconstruction.png",
-        "comparison": directory / "comparison.png",
-        "loss": directory / "loss.png",
-    }
+    outcome.files |= {name: directory / f"{name}.png" for name in ("reconstruction", "comparison", "loss")}
     files.save(outcome.files["reconstruction"], picture)
     plots.comparison(outcome.files["comparison"], image, chosen, picture, outcome.psnr_training, outcome.psnr_held_out)
     plots.loss(outcome.files["loss"], result)
@@ -210,10 +203,9 @@ def _batches(uint32: type, chosen: np.ndarray, colours: np.ndarray, width: int, 
     table = pixels(uint32(chosen.astype(np.uint32)), width, height)
     table += [f32(np.ascontiguousarray(colours[chosen, c])) for c in range(colours.shape[1])]
     dr.eval(table)
-    n = len(chosen)
 
     def batch(key: Key) -> tuple[list, list]:
-        i = _numbers(key, uint32, size, n)
+        i = _numbers(key, uint32, size, len(chosen))
         values = [dr.gather(f32, v, i) for v in table]
         return values[:2], values[2:]
 
@@ -238,12 +230,9 @@ def _check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
         ensure(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
         for name, value in wanted.items():
             if given.get(name) != value:
-                what = "it is of another image" if name == "pixels" else f"its {name} is {given.get(name)!r}"
-                raise ValueError(f"cannot resume {str(checkpoint)!r}: {what}, not {_short(value)}.")
-
-
-def _short(value: Any) -> str:
-    return "this one" if isinstance(value, str) and len(value) == 64 else repr(value)
+                what = f"its {name} is {given.get(name)!r}, not {value!r}"
+                what = "it is of another image, not this one" if name == "pixels" else what
+                raise ValueError(f"cannot resume {str(checkpoint)!r}: {what}.")
 
 
 def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralField, dict[str, Any]]:
@@ -254,8 +243,8 @@ def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralFie
     field = load_field(path, backend)
     outputs = len(field([arrays(field).Float(0.5)] * 2)) if field.in_features == 2 else 0
     maps = f"it maps {field.in_features} coordinates to {f'{outputs} values' if outputs else 'something'}"
-    needed = "2 coordinates and 1 or 3 values are needed"
-    ensure(outputs in (1, 3), f"{str(path)!r} is not the field of an image: {maps}; {needed}.")
+    maps += "; 2 coordinates and 1 or 3 values are needed."
+    ensure(outputs in (1, 3), f"{str(path)!r} is not the field of an image: {maps}")
     noted = read(path).metadata.get("image")
     return field, noted if isinstance(noted, dict) else {}
 
@@ -268,8 +257,9 @@ def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
     count = image.shape[0] * image.shape[1]
     ensure(count > 1, "fit_image: the image has no pixel or a single one; at least 2 are needed.")
     ensure(count < 2**32, "fit_image: the image has 2^32 pixels or more.")
-    kind = f"of {image.dtype}" if image.dtype.kind != "f" else "not finite everywhere"
-    finite = image.dtype.kind == "f" and np.all(np.isfinite(image))
+    floating = image.dtype.kind == "f"
+    kind = "not finite everywhere" if floating else f"of {image.dtype}"
+    finite = floating and np.all(np.isfinite(image))
     ensure(finite, f"fit_image: image is {kind}; floating point values in [0, 1] are needed.")
     for name, value, most in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):
         check(is_int(whole(value), 1, most), "fit_image", name, value, f"an int in [1, {most}]")

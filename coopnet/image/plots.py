@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,10 +38,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _write(figure: Figure, path: str | os.PathLike[str]) -> None:
-    def write(temporary: Path) -> Any:
-        figure.savefig(temporary)
-
-    atomic_write(path, write)
+    atomic_write(path, figure.savefig)
 
 
 def _image(axes: Any, values: np.ndarray, title: str, note: str = "", **options: Any) -> Any:

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +81,14 @@ def from_config(n_in: int, n_out: int, config: Mapping[str, Any] | str | Path) -
     for name, value in (("n_in", n_in), ("n_out", n_out)):
         check_features(_WHERE, name, check_positive(_WHERE, name, value))
     try:
-        return _configuration(n_in, n_out, _parse(config))
+        sections = _parse(config)
+        _known("the configuration", sections, ("encoding", "network", "loss", "optimizer"))
+        encoding = _encoding(_object(sections.get("encoding", {}), "encoding"), "encoding", n_in)
+        network = _network(_object(sections.get("network", {}), "network"), n_out)
+        loss = _loss(_object(sections.get("loss", {}), "loss"), n_out)
+        optimizer, lr, ema = _optimizer(_object(sections.get("optimizer", {}), "optimizer"), "optimizer")
     except RecursionError:
         raise ValueError("from_config: the configuration is nested too deep, or contains itself.") from None
-
-
-def _configuration(n_in: int, n_out: int, sections: dict[str, Any]) -> Configuration:
-    _known("the configuration", sections, ("encoding", "network", "loss", "optimizer"))
-    encoding = _encoding(_section(sections, "encoding"), "encoding", n_in)
-    network = _network(_section(sections, "network"), n_out)
-    loss = _loss(_section(sections, "loss"), n_out)
-    optimizer, lr, ema = _optimizer(_section(sections, "optimizer"), "optimizer")
     return Configuration(NeuralField(encoding, network, in_features=n_in), loss, optimizer, lr, ema)
 
 
@@ -101,16 +99,18 @@ _TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
 
 
 def _parse(config: Any) -> dict[str, Any]:
-    where = "config"
     if isinstance(config, str):
         config = str.__str__(config)  # a plain one
     if isinstance(config, Mapping):
         return dict(config)
-    check_type(_WHERE, where, config, (str, Path), "a dictionary, JSON text or a file's path")
-    if isinstance(config, str) and config.lstrip().startswith(("{", "//", "/*")):
-        text = config
-    else:
-        text, where = _text(Path(config)), shown_path(config)
+    check_type(_WHERE, "config", config, (str, Path), "a dictionary, JSON text or a file's path")
+    where, text = "config", config
+    if isinstance(config, Path) or not config.lstrip().startswith(("{", "//", "/*")):
+        where = shown_path(config)
+        try:
+            text = Path(config).read_text(encoding="utf-8")
+        except ValueError as error:  # no path, or no text
+            raise ValueError(f"from_config: {where!r} cannot be read: {error}") from None
     try:
         # a space, so that what is around stays apart
         for pattern in (_COMMENT, _TRAILING_COMMA):
@@ -122,17 +122,6 @@ def _parse(config: Any) -> dict[str, Any]:
     return parsed
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except ValueError as error:  # no path, or no text
-        raise ValueError(f"from_config: {shown_path(path)!r} cannot be read: {error}") from None
-
-
-def _section(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return _object(sections.get(name, {}), name)
-
-
 def _object(value: Any, where: str) -> dict[str, Any]:
     check(isinstance(value, Mapping), _WHERE, where, value, "an object")
     return dict(value)
@@ -142,18 +131,25 @@ def _refuse(where: str, value: Any, reason: str) -> None:
     raise ValueError(f"from_config: {where} is {value}, which has no counterpart here: {reason}.")
 
 
+@dataclass(frozen=True)
 class Key:
     """A key of a component: its default, and what values it takes.
 
-    ``only`` restricts it to the default, because of ``reason``.
+    Numbers are at least ``least`` and less than ``below``. ``only`` restricts a key to the default, because of that
+    reason. ``names`` are what a string may be, in any case, and what is meant by it.
     """
 
-    def __init__(self, default: Any, least: float = -math.inf, below: float = math.inf, *, only: str | None = None):
-        self.default, self.least, self.below, self.only = default, least, below, only
+    default: Any
+    least: float = -math.inf
+    below: float = math.inf
+    only: str | None = None
+    names: Mapping[str, Any] | None = None
 
     def read(self, value: Any, where: str) -> Any:
         """``value``, converted; raises ``ValueError`` if it is of another kind or out of range."""
         default = self.default
+        if self.names is not None:
+            return _choice(where, value, self.names)[1]
         if isinstance(default, bool):
             check(isinstance(value, bool), _WHERE, where, value, "true or false")
         elif isinstance(default, (int, float)):
@@ -164,17 +160,17 @@ class Key:
             limit = f" and less than {self.below}" if self.below < math.inf else ""
             check(self.least <= value < self.below, _WHERE, where, value, f"at least {self.least}{limit}")
         elif isinstance(default, str):
-            check_text(_WHERE, where, value)
+            value = check_text(_WHERE, where, value)
         same = value.lower() == default.lower() if isinstance(default, str) else value == default
         if self.only is not None and not same:
             _refuse(where, shown(value), self.only)
         return value
 
 
-def _read(where: str, given: dict[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
+def _read(where: str, given: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
     """Values of all ``keys``, given or default."""
     _known(where, given, ("otype", *keys))
-    return {k: key.read(given[k], f"{where}.{k}") if k in given else key.default for k, key in keys.items()}
+    return {name: key.read(given.get(name, key.default), f"{where}.{name}") for name, key in keys.items()}
 
 
 def _known(where: str, given: Mapping[str, Any], accepted: tuple[str, ...]) -> None:
@@ -185,143 +181,119 @@ def _known(where: str, given: Mapping[str, Any], accepted: tuple[str, ...]) -> N
 
 def _choice(where: str, value: Any, table: Mapping[str, Any], refused: Mapping[str, str] = {}) -> tuple[str, Any]:
     """The entry of ``table`` with the name ``value``, in any case, and its name as written there."""
-    lower = check_text(_WHERE, where, value).lower()
-    for name, entry in table.items():
-        if name.lower() == lower:
-            return name, entry
-    for name, reason in refused.items():
-        if name.lower() == lower:
-            _refuse(where, shown(value), reason)
+    known = {name.lower(): name for name in (*table, *refused)}
+    name = known.get(check_text(_WHERE, where, value).lower(), "")
+    if name in table:
+        return name, table[name]
+    if name in refused:
+        _refuse(where, shown(value), refused[name])
     raise ValueError(f"from_config: {where} is {shown(value)}, which is unknown{_nearest(value, tuple(table))}")
 
 
 def _nearest(name: Any, accepted: tuple[str, ...]) -> str:
     lower = {a.lower(): a for a in accepted}
     close = difflib.get_close_matches(str(name).lower(), lower, n=1)
-    known = ", ".join(accepted)
-    return f"; did you mean {lower[close[0]]!r}? Known are {known}." if close else f"; known are {known}."
+    return f"; {f'did you mean {lower[close[0]]!r}? K' if close else 'k'}nown are {', '.join(accepted)}."
 
 
 # ---- Encodings ----------------------------------------------------------------------------------------------
 
 _DIMS = {"n_dims_to_encode": Key(0, 0), "dims_to_encode_begin": Key(0, 0)}
+_STORAGE = {"Hash": "hash", "Tiled": "tiled", "Dense": "dense"}
+_INTERPOLATION = {"Linear": "linear", "Nearest": "nearest", "Smoothstep": "smoothstep"}
+_REDUCTION = {"Concatenation": "concatenation", "Sum": "sum", "Product": "product"}
 _GRID = {
-    "type": Key("Hash"),
+    "type": Key("Hash", names=_STORAGE),
     "n_levels": Key(16, 1),
     "n_features_per_level": Key(2, 1),
     "log2_hashmap_size": Key(19, 0, 32),
     "base_resolution": Key(16, 1),
     "per_level_scale": Key(2.0, 1),
-    "interpolation": Key("Linear"),
+    "interpolation": Key("Linear", names=_INTERPOLATION),
     "stochastic_interpolation": Key(False, only="interpolation is exact"),
     "fixed_point_pos": Key(False, only="positions are floating point numbers"),
     "hash": Key("CoherentPrime", only="there is one hash function"),
 }
-_STORAGE = {"Hash": "hash", "Tiled": "tiled", "Dense": "dense"}
-_INTERPOLATION = {"Linear": "linear", "Nearest": "nearest", "Smoothstep": "smoothstep"}
-_REDUCTION = {"Concatenation": "concatenation", "Sum": "sum", "Product": "product"}
 _FREQUENCIES = {"n_frequencies": Key(12, 1)}
+_NRC = {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}
 
 #: Encodings by their name there: (class in coopnet.nn, keys with tiny-cuda-nn's defaults).
 ENCODINGS: dict[str, tuple[type, dict[str, Key]]] = {
-    "Composite": (nn.Composite, {"nested": Key([]), "reduction": Key("Concatenation")}),
+    "Composite": (nn.Composite, {"nested": Key([]), "reduction": Key("Concatenation", names=_REDUCTION)}),
     "Frequency": (nn.Frequency, _FREQUENCIES),
     "Grid": (nn.Grid, _GRID),
     "HashGrid": (nn.Grid, _GRID),
-    "TiledGrid": (nn.Grid, _GRID | {"type": Key("Tiled")}),
-    "DenseGrid": (nn.Grid, _GRID | {"type": Key("Dense")}),
+    "TiledGrid": (nn.Grid, _GRID | {"type": Key("Tiled", names=_STORAGE)}),
+    "DenseGrid": (nn.Grid, _GRID | {"type": Key("Dense", names=_STORAGE)}),
     "Identity": (nn.Identity, {"scale": Key(1.0), "offset": Key(0.0)}),
     "OneBlob": (nn.OneBlob, {"n_bins": Key(16, 1)}),
     "SphericalHarmonics": (nn.SphericalHarmonics, {"degree": Key(4, 1)}),
     "TriangleWave": (nn.TriangleWave, _FREQUENCIES),
-    "NRC": (nn.Composite, {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}),
-    "OneBlobFrequency": (nn.Composite, {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}),
+    "NRC": (nn.Composite, _NRC),
+    "OneBlobFrequency": (nn.Composite, _NRC),
 }
 _NO_ENCODINGS = {"Empty": "an encoding without features cannot feed a network"}
 
 
-def _encoding_type(given: Mapping[str, Any], where: str) -> tuple[str, type, dict[str, Key]]:
-    """Name of an encoding there, its class here, its keys."""
-    name, (cls, keys) = _choice(f"{where}.otype", given.get("otype", "OneBlob"), ENCODINGS, _NO_ENCODINGS)
-    return name, cls, keys
+def _component(given: Mapping[str, Any], where: str) -> tuple[type, dict[str, Key]]:
+    """Class and keys of an encoding."""
+    return _choice(f"{where}.otype", given.get("otype", "OneBlob"), ENCODINGS, _NO_ENCODINGS)[1]
 
 
 def _encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
-    name, cls, keys = _encoding_type(given, where)
+    cls, keys = _component(given, where)
     values = _read(where, given, keys)
-    if name in ("NRC", "OneBlobFrequency"):
+    if keys is _NRC:
         wave = {"otype": "TriangleWave", "n_frequencies": values["n_frequencies"], "n_dims_to_encode": 3}
         blob = {"otype": "OneBlob", "n_bins": values["n_bins"], "n_dims_to_encode": 5}
-        values = {"nested": [wave, blob, {"otype": "Identity"}], "reduction": "Concatenation"}
+        values = {"nested": [wave, blob, {"otype": "Identity"}], "reduction": "concatenation"}
     if cls is nn.Composite:
         return _composite(values, where, n_in)
     if cls is nn.Grid:
-        return _grid(given, values, where, n_in)
-    if cls is nn.Identity and values == {"scale": 1.0, "offset": 0.0}:
-        return nn.Identity()
+        names = ("n_levels", "n_features_per_level", "base_resolution", "interpolation")
+        options = {name: values[name] for name in names} | {"storage": values["type"]}
+        options |= {"in_features": n_in, "hashmap_size": 2 ** values["log2_hashmap_size"]}
+        growth = values["per_level_scale"] if "per_level_scale" in given else None
+        grid = _make(cls, where, per_level_scale=growth, **options)
+        grid.per_level_scale = grid._growth()  # the default follows from the other numbers, there and here
+        return grid
     fits = cls is not nn.SphericalHarmonics or n_in == 3
     ensure(fits, f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
     return _make(cls, where, **values)
 
 
-def _grid(given: dict[str, Any], values: dict[str, Any], where: str, n_in: int) -> Any:
-    options = {k: values[k] for k in ("n_levels", "n_features_per_level", "base_resolution", "per_level_scale")}
-    storage = _choice(f"{where}.type", values["type"], _STORAGE)[1]
-    interpolation = _choice(f"{where}.interpolation", values["interpolation"], _INTERPOLATION)[1]
-    if storage == "dense" and "per_level_scale" not in given:
-        # tiny-cuda-nn's default makes the finest level 256 wide
-        ratio = 256 / options["base_resolution"]
-        options["per_level_scale"] = (
-            max(1.0, ratio ** (1 / (options["n_levels"] - 1))) if options["n_levels"] > 1 else 2.0
-        )
-    options |= {"in_features": n_in, "hashmap_size": 2 ** values["log2_hashmap_size"]}
-    return _make(nn.Grid, where, storage=storage, interpolation=interpolation, **options)
-
-
 def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
-    reduction = _choice(f"{where}.reduction", values["reduction"], _REDUCTION)[1]
-    parts = values["nested"]
-    check(isinstance(parts, (list, tuple)) and parts, _WHERE, f"{where}.nested", parts, "a list of encodings")
-    objects = [_object(part, f"{where}.nested[{i}]") for i, part in enumerate(parts)]
-    for i, part in enumerate(objects):
-        # before anything is concluded from the absence of a key: it may be misspelled
+    given = values["nested"]
+    check(isinstance(given, (list, tuple)) and given, _WHERE, f"{where}.nested", given, "a list of encodings")
+    parts: list[tuple[str, dict, dict]] = []  # where each stands, what it is, the coordinates that it encodes
+    for i, part in enumerate(given):
         inner = f"{where}.nested[{i}]"
-        _known(inner, part, ("otype", *_DIMS, *_encoding_type(part, inner)[2]))
-    ranges, end, left = [], 0, n_in - sum(_dims(o, where, i).get("n_dims_to_encode", 0) for i, o in enumerate(objects))
-    open_ones = [i for i, o in enumerate(objects) if "n_dims_to_encode" not in o]
-    placed = any("dims_to_encode_begin" in o for o in objects)
+        part = _object(part, inner)
+        # before anything is concluded from the absence of a key: it may be misspelled
+        _known(inner, part, ("otype", *_DIMS, *_component(part, inner)[1]))
+        dims = {name: key.read(part.pop(name), f"{inner}.{name}") for name, key in _DIMS.items() if name in part}
+        parts.append((inner, part, dims))
+    left = n_in - sum(dims.get("n_dims_to_encode", 0) for *_, dims in parts)
+    open_ones = [i for i, (*_, dims) in enumerate(parts) if "n_dims_to_encode" not in dims]
+    placed = any("dims_to_encode_begin" in dims for *_, dims in parts)
     rule = "one encoding may leave it out, and none beside dims_to_encode_begin"
     clear = len(open_ones) <= (0 if placed else 1)
     ensure(clear, f"from_config: {where}.nested{open_ones} have no n_dims_to_encode; {rule}.")
     fits = left >= 0 or placed
     ensure(fits, f"from_config: {where}.nested encode {n_in - left} coordinates, but there are {n_in}.")
-    for i, part in enumerate(objects):
-        dims = _dims(part, where, i)
+    nested, begins, sizes, end = [], [], [], 0
+    for inner, part, dims in parts:
         begin, n = dims.get("dims_to_encode_begin", end), dims.get("n_dims_to_encode", left)
         end = begin + n
-        ensure(end <= n_in, f"from_config: {where}.nested[{i}] encodes up to coordinate {end} of {n_in}.")
-        ranges.append((begin, n))
-    nested = [
-        _encoding({k: v for k, v in part.items() if k not in _DIMS}, f"{where}.nested[{i}]", n)
-        for i, (part, (_, n)) in enumerate(zip(objects, ranges, strict=True))
-        if n > 0
-    ]
-    used = [r for r in ranges if r[1] > 0]
-    if len(nested) == 1 and used[0] == (0, n_in):
+        ensure(end <= n_in, f"from_config: {inner} encodes up to coordinate {end} of {n_in}.")
+        if n > 0:
+            nested.append(_encoding(part, inner, n))
+            begins.append(begin)
+            sizes.append(n)
+    if len(nested) == 1 and sizes == [n_in]:
         return nested[0]
-    return _make(
-        nn.Composite,
-        where,
-        nested=nested,
-        n_dims_to_encode=[n for _, n in used],
-        dims_to_encode_begin=[b for b, _ in used] if placed else None,
-        reduction=reduction,
-        in_features=n_in,
-    )
-
-
-def _dims(part: dict[str, Any], where: str, i: int) -> dict[str, int]:
-    return {k: key.read(part[k], f"{where}.nested[{i}].{k}") for k, key in _DIMS.items() if k in part}
+    options = {"n_dims_to_encode": sizes, "dims_to_encode_begin": begins if placed else None, "in_features": n_in}
+    return _make(nn.Composite, where, nested=nested, reduction=values["reduction"], **options)
 
 
 def _make(cls: type, where: str, **arguments: Any) -> Any:
@@ -333,12 +305,6 @@ def _make(cls: type, where: str, **arguments: Any) -> Any:
 
 # ---- Networks, losses ---------------------------------------------------------------------------------------
 
-_MLP = {
-    "activation": Key("ReLU"),
-    "output_activation": Key("None"),
-    "n_neurons": Key(128, 1, MAX_FEATURES + 1),
-    "n_hidden_layers": Key(5, 0, 2**10),  # one kernel holds all of them
-}
 #: Networks by their name there; the value says whether only certain widths are allowed.
 NETWORKS = {"FullyFusedMLP": True, "MegakernelMLP": True, "CutlassMLP": False, "MLP": False}
 #: Activations by their name there. Its Softplus and Squareplus have a sharpness of 10 (``K_ACT``).
@@ -356,6 +322,14 @@ ACTIVATIONS: dict[str, Callable[[], Any]] = {
 }
 
 
+_MLP = {
+    "activation": Key("ReLU", names=ACTIVATIONS),
+    "output_activation": Key("None", names=ACTIVATIONS),
+    "n_neurons": Key(128, 1, MAX_FEATURES + 1),
+    "n_hidden_layers": Key(5, 0, 2**10),  # one kernel holds all of them
+}
+
+
 def _network(given: dict[str, Any], n_out: int) -> Any:
     name, fused = _choice("network.otype", given.get("otype", "MLP"), NETWORKS)
     values = _read("network", given, _MLP)
@@ -363,7 +337,7 @@ def _network(given: dict[str, Any], n_out: int) -> Any:
     fits = not fused or (width in (16, 32, 64, 128) and depth >= 1)
     cure = f"{name} has 16, 32, 64 or 128 neurons and a hidden layer. Use CutlassMLP for others"
     ensure(fits, f"from_config: network has n_neurons {width} and n_hidden_layers {depth}; {cure}.")
-    hidden, output = (_choice(f"network.{k}", values[k], ACTIVATIONS)[1]() for k in ("activation", "output_activation"))
+    hidden, output = values["activation"](), values["output_activation"]()
     sine = isinstance(hidden, nn.Sine)
     net = nn.MLP(-1, n_out, width, depth, hidden, output, init="siren" if sine else "xavier_uniform")
     if sine:
@@ -433,11 +407,11 @@ _NO_OPTIMIZERS = {
     "Novograd": "it is not implemented; Adam is the nearest",
     "Shampoo": "it is not implemented; drjit.opt.Muon is the nearest",
 }
-#: Wrappers that mean something else around one of these than inside it, or nothing.
+#: Pairs of wrappers of which the first means something else around the second than inside it, or nothing.
 _NOT_AROUND = {
-    "EMA": ("Lookahead", "the average would be of its slow weights, which the field does not have"),
-    "Batched": ("EMA", "the average is taken at every step; put EMA around Batched"),
-    "Lookahead": ("Batched", "steps are counted where parameters move; put Batched around Lookahead"),
+    ("EMA", "Lookahead"): "the average would be of its slow weights, which the field does not have",
+    ("Batched", "EMA"): "the average is taken at every step; put EMA around Batched",
+    ("Lookahead", "Batched"): "steps are counted where parameters move; put Batched around Lookahead",
 }
 
 
@@ -452,31 +426,26 @@ def _optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Optimize
         once = name not in wrappers
         ensure(once, f"from_config: {where} is a second {name} around one optimizer; one is possible.")
         for outer in wrappers:
-            inner, reason = _NOT_AROUND.get(outer, ("", ""))
-            if name == inner:
+            if reason := _NOT_AROUND.get((outer, name)):
                 _refuse(where, f"{name} inside {outer}", reason)
         wrappers[name] = values
         where += ".nested"
         given = _object(values["nested"], where)
-    lr = values["learning_rate"]
-    options = {"l2_reg": values["l2_reg"]}
-    if "Batched" in wrappers:
-        options["accumulate"] = wrappers["Batched"]["batch_size_multiplier"]
-    if "Lookahead" in wrappers:
-        options |= {"lookahead": wrappers["Lookahead"]["n_steps"], "alpha": wrappers["Lookahead"]["alpha"]}
-    if name == "SGD":
-        factory: Callable[[], Optimizer] = lambda: SGD(lr, **options)  # noqa: E731
-    else:
+    lr, options = values["learning_rate"], {"l2_reg": values["l2_reg"]}
+    kind: type = SGD
+    if name == "Adam":
+        kind = Adam
         options |= {k: values[k] for k in ("epsilon", "relative_decay", "absolute_decay")}
-        factory = lambda: Adam(lr, beta_1=values["beta1"], beta_2=values["beta2"], **options)  # noqa: E731
-    ema = wrappers["EMA"]["decay"] if "EMA" in wrappers else None
-    if "ExponentialDecay" not in wrappers:
-        return factory, lr, ema
-    decay = wrappers["ExponentialDecay"]
-    every = decay["decay_interval"]
-    rate = exponential(lr, decay["decay_base"], every, decay["decay_start"] - every, decay["decay_end"])
-    order = list(wrappers)
-    if "Batched" in order and order.index("Batched") < order.index("ExponentialDecay"):
-        n = options["accumulate"]
-        return factory, lambda step: rate(step // n), ema  # it counts the moves of its own optimizer
-    return factory, rate, ema
+        options |= {"beta_1": values["beta1"], "beta_2": values["beta2"]}
+    if batched := wrappers.get("Batched"):
+        options["accumulate"] = batched["batch_size_multiplier"]
+    if slow := wrappers.get("Lookahead"):
+        options |= {"lookahead": slow["n_steps"], "alpha": slow["alpha"]}
+    factory = partial(kind, lr, **options)
+    if decay := wrappers.get("ExponentialDecay"):
+        every = decay["decay_interval"]
+        lr = exponential(lr, decay["decay_base"], every, decay["decay_start"] - every, decay["decay_end"])
+        if batched and [*wrappers].index("Batched") < [*wrappers].index("ExponentialDecay"):
+            moves = lr  # it counts the moves of its own optimizer
+            lr = lambda step: moves(step // batched["batch_size_multiplier"])  # noqa: E731
+    return factory, lr, wrappers.get("EMA", {}).get("decay")

@@ -44,13 +44,13 @@ def _factors(layer: Any, where: str) -> dict[str, int]:
         return {"in_features": max(n_in, 1), "out_features": max(n_out, 1)}
     if isinstance(layer, Embedding):
         return {"count": layer.count, "width": layer.width(1)}
-    if not isinstance(layer, (Fourier, Lattice)):
-        known = isinstance(layer, Encoding) and layer.in_features > 0
-        return {"features": layer.width(layer.in_features)} if known else {}
-    n = layer.in_features
-    ensure(n > 0, f"{where}.in_features is {n}, but every file states it.")
-    names = ["n_frequencies"] if isinstance(layer, Fourier) else ["n_levels", "n_features_per_level"]
-    return {name: getattr(layer, name) for name in (*names, "in_features")}
+    if isinstance(layer, (Fourier, Lattice)):
+        n = layer.in_features
+        ensure(n > 0, f"{where}.in_features is {n}, but every file states it.")
+        names = ["n_frequencies"] if isinstance(layer, Fourier) else ["n_levels", "n_features_per_level"]
+        return {name: getattr(layer, name) for name in (*names, "in_features")}
+    known = isinstance(layer, Encoding) and layer.in_features > 0
+    return {"features": layer.width(layer.in_features)} if known else {}
 
 
 def _layers(module: Any) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ import numpy as np
 from .. import nn
 from ..checks import check, check_positive, ensure, shown
 from ..field import NeuralField
+from ..nn.arguments import arguments, constructor
 from ..nn.dropout import Dropout, DropPath, GaussianDropout
 
 FORMAT = "coopnet.field"
@@ -68,7 +69,7 @@ def register(cls: _Class) -> _Class:
     layer = isinstance(cls, type) and issubclass(cls, drnn.Module)
     check(layer, "register", "cls", cls, "a subclass of coopnet.Module or drjit.nn.Module", TypeError)
     if cls not in _TYPES.values():
-        for name, p in _parameters(cls).items():
+        for name, p in constructor(cls).items():
             fits = name != "type" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
             needed = "only ones passed by name, none of them called 'type', can be stored"
             ensure(fits, f"register: {cls.__name__} has the argument {p}; {needed}.", TypeError)
@@ -127,22 +128,6 @@ def check_format(description: Any) -> None:
     ensure(version <= VERSION, f"construct: the format has version {version}, but {reads}.")
 
 
-_PARAMETERS: dict[type, dict[str, inspect.Parameter]] = {}  # finding them takes longer than all else of a small layer
-
-
-def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """Arguments of the constructor, by name."""
-    if cls not in _PARAMETERS:
-        _PARAMETERS[cls] = dict(inspect.signature(cls).parameters)
-    return _PARAMETERS[cls]
-
-
-def _kept(layer: Any, name: str) -> Any:
-    """What a layer was constructed with, kept under the name of the argument, or ``_name`` if that is a method."""
-    value = getattr(layer, name)
-    return getattr(layer, f"_{name}") if inspect.ismethod(value) else value
-
-
 def _describe(layer: Any, where: str) -> Any:
     if layer is None:
         return None
@@ -151,21 +136,11 @@ def _describe(layer: Any, where: str) -> Any:
     if name is None:
         accepted = f"{', '.join(_TYPES)}, and classes passed to coopnet.io.register()"
         raise TypeError(f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {accepted}.")
-    if isinstance(layer, nn.Heads):
-        parts = {name: _describe(head, f"{where}.heads.{name}") for name, head in layer.heads.items()}
-        return {"type": name, "trunk": _describe(layer.trunk, f"{where}.trunk"), "heads": parts}
-    if isinstance(layer, _CONTAINERS):
-        layers = [_describe(v, f"{where}.layers.{i}") for i, v in enumerate(layer.layers)]
-        return {"type": name, "layers": layers, "prefix": layer.prefix}
-    if isinstance(layer, drnn.Linear):
-        arguments = dict(zip(("in_features", "out_features", "bias"), layer.config, strict=True))
-        arguments |= {k: getattr(layer, k) for k in _parameters(cls) if k not in arguments}
-    else:
-        arguments = {k: _kept(layer, k) for k in _parameters(cls)}
-    result = {"type": name}
+    chain = isinstance(layer, _CONTAINERS) and cls is not nn.Heads
+    kept = arguments(layer, nn.Sequential if chain else cls)
     if isinstance(layer, Dropout) and layer.law.scheduled:
-        arguments["p"] = float(arguments["p"][0])  # the value that it has now
-    return result | {k: _value(v, f"{where}.{k}") for k, v in arguments.items()}
+        kept["p"] = float(kept["p"][0])  # the value that it has now
+    return {"type": name, **{k: _value(v, f"{where}.{k}") for k, v in kept.items()}}
 
 
 def _value(v: Any, where: str) -> Any:
@@ -176,6 +151,8 @@ def _value(v: Any, where: str) -> Any:
         return [_value(item, f"{where}.{i}") for i, item in enumerate(v)]
     if isinstance(v, drnn.Module):
         return _describe(v, where)
+    if isinstance(v, dict) and all(isinstance(item, drnn.Module) for item in v.values()):
+        return {k: _value(item, f"{where}.{k}") for k, item in v.items()}
     check(isinstance(v, _PLAIN), "describe", where, v, "a bool, int, float, str, None, layer, or a list of those,")
     return v
 
@@ -185,7 +162,7 @@ def _construct(description: Any, where: str, optional: bool = True) -> Any:
         return None
     check(isinstance(description, dict), "construct", where, description, "a dictionary with a 'type'")
     name = description.get("type")
-    cls = _TYPES.get(name) if isinstance(name, str) else None
+    cls: Any = _TYPES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"construct: {where} has the type {shown(name)}; accepted are {', '.join(_TYPES)}.")
     if cls is nn.Heads:
@@ -203,14 +180,14 @@ def _construct(description: Any, where: str, optional: bool = True) -> Any:
         fits = isinstance(layers, list) and isinstance(prefix, str)
         ensure(fits, f"construct: {where} needs a list 'layers' and a string 'prefix'.")
         return cls(*(_construct(v, f"{where}.layers.{i}", False) for i, v in enumerate(layers)), prefix=prefix)
-    parameters = _parameters(cls)
+    parameters = constructor(cls)
     description = _ADDED.get(cls, {}) | description
     _check_names(description, {"type", *parameters}, where)
-    arguments = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
+    given = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
     try:
         if cls in _CHECKED_BY:
-            _CHECKED_BY[cls](**arguments)
-        return cls(**arguments)
+            _CHECKED_BY[cls](**given)
+        return cls(**given)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise ValueError(f"construct: {where}: {error}") from None
 

@@ -134,19 +134,26 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         field = field.allocate(dtype, precision)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         raise _bad("load", path, str(error)) from None
-    found = list(parameters(field))
-    _check_same(path, {p.name for p in found}, set(tensors))
-    for p in found:
+    found = {p.name: p for p in parameters(field)}
+    for names, what in ((found.keys() - tensors, "lacks"), (tensors.keys() - found, "has the unknown")):
+        wrong = f"the file {what} {listed(sorted(names))}"
+        _ensure(not names, "load", path, f"{wrong}; its tensors don't belong to its architecture.")
+    for p in found.values():
         value = tensors.pop(p.name)  # let go of each array once it is on the device
         fits = value.shape in (p.shape, (*p.shape, 1))  # a packed vector is a column
         _ensure(fits, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
         known = value.dtype in NUMPY_TYPES.values()
         _ensure(known, "load", path, f"{p.name} holds {value.dtype}; float16, float32 or float64 is needed.")
-        value = _converted(value.reshape(p.shape), NUMPY_TYPES[dr.type_v(p.value)], p.name, path)
+        dtype = NUMPY_TYPES[dr.type_v(p.value)]
+        numbers = converted(value.reshape(p.shape), dtype)
+        if numbers is None:
+            largest = np.abs(value[np.isfinite(value)]).max()
+            cure = "; load the field with precision='single'" if dtype is np.float16 else ""
+            raise _bad("load", path, f"{p.name} reaches {largest:g}, too large for {np.dtype(dtype).name}{cure}.")
         stored = dr.shape(p.value)
         if p.shape != stored:
-            value = np.pad(value, [(0, held - given) for held, given in zip(stored, p.shape, strict=True)])
-        setattr(p.owner, p.attribute, type(p.value)(value))
+            numbers = np.pad(numbers, [(0, held - given) for held, given in zip(stored, p.shape, strict=True)])
+        setattr(p.owner, p.attribute, type(p.value)(numbers))
     return field.pack()
 
 
@@ -178,9 +185,8 @@ def _training_array(name: Any, value: Any) -> np.ndarray:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"save: tensors[{shown(name)}] is no array: {error}") from None
-    holds = f"save: tensors[{shown(name)}] holds {array.dtype}"
     known = array.dtype.newbyteorder("=").type in _NAMES
-    ensure(known, f"{holds}; bools, integers or floats are needed.", TypeError)
+    ensure(known, f"save: tensors[{shown(name)}] holds {array.dtype}; bools, integers or floats are needed.", TypeError)
     return np.require(array, array.dtype.newbyteorder("<"), "C")
 
 
@@ -209,15 +215,6 @@ def _user_metadata(metadata: Mapping[str, Any]) -> str:
         raise ValueError("save: metadata must be something JSON can hold, but is nested too deep.") from None
     except (TypeError, ValueError) as error:
         raise type(error)(f"save: metadata must be something JSON can hold: {error}") from None
-
-
-def _converted(value: np.ndarray, dtype: Any, name: str, path: Any) -> np.ndarray:
-    result = converted(value, dtype)
-    if result is None:
-        largest = np.abs(value[np.isfinite(value)]).max()
-        cure = "; load the field with precision='single'" if dtype is np.float16 else ""
-        raise _bad("load", path, f"{name} reaches {largest:g}, too large for {np.dtype(dtype).name}{cure}.")
-    return result
 
 
 # ---- files --------------------------------------------------------------
@@ -259,24 +256,17 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
 
 def _header(header: Mapping[str, str], where: str, path: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Architecture and metadata of the caller from the header of a file."""
-    ours = "coopnet" in header
-    _ensure(ours, where, path, "a safetensors file, but not one of coopnet: it describes no field.")
+    foreign = "a safetensors file, but not one of coopnet: it describes no field."
+    _ensure("coopnet" in header, where, path, foreign)
     try:
         architecture = json.loads(header["coopnet"], parse_constant=_no_constant)
         user = json.loads(header.get("user", "{}"), parse_constant=_no_constant)
         check_format(architecture)
     except (ValueError, RecursionError) as error:
         raise _bad(where, path, f"its header cannot be understood: {error}") from None
-    fits = isinstance(user, dict)
-    _ensure(fits, where, path, "its header cannot be understood: 'user' must be a dictionary.")
+    _ensure(isinstance(user, dict), where, path, "its header cannot be understood: 'user' must be a dictionary.")
     return architecture, user
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON.")
-
-
-def _check_same(path: Any, needed: set[str], given: set[str]) -> None:
-    for names, what in ((needed - given, "lacks"), (given - needed, "has the unknown")):
-        wrong = f"the file {what} {listed(sorted(names))}"
-        _ensure(not names, "load", path, f"{wrong}; its tensors don't belong to its architecture.")

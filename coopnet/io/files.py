@@ -20,7 +20,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _KINDS = {
-    stat.S_IFDIR: "a directory",
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
     stat.S_IFIFO: "a FIFO",
@@ -52,7 +51,8 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
     check(callable(write), where, "write", write, "a function of a path", TypeError)
     target = writable(path, where)
     _remove_stale(target)
-    temporary = _temporary(target)
+    start, end = _affixes(target)
+    temporary = target.with_name(f"{start}{secrets.token_hex(6)}{end}")
     descriptor = None
     try:
         with naming(path):
@@ -62,7 +62,8 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
         write(temporary)
         writable(target, where)  # what is there may be another since
         with naming(path):
-            _flush(temporary, mode)
+            _flush(temporary, os.O_RDWR)  # opened anew, since write() may have put another file in its place
+            os.chmod(temporary, mode)
             os.replace(temporary, target)
     except BaseException:  # Ctrl-C, too
         with suppress(OSError):
@@ -71,7 +72,8 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
     finally:
         if descriptor is not None:
             os.close(descriptor)
-    _flush_directory(target.parent)
+    with suppress(OSError):  # not every system and file system can; the file itself is safe
+        _flush(target.parent, os.O_RDONLY)
 
 
 @contextmanager
@@ -114,7 +116,7 @@ def file_name(path: Any, where: str) -> str:
     """``path`` as a string; raises ``TypeError`` or ``ValueError`` unless a file can be called so."""
     text: Any = None
     with suppress(Exception):  # __fspath__ may be anybody's
-        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+        text = os.fspath(path)
     ensure(isinstance(text, str), f"{where}: path is a {type(path).__name__}; a string or path is needed.", TypeError)
     text = str.__str__(text)  # a plain one
     valid = False
@@ -132,11 +134,6 @@ def _affixes(target: Path) -> tuple[str, str]:
     # a name may be 255 bytes long, and a character take four of them; a long suffix is no format
     suffix = target.suffix if len(os.fsencode(target.suffix)) <= 64 else ""
     return f".{target.stem[:32]}.", f".tmp{suffix}"
-
-
-def _temporary(target: Path) -> Path:
-    start, end = _affixes(target)
-    return target.with_name(f"{start}{secrets.token_hex(6)}{end}")
 
 
 def _create(path: Path) -> tuple[int | None, int]:
@@ -191,20 +188,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _flush(path: Path, mode: int) -> None:
-    # opened anew, since write() may have put another file with other permissions in its place
-    descriptor = os.open(path, os.O_RDWR)
+def _flush(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.chmod(path, mode)
-
-
-def _flush_directory(path: Path) -> None:
-    with suppress(OSError):  # not every system and file system can; the file itself is safe
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

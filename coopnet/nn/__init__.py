@@ -6,9 +6,9 @@ from .activations import (
 from .composite import Composite
 from .containers import Heads, Residual, Skip
 from .embedding import Embedding
-from .encodings import Encoding, Sinusoidal, Triangular
+from .encoding import Encoding
 from .fourier import Fourier
-from .frequency import Frequency, TriangleWave
+from .frequency import Frequency, Sinusoidal, TriangleWave, Triangular
 from .grid import Grid
 from .hashgrid import HashGrid
 from .linear import Linear

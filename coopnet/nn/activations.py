@@ -10,6 +10,7 @@ from .. import engine
 from ..checks import check_above, check_number, shown
 from ..jit import kinds
 from ..random.key import Key
+from .arguments import fields
 from .module import Module
 from .tangents import check_bundle
 
@@ -31,23 +32,17 @@ class Activation(Module):
 
     def params(self) -> tuple[float, ...]:
         """Constants of the function."""
-        return ()
+        return tuple(getattr(self, name) for name in self.DRJIT_STRUCT)
 
     def op(self) -> engine.Activation:
         return engine.Activation(self.function, self.params())
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        name = type(self).__name__
-        kind, leaf = kinds.kind(x, name)
-        kinds.require_float(leaf, name)
-        f = engine.FUNCTIONS[self.function]
-        if kind == kinds.COOPVEC:
-            return f.coopvec(x, *self.params())
-        if kind == kinds.NUMPY:
-            raise TypeError(f"{name}: got a NumPy array; accepted are {kinds.ACCEPTED}.")
+        kind, _ = kinds.in_kernels(x, type(self).__name__)
+        f, params = engine.FUNCTIONS[self.function], self.params()
         if isinstance(x, (list, tuple)):
-            return type(x)(f.array(v, *self.params()) for v in x)
-        return f.array(x, *self.params())
+            return type(x)(f.array(v, *params) for v in x)
+        return f.coopvec(x, *params) if kind == kinds.COOPVEC else f.array(x, *params)
 
 
 class ReLU(Activation):
@@ -66,17 +61,12 @@ class LeakyReLU(Activation):
     >>> y = cn.LeakyReLU(negative_slope=0.1)(x)
     """
 
-    DRJIT_STRUCT = {"negative_slope": float}
     function = "leaky_relu"
 
     def __init__(self, negative_slope: float = 0.01):
         self.negative_slope = check_number("LeakyReLU", "negative_slope", negative_slope)
 
-    def params(self) -> tuple[float, ...]:
-        return (self.negative_slope,)
-
-    def __repr__(self) -> str:
-        return f"LeakyReLU(negative_slope={self.negative_slope})"
+    DRJIT_STRUCT = fields(__init__)
 
 
 class Tanh(Activation):
@@ -99,16 +89,10 @@ class Sigmoid(Activation):
 
 
 class _Sharp(Activation):
-    DRJIT_STRUCT = {"beta": float}
-
     def __init__(self, beta: float = 1.0):
         self.beta = check_above(type(self).__name__, "beta", beta)
 
-    def params(self) -> tuple[float, ...]:
-        return (self.beta,)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(beta={self.beta})"
+    DRJIT_STRUCT = fields(__init__)
 
 
 class Softplus(_Sharp):
@@ -163,17 +147,12 @@ class Sine(Activation):
     >>> net = cn.MLP(2, 1, activation=cn.Sine(30.0), init="siren")
     """
 
-    DRJIT_STRUCT = {"omega": float}
     function = "sine"
 
     def __init__(self, omega: float = 1.0):
         self.omega = check_number("Sine", "omega", omega)
 
-    def params(self) -> tuple[float, ...]:
-        return (self.omega,)
-
-    def __repr__(self) -> str:
-        return f"Sine(omega={self.omega})"
+    DRJIT_STRUCT = fields(__init__)
 
 
 class Exp(Activation):
@@ -193,14 +172,15 @@ class Identity(Activation):
     >>> centered = cn.Identity(scale=2.0, offset=-1.0)  # [0, 1] to [-1, 1]
     """
 
-    DRJIT_STRUCT = {"scale": float, "offset": float}
     function = "identity"
 
     def __init__(self, scale: float = 1.0, offset: float = 0.0):
         self.scale, self.offset = check_number("Identity", "scale", scale), check_number("Identity", "offset", offset)
 
+    DRJIT_STRUCT = fields(__init__)
+
     def params(self) -> tuple[float, ...]:
-        return () if (self.scale, self.offset) == (1, 0) else (self.scale, self.offset)
+        return () if (self.scale, self.offset) == (1, 0) else super().params()
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         if isinstance(x, drnn.CoopVec):
@@ -213,7 +193,7 @@ class Identity(Activation):
         return size
 
     def __repr__(self) -> str:
-        return f"Identity({f'scale={self.scale}, offset={self.offset}' if self.params() else ''})"
+        return super().__repr__() if self.params() else "Identity()"
 
 
 #: Activations by the name that ``MLP`` and checkpoints use.
@@ -232,7 +212,5 @@ def activation(value: Any, where: str) -> Activation | None:
         return ACTIVATIONS[value]()
     if isinstance(value, type) and issubclass(value, Activation):
         raise ValueError(f"{where}: activation is the class {value.__name__}; pass a layer, {value.__name__}().")
-    raise ValueError(
-        f"{where}: activation is {shown(value)}; accepted are None, an Activation layer, or one of "
-        f"{sorted(ACTIVATIONS)}."
-    )
+    accepted = f"None, an Activation layer, or one of {sorted(ACTIVATIONS)}"
+    raise ValueError(f"{where}: activation is {shown(value)}; accepted are {accepted}.")

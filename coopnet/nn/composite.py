@@ -11,8 +11,9 @@ from typing import Any
 from ..checks import check, check_choice, check_in_features, check_type, ensure, is_int
 from ..checks.sizes import check_features, check_layers
 from .activations import Identity
+from .arguments import arguments, fields
 from .embedding import Embedding
-from .encodings import Encoding
+from .encoding import Encoding
 
 
 class Composite(Encoding):
@@ -47,14 +48,6 @@ class Composite(Encoding):
     >>> field = cn.NeuralField(encoding, cn.MLP(out_features=3), in_features=14).build()
     """
 
-    DRJIT_STRUCT = {
-        "nested": tuple,
-        "n_dims_to_encode": tuple,
-        "dims_to_encode_begin": tuple,
-        "reduction": str,
-        "in_features": int,
-    }
-
     def __init__(
         self,
         nested: Sequence[Any] = (),
@@ -81,9 +74,11 @@ class Composite(Encoding):
             cure = "which dims_to_encode_begin leaves unclear; give all n_dims_to_encode"
             raise ValueError(f"Composite: encoding {rest[0]} takes the rest of the coordinates, {cure}.")
         if not rest and self.nested and in_features < 0:
-            in_features = max(begin + n for begin, n in self._ranges(-1))
+            in_features = max(begin + n for _, begin, n in self._ranges(-1))
             in_features = check_features("Composite", "in_features", in_features) if in_features > 0 else -1
         self.in_features = in_features
+
+    DRJIT_STRUCT = fields(__init__)
 
     def _per_encoding(self, name: str, value: Any) -> tuple[int, ...]:
         n = len(self.nested)
@@ -104,19 +99,19 @@ class Composite(Encoding):
             counts.append(own if n < 0 else n)
         return counts
 
-    def _ranges(self, size: int) -> list[tuple[int, int]]:
-        """(first coordinate, number of coordinates) of each encoding, for ``size`` coordinates."""
+    def _ranges(self, size: int) -> list[tuple[Any, int, int]]:
+        """(encoding, first coordinate, number of coordinates) of each, for ``size`` coordinates."""
         counts, ranges, end = self._counts(), [], 0
         rest = max(0, size - sum(n for n in counts if n > 0))
-        for begin, n in zip(self.dims_to_encode_begin, counts, strict=True):
+        for encoding, begin, n in zip(self.nested, self.dims_to_encode_begin, counts, strict=True):
             begin = end if begin < 0 else begin
             n = rest if n < 0 else n
-            ranges.append((begin, n))
+            ranges.append((encoding, begin, n))
             end = begin + n
         return ranges
 
     def width(self, size: int) -> int:
-        widths = [e.width(n) for e, (_, n) in zip(self.nested, self._ranges(size), strict=True) if n > 0]
+        widths = [e.width(n) for e, _, n in self._ranges(size) if n > 0]
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
 
     def _features(self, coordinates: list) -> list:
@@ -142,35 +137,28 @@ class Composite(Encoding):
         return self._reduced(ys), moved
 
     def parts(self, size: int) -> list[tuple[Any, int, int]]:
-        """(encoding, first coordinate, number of coordinates) of all that have any."""
-        self._check_ranges(size)
+        """(encoding, first coordinate, number of coordinates) of all that have any; raises unless they fit."""
         ranges = self._ranges(size)
-        return [(e, begin, n) for e, (begin, n) in zip(self.nested, ranges, strict=True) if n > 0]
-
-    def _check_ranges(self, size: int) -> None:
-        ranges = self._ranges(size)
-        for i, (begin, n) in enumerate(ranges):
+        for i, (_, begin, n) in enumerate(ranges):
             takes = f"encoding {i} takes the coordinates {begin} to {begin + n - 1}"
             ensure(begin + n <= size, f"Composite: {takes}, but there are only {size}: 0 to {size - 1}.")
-        widths = [e.width(n) for e, (_, n) in zip(self.nested, ranges, strict=True) if n > 0]
+        found = [(e, begin, n) for e, begin, n in ranges if n > 0]
+        widths = [e.width(n) for e, _, n in found]
         ensure(widths, "Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
         if self.reduction != "concatenation" and len(set(widths)) > 1:
             raise ValueError(f"Composite: a {self.reduction} needs encodings of equal widths, but they give {widths}.")
+        return found
 
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Composite, int]:  # type: ignore[override]
-        size = self._size(size)
-        self._check_ranges(size)
-        ranges = self._ranges(size)
-        nested = [e._alloc(dtype, n, rng)[0] if n > 0 else e for e, (_, n) in zip(self.nested, ranges, strict=True)]
-        layer = Composite(
-            nested, [n for _, n in ranges], self.dims_to_encode_begin, reduction=self.reduction, in_features=size
-        )
-        return layer, self.width(size)
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
+        layer, width = super()._alloc(dtype, size, rng)
+        self.parts(layer.in_features)
+        ranges = self._ranges(layer.in_features)
+        layer.nested = tuple(e._alloc(dtype, n, rng)[0] if n > 0 else e for e, _, n in ranges)
+        layer.n_dims_to_encode = tuple(n for *_, n in ranges)
+        return layer, width
 
     @recursive_repr()
     def __repr__(self) -> str:
         inner = "".join(textwrap.indent(f"{e!r},\n", "  ") for e in self.nested)
-        arguments = ", ".join(
-            f"{name}={getattr(self, name)!r}" for name in ("n_dims_to_encode", "dims_to_encode_begin", "reduction")
-        )
-        return f"Composite([\n{inner}], {arguments}, in_features={self.in_features})"
+        others = ", ".join(f"{name}={value!r}" for name, value in arguments(self).items() if name != "nested")
+        return f"Composite([\n{inner}], {others})"

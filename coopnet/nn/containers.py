@@ -15,7 +15,6 @@ from ..checks.sizes import check_layers
 from ..engine import Fork
 from ..jit import kinds
 from ..random.key import Key
-from .encodings import nested
 from .module import Module
 from .sequential import Sequential, apply, known_ops, segments, stated_width
 from .tangents import check_bundle
@@ -71,7 +70,7 @@ class Parallel(Module):
         if self.merge == "sum":
             return kinds.rebuild([sum(v[1:], v[0]) for v in zip(*parts, strict=True)], like)
         joined = [v for part in parts for v in part]
-        return kinds.rebuild(joined, like) if isinstance(like, (list, tuple)) else nested(joined)
+        return kinds.rebuild(joined, like) if isinstance(like, (list, tuple)) else kinds.nested(joined)
 
 
 class Residual(Parallel):
@@ -232,7 +231,7 @@ class Heads(Sequential):
             else:
                 parts = kinds.components(y)[start : start + size]
                 simple = kind == kinds.COOPVEC or isinstance(y, (list, tuple))
-                result[name] = kinds.rebuild(parts, y) if simple else nested(parts)
+                result[name] = kinds.rebuild(parts, y) if simple else kinds.nested(parts)
             start += size
         return result
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-import sys
 from typing import Any
 
 import drjit as dr
@@ -14,6 +14,7 @@ from ..backend import require
 from ..checks import check, check_type, whole
 from ..checks.sizes import check_entries, check_features
 from ..engine import Mask
+from ..jit.kinds import nested_type
 from ..jit.unpacked import Constant
 from ..random.digits import decisions
 from ..random.key import Key
@@ -108,7 +109,7 @@ def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16) -
     uint32 = type(key.index)
     require(uint32)
     keep = decisions(n, law.traced(dr.float64_array_t(uint32)), key, uint32, dr.width(key.index))
-    return sys.modules[uint32.__module__].ArrayXb(keep)
+    return nested_type(dr.mask_t(uint32))(keep)
 
 
 class Dropout(Module):
@@ -133,8 +134,6 @@ class Dropout(Module):
 
     # rate: what p is, wrapped where drjit.nn.pack would take it for a weight
     DRJIT_STRUCT = {"rate": object, "bits": int, "stream": int, "identity": Constant}
-    #: Names of the constructor's arguments.
-    FIELDS: tuple[str, ...] = ("p", "bits", "stream")
     LAW: type[Law] = MaskLaw
 
     def __init__(self, p: float = 0.5, bits: int = 16, stream: int | None = None):
@@ -172,9 +171,9 @@ class Dropout(Module):
         return Mask(self)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
-        layer = type(self)(*(getattr(self, name) for name in self.FIELDS))
-        if dr.backend_v(dtype) == dr.JitBackend.CUDA and 0 < size <= IDENTITY_WIDTH and self.active():
-            layer.identity = Constant(identity_matrix(dr.array_t(dtype), size))
+        layer, on_cuda = copy.copy(self), dr.backend_v(dtype) == dr.JitBackend.CUDA
+        helps = on_cuda and 0 < size <= IDENTITY_WIDTH and self.active()
+        layer.identity = Constant(identity_matrix(dr.array_t(dtype), size) if helps else None)
         return layer, size
 
     def _join(self, layers: list) -> None:
@@ -189,8 +188,7 @@ class Dropout(Module):
             self.identity = next(alike)
 
     def __repr__(self) -> str:
-        fields = {name: getattr(self, name) for name in self.FIELDS}
-        return f"{type(self).__name__}({', '.join(f'{name}={v}' for name, v in fields.items() if v is not None)})"
+        return super().__repr__().replace(", stream=None", "")
 
 
 class DropPath(Dropout):
@@ -213,7 +211,6 @@ class DropPath(Dropout):
     >>> branch = cn.Sequential(cn.Linear(64, 64), cn.ReLU(), cn.Linear(64, 64), cn.DropPath(0.1))
     """
 
-    DRJIT_STRUCT = Dropout.DRJIT_STRUCT
     LAW = PathLaw
 
 
@@ -241,8 +238,6 @@ class GaussianDropout(Dropout):
     >>> net = cn.Sequential(cn.Linear(16, 64), cn.ReLU(), cn.GaussianDropout(0.1), cn.Linear(64, 3))
     """
 
-    DRJIT_STRUCT = Dropout.DRJIT_STRUCT
-    FIELDS = ("p", "stream")
     LAW = GaussianLaw
 
     def __init__(self, p: float = 0.5, stream: int | None = None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import drjit as dr
@@ -16,6 +17,7 @@ from ..jit.scopes import frozen, symbolic
 from ..jit.unpacked import Unpacked
 from ..kernels.lookup import Table, lookup
 from ..random.key import Key
+from .arguments import fields
 from .module import Module
 from .tangents import check_bundle, rebuilt
 
@@ -73,19 +75,6 @@ class Embedding(Module):
     >>> optimizer.update(codes)
     """
 
-    _FIELDS = (
-        "count",
-        "_width",
-        "init_scale",
-        "precision",
-        "output",
-        "out_of_range",
-        "check",
-        "deterministic",
-        "prefix",
-    )
-    DRJIT_STRUCT = {**dict.fromkeys(_FIELDS, object), "table": Unpacked}
-
     in_features = 1  #: the id
 
     def __init__(
@@ -110,9 +99,11 @@ class Embedding(Module):
         self.out_of_range = check_choice("Embedding", "out_of_range", out_of_range, ("zero", "clamp"))
         self.check = check_flag("Embedding", "check", check)
         self.deterministic = check_flag("Embedding", "deterministic", deterministic)
-        check_text("Embedding", "prefix", prefix)
-        self.prefix = prefix
+        self.prefix = check_text("Embedding", "prefix", prefix)
         self.table = Unpacked()
+
+    DRJIT_STRUCT = fields(__init__, _width=int, table=Unpacked)
+    del DRJIT_STRUCT["width"]  # a method of all encodings
 
     def width(self, size: int) -> int:
         """Features in a row; ``size`` is 1, the id."""
@@ -173,15 +164,13 @@ class Embedding(Module):
         name = type(ids).__name__
         if dr.itemsize_v(ids) < 4:
             ids = dr.int32_array_t(type(ids))(ids)
-        low, high = dr.min(ids)[0], dr.max(ids)[0]
-        raise ValueError(
-            f"Embedding: ids ({name}) reach from {low} to {high}; they must lie in [0, {self.count}). To accept "
-            f"others, give check=False with out_of_range='clamp' or 'zero'."
-        )
+        given = f"ids ({name}) reach from {dr.min(ids)[0]} to {dr.max(ids)[0]}; they must lie in [0, {self.count})"
+        cure = "To accept others, give check=False with out_of_range='clamp' or 'zero'"
+        raise ValueError(f"Embedding: {given}. {cure}.")
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Embedding, int]:  # type: ignore[override]
         ensure(size in (-1, 1), f"Embedding: the input has {size} features, but the layer takes 1, the id.")
-        layer = Embedding(**self._arguments())
+        layer = copy.copy(self)
         leaf = dr.array_t(dtype)
         if self.precision != "auto":
             leaf = dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
@@ -191,12 +180,6 @@ class Embedding(Module):
         values = leaf(dr.fma(samples, 2 * self.init_scale, -self.init_scale))
         layer.table = Unpacked(Table(dr.tensor_t(leaf)(values, (self.count, self._width))))
         return layer, self._width
-
-    def __repr__(self) -> str:
-        return f"Embedding({', '.join(f'{name}={value!r}' for name, value in self._arguments().items())})"
-
-    def _arguments(self) -> dict[str, Any]:
-        return {name.lstrip("_"): getattr(self, name) for name in self._FIELDS}
 
 
 def _is_tensor(x: Any) -> bool:
@@ -220,8 +203,7 @@ def _ids(x: Any, own: type) -> Any:
 
 
 def _from_numpy(x: np.ndarray, own: type) -> Any:
-    if x.dtype.kind not in "iu" or x.ndim > 1 or x.size == 0:
-        given = f"a NumPy array of {x.dtype} and shape {x.shape}"
-        raise TypeError(f"Embedding: got {given}; a 1D array of integers is needed.")
+    fits, given = x.dtype.kind in "iu" and x.ndim <= 1 and x.size, f"a NumPy array of {x.dtype} and shape {x.shape}"
+    ensure(fits, f"Embedding: got {given}; a 1D array of integers is needed.", TypeError)
     wide, dtype = (dr.uint64_array_t, np.uint64) if x.dtype.kind == "u" else (dr.int64_array_t, np.int64)
     return wide(own)(np.atleast_1d(x).astype(dtype))

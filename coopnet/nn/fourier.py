@@ -14,7 +14,8 @@ from ..jit.unpacked import Constant, Unpacked
 from ..kernels.lookup import Table
 from ..kernels.small_matrix import project
 from ..random.philox import philox4x32
-from .encodings import Encoding
+from .arguments import fields
+from .encoding import Encoding
 
 
 class Fourier(Encoding):
@@ -47,22 +48,8 @@ class Fourier(Encoding):
     >>> field = cn.NeuralField(cn.Fourier(64, scale=10.0, in_features=2), cn.MLP(out_features=3)).build()
     """
 
-    DRJIT_STRUCT = {
-        "n_frequencies": int,
-        "scale": float,
-        "trained": bool,
-        "seed": int,
-        "in_features": int,
-        "frequencies": Unpacked,
-    }
-
     def __init__(
-        self,
-        n_frequencies: int = 64,
-        scale: float = 10.0,
-        trained: bool = False,
-        seed: int = 0,
-        in_features: int = -1,
+        self, n_frequencies: int = 64, scale: float = 10.0, trained: bool = False, seed: int = 0, in_features: int = -1
     ):
         self.n_frequencies = check_positive("Fourier", "n_frequencies", n_frequencies)
         self.scale = check_number("Fourier", "scale", scale, 0)
@@ -71,6 +58,8 @@ class Fourier(Encoding):
         self.seed = check_unsigned("Fourier", "seed", seed)
         self.in_features = check_in_features("Fourier", in_features)
         self.frequencies: Unpacked = Constant()
+
+    DRJIT_STRUCT = fields(__init__, frequencies=Unpacked)
 
     def width(self, size: int) -> int:
         return 2 * self.n_frequencies
@@ -102,19 +91,14 @@ class Fourier(Encoding):
         self._same_backend(type(coordinates[0]), type(held.data))
         return held.data
 
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Fourier, int]:  # type: ignore[override]
-        size = self._size(size)
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
+        layer, width = super()._alloc(dtype, size, rng)
         # on the host in double precision, with the words that they are made of
-        check_entries("Fourier", "frequencies", (self.n_frequencies, size), 64)
-        layer = Fourier(self.n_frequencies, self.scale, self.trained, self.seed, size)
-        values = self.scale * normals(self.n_frequencies * size, self.seed)
+        check_entries("Fourier", "frequencies", (self.n_frequencies, layer.in_features), 64)
+        values = self.scale * normals(self.n_frequencies * layer.in_features, self.seed)
         data = dr.float32_array_t(dr.array_t(dtype))(values.astype(np.float32))
         layer.frequencies = (Unpacked if self.trained else Constant)(Table(data))
-        return layer, self.width(size)
-
-    def __repr__(self) -> str:
-        names = ("n_frequencies", "scale", "trained", "seed", "in_features")
-        return f"Fourier({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+        return layer, width
 
 
 def normals(n: int, seed: int) -> np.ndarray:

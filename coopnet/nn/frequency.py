@@ -1,4 +1,4 @@
-"""Frequency encoding as in tiny-cuda-nn."""
+"""Waves of doubling frequency: drjit.nn's, and those of tiny-cuda-nn."""
 
 from __future__ import annotations
 
@@ -6,26 +6,105 @@ import math
 from typing import Any
 
 import drjit as dr
+import drjit.nn as drnn
 
-from ..checks import check_in_features
-from ..checks.sizes import check_features
-from .encodings import Plain, check_octaves
-from .tangents import sines
+from ..checks import check_in_features, check_number, check_positive, ensure, shown
+from ..checks.sizes import MAX_OCTAVES, check_features
+from ..jit import kinds
+from ..random.key import Key
+from .arguments import fields
+from .encoding import Encoding
+from .tangents import RULES, check_bundle, sines
 
 #: Frequencies per evaluation of a sine. Doubling an angle costs less, but doubles its error.
 RUN = 4
 
 
-class _Frequencies(Plain):
-    """Encodings by waves of doubling frequency."""
+class _Waves(Encoding):
+    """``_each`` features of a coordinate for each of as many frequencies as the argument ``_count`` says."""
 
-    DRJIT_STRUCT = {"n_frequencies": int, "in_features": int}
+    _count: str
+    _each = 2
+
+    def _set(self, count: int, in_features: int) -> None:
+        name, limit = type(self).__name__, f"at most {MAX_OCTAVES} are possible"
+        fits = check_positive(name, self._count, count) <= MAX_OCTAVES
+        why = "beyond which single precision has no frequencies"
+        ensure(fits, f"{name}: {self._count} is {shown(count)}; {limit}, {why}.")
+        setattr(self, self._count, count)
+        self.in_features = check_in_features(name, in_features)
+        check_features(name, self._count, count, self.width(abs(in_features)))
+
+    def width(self, size: int) -> int:
+        return self._each * getattr(self, self._count) * size
+
+
+class _Octaves(_Waves):
+    _count = "octaves"
+    _layer: type
+
+    def __init__(self, octaves: int = 8, shift: float = 0.0, in_features: int = -1):
+        self.shift = check_number(type(self).__name__, "shift", shift)
+        self._set(octaves, in_features)
+
+    DRJIT_STRUCT = fields(__init__)
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        kind = self._check(x)
+        layer = self._layer(self.octaves, self.shift)
+        if kind != kinds.ARRAYS:
+            return layer(x)
+        features = list(layer(drnn.CoopVec(kinds.even(kinds.components(x)))))
+        return features if isinstance(x, (list, tuple)) else kinds.nested(features)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_bundle(self, x, tangents, arrays=True)
+        return RULES[self._layer](self, x, tangents)
+
+
+class Sinusoidal(_Octaves):
+    r"""Sines and cosines of doubling frequency (Vaswani et al. 2017; NeRF, Mildenhall et al. 2020, eq. 4).
+
+    Each coordinate :math:`x` becomes, for octave :math:`i = 0, \dots, n-1`,
+    :math:`\sin 2\pi(2^i x + i s),\ \cos 2\pi(2^i x + i s)`: ``2 * octaves`` features. Coordinates belong in [0, 1].
+    This is ``drjit.nn.SinEncode``, which doubles angles; rounding errors double with them, to about
+    :math:`2^{n} \cdot 10^{-7}` in single precision.
+
+    Args:
+        octaves: number of frequencies :math:`n`, at most 128.
+        shift: phase :math:`s` per octave, in periods.
+        in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
+
+    Raises:
+        ValueError: arguments out of range; an input with other than ``in_features`` coordinates.
+        TypeError: an input that is a NumPy array, or no floating point.
+
+    >>> field = cn.NeuralField(cn.Sinusoidal(6, in_features=2), cn.MLP(out_features=3)).build()
+    """
+
+    _layer = drnn.SinEncode
+
+
+class Triangular(_Octaves):
+    r"""Triangle waves of doubling frequency, cheaper than sines (Müller et al. 2021; ``drjit.nn.TriEncode``).
+
+    As :class:`Sinusoidal` with :math:`\cos_\triangle(t) = 1 - 4|t - \mathrm{round}(t)|` and
+    :math:`\sin_\triangle(t) = \cos_\triangle(t - \tfrac14)`, at :math:`t = 2^i x + i s`.
+    Arguments, features and errors are the same, too.
+
+    >>> field = cn.NeuralField(cn.Triangular(6, in_features=2), cn.MLP(out_features=3)).build()
+    """
+
+    _layer = drnn.TriEncode
+
+
+class _Frequencies(_Waves):
+    _count = "n_frequencies"
 
     def __init__(self, n_frequencies: int = 12, in_features: int = -1):
-        name = type(self).__name__
-        self.n_frequencies = check_octaves(name, "n_frequencies", n_frequencies)
-        self.in_features = check_in_features(name, in_features)
-        check_features(name, "n_frequencies", n_frequencies, self.width(abs(in_features)))
+        self._set(n_frequencies, in_features)
+
+    DRJIT_STRUCT = fields(__init__)
 
 
 class Frequency(_Frequencies):
@@ -46,9 +125,6 @@ class Frequency(_Frequencies):
 
     >>> field = cn.NeuralField(cn.Frequency(10, in_features=3), cn.MLP(out_features=4)).build()
     """
-
-    def width(self, size: int) -> int:
-        return 2 * self.n_frequencies * size
 
     def _features(self, coordinates: list) -> list:
         features = []
@@ -85,8 +161,7 @@ class TriangleWave(_Frequencies):
     >>> field = cn.NeuralField(cn.TriangleWave(12, in_features=3), cn.MLP(out_features=4)).build()
     """
 
-    def width(self, size: int) -> int:
-        return self.n_frequencies * size
+    _each = 1
 
     def _features(self, coordinates: list) -> list:
         features = []

@@ -7,6 +7,8 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_choice
+from ..jit.unpacked import Unpacked
+from .arguments import fields
 from .lattice import INTERPOLATIONS, Lattice
 
 
@@ -78,6 +80,8 @@ class Grid(Lattice):
         self.interpolation = check_choice("Grid", "interpolation", interpolation, INTERPOLATIONS)
         sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
         super().__init__(in_features, *sizes, per_level_scale, init_scale)
+
+    DRJIT_STRUCT = fields(__init__, grid=Unpacked)
 
     def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
         rng.random(leaf, 1)  # not used, but what a seed gives is the second draw

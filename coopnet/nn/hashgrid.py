@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ..checks import check_choice
+from ..jit.unpacked import Unpacked
+from .arguments import fields
 from .lattice import INTERPOLATIONS, Lattice
 
 
@@ -49,3 +51,5 @@ class HashGrid(Lattice):
         self.interpolation = check_choice("HashGrid", "interpolation", interpolation, INTERPOLATIONS)
         sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
         super().__init__(in_features, *sizes, per_level_scale, init_scale)
+
+    DRJIT_STRUCT = fields(__init__, grid=Unpacked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -15,7 +14,8 @@ from ..jit.lanes import only
 from ..jit.scopes import symbolic
 from ..jit.unpacked import Unpacked
 from ..kernels.grid import PRIMES, Grid, Level, levels
-from .encodings import Encoding
+from .arguments import fields
+from .encoding import Encoding
 
 INTERPOLATIONS = ("linear", "smoothstep", "nearest")
 
@@ -25,13 +25,8 @@ class Lattice(Encoding):
 
     storage = "hash"  #: how vertices find their entries
     interpolation = "linear"
-    _FIELDS: tuple[str, ...]  # arguments of the constructor
     _SIMPLICES = False  # are cells cut into simplices?
     _MULTIPLE: int | None = None  # to what levels' sizes are rounded up; None as drjit.nn does
-
-    def __init_subclass__(cls) -> None:
-        cls._FIELDS = tuple(inspect.signature(cls).parameters)
-        cls.DRJIT_STRUCT = {**dict.fromkeys(cls._FIELDS, object), "grid": Unpacked}
 
     def __init__(
         self,
@@ -60,6 +55,8 @@ class Lattice(Encoding):
             raise ValueError(f"{where}: hashmap_size is {shown(hashmap_size)}; fewer than 2^32 are possible.")
         self.grid = Unpacked()
 
+    DRJIT_STRUCT = fields(__init__, grid=Unpacked)
+
     def width(self, size: int) -> int:
         return self.n_levels * self.n_features_per_level
 
@@ -72,27 +69,23 @@ class Lattice(Encoding):
         if grid is None:
             raise ValueError(f"{name}: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         self._same_backend(type(coordinates[0]), grid.dtype)
-        masks: list[Any] = []
-        inside: list[list] = []
-        for vector in (coordinates, *tangents):
-            mask, parts = _finite([grid.dtype(v) for v in vector], masks[0] if masks else True)
-            masks.append(mask)
-            inside.append(parts)
+        inside = [_finite([grid.dtype(v) for v in coordinates])]
+        inside += [_finite([grid.dtype(v) for v in t], inside[0][0]) for t in tangents]
+        masks, (x, *directions) = zip(*inside, strict=True)
         ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
-        bundle = grid.evaluate(inside[0], inside[1:], ordered)
+        bundle = grid.evaluate(x, directions, ordered)
         features, *moved = [[dr.select(m, v, dr.nan) for v in y] for m, y in zip(masks, bundle, strict=True)]
         return features, moved
 
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
-        size = self._size(size)
-        layer = type(self)(**self._arguments() | {"in_features": size})
-        self._check_dimension(size)
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
+        layer, width = super()._alloc(dtype, size, rng)
+        self._check_dimension(size := layer.in_features)
         found, n = self._levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM), self.n_features_per_level
         data = self._draw(dr.float32_array_t(dr.array_t(dtype)), found[-1].end * n, rng)
         dr.schedule(data)
         hashed = self.storage == "hash"
         layer.grid = Unpacked(Grid(data, found, size, n, hashed, self.interpolation, self._SIMPLICES))
-        return layer, self.width(size)
+        return layer, width
 
     def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
         """Initial values: the numbers that ``drjit.nn`` draws."""
@@ -124,12 +117,6 @@ class Lattice(Encoding):
         shape = found[-1].end, self.n_features_per_level
         check_entries(name, f"features in {self.n_levels} levels", shape, 4, on_host)
         return found
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._arguments().items())})"
-
-    def _arguments(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._FIELDS}
 
 
 def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:

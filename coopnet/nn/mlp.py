@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from ..checks import check_flag, check_in_features, check_int
@@ -67,17 +68,11 @@ class MLP(Sequential):
         check_layers("MLP", "depth", depth, depth * each + 1 + (output is not None))
         gain = 1 / hidden.omega if init == "siren" and isinstance(hidden, Sine) and hidden.omega else 1.0
         layers: list[Any] = []
-        n_in = in_features
-        for i in range(depth):
-            first = init == "siren" and i == 0
-            layers.append(Linear(n_in, width, bias, "siren_first" if first else init, 1.0 if first else gain))
-            if (layer := as_activation(activation, "MLP")) is not None:
-                layers.append(layer)
-            if law.drops:
-                layers.append(Dropout(dropout))
-            n_in = width
-        last = "zero" if zero_last else "siren_first" if init == "siren" and depth == 0 else init
-        layers.append(Linear(n_in, out_features, bias, last, gain if depth and not zero_last else 1.0))
-        if output is not None:
-            layers.append(output)
-        super().__init__(*layers)
+        for i, (n_in, n_out) in enumerate(itertools.pairwise([in_features, *[width] * depth, out_features])):
+            start = (init, gain) if i else ("siren_first" if init == "siren" else init, 1.0)
+            if i < depth:
+                layers += [Linear(n_in, n_out, bias, *start), as_activation(activation, "MLP")]
+                layers += [Dropout(dropout)] if law.drops else []
+            else:
+                layers += [Linear(n_in, n_out, bias, *(("zero", 1.0) if zero_last else start)), output]
+        super().__init__(*(layer for layer in layers if layer is not None))

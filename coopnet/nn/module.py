@@ -19,6 +19,7 @@ from ..engine import evaluate
 from ..jit import kinds
 from ..jit.views import packed
 from ..random.key import Key
+from .arguments import arguments
 from .parameters import find, listed, parameters
 from .report import Report, report
 from .tangents import check_bundle, no_rule
@@ -119,6 +120,11 @@ class Module(drnn.Module):
 
     def _join(self, layers: list) -> None:
         """Called when all ``layers`` of a network, in evaluation order, have been allocated."""
+
+    def __repr__(self) -> str:
+        kept = arguments(self).items()
+        plain = (f"{k}={v!r}" for k, v in kept if not isinstance(v, (drnn.Module, list, tuple)))
+        return f"{type(self).__name__}({', '.join(plain)})"
 
     # ---- parameters as in formulas --------------------------------------
 

@@ -9,10 +9,11 @@ import drjit as dr
 
 from ..checks import check_in_features, check_positive
 from ..checks.sizes import check_features
-from .encodings import Plain
+from .arguments import fields
+from .encoding import Encoding
 
 
-class OneBlob(Plain):
+class OneBlob(Encoding):
     r"""A blob around each coordinate, integrated over bins (Müller et al. 2019; tiny-cuda-nn's ``OneBlob``).
 
     Each coordinate :math:`x` of the unit interval becomes, for the bins :math:`k = 0, \dots, n - 1`, the integral of
@@ -37,12 +38,12 @@ class OneBlob(Plain):
     >>> field = cn.NeuralField(cn.OneBlob(16, in_features=3), cn.MLP(out_features=3)).build()
     """
 
-    DRJIT_STRUCT = {"n_bins": int, "in_features": int}
-
     def __init__(self, n_bins: int = 16, in_features: int = -1):
         self.n_bins = check_positive("OneBlob", "n_bins", n_bins)
         self.in_features = check_in_features("OneBlob", in_features)
         check_features("OneBlob", "n_bins", n_bins, self.width(abs(in_features)))
+
+    DRJIT_STRUCT = fields(__init__)
 
     def width(self, size: int) -> int:
         return self.n_bins * size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import drjit as dr
@@ -16,7 +17,8 @@ from ..jit import kinds
 from ..jit.scopes import symbolic
 from ..kernels.sparse_projection import Signs, additions, product, product_on_host
 from ..random.key import Key
-from .encodings import Encoding, nested
+from .arguments import fields
+from .encoding import Encoding
 from .tangents import check_bundle
 
 #: Expected nonzero entries up to which arrays and cooperative vectors are projected by plain additions.
@@ -78,9 +80,6 @@ class SparseProjection(Encoding):
     >>> x2 = project.transpose(y)
     """
 
-    _FIELDS = ("in_features", "out_features", "density", "seed")
-    DRJIT_STRUCT = {"in_features": int, "out_features": int, "density": float, "seed": int}
-
     def __init__(self, in_features: int = -1, out_features: int = 64, density: float = 1 / 3, seed: int = 0):
         where = "SparseProjection"
         if check_in_features(where, in_features) > MAX_ENTRIES:  # a tensor may have more rows than a vector components
@@ -89,6 +88,8 @@ class SparseProjection(Encoding):
         check(is_number(density) and 2**-32 < density <= 1, where, "density", density, "a number in (2^-32, 1]")
         self.in_features, self.out_features, self.density = in_features, out_features, float(density)
         self.seed = check_unsigned(where, "seed", seed)
+
+    DRJIT_STRUCT = fields(__init__)
 
     def width(self, size: int) -> int:
         return self.out_features
@@ -155,13 +156,12 @@ class SparseProjection(Encoding):
         # the adjoint of a broadcast is a sum, which Dr.Jit sees to here
         parts = [v if dr.width(v) == samples else v + dr.zeros(leaf, samples) for v in kinds.components(x)]
         parts = (additions if few else product)(signs, parts, samples)
-        return kinds.rebuild(parts, x) if isinstance(x, (drnn.CoopVec, list, tuple)) else nested(parts)
+        return kinds.rebuild(parts, x) if isinstance(x, (drnn.CoopVec, list, tuple)) else kinds.nested(parts)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[SparseProjection, int]:  # type: ignore[override]
         if size > 0 and self.in_features > 0 and size != self.in_features:
             raise ValueError(f"SparseProjection: in_features is {self.in_features}, but the input has {size} features.")
         size = self._known("alloc") if size < 0 else size
-        return SparseProjection(size, self.out_features, self.density, self.seed), self.out_features
-
-    def __repr__(self) -> str:
-        return f"SparseProjection({', '.join(f'{name}={getattr(self, name)}' for name in self._FIELDS)})"
+        layer = copy.copy(self)
+        layer.in_features = size
+        return layer, self.out_features

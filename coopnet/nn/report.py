@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +33,8 @@ class Report:
     bytes: int
 
     def __str__(self) -> str:
-        head = ("layer", "type", "shapes", "parameters", "bytes")
-        rows = [
+        rows = [("layer", "type", "shapes", "parameters", "bytes")]
+        rows += [
             (x.name, x.layer, ", ".join("x".join(map(str, s)) for s in x.shapes), f"{x.parameters:,}", f"{x.bytes:,}")
             for x in self.layers
         ]
@@ -41,12 +42,17 @@ class Report:
         if gaps:
             rows.append(("(padding)", "", "", "", f"{gaps:,}"))
         rows.append(("total", "", "", f"{self.parameters:,}", f"{self.bytes:,}"))
-        widths = [max(len(row[i]) for row in (head, *rows)) for i in range(5)]
-        lines = []
-        for row in (head, *rows):
-            cells = [c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-            lines.append("  ".join(cells).rstrip())
-        return "\n".join(lines)
+        return aligned(rows, 3)
+
+
+def aligned(rows: Sequence[tuple[str, ...]], left: int) -> str:
+    """``rows`` of a table as text; the first ``left`` columns are aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def report(module: Any) -> Report:

@@ -9,10 +9,11 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check_int
-from .encodings import Plain
+from .arguments import fields
+from .encoding import Encoding
 
 
-class SphericalHarmonics(Plain):
+class SphericalHarmonics(Encoding):
     r"""Real spherical harmonics of a direction (tiny-cuda-nn's ``SphericalHarmonics``; by ``dr.sh_eval``, Sloan 2013).
 
     The input is a unit vector :math:`v` as :math:`(v + 1) / 2`, three coordinates in [0, 1]; it is not normalized.
@@ -37,11 +38,12 @@ class SphericalHarmonics(Plain):
     >>> rgb = field(0.5 * direction + 0.5)
     """
 
-    DRJIT_STRUCT = {"degree": int}
     in_features = 3
 
     def __init__(self, degree: int = 4):
         self.degree = check_int("SphericalHarmonics", "degree", degree, 1, 8)
+
+    DRJIT_STRUCT = fields(__init__)
 
     def width(self, size: int) -> int:
         return self.degree**2

@@ -11,7 +11,6 @@ sample at once (:func:`decisions`). Tensors are something else, since their samp
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +31,6 @@ LARGE = 1 << 16
 PACKET = {dr.JitBackend.LLVM: 8, dr.JitBackend.CUDA: 4}
 #: Rows of such a lane where all elements of a sample share one digit.
 ROWS = 8
-_NESTED = {dr.VarType.Float16: "ArrayXf16", dr.VarType.Float32: "ArrayXf", dr.VarType.Float64: "ArrayXf64"}
 
 
 def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
@@ -82,14 +80,10 @@ def decisions(n: int, law: Any, key: Key, uint32: type, width: int) -> list:
     if uint32 is np.uint32:
         numbers: Any = np.arange(blocks, dtype=np.uint32)[:, None]
     else:
-        numbers = _nested(uint32)([uint32(b) for b in range(blocks)])
+        numbers = kinds.nested_type(uint32)([uint32(b) for b in range(blocks)])
     places = [law.decide(digit) for digit in itertools.islice(block(numbers, index, step, seed, law), count)]
     found = [place[b] for b in range(blocks) for place in places]
     return found * n if law.shared else found[:n]
-
-
-def _nested(leaf: type) -> type:
-    return sys.modules[leaf.__module__].ArrayXu
 
 
 # ---- Tensors -----------------------------------------------------------------------------------------------
@@ -143,8 +137,8 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     index, step, seed = key.words(uint32, columns, tensor=True)
     v = next(v for v in (8, 4, 2, 1) if v <= PACKET[dr.backend_v(leaf)] and columns % v == 0)
     packets = columns // v
-    packet = getattr(sys.modules[leaf.__module__], _NESTED[dr.type_v(leaf)]) if v > 1 else leaf
-    word = _nested(uint32) if v > 1 else uint32
+    packet = kinds.nested_type(leaf) if v > 1 else leaf
+    word = kinds.nested_type(uint32) if v > 1 else uint32
     size = ROWS if law.shared else 128 // law.bits
     result = dr.empty(leaf, rows * columns)
 

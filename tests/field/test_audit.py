@@ -145,15 +145,15 @@ def test_layers_with_more_numbers_than_their_twin():
     def other(x, b): ...
 
     layer = Layer()
-    assert audit._arguments(layer, scaled) == {"a": 2.0}
-    assert audit._arguments(layer, other) is None  # and what the twin needs, the layer must have
+    assert audit._arguments(layer, scaled, {}) == {"a": 2.0}
+    assert audit._arguments(layer, other, {}) is None  # and what the twin needs, the layer must have
     layer.omega = 0
-    assert audit._arguments(layer, scaled) is None
+    assert audit._arguments(layer, scaled, {}) is None
     layer.omega, layer.b = "text", "text"
-    assert audit._arguments(layer, scaled) == {"a": 2.0, "b": "text"}
+    assert audit._arguments(layer, scaled, {}) == {"a": 2.0, "b": "text"}
     del Layer.DRJIT_STRUCT
     layer.omega = 1.0
-    assert audit._arguments(layer, scaled) == {"a": 2.0, "b": "text"}
+    assert audit._arguments(layer, scaled, {}) == {"a": 2.0, "b": "text"}
 
 
 def test_scales_of_a_grid_are_those_of_its_kernels(ns, backend):

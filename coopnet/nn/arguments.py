@@ -1,0 +1,35 @@
+"""What a layer was constructed with: its ``repr`` and its description in files follow from the constructor alone."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import drjit.nn as drnn
+
+
+@cache  # finding them takes longer than all else of a small layer
+def constructor(cls: type) -> dict[str, inspect.Parameter]:
+    """Arguments of the constructor of ``cls``, by name."""
+    return dict(inspect.signature(cls).parameters)
+
+
+def arguments(layer: Any, cls: Any = None) -> dict[str, Any]:
+    """What ``layer`` was constructed with, by name, as far as it keeps that; or what ``cls`` would be, to be the same.
+
+    An argument is kept under its name, or ``_name`` if that is a method.
+    """
+    linear = isinstance(layer, drnn.Linear)  # which keeps three in a tuple
+    known = dict(zip(("in_features", "out_features", "bias"), layer.config, strict=True)) if linear else {}
+    for name in constructor(cls or layer.__class__):
+        if name not in known and hasattr(layer, name):
+            value = getattr(layer, name)
+            known[name] = getattr(layer, f"_{name}") if inspect.ismethod(value) else value
+    return known
+
+
+def fields(init: Any, **others: type) -> dict[str, type]:
+    """The ``DRJIT_STRUCT`` of a layer that keeps the arguments of its ``__init__``, and ``others``."""
+    _, *names = inspect.signature(init).parameters
+    return {**dict.fromkeys(names, object), **others}

@@ -1,0 +1,104 @@
+"""Base class of encodings."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..checks import check_same_backend, ensure
+from ..checks.sizes import check_features
+from ..jit import kinds
+from ..random.key import Key
+from .module import Module
+from .tangents import check_bundle, no_rule, rebuilt
+
+
+class Encoding(Module):
+    """Maps coordinates to features. Takes a ``CoopVec``, a tensor, a nested array or a list of arrays.
+
+    Lists and tuples come back as a list, arrays as a nested ``ArrayXf``, the others as what they were. To write one,
+    implement ``width(size)`` and ``_features(coordinates)`` on a list of arrays; for derivatives also
+    ``_moved(coordinates, tangents)``, which returns the features and a list of tangents of them; and ``_alloc`` if it
+    has parameters (see :class:`Module`). ``_features`` and ``_moved`` get single precision, or double if the input is.
+
+    Raises:
+        TypeError: the input is a NumPy array, or no floating point.
+        ValueError: the input has other than ``in_features`` coordinates; widths that don't fit in ``alloc``.
+
+    >>> class Square(cn.Encoding):
+    ...     in_features = -1
+    ...     def width(self, size):
+    ...         return size
+    ...     def _features(self, coordinates):
+    ...         return [v * v for v in coordinates]
+    ...     def _moved(self, coordinates, tangents):
+    ...         moved = [[2 * v * d for v, d in zip(coordinates, t)] for t in tangents]
+    ...         return self._features(coordinates), moved
+    >>> field = cn.NeuralField(Square(), cn.MLP(2, 1)).build()
+    """
+
+    in_features: int
+
+    def width(self, size: int) -> int:
+        """Features out for ``size`` features in."""
+        raise NotImplementedError
+
+    def _features(self, coordinates: list) -> list:
+        """The features of ``coordinates``, arrays in single precision, or in double if the input was double."""
+        raise NotImplementedError(f"{type(self).__name__}._features() is missing.")
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        kind = self._check(x)
+        parts = [v.array for v in x] if kind == kinds.TENSOR else kinds.even(kinds.components(x))
+        leaf = type(parts[0])
+        # high frequencies and fine levels need every bit of the coordinates, so half precision is widened
+        wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
+        features = [leaf(f) for f in self._features([wide(v) for v in parts])]
+        if kind == kinds.COOPVEC:
+            return drnn.CoopVec(features)
+        if kind == kinds.TENSOR:
+            return type(x)(kinds.nested(features))
+        return features if isinstance(x, (list, tuple)) else kinds.nested(features)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_bundle(self, x, tangents, arrays=True)
+        self._check(x)
+        leaf = type(next(iter(x)))
+        wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
+        y, moved = self._moved([wide(v) for v in x], [[wide(v) for v in t] for t in tangents])
+        y, *moved = [rebuilt([leaf(v) for v in vector], x) for vector in (y, *moved)]
+        return y, moved
+
+    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+        """The features, and their derivatives in the directions ``tangents``, all in the precision of ``_features``."""
+        raise no_rule(self)
+
+    def _check(self, x: Any) -> str:
+        name = type(self).__name__
+        kind, _ = kinds.in_kernels(x, name)
+        n, takes = kinds.features(x, kind), self.in_features
+        ensure(takes in (-1, n), f"{name}: the input has {n} features, but the encoding takes {takes}.")
+        return kind
+
+    def _size(self, size: int) -> int:
+        name, takes = type(self).__name__, self.in_features
+        fits = size < 0 or takes < 0 or size == takes
+        ensure(fits, f"{name}: in_features is {takes}, but the input has {size} features.")
+        size = takes if size < 0 else size
+        ensure(size > 0, f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
+        check_features(name, "in_features", size)
+        check_features(name, "in_features", size, self.width(size))
+        return size
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
+        layer = copy.copy(self)
+        layer.in_features = self._size(size)
+        return layer, self.width(layer.in_features)
+
+    def _same_backend(self, leaf: type, own: type) -> None:
+        """Raise ``TypeError`` unless an input of type ``leaf`` lives where the parameters of type ``own`` do."""
+        cure = "build the network for the backend of its input"
+        check_same_backend(f"{type(self).__name__}: the input lives", leaf, " and the parameters", own, cure)
