@@ -2,7 +2,9 @@
 
 import os
 
+import numpy as np
 import pytest
+from support.arrays import close
 from support.machines import ROOT, environment, python
 
 FILES = {
@@ -39,3 +41,13 @@ def test_a_lost_worker_ends_the_run(tmp_path, culprit):
     done = python("-m", "pytest", "-q", *options, tmp_path, PYTHONPATH=path)
     assert done.returncode == 3 and f"died while running {culprit}::test" in done.stdout, done.stdout + done.stderr
     assert "400 passed" not in done.stdout  # the other worker did not finish its forty seconds
+
+
+def test_what_is_not_close():
+    """Other numbers, NaN and other shapes are noticed, whatever share may be wrong."""
+    x = np.linspace(1, 2, 100)
+    close(x + 1e-3, x, 1e-3)
+    close(np.where(x < 1.05, 9, x), x, 1e-3, allowed=0.05)
+    for wrong, allowed in ((x + 3e-3, 0.0), (x * np.nan, 0.5), (x[:50], 0.0), (np.where(x < 1.05, 9, x), 0.04)):
+        with pytest.raises(AssertionError):
+            close(wrong, x, 1e-3, allowed)
