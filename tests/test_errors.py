@@ -373,7 +373,7 @@ def test_numbers_and_sizes_in_messages():
     assert sizes._rough(10**400) == "an int of 1329 bits"
     counts = (0, 2**20 - 1, 2**20, 2**30 - 2**20, 2**30, 5 * 2**39)
     texts = ["0 bytes", "1048575 bytes", "1.0 MiB", "1023.0 MiB", "1.0 GiB", "2560.0 GiB"]
-    assert [sizes._bytes(n) for n in counts] == texts
+    assert [checks.shown_bytes(n) for n in counts] == texts
 
 
 def system(monkeypatch, **files):

@@ -14,7 +14,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .words import shown, shown_path, shown_typed  # noqa: F401
+from .words import shown, shown_bytes, shown_path, shown_typed  # noqa: F401
 
 
 def ensure(ok: Any, message: str, error: type[Exception] = ValueError) -> None:

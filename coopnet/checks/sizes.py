@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import is_number
-from .words import shown
+from .words import shown, shown_bytes
 
 #: Dr.Jit numbers the entries of an array with 32 bits.
 MAX_ENTRIES = 2**32 - 1
@@ -63,7 +63,8 @@ def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int =
     left = available_memory()
     if left is not None and 2 * (1 << (needed - 1).bit_length()) > left:
         raise ValueError(
-            f"{where}: {numbers} are more than fit: twice {_bytes(needed)}, but {_bytes(left)} of memory are left."
+            f"{where}: {numbers} are more than fit: twice {shown_bytes(needed)}, but {shown_bytes(left)} of memory are "
+            f"left."
         )
 
 
@@ -115,10 +116,3 @@ def _count(n: int) -> str:
 def _rough(n: int) -> str:
     """A number to two digits: 3.6e9."""
     return f"{n:.1e}".replace("e+0", "e").replace("e+", "e") if is_number(n) else shown(n)
-
-
-def _bytes(n: int) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n} bytes"

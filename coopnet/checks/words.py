@@ -61,3 +61,11 @@ def shown_path(path: Any) -> str:
     """A path in a message: its end, if it is long."""
     text = " ".join(str(path).split("\n"))
     return text if len(text) <= 200 else "..." + text[-197:]
+
+
+def shown_bytes(count: int) -> str:
+    """A number of bytes: 1.5 MiB."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

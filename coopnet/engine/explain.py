@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import drjit as dr
 
+from ..checks import shown_bytes
 from ..jit.scopes import symbolic
 from .banks import banks_for
 from .choose import choose
@@ -35,10 +36,11 @@ class Explanation:
 
     def __str__(self) -> str:
         where = f"{self.backend.upper()}, {self.samples} samples, {'inside' if self.frozen else 'outside'} dr.freeze"
+        memory = shown_bytes(self.memory)
         how = {
-            "spill": f"activations and deltas are written out in {self.chunks} chunk(s), {_size(self.memory)} at a "
-            f"time, and multiplied",
-            "banks": f"outer products are added up in the kernel, in {self.banks} bank(s), {_size(self.memory)} in all",
+            "spill": f"activations and deltas are written out in {self.chunks} chunk(s), {memory} at a time, and "
+            f"multiplied",
+            "banks": f"outer products are added up in the kernel, in {self.banks} bank(s), {memory} in all",
             "builtin": "outer products are added up in the kernel by Dr.Jit's own operation",
         }[self.path]
         return f"{where}: {self.path}, because {self.reason}; {how}."
@@ -64,10 +66,3 @@ def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsiz
         banks = banks_for(samples)
         memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in buffers(ops))
     return Explanation(samples, backend, frozen, path, reason, memory, chunks, banks)
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} bytes"

@@ -8,9 +8,9 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, check_backend, ensure, shown_typed, whole
+from ..checks import check_backend, ensure
 from ..jit.scopes import inside_call
-from .philox import halves
+from .words import halves, key_part
 
 
 @dataclass(eq=False)
@@ -44,10 +44,10 @@ class Key:
     step: Any = 0
 
     def __post_init__(self) -> None:
-        self.seed = check_word(self.seed, "seed", 64)
-        self.step = check_word(self.step, "step", 32)
+        self.seed = key_part(self.seed, "seed", 64)
+        self.step = key_part(self.step, "step", 32)
         if self.index is not None:
-            self.index = check_word(self.index, "index", 32)
+            self.index = key_part(self.index, "index", 32)
 
     def fold_in(self, step: Any) -> Key:
         """The key of another time: same seed and samples, ``step`` replaced (int or ``UInt32``).
@@ -65,11 +65,8 @@ class Key:
         Python ints become opaque values rather than literals, so that they are kernel parameters and a new seed
         finds the old kernel. Idempotent; networks call it once so that their layers share the parameters.
         """
-        return Key(
-            _traced(self.seed, dr.uint64_array_t(uint32)),
-            _traced(self.index, uint32),
-            _traced(self.step, uint32),
-        )
+        seed = _traced(self.seed, dr.uint64_array_t(uint32))
+        return Key(seed, _traced(self.index, uint32), _traced(self.step, uint32))
 
     def words(self, uint32: type, width: int, tensor: bool = False) -> tuple[Any, Any, tuple[Any, Any]]:
         """``(index, step, (seed_low, seed_high))`` for samples of a given width, in the 32-bit type ``uint32``.
@@ -81,7 +78,7 @@ class Key:
         if on_host:
             index = np.arange(width) if self.index is None else self.index
             seed, index, step = (
-                np.atleast_1d(np.asarray(_host(v), tp))
+                np.atleast_1d(np.asarray(v.numpy() if isinstance(v, dr.ArrayBase) else v, tp))
                 for v, tp in ((self.seed, np.uint64), (index, np.uint32), (self.step, np.uint32))
             )
         else:
@@ -99,42 +96,10 @@ class Key:
         return index, step, halves(seed, uint32)
 
 
-#: Bits of the unsigned types, whose values are all values of the wider ones.
-_UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
-
-
 _NO_LANES = (
     "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where lanes have no number; "
     "pass the identity of each sample in: Key(seed, index=UInt32(...))."
 )
-
-
-def check_word(value: Any, name: str, bits: int) -> Any:
-    """``value`` as an int in [0, 2^bits), a Dr.Jit array of that type, or an error."""
-    if isinstance(value, dr.ArrayBase):
-        flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
-        given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
-        if given > bits:
-            kind = f"Key: {name} is a Dr.Jit {type(value).__name__}"
-            raise TypeError(f"{kind}; a UInt{bits} is needed: UInt{bits}({name}).")
-        return value if given == bits else (dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value)
-    if isinstance(value, np.ndarray) and name == "index":
-        kind = f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}"
-        ensure(value.ndim == 1 and value.dtype.kind in "iu", f"{kind}; 1D integers are needed.", TypeError)
-        fits = value.size and int(value.min()) >= 0 and int(value.max()) < 1 << 32
-        ensure(fits, "Key: a NumPy index must be non-empty with entries in [0, 2^32).")
-        return value.astype(np.uint32)
-    return check_uint("Key", name, value, bits, f" or a Dr.Jit UInt{bits}")
-
-
-def check_uint(where: str, name: str, value: Any, bits: int, also: str = "") -> int:
-    """``value`` as an int in [0, 2^bits); raises ``TypeError`` if it is none, ``ValueError`` for others."""
-    number = whole(value)
-    if number is None:
-        needed = f"an int in [0, 2^{bits}){also} is needed"
-        raise TypeError(f"{where}: {name} is {shown_typed(value)}; {needed}.")
-    check(0 <= number < 1 << bits, where, name, number, f"an int in [0, 2^{bits})")
-    return number
 
 
 def _traced(value: Any, tp: type) -> Any:
@@ -144,7 +109,3 @@ def _traced(value: Any, tp: type) -> Any:
         check_backend("Key: holds", value, tp)
         return tp(value)
     return tp(value) if isinstance(value, np.ndarray) else dr.opaque(tp, value)
-
-
-def _host(value: Any) -> Any:
-    return value.numpy() if isinstance(value, dr.ArrayBase) else value

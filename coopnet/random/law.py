@@ -18,7 +18,6 @@ from . import digits
 from .key import Key
 
 BITS = (8, 16, 32)
-_DTYPES = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, dr.VarType.Float64: np.float64}
 
 
 class Law:
@@ -46,10 +45,7 @@ class Law:
         if not isinstance(bits, numbers.Integral) or bits not in BITS:
             raise ValueError(f"{where}: bits is {shown(bits)}; accepted are 8, 16 and 32.")
         self.scheduled = isinstance(p, dr.ArrayBase)
-        if self.scheduled:
-            check_schedule(p, where)
-        else:
-            check_probability(p, where)
+        (check_schedule if self.scheduled else check_probability)(p, where)
         self.p, self.bits, self.stream = p, int(bits), check_unsigned(where, "stream", stream, 32)
         self.where = where
 
@@ -234,7 +230,7 @@ def _is_number(value: Any) -> bool:
 
 def numpy_dtype(leaf: type) -> np.dtype:
     """The NumPy twin of a Dr.Jit floating point type, or of a NumPy type."""
-    return np.dtype(leaf if issubclass(leaf, np.generic) else _DTYPES[dr.type_v(leaf)])
+    return np.dtype(leaf if issubclass(leaf, np.generic) else dr.type_v(leaf).name.lower())
 
 
 def rounded(value: Any, leaf: type) -> Any:

@@ -9,12 +9,12 @@ import drjit as dr
 import numpy as np
 
 from ..backend import require
-from ..checks import check_choice, ensure, shown, whole
+from ..checks import check_choice, ensure, shown
 from ..jit import kinds
-from ..jit.scopes import inside_call, recording
-from .key import check_uint
+from ..jit.scopes import inside_call
 from .law import check_probability, numpy_dtype, rounded
-from .philox import halves, philox4x32
+from .philox import philox4x32
+from .words import check_uint, halves, integers
 
 CONVENTIONS = ("triton", "ztensor")
 #: Triton's float32 just below 2^-31, which maps 31 random bits to [0, 1).
@@ -80,9 +80,8 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
         raise ValueError(f"{_WHERE}: offset is None {where}; pass the offset of each element in.")
     p = float(p)
     factor = rounded(1 / (1 - p), leaf)
-    if not math.isfinite(factor):
-        what = f"p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold"
-        raise ValueError(f"{_WHERE}: {what}; use a smaller p or single precision.")
+    what = f"p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold"
+    ensure(math.isfinite(factor), f"{_WHERE}: {what}; use a smaller p or single precision.")
     factor = leaf(factor)
     if not on_host:
         flat = x.array if dr.is_tensor_v(x) else x
@@ -117,17 +116,14 @@ def _shape(x: Any) -> tuple[tuple[int, ...], type]:
 
 def _seeds(seed: Any, shape: tuple[int, ...], leaf: type) -> Any:
     """64 bits each, with one entry or one for each row."""
-    on_host = issubclass(leaf, np.generic)
     rows = shape[0] if len(shape) == 2 else 1
-    if isinstance(seed, (dr.ArrayBase, np.ndarray, list, tuple)):
-        values, given = _integers(seed, "seed", leaf)
-        ensure(len(given) < 2, f"{_WHERE}: seed has the shape {given}; one dimension is needed.")
-    else:
-        number = check_uint(_WHERE, "seed", seed, 64, ", or an array of integers,")
-        values = np.array([number], np.uint64)
+    if not isinstance(seed, (dr.ArrayBase, np.ndarray, list, tuple)):
+        seed = [check_uint(_WHERE, "seed", seed, 64, ", or an array of integers,")]
+    values, given = integers(_WHERE, "seed", seed, leaf)
+    ensure(len(given) < 2, f"{_WHERE}: seed has the shape {given}; one dimension is needed.")
     n, needed = len(values), "one is needed, or one for each row of a matrix"
     ensure(n in (1, rows), f"{_WHERE}: seed has {n} entries, but x has the shape {shape}; {needed}.")
-    if on_host:
+    if issubclass(leaf, np.generic):
         return values
     uint64 = dr.uint64_array_t(leaf)
     one = isinstance(values, np.ndarray) and len(values) == 1  # a parameter of the kernel, not part of it
@@ -138,67 +134,21 @@ def _offsets(offset: Any, shape: tuple[int, ...], leaf: type, convention: str) -
     """One entry for each column or one for each element; ``None`` for the usual ones."""
     if offset is None:
         return None
-    values, given = _integers(offset, "offset", leaf)
+    values, given = integers(_WHERE, "offset", offset, leaf)
     if isinstance(values, np.ndarray):
         small = int(values.max()) < 1 << 32
-        if convention == "triton" and not small:
-            raise ValueError(f"{_WHERE}: an offset is 2^32 or more; the convention 'triton' takes 32 bits.")
+        fits = small or convention != "triton"
+        ensure(fits, f"{_WHERE}: an offset is 2^32 or more; the convention 'triton' takes 32 bits.")
         if not issubclass(leaf, np.generic):
             values = dr.uint32_array_t(leaf)(values.astype(np.uint32)) if small else dr.uint64_array_t(leaf)(values)
     elif convention == "triton" and dr.type_v(values) == dr.VarType.UInt64:
         needed = "a Dr.Jit Int32 or UInt32 array is needed for 'triton', whose offsets have 32 bits"
         raise TypeError(f"{_WHERE}: offset is a {type(offset).__name__}; {needed}.")
-    if given not in (shape, shape[-1:], (math.prod(shape),)):
-        what = f"{given[0]} entries" if len(given) == 1 else f"the shape {given}"
-        needed = "one is needed for each column, or for each element"
-        raise ValueError(f"{_WHERE}: offset has {what}, but x has the shape {shape}; {needed}.")
+    fits = given in (shape, shape[-1:], (math.prod(shape),))
+    has = f"{given[0]} entries" if len(given) == 1 else f"the shape {given}"
+    needed = "one is needed for each column, or for each element"
+    ensure(fits, f"{_WHERE}: offset has {has}, but x has the shape {shape}; {needed}.")
     return values
-
-
-def _integers(value: Any, name: str, leaf: type) -> tuple[Any, tuple[int, ...]]:
-    """``value`` as a flat array of unsigned integers, and the shape that it had.
-
-    Dr.Jit's for Dr.Jit arrays beside a Dr.Jit type ``leaf``, else NumPy's of 64 bits.
-    """
-    if isinstance(value, dr.ArrayBase) and not issubclass(leaf, np.generic):
-        return _unsigned(value, name, leaf), tuple(value.shape)
-    found = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(value, name)
-    if found.size == 0 or not np.issubdtype(found.dtype, np.integer) or (found < 0).any():
-        kind = f"dtype {found.dtype} and shape {found.shape}"
-        raise ValueError(f"{_WHERE}: {name} has {kind}; integers of at least 0 are needed.")
-    return found.ravel().astype(np.uint64), found.shape
-
-
-def _numpy(value: Any, name: str) -> np.ndarray:
-    """``value`` as a NumPy array; lists that mix numbers below and from 2^63 on, too, which NumPy makes floats of."""
-    if isinstance(value, np.ndarray):
-        return value
-    try:
-        exact = np.asarray(value, object)
-        if exact.size and all(whole(v) is not None for v in exact.flat):
-            if not all(0 <= v < 1 << 64 for v in exact.flat):
-                raise ValueError("out of range")
-            return exact.astype(np.uint64)
-        return np.asarray(value)
-    except Exception as error:  # whatever NumPy says
-        raise ValueError(
-            f"{_WHERE}: {name} is a {type(value).__name__} that NumPy makes no array of integers in [0, 2^64) of "
-            f"({str(error)[:80]})."
-        ) from None
-
-
-def _unsigned(value: Any, name: str, leaf: type) -> Any:
-    """A Dr.Jit integer array of ``leaf``'s backend as a flat ``UInt32`` or ``UInt64``, without negative entries."""
-    value = value.array if dr.is_tensor_v(value) else value
-    types = (dr.VarType.Int32, dr.VarType.UInt32, dr.VarType.Int64, dr.VarType.UInt64)
-    if dr.depth_v(value) != 1 or dr.type_v(value) not in types or dr.backend_v(value) != dr.backend_v(leaf):
-        needed = f"Dr.Jit integers of 32 or 64 bits on the {dr.backend_v(leaf).name} backend are needed"
-        raise TypeError(f"{_WHERE}: {name} is a {type(value).__module__}.{type(value).__name__}; {needed}.")
-    ensure(dr.width(value), f"{_WHERE}: {name} is empty; integers of at least 0 are needed.")
-    if dr.is_signed_v(value) and not recording() and dr.any(value < 0):
-        raise ValueError(f"{_WHERE}: {name} has negative entries; integers of at least 0 are needed.")
-    wide = dr.type_v(value) in types[2:]
-    return (dr.uint64_array_t if wide else dr.uint32_array_t)(leaf)(value)
 
 
 # ---- The mask ----------------------------------------------------------------------------------------------

@@ -96,18 +96,8 @@ def sinusoidal(x: Array, octaves: int, shift: float = 0) -> Array:
 
     For each channel, for each octave i: sine and cosine of the angle :math:`2\pi(2^i x + i\,shift)`.
     """
-    phase, _ = _octaves(x, octaves, shift)
-    return _interleave(*_waves(phase))
-
-
-def sinusoidal_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
-    """Gradient of :func:`sinusoidal` with respect to x."""
-    return _pullback(_waves_derivative, x, dy, octaves, shift)
-
-
-def sinusoidal_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
-    """Derivative of :func:`sinusoidal` in direction dx."""
-    return _directional(_waves_derivative, x, dx, octaves, shift)
+    angle = 2 * np.pi * _octaves(x, octaves, shift)
+    return _interleave(np.sin(angle), np.cos(angle))
 
 
 def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
@@ -117,38 +107,14 @@ def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
     :math:`\triangle(t - 1/4)` and :math:`\triangle(t)`, where :math:`\triangle(t) = 1 - 4|t -
     \mathrm{round}(t)|`.
     """
-    phase, _ = _octaves(x, octaves, shift)
+    phase = _octaves(x, octaves, shift)
     return _interleave(*(1 - 4 * np.abs(t - np.round(t)) for t in (phase - 0.25, phase)))
 
 
-def triangular_vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
-    """Gradient of :func:`triangular` with respect to x; zero at the tips of the waves."""
-    return _pullback(_triangles_derivative, x, dy, octaves, shift)
-
-
-def triangular_jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
-    """Derivative of :func:`triangular` in direction dx; zero at the tips of the waves."""
-    return _directional(_triangles_derivative, x, dx, octaves, shift)
-
-
-def _waves(phase: Array) -> tuple[Array, Array]:
-    return np.sin(2 * np.pi * phase), np.cos(2 * np.pi * phase)
-
-
-def _waves_derivative(phase: Array) -> tuple[Array, Array]:
-    s, c = _waves(phase)
-    return 2 * np.pi * c, -2 * np.pi * s
-
-
-def _triangles_derivative(phase: Array) -> tuple[Array, Array]:
-    a, b = (-4 * np.sign(t - np.round(t)) for t in (phase - 0.25, phase))
-    return a, b
-
-
-def _octaves(x: Array, octaves: int, shift: float) -> tuple[Array, Array]:
-    """Phases 2^i x + i shift in periods, shape (channels, octaves, samples), and their slopes 2^i."""
+def _octaves(x: Array, octaves: int, shift: float) -> Array:
+    """Phases 2^i x + i shift in periods, shape (channels, octaves, samples)."""
     i = np.arange(octaves, dtype=np.float64)[:, None]
-    return 2.0**i * np.asarray(x, np.float64)[:, None, :] + i * shift, 2.0**i
+    return np.asarray(2.0**i * np.asarray(x, np.float64)[:, None, :] + i * shift)
 
 
 def _interleave(s: Array, c: Array) -> Array:
@@ -156,14 +122,34 @@ def _interleave(s: Array, c: Array) -> Array:
     return np.stack([s, c], axis=2).reshape(-1, s.shape[-1])
 
 
-def _directional(derivative: Callable, x: Array, dx: Array, octaves: int, shift: float) -> Array:
-    phase, slope = _octaves(x, octaves, shift)
-    moved = slope * np.asarray(dx, np.float64)[:, None, :]
-    return _interleave(*(moved * d for d in derivative(phase)))
+def _wave_slopes(x: Array, octaves: int, shift: float) -> Array:
+    """Derivatives of each channel's features by its phases, shape (channels, octaves, 2, samples)."""
+    angle = 2 * np.pi * _octaves(x, octaves, shift)
+    return 2 * np.pi * np.stack([np.cos(angle), -np.sin(angle)], axis=2)
 
 
-def _pullback(derivative: Callable, x: Array, dy: Array, octaves: int, shift: float) -> Array:
-    phase, slope = _octaves(x, octaves, shift)
-    d = np.asarray(dy, np.float64).reshape(len(x), octaves, 2, -1)
-    ds, dc = derivative(phase)
-    return np.asarray((slope * (d[:, :, 0] * ds + d[:, :, 1] * dc)).sum(axis=1))
+def _triangle_slopes(x: Array, octaves: int, shift: float) -> Array:
+    """As :func:`_wave_slopes`; zero at the tips of the waves."""
+    phase = _octaves(x, octaves, shift)
+    return -4 * np.stack([np.sign(t - np.round(t)) for t in (phase - 0.25, phase)], axis=2)
+
+
+def _derivatives(slopes: Callable[[Array, int, float], Array]) -> tuple[Callable[..., Array], Callable[..., Array]]:
+    """From slopes by phase, the gradient with respect to x, and the derivative in direction dx."""
+
+    def jacobian(x: Array, octaves: int, shift: float) -> Array:
+        return 2.0 ** np.arange(octaves)[:, None, None] * slopes(x, octaves, shift)
+
+    def vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
+        j = jacobian(x, octaves, shift)
+        return np.asarray((j * np.asarray(dy, np.float64).reshape(j.shape)).sum(axis=(1, 2)))
+
+    def jvp(x: Array, dx: Array, octaves: int, shift: float = 0) -> Array:
+        j = jacobian(x, octaves, shift)
+        return np.asarray(j * np.asarray(dx, np.float64)[:, None, None, :]).reshape(-1, j.shape[-1])
+
+    return vjp, jvp
+
+
+sinusoidal_vjp, sinusoidal_jvp = _derivatives(_wave_slopes)
+triangular_vjp, triangular_jvp = _derivatives(_triangle_slopes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,16 +25,10 @@ class GridLevel(NamedTuple):
 
 
 def hash_grid_levels(
-    dimension: int,
-    n_levels: int = 16,
-    n_features_per_level: int = 2,
-    hashmap_size: int = 2**19,
-    base_resolution: int = 16,
-    per_level_scale: float = 2.0,
-    level_scales: Sequence[float] | None = None,
-    storage: str = "hash",
-    multiple: int | None = None,
-) -> list[GridLevel]:
+    dimension: int, n_levels: int = 16, n_features_per_level: int = 2, hashmap_size: int = 2**19,
+    base_resolution: int = 16, per_level_scale: float = 2.0, level_scales: Sequence[float] | None = None,
+    storage: str = "hash", multiple: int | None = None,
+) -> list[GridLevel]:  # fmt: skip
     r"""Layout of a hash grid as in ``drjit.nn.HashGridEncoding``.
 
     There are (offset + size of the last level) times ``n_features_per_level`` parameters.
@@ -50,9 +44,7 @@ def hash_grid_levels(
     most = {"hash": hashmap_size, "tiled": base_resolution**dimension}.get(storage)
     levels, offset = [], 0
     for level in range(n_levels):
-        s = base_resolution * per_level_scale**level - 1.0
-        if level_scales is not None:
-            s = float(level_scales[level])
+        s = base_resolution * per_level_scale**level - 1.0 if level_scales is None else float(level_scales[level])
         resolution = math.ceil(s) + 1
         dense = min(resolution**dimension, (2**32 - 1) // 2)
         size = -(-dense // multiple) * multiple
@@ -85,14 +77,9 @@ def vertex_slot(vertex: Array, level: GridLevel, storage: str = "hash") -> Array
 
 
 def _grid_corners(
-    x: Array,
-    table: Array,
-    n_levels: int,
-    align_corners: bool = False,
-    storage: str = "hash",
-    interpolation: str = "linear",
-    **options: Any,
-) -> Iterable[tuple[int, Array, Array, Array]]:
+    x: Array, table: Array, n_levels: int, align_corners: bool = False, storage: str = "hash",
+    interpolation: str = "linear", **options: Any,
+) -> Iterable[tuple[int, Array, Array, Array]]:  # fmt: skip
     """For each level and corner of the cell: (level, storage slot, weight, gradient of the weight wrt x)."""
     levels = _grid_levels(x, table, n_levels, storage=storage, **options)
     for number, level in enumerate(levels):
@@ -125,33 +112,26 @@ def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level:
     ``"smoothstep"``, which puts :math:`t^2 (3 - 2 t)` for the fraction t of a cell, or ``"nearest"``, which takes the
     lowest vertex of the cell. The other options are those of :func:`hash_grid_levels`.
     """
-    x, table = _grid_inputs(x, params, n_features_per_level)
-    return _interpolated(_grid_corners(x, table, n_levels, **options), table, n_levels, x.shape[1])
+    return _interpolated(*_walk(_grid_corners, x, params, n_levels, n_features_per_level, **options))
 
 
 def hash_grid_vjp(
     x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
 ) -> tuple[Array, Array]:
     """Gradients (dx, dparams) of :func:`hash_grid`; the cell of a sample counts as constant."""
-    x, table = _grid_inputs(x, params, n_features_per_level)
+    table, corners = _walk(_grid_corners, x, params, n_levels, n_features_per_level, **options)
     d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
-    dx, dtable = np.zeros_like(x), np.zeros_like(table)
-    for number, slot, weight, dweight in _grid_corners(x, table, n_levels, **options):
-        dx += dweight * (d[number] * table[slot].T).sum(axis=0)
-        np.add.at(dtable, slot, (weight * d[number]).T)
-    return dx, dtable.ravel()
+    dx = sum(dweight * (d[number] * table[slot].T).sum(axis=0) for number, slot, _, dweight in corners)
+    return np.asarray(dx), _scattered(table, corners, d)
 
 
 def hash_grid_jvp(
     x: Array, params: Array, dx: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
 ) -> Array:
     """Derivative of :func:`hash_grid` in direction dx; the cell of a sample counts as constant."""
-    x, table = _grid_inputs(x, params, n_features_per_level)
-    moved = (
-        (number, slot, (dweight * np.asarray(dx, np.float64)).sum(axis=0))
-        for number, slot, _, dweight in _grid_corners(x, table, n_levels, **options)
-    )
-    return _interpolated(moved, table, n_levels, x.shape[1])
+    table, corners = _walk(_grid_corners, x, params, n_levels, n_features_per_level, **options)
+    moved = [(number, slot, (dweight * np.asarray(dx)).sum(axis=0)) for number, slot, _, dweight in corners]
+    return _interpolated(table, moved)
 
 
 def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any) -> Array:
@@ -161,20 +141,15 @@ def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_le
     cell's lowest one and those reached from it by going up along the axes in descending order of the fraction; their
     weights are the differences of successive fractions. Options as :func:`hash_grid_levels`.
     """
-    x, table = _grid_inputs(x, params, n_features_per_level)
-    return _interpolated(_simplex_vertices(x, table, n_levels, **options), table, n_levels, x.shape[1])
+    return _interpolated(*_walk(_simplex_vertices, x, params, n_levels, n_features_per_level, **options))
 
 
 def permutohedral_vjp(
     x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
 ) -> Array:
     """Gradient of :func:`permutohedral` with respect to params."""
-    x, table = _grid_inputs(x, params, n_features_per_level)
     d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
-    dtable = np.zeros_like(table)
-    for number, slot, weight in _simplex_vertices(x, table, n_levels, **options):
-        np.add.at(dtable, slot, (weight * d[number]).T)
-    return dtable.ravel()
+    return _scattered(*_walk(_simplex_vertices, x, params, n_levels, n_features_per_level, **options), d)
 
 
 def _simplex_vertices(x: Array, table: Array, n_levels: int, **options: Any) -> Iterable[tuple[int, Array, Array]]:
@@ -203,16 +178,28 @@ def permuto_slot(vertex: Array, level: GridLevel) -> Array:
     return np.asarray(np.uint64(level.offset) + slot % np.uint64(level.size)).astype(np.int64)
 
 
-def _interpolated(vertices: Iterable[Any], table: Array, n_levels: int, samples: int) -> Array:
-    """The sum over vertices (level, slot, weight, ...) of their features times their weights."""
-    y = np.zeros((n_levels, table.shape[1], samples))
+def _walk(
+    vertices: Callable, x: Array, params: Array, n_levels: int, features: int, **options: Any
+) -> tuple[Array, list]:
+    """The table, a row for each vertex, and the ``vertices`` around samples: (level, slot, weight, ...)."""
+    table = np.asarray(params, np.float64).reshape(-1, features)
+    return table, list(vertices(np.asarray(x, np.float64), table, n_levels, **options))
+
+
+def _interpolated(table: Array, vertices: list) -> Array:
+    """The sum over vertices of their features times their weights."""
+    y = np.zeros((vertices[-1][0] + 1, table.shape[1], vertices[-1][2].size))
     for number, slot, weight, *_ in vertices:
         y[number] += weight * table[slot].T
-    return y.reshape(-1, samples)
+    return y.reshape(-1, y.shape[-1])
 
 
-def _grid_inputs(x: Array, params: Array, features: int) -> tuple[Array, Array]:
-    return np.asarray(x, np.float64), np.asarray(params, np.float64).reshape(-1, features)
+def _scattered(table: Array, vertices: list, d: Array) -> Array:
+    """The gradient of :func:`_interpolated` with respect to the table, flat; ``d`` is (level, feature, sample)."""
+    dtable = np.zeros_like(table)
+    for number, slot, weight, *_ in vertices:
+        np.add.at(dtable, slot, (weight * d[number]).T)
+    return dtable.ravel()
 
 
 def _grid_levels(x: Array, table: Array, n_levels: int, **options: Any) -> list[GridLevel]:

@@ -21,14 +21,12 @@ def linear(W: Array, x: Array, b: Array | None = None) -> Array:
 def initial_deviation(init: str, fan_in: int, fan_out: int) -> float:
     """Standard deviation of initial weights: Glorot 2010 (xavier), He 2015 (kaiming), Sitzmann 2020 (siren)."""
     return {
-        "xavier_uniform": math.sqrt(2 / (fan_in + fan_out)),
-        "xavier_normal": math.sqrt(2 / (fan_in + fan_out)),
-        "kaiming_uniform": math.sqrt(2 / fan_in),
-        "kaiming_normal": math.sqrt(2 / fan_in),
+        "xavier": math.sqrt(2 / (fan_in + fan_out)),
+        "kaiming": math.sqrt(2 / fan_in),
         "siren": math.sqrt(2 / fan_in),
         "siren_first": 1 / (math.sqrt(3) * fan_in),
         "zero": 0.0,
-    }[init]
+    }[init.removesuffix("_uniform").removesuffix("_normal")]
 
 
 def uniform_bound(init: str, fan_in: int, fan_out: int) -> float:
@@ -36,13 +34,32 @@ def uniform_bound(init: str, fan_in: int, fan_out: int) -> float:
     return math.sqrt(3) * initial_deviation(init, fan_in, fan_out)
 
 
-_SLOPE = 0.01  # of leaky_relu below zero
+def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
+    """x above zero, ``negative_slope`` times x below."""
+    x = np.asarray(x, np.float64)
+    return np.where(x > 0, x, negative_slope * x)
+
+
+def sine(x: Array, omega: float = 1.0) -> Array:
+    """sin(omega x)."""
+    return np.asarray(np.sin(omega * np.asarray(x, np.float64)))
+
+
+def softplus(x: Array, beta: float = 1.0) -> Array:
+    """log(1 + exp(beta x)) / beta."""
+    z = beta * np.asarray(x, np.float64)
+    return np.asarray((np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))) / beta)
+
+
+def squareplus(x: Array, beta: float = 1.0) -> Array:
+    """(X + sqrt(X^2 + 4)) / (2 beta) with X = beta x (Barron 2021)."""
+    z = beta * np.asarray(x, np.float64)
+    return np.asarray((np.maximum(z, 0) + 2 / (np.abs(z) + np.sqrt(z**2 + 4))) / beta)
 
 
 def _sigmoid(x: Array) -> Array:
     e = np.exp(-np.abs(x))  # never overflows
-    y: Array = np.where(x >= 0, 1.0, e) / (1.0 + e)
-    return y
+    return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
 
 
 def _tanh_derivative(x: Array) -> Array:
@@ -53,14 +70,6 @@ def _tanh_derivative(x: Array) -> Array:
 def _exp(x: Array) -> Array:
     with np.errstate(over="ignore"):
         return np.exp(x)
-
-
-def _ones(x: Array) -> Array:
-    return np.ones_like(x)
-
-
-def _squareplus(x: Array) -> Array:
-    return np.asarray(np.maximum(x, 0) + 2 / (np.abs(x) + np.sqrt(x**2 + 4)))
 
 
 def _gelu_argument(x: Array) -> tuple[Array, Array]:
@@ -78,49 +87,26 @@ def _gelu_derivative(x: Array) -> Array:
     return np.asarray(_sigmoid(2 * u) + x / 2 * _tanh_derivative(u) * du)
 
 
-_RAW: dict[str, tuple[Function, Function]] = {
-    "identity": (lambda x: x, _ones),
+def _double(f: Function) -> Function:
+    return lambda x: f(np.asarray(x, np.float64))
+
+
+_FORMULAS: dict[str, tuple[Function, Function]] = {
+    "identity": (lambda x: x, np.ones_like),
     "relu": (lambda x: np.maximum(x, 0.0), lambda x: np.where(x > 0, 1.0, 0.0)),
-    "leaky_relu": (lambda x: np.where(x > 0, x, _SLOPE * x), lambda x: np.where(x > 0, 1.0, _SLOPE)),
+    "leaky_relu": (leaky_relu, lambda x: np.where(x > 0, 1.0, 0.01)),
     "tanh": (np.tanh, _tanh_derivative),
     "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
-    "softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), _sigmoid),
-    "squareplus": (_squareplus, lambda x: _squareplus(x) / (_squareplus(x) + _squareplus(-x))),
+    "softplus": (softplus, _sigmoid),
+    "squareplus": (squareplus, lambda x: squareplus(x) / (squareplus(x) + squareplus(-x))),
     "gelu": (_gelu, _gelu_derivative),
     "silu": (lambda x: x * _sigmoid(x), lambda x: _sigmoid(x) * (1 + x * _sigmoid(-x))),
     "sine": (np.sin, np.cos),
     "exp": (_exp, _exp),
 }
 
-
-def leaky_relu(x: Array, negative_slope: float = _SLOPE) -> Array:
-    """x above zero, ``negative_slope`` times x below."""
-    x = np.asarray(x, np.float64)
-    return np.where(x > 0, x, negative_slope * x)
-
-
-def sine(x: Array, omega: float = 1.0) -> Array:
-    """sin(omega x)."""
-    return np.asarray(np.sin(omega * np.asarray(x, np.float64)))
-
-
-def softplus(x: Array, beta: float = 1.0) -> Array:
-    """log(1 + exp(beta x)) / beta."""
-    return np.asarray(_RAW["softplus"][0](beta * np.asarray(x, np.float64)) / beta)
-
-
-def squareplus(x: Array, beta: float = 1.0) -> Array:
-    """(X + sqrt(X^2 + 4)) / (2 beta) with X = beta x (Barron 2021)."""
-    return np.asarray(_squareplus(beta * np.asarray(x, np.float64)) / beta)
-
-
-def _double(f: Function) -> Function:
-    return lambda x: f(np.asarray(x, np.float64))
-
-
-ACTIVATIONS: dict[str, tuple[Function, Function]] = {n: (_double(f), _double(d)) for n, (f, d) in _RAW.items()}
-
-"""name -> (f, f'). At the kink, relu'(0) = 0 and leaky_relu'(0) = 0.01, the values Dr.Jit has there."""
+#: name -> (f, f'). At the kink, relu'(0) = 0 and leaky_relu'(0) = 0.01, the values Dr.Jit has there.
+ACTIVATIONS = {name: (_double(f), _double(derivative)) for name, (f, derivative) in _FORMULAS.items()}
 
 
 def activation_named(name: str | None) -> tuple[Function, Function]:
@@ -149,9 +135,8 @@ def sparse_projection(
     x: Array, out_features: int = 64, density: float = 1 / 3, seed: int = 0, in_features: int | None = None
 ) -> Array:
     """R x for x of shape (in, samples); with ``in_features``, the transpose R^T x of (out, samples)."""
-    if in_features is None:
-        return linear(sparse_projection_matrix(len(x), out_features, density, seed), x)
-    return linear(sparse_projection_matrix(in_features, out_features, density, seed).T, x)
+    R = sparse_projection_matrix(len(x) if in_features is None else in_features, out_features, density, seed)
+    return linear(R if in_features is None else R.T, x)
 
 
 def embedding(ids: Array, table: Array, out_of_range: str = "error") -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,14 +31,10 @@ class MLPDropout(NamedTuple):
 
 
 def mlp(
-    weights: Sequence[Array],
-    x: Array,
-    activation: str,
-    output_activation: str | None = None,
-    biases: Sequence[Array | None] | None = None,
-    dropout: MLPDropout | tuple[Any, ...] | None = None,
+    weights: Sequence[Array], x: Array, activation: str, output_activation: str | None = None,
+    biases: Sequence[Array | None] | None = None, dropout: MLPDropout | tuple[Any, ...] | None = None,
     dtype: Any = np.float64,
-) -> Array:
+) -> Array:  # fmt: skip
     """Multilayer perceptron: each layer is :func:`linear`, the activation, then dropout on hidden layers.
 
     ``weights`` are the matrices in order, the last being the output layer; ``dropout`` is an
@@ -57,13 +54,12 @@ def mlp_vjp(
     """
     y, layers = _mlp_trace(weights, x, *args, **options)
     d = np.asarray(dy, np.float64)
-    dweights: list[Array] = []
-    dbiases: list[Array] = []
+    gradients: list[tuple[Array, Array]] = []
     for W, (h, z, factors, derivative) in zip(reversed(weights), reversed(layers), strict=True):
         d = d * factors * derivative(z)
-        dweights.insert(0, d @ h.T)
-        dbiases.insert(0, d.sum(axis=1))
-        d = np.asarray(W, np.float64).T @ d
+        gradients.insert(0, (d @ h.T, d.sum(axis=1)))
+        d = linear(np.transpose(W), d)
+    dweights, dbiases = map(list, zip(*gradients, strict=True))
     return y, d, dweights, dbiases
 
 
@@ -93,14 +89,10 @@ def siren_bounds(widths: Sequence[int], omega: float = 30) -> list[float]:
 
 
 def _mlp_trace(
-    weights: Sequence[Array],
-    x: Array,
-    activation: str,
-    output_activation: str | None = None,
-    biases: Sequence[Array | None] | None = None,
-    dropout: MLPDropout | tuple[Any, ...] | None = None,
+    weights: Sequence[Array], x: Array, activation: str, output_activation: str | None = None,
+    biases: Sequence[Array | None] | None = None, dropout: MLPDropout | tuple[Any, ...] | None = None,
     dtype: Any = np.float64,
-) -> tuple[Array, list[tuple[Array, Array, Array, Function]]]:
+) -> tuple[Array, list[tuple[Array, Array, Array, Function]]]:  # fmt: skip
     """Output of an MLP and, for each layer, (input, pre-activation, dropout factors, f')."""
     drop = None if dropout is None else MLPDropout(*dropout)
     h, layers = np.asarray(x, np.float64), []
@@ -116,13 +108,7 @@ def _mlp_trace(
 
 def sequential(*functions: Function) -> Function:
     """The composition that applies ``functions`` from left to right."""
-
-    def run(x: Array) -> Array:
-        for f in functions:
-            x = f(x)
-        return x
-
-    return run
+    return lambda x: reduce(lambda h, f: f(h), functions, x)
 
 
 def residual(f: Function) -> Function:
@@ -137,12 +123,7 @@ def skip(f: Function) -> Function:
 
 def heads(trunk: Function, *functions: Function) -> Function:
     """x -> (f_1(h), ..., f_k(h)) with h = trunk(x), along the features."""
-
-    def run(x: Array) -> Array:
-        h = trunk(x)
-        return np.concatenate([f(h) for f in functions])
-
-    return run
+    return sequential(trunk, lambda h: np.concatenate([f(h) for f in functions]))
 
 
 def neural_field(encoding: Function, network: Function) -> Function:

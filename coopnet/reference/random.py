@@ -70,14 +70,18 @@ def keep_mask(features: int, p: float, seed: int, index: Any, step: Any = 0, str
     t = threshold(p, bits)
     if not 0 <= seed < 2**64:
         raise ValueError(f"keep_mask: seed must be in [0, 2^64), got {seed!r}")
+    return np.asarray(_digits(features, seed, index, step, stream, bits) >= np.uint64(t))
+
+
+def _digits(features: int, seed: int, index: Any, step: Any, stream: int, bits: int) -> Array:
+    """The digits of :func:`keep_mask`, shape (features, samples)."""
     sample = np.atleast_1d(np.asarray(index)).astype(np.uint32)[None, :]
     time = np.asarray(step).astype(np.uint32)
     first_bit = np.arange(features)[:, None] * bits  # where the digit starts in the sample's bit string
     block, lane, shift = first_bit // 128, first_bit // 32 % 4, first_bit % 32
     words = philox4x32((block, sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32))
     word = np.choose(np.broadcast_to(lane, words[0].shape), words)
-    digit = (word >> shift.astype(np.uint32)) % np.uint64(2**bits)
-    return np.asarray(digit >= np.uint64(t))
+    return np.asarray((word >> shift.astype(np.uint32)) % np.uint64(2**bits))
 
 
 def dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16) -> Array:
@@ -100,8 +104,7 @@ def _dropped(x: Array, decisions: int, p: float, seed: int, index: Any, step: An
     if p == 0:
         return x
     mask = keep_mask(decisions, p, seed, np.arange(x.shape[1]) if index is None else index, step, stream, bits)
-    y: Array = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
-    return y
+    return np.asarray(np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0)))
 
 
 def gaussian_dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0) -> Array:
@@ -110,16 +113,9 @@ def gaussian_dropout(x: Array, p: float, seed: int, index: Any = None, step: Any
     Element i uses lane :math:`i \bmod 4` of :math:`\mathrm{philox}(\lfloor i / 4 \rfloor, index, step, stream)`, of
     which the upper 24 bits n make the normally distributed number :math:`\Phi^{-1}((n + 1/2) / 2^{24})`.
     """
-    index = np.arange(x.shape[1]) if index is None else index
-    sample, time = np.atleast_1d(np.asarray(index)).astype(np.uint32), np.asarray(step).astype(np.uint32)
-    inverse = statistics.NormalDist().inv_cdf
-    y = np.empty(x.shape)
-    for i in range(len(x)):
-        words = philox4x32((np.uint32(i // 4), sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32))
-        n = np.broadcast_to(words[i % 4] >> np.uint32(8), x.shape[1:])
-        z = np.array([inverse((int(v) + 0.5) / 2**24) for v in n])
-        y[i] = x[i] * (1 + math.sqrt(p / (1 - p)) * z)
-    return y
+    n = _digits(len(x), seed, np.arange(x.shape[1]) if index is None else index, step, stream, 32) // 2**8
+    z = np.vectorize(statistics.NormalDist().inv_cdf, otypes=[np.float64])((n + 0.5) / 2**24)
+    return np.asarray(x * (1 + math.sqrt(p / (1 - p)) * z))
 
 
 def uint_to_uniform_float(word: Any) -> Array:
@@ -159,5 +155,4 @@ def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention
         keep = philox4x32((low, high, 0, 0), key)[0] >= np.uint64(math.ceil(p * 2**32))
     else:
         raise ValueError(f'seeded_dropout: convention must be "triton" or "ztensor", got {convention!r}')
-    y: Array = np.where(keep, x * x.dtype.type(1 / (1 - p)), x.dtype.type(0))
-    return y
+    return np.asarray(np.where(keep, x * x.dtype.type(1 / (1 - p)), x.dtype.type(0)))

@@ -22,20 +22,16 @@ def _luminance(y: Array) -> Array:
     return np.asarray(np.array([[0.299, 0.587, 0.114]]) @ colors)
 
 
-def _huber(y: Array, t: Array, at: Array, p: Array) -> Array:
-    e = np.abs(y - t)
-    return np.where(e <= 1, e**2 / 2, e - 0.5)
-
-
-def _gaussian(y: Array, t: Array, at: Array, p: Array) -> Array:
-    m, s = np.split(y, 2)
+def _gaussian(t: Array, m: Array, s: Array) -> Array:
     return np.asarray((s + (t - m) ** 2 * np.exp(-s)) / 2)
 
 
+#: name -> loss of every component, shape (components, samples), of prediction y, target t, the prediction ``at`` that
+#: stands in denominators as a constant, and the density p of the samples.
 LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "l2": lambda y, t, at, p: (y - t) ** 2,
     "l1": lambda y, t, at, p: np.abs(y - t),
-    "huber": _huber,
+    "huber": lambda y, t, at, p: np.where(np.abs(y - t) <= 1, (y - t) ** 2 / 2, np.abs(y - t) - 0.5),
     "relative_l1": lambda y, t, at, p: np.abs(y - t) / (np.abs(at) + 0.01),
     "relative_l2": lambda y, t, at, p: (y - t) ** 2 / (at**2 + 0.01),
     "relative_l2_luminance": lambda y, t, at, p: (y - t) ** 2 / (_luminance(at) ** 2 + 0.01),
@@ -43,11 +39,8 @@ LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "smape": lambda y, t, at, p: np.abs(y - t) / (0.5 * (np.abs(t) + np.abs(at)) + 0.01),
     "cross_entropy": lambda y, t, at, p: -t * np.log(y),
     "variance": lambda y, t, at, p: t**2 / y - t**2 / p,
-    "gaussian_nll": _gaussian,
+    "gaussian_nll": lambda y, t, at, p: _gaussian(t, *np.split(y, 2)),
 }
-
-"""name -> loss of every component, shape (components, samples), of prediction y, target t, the prediction ``at`` that
-stands in denominators as a constant, and the density p of the samples."""
 
 
 def loss(name: str, y: Array, t: Array, pdf: Any = None, at: Array | None = None) -> Array:
@@ -58,19 +51,9 @@ def loss(name: str, y: Array, t: Array, pdf: Any = None, at: Array | None = None
 
 
 def adam_step(
-    w: Array,
-    m: Array,
-    v: Array,
-    g: Array,
-    t: int,
-    lr: float = 1e-3,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    l2_reg: float = 0.0,
-    relative_decay: float = 0.0,
-    absolute_decay: float = 0.0,
-) -> tuple[Array, Array, Array]:
+    w: Array, m: Array, v: Array, g: Array, t: int, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+    epsilon: float = 1e-8, l2_reg: float = 0.0, relative_decay: float = 0.0, absolute_decay: float = 0.0,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """Step t = 1, 2, ... of Adam (Kingma and Ba 2015): (weights, first moment, second moment)."""
     g = g + l2_reg * w
     m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2

@@ -1,6 +1,8 @@
 """Training."""
 
+from .average import EMA
 from .fit import fit
+from .gradients import clip_gradient_norm, clip_gradient_values, gradient_norm
 from .losses import (
     LOSSES, cross_entropy, gaussian_nll, huber, l1, l2, mape, relative_l1, relative_l2, relative_l2_luminance, smape,
     variance,
@@ -11,8 +13,7 @@ from .sampling import uniform
 from .schedules import cosine, exponential
 from .turns import exclusive
 from .weights import (
-    EMA, clip_gradient_norm, clip_gradient_values, clip_weights, decay_masks, decay_weights, gradient_norm, l1_penalty,
-    l2_penalty, layer_multipliers, spectral_norms,
+    clip_weights, decay_masks, decay_weights, l1_penalty, l2_penalty, layer_multipliers, spectral_norms,
 )  # fmt: skip
 
 __all__ = [
@@ -20,4 +21,4 @@ __all__ = [
     "cross_entropy", "decay_masks", "decay_weights", "exclusive", "exponential", "fit", "gaussian_nll", "gradient_norm",
     "huber", "l1", "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "mape", "relative_l1", "relative_l2",
     "relative_l2_luminance", "smape", "spectral_norms", "uniform", "variance",
-]  # fmt: skip  # fmt: skip
+]  # fmt: skip

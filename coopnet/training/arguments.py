@@ -10,7 +10,7 @@ import drjit as dr
 import numpy as np
 from drjit.opt import Optimizer
 
-from ..checks import check, check_flag, check_type, ensure, is_number
+from ..checks import check, check_flag, check_type, ensure, is_int, is_number
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.scopes import recording
@@ -30,8 +30,8 @@ def check_run(field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, pro
     outside = not recording()
     ensure(outside, "fit: called while Dr.Jit records a function or loop; train outside of it.", RuntimeError)
     check_type("fit", "batch", batch, Callable, "a function key -> (coordinates, targets)")
-    check(_is_int(steps) and 0 <= steps < 2**32, "fit", "steps", steps, "an int of at least 0 and fewer than 2^32")
-    check(_is_int(seed) and 0 <= seed < 2**64, "fit", "seed", seed, "an int in [0, 2^64)")
+    check(is_int(steps, 0, 2**32 - 1), "fit", "steps", steps, "an int of at least 0 and fewer than 2^32")
+    check(is_int(seed, 0, 2**64 - 1), "fit", "seed", seed, "an int in [0, 2^64)")
     check_type("fit", "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
     empty = not len(optimizer)
     ensure(empty, "fit: the optimizer holds parameters already; fit gives it those of the field.")
@@ -95,7 +95,7 @@ def rate(lr: Any) -> Callable[[int], float]:
 def _checked_rate(name: str, value: Any, needed: str) -> float:
     if isinstance(value, (np.integer, np.floating)):
         value = value.item()
-    check(is_number(value) and value >= 0, "fit", name, value, needed)
+    check(is_number(value, 0), "fit", name, value, needed)
     return float(value)
 
 
@@ -105,7 +105,3 @@ def scalar(value: Any, where: str, needed: str) -> float:
         found = f"{type(value).__name__} of shape {tuple(dr.shape(value))}"
         raise TypeError(f"{where} a {found}; a number, or an array of one, {needed}.")
     return float(np.asarray(dr.detach(value).numpy()).ravel()[0])
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -83,5 +83,4 @@ class _Walk:
 
 def _names(code: CodeType) -> set[str]:
     """Names that a function's code, and that of functions written in it, looks up."""
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
+    return set(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))

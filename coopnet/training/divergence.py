@@ -121,10 +121,9 @@ class Watch:
         skipped, steps = self.skipped - self.skipped_before, self.looked - self.first
         if 2 * skipped <= steps:
             return ""
-        return (
-            f"fit: {skipped} of {steps} steps were skipped, because their gradients overflowed half precision. Usual "
-            f"cures: a smaller loss, bounded outputs, single precision (on LLVM)."
-        )
+        cures = "a smaller loss, bounded outputs, single precision (on LLVM)"
+        what = f"{skipped} of {steps} steps were skipped, because their gradients overflowed half precision"
+        return f"fit: {what}. Usual cures: {cures}."
 
 
 def not_finite(values: dict[str, Any]) -> list[str]:

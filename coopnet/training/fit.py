@@ -12,6 +12,7 @@ from drjit.opt import Adam, Optimizer
 from ..field import NeuralField
 from ..random.key import Key
 from . import arguments
+from .average import EMA
 from .interrupts import caused_by_interrupt, interrupts_held, no_collection
 from .metric import Metric
 from .result import FitResult
@@ -19,7 +20,6 @@ from .run import Run
 from .state import File
 from .step import Step
 from .turns import TURNS, in_turn
-from .weights import EMA
 
 
 @in_turn

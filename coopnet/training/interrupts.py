@@ -31,12 +31,9 @@ def interrupts_held() -> Iterator[list]:
     in the main thread, which alone receives signals, and unless the program handles Ctrl-C itself.
     """
     current = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread():
-        yield []
-    elif isinstance(current, _Handler):
-        yield current.asked
-    elif current is not signal.default_int_handler:
-        yield []
+    here = threading.current_thread() is threading.main_thread()
+    if not here or current is not signal.default_int_handler:
+        yield current.asked if here and isinstance(current, _Handler) else []
     else:
         handler = _Handler()
         signal.signal(signal.SIGINT, handler)

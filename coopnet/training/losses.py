@@ -46,7 +46,7 @@ def l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.l2(list(field(p)), targets, pdf=density)
     """
-    return _mean("l2", lambda a, b: dr.square(a - b), y, target, pdf)
+    return _loss("l2", lambda a, b: dr.square(a - b), y, target, pdf)
 
 
 def l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -56,7 +56,7 @@ def l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.l1(list(field(p)), targets)
     """
-    return _mean("l1", lambda a, b: dr.abs(a - b), y, target, pdf)
+    return _loss("l1", lambda a, b: dr.abs(a - b), y, target, pdf)
 
 
 def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
@@ -75,7 +75,7 @@ def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
         e = a - b
         return dr.select(dr.abs(e) <= delta, 0.5 * dr.square(e), delta * (dr.abs(e) - 0.5 * delta))
 
-    return _mean("huber", one, y, target, pdf)
+    return _loss("huber", one, y, target, pdf)
 
 
 def relative_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -85,7 +85,7 @@ def relative_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.relative_l1(list(field(p)), targets)
     """
-    return _mean("relative_l1", lambda a, b: dr.abs(a - b) / dr.detach(dr.abs(a) + EPSILON), y, target, pdf)
+    return _loss("relative_l1", lambda a, b: _relative(dr.abs(a - b), dr.abs(a)), y, target, pdf)
 
 
 def relative_l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -95,7 +95,7 @@ def relative_l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.relative_l2(list(field(p)), targets)
     """
-    return _mean("relative_l2", lambda a, b: dr.square(a - b) / dr.detach(dr.square(a) + EPSILON), y, target, pdf)
+    return _loss("relative_l2", lambda a, b: _relative(dr.square(a - b), dr.square(a)), y, target, pdf)
 
 
 def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -109,14 +109,14 @@ def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.relative_l2_luminance(list(field(p)), targets)
     """
-    parts = components(y, "relative_l2_luminance: y")
-    n = len(parts)
+    y = components(y, "relative_l2_luminance: y")
+    n = len(y)
     ensure(n in (3, 6), f"relative_l2_luminance: y has {n} components; RGB needs 3, or 6 for two colors.")
-    _check_entries("relative_l2_luminance", {"y": parts})
-    colors = parts if len(parts) == 3 else [a + b for a, b in zip(parts[:3], parts[3:], strict=True)]
+    ys, ts, ps = _arguments("relative_l2_luminance", y, target, pdf)
+    colors = ys if n == 3 else [a + b for a, b in zip(ys[:3], ys[3:], strict=True)]
     luminance = sum(dr.detach(c) * w for c, w in zip(colors, LUMINANCE, strict=True))
     scale = dr.rcp(dr.square(luminance) + EPSILON)
-    return _mean("relative_l2_luminance", lambda a, b: dr.square(a - b) * scale, parts, target, pdf)
+    return _mean([dr.square(a - b) * scale for a, b in zip(ys, ts, strict=True)], ps)
 
 
 def mape(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -126,7 +126,7 @@ def mape(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.mape(list(field(p)), targets)
     """
-    return _mean("mape", lambda a, b: dr.abs(a - b) / dr.detach(dr.abs(b) + EPSILON), y, target, pdf)
+    return _loss("mape", lambda a, b: _relative(dr.abs(a - b), dr.abs(b)), y, target, pdf)
 
 
 def smape(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -137,11 +137,7 @@ def smape(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.smape(list(field(p)), targets)
     """
-
-    def one(a: Any, b: Any) -> Any:
-        return dr.abs(a - b) / dr.detach(0.5 * (dr.abs(a) + dr.abs(b)) + EPSILON)
-
-    return _mean("smape", one, y, target, pdf)
+    return _loss("smape", lambda a, b: _relative(dr.abs(a - b), 0.5 * (dr.abs(a) + dr.abs(b))), y, target, pdf)
 
 
 def cross_entropy(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -153,7 +149,7 @@ def cross_entropy(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.cross_entropy([dr.exp(v) for v in field(p)], targets)
     """
-    return _mean("cross_entropy", lambda a, b: -b * dr.log(a), y, target, pdf)
+    return _loss("cross_entropy", lambda a, b: -b * dr.log(a), y, target, pdf)
 
 
 def variance(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -165,12 +161,9 @@ def variance(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.variance([dr.exp(v) for v in field(p)], targets, pdf=density)
     """
-    ts = components(target, "variance: target")
-    weights = [1.0] * len(ts) if pdf is None else _densities("variance", pdf, len(ts))
-    _check_entries("variance", {"y": components(y, "variance: y"), "target": ts, "pdf": weights})
-    second = [dr.detach(dr.square(_plain(b))) / p for b, p in zip(ts, weights, strict=True)]
-    parts = iter(second)
-    return _mean("variance", lambda a, b: dr.square(b) / a - next(parts), y, ts, pdf)
+    ys, ts, ps = _arguments("variance", y, target, pdf)
+    second = [dr.detach(dr.square(b)) / p for b, p in zip(ts, ps or [1.0] * len(ts), strict=True)]
+    return _mean([dr.square(b) / a - c for a, b, c in zip(ys, ts, second, strict=True)], ps)
 
 
 def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -183,29 +176,40 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.gaussian_nll([mean, log_variance], [target])
     """
-    ys, ts = components(y, "gaussian_nll: y"), components(target, "gaussian_nll: target")
-    has = f"y has {len(ys)} components for {len(ts)} of the target"
-    needed = "twice as many are needed, means and then logarithms of variances"
-    ensure(len(ys) == 2 * len(ts), f"gaussian_nll: {has}; {needed}.")
-    _check_entries("gaussian_nll", {"y": ys, "target": ts})
-    logs = iter(_plain(v) for v in ys[len(ts) :])
-
-    def one(m: Any, t: Any) -> Any:
-        s = next(logs)
-        return 0.5 * (s + dr.square(t - m) * dr.exp(-s))
-
-    return _mean("gaussian_nll", one, ys[: len(ts)], ts, pdf)
+    ys, ts, ps = _arguments("gaussian_nll", y, target, pdf, outputs=2)
+    parts = zip(ys[: len(ts)], ys[len(ts) :], ts, strict=True)
+    return _mean([0.5 * (s + dr.square(t - m) * dr.exp(-s)) for m, s, t in parts], ps)
 
 
-def _mean(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: Any) -> Any:
+def _relative(error: Any, size: Any) -> Any:
+    """``error / (size + 0.01)``, the denominator taken as constant."""
+    return error / dr.detach(size + EPSILON)
+
+
+def _loss(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: Any) -> Any:
+    """The loss whose value for a component and its target is ``one``."""
+    ys, ts, ps = _arguments(where, y, target, pdf)
+    return _mean([one(a, b) for a, b in zip(ys, ts, strict=True)], ps)
+
+
+def _arguments(where: str, y: Any, target: Any, pdf: Any, outputs: int = 1) -> tuple[list, list, list]:
+    """Components of the prediction, ``outputs`` for each of the target, those, and their densities, if any."""
     ys, ts = components(y, f"{where}: y"), components(target, f"{where}: target")
     n, m = len(ys), len(ts)
-    ensure(n == m > 0, f"{where}: y has {n} components and target {m}; equally many are needed.")
-    ps = [] if pdf is None else _densities(where, pdf, len(ys))
+    given, needed = f"y has {n} components and target {m}", "equally many are needed"
+    if outputs == 2:
+        given = f"y has {n} components for {m} of the target"
+        needed = "twice as many are needed, means and then logarithms of variances"
+    ensure(n == outputs * m > 0, f"{where}: {given}; {needed}.")
+    ps = [] if pdf is None else _densities(where, pdf, m)
     _check_entries(where, {"y": ys, "target": ts, "pdf": ps})
-    parts = [one(_plain(a), _plain(b)) for a, b in zip(ys, ts, strict=True)]
-    if pdf is not None:
-        parts = [v / p for v, p in zip(parts, ps, strict=True)]
+    return [_plain(v) for v in ys], [_plain(v) for v in ts], ps
+
+
+def _mean(parts: list, densities: list) -> Any:
+    """The mean over components of ``parts``, divided by their densities, if any."""
+    if densities:
+        parts = [v / p for v, p in zip(parts, densities, strict=True)]
     return sum(parts[1:], parts[0]) * (1 / len(parts))
 
 
@@ -268,13 +272,9 @@ def components(value: Any, what: str) -> list:
 
 
 #: Losses by the name that ``fit`` takes.
-LOSSES: dict[str, Callable[..., Any]] = {
-    f.__name__: f
-    for f in (
-        l2, l1, huber, relative_l1, relative_l2, relative_l2_luminance, mape, smape, cross_entropy, variance,
-        gaussian_nll,
-    )
-}  # fmt: skip
+LOSSES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (
+    l2, l1, huber, relative_l1, relative_l2, relative_l2_luminance, mape, smape, cross_entropy, variance, gaussian_nll,
+)}  # fmt: skip
 
 
 def loss_function(value: Any, where: str) -> Callable[..., Any]:
@@ -283,9 +283,8 @@ def loss_function(value: Any, where: str) -> Callable[..., Any]:
         return value
     if isinstance(value, str) and value in LOSSES:
         return LOSSES[value]
-    raise ValueError(
-        f"{where}: loss is {shown(value)}; accepted are a function (y, target) -> array, or one of {sorted(LOSSES)}."
-    )
+    accepted = f"a function (y, target) -> array, or one of {sorted(LOSSES)}"
+    raise ValueError(f"{where}: loss is {shown(value)}; accepted are {accepted}.")
 
 
 def outputs_for(loss: Callable[..., Any], components: int) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 import drjit as dr
 import drjit.opt as dropt
 
-from ..checks import check, check_flag, check_type, is_number, shown
+from ..checks import check, check_flag, check_type, is_int, is_number, shown
 from ..jit.optimizers import Extension, adam_correction, values
 
 
@@ -50,8 +50,7 @@ class _Extended(Extension):
             array = isinstance(value, dr.ArrayBase) and dr.is_diff_v(value) and dr.is_float_v(value)
             check(array, where, f"params[{shown(name)}]", value, "a differentiable array", TypeError)
         for name, count, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
-            right = isinstance(count, int) and not isinstance(count, bool) and least <= count < 2**32
-            check(right, where, name, count, f"an int of at least {least}")
+            check(is_int(count, least, 2**32 - 1), where, name, count, f"an int of at least {least}")
         self.accumulate, self.lookahead = accumulate, lookahead
         self.l2_reg, self.alpha = _strength(where, "l2_reg", l2_reg), _strength(where, "alpha", alpha)
         if options.get("mask_updates") and self.remembers:
@@ -152,5 +151,5 @@ class SGD(_Extended, dropt.SGD):
 
 
 def _strength(where: str, name: str, value: Any) -> float:
-    check(is_number(value) and value >= 0, where, name, value, "a finite number of at least 0")
+    check(is_number(value, 0), where, name, value, "a finite number of at least 0")
     return float(value)

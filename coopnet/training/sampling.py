@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import drjit as dr
 
 from ..checks import check, check_positive, check_type, check_unsigned, ensure, shown
@@ -46,8 +44,5 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
         raise ValueError(f"{where}: samples is {shown(samples)}; fewer than 2^32 are possible.")
     width = samples if key.index is None else dr.width(key.index)
     index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)
-    result: list[Any] = []
-    for block in range(-(-n // 4)):
-        words = philox4x32((block, index, step, SAMPLE_STREAM + stream), seed)
-        result += [dtype(w >> 8) * 2**-24 for w in words]
-    return result[:n]
+    blocks = (philox4x32((block, index, step, SAMPLE_STREAM + stream), seed) for block in range(-(-n // 4)))
+    return [dtype(word >> 8) * 2**-24 for words in blocks for word in words][:n]

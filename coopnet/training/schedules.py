@@ -52,10 +52,10 @@ def exponential(
     >>> cn.training.exponential(1e-2, 0.5, every=100)(250)
     0.0025
     """
-    least = {"lr": 0, "decay": 0, "every": 1, "start": -math.inf, "end": -math.inf}
-    given = {"lr": lr, "decay": decay, "every": every, "start": start} | ({} if end is None else {"end": end})
-    for name, value in given.items():
-        _number("exponential", name, value, least[name])
+    for name, value, least in (("lr", lr, 0), ("decay", decay, 0), ("every", every, 1)):
+        _number("exponential", name, value, least)
+    for name, value in {"start": start, "end": start if end is None else end}.items():
+        _number("exponential", name, value)
 
     def rate(step: int) -> float:
         _number("exponential", "step", step)

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,10 @@ from ..field import NeuralField
 from ..io import describe, read, save
 from ..io.checkpoint import TRAIN, prepare
 from ..jit.optimizers import set_state, values
-from ..nn.parameters import NUMPY_TYPES
 from .result import FitResult
 from .step import Step
 
 _COUNTERS = ("scale_factor", "it", "skipped")
-_DTYPES = NUMPY_TYPES | {dr.VarType.UInt32: np.uint32, dr.VarType.UInt64: np.uint64, dr.VarType.Int32: np.int32}
 
 
 class File:
@@ -77,10 +75,11 @@ class File:
             ensure(architecture == describe(step.field), "it holds a field of another architecture.")
             known = "best" not in trees or progress["best"] is not None
             ensure(known, "it holds best parameters, but no best metric.")
-            _check_arrays(arrays, _flat(trees))
+            flat = _flat(trees)
+            _check_arrays(arrays, flat)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"fit: cannot resume {str(self.path)!r}: {error}") from None
-        trees = _rebuilt(trees, arrays)
+        trees = _rebuilt(trees, (arrays[name] for name in flat))
         # from here on nothing can fail: a run is resumed as a whole or not at all
         set_state(step.optimizer, trees["optimizer"])
         for name in _COUNTERS:
@@ -102,16 +101,15 @@ def _flat(tree: Any, name: str = "") -> dict[str, Any]:
     return {path: array for k, v in items for path, array in _flat(v, f"{opening}{k}").items()}
 
 
-def _rebuilt(tree: Any, tensors: dict[str, np.ndarray], name: str = "") -> Any:
-    """``tree`` with the arrays of ``tensors``, which :func:`_check_arrays` has passed."""
-    opening = f"{name}/" if name else ""
+def _rebuilt(tree: Any, tensors: Iterator[np.ndarray]) -> Any:
+    """``tree`` with other arrays, in the order of :func:`_flat`, that :func:`_check_arrays` has passed."""
     if isinstance(tree, dict):
-        return {k: _rebuilt(v, tensors, f"{opening}{k}") for k, v in tree.items()}
+        return {k: _rebuilt(v, tensors) for k, v in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return type(tree)(_rebuilt(v, tensors, f"{opening}{i}") for i, v in enumerate(tree))
+        return type(tree)(_rebuilt(v, tensors) for v in tree)
     if not isinstance(tree, dr.ArrayBase):
         return tree
-    array = dr.array_t(type(tree))(tensors[name].ravel())
+    array = dr.array_t(type(tree))(next(tensors).ravel())
     return type(tree)(array, tree.shape) if dr.is_tensor_v(tree) else array
 
 
@@ -165,13 +163,7 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     _need(right, "the list of its metrics' steps", at, f"one that ascends up to {steps}")
     one = best is None or json.dumps(best) in map(json.dumps, pairs)  # as text, for NaN
     _need(one, "its best metric", best, "one of its metrics")
-    return {
-        "steps": steps,
-        "seconds": seconds,
-        "metrics": [(step, value) for step, value in pairs],
-        "best": None if best is None else (best[0], best[1]),
-        "losses": losses.tolist(),
-    }
+    return progress | {"metrics": list(map(tuple, pairs)), "best": best and tuple(best), "losses": losses.tolist()}
 
 
 def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
@@ -182,7 +174,7 @@ def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
         first = shown(min(names, default=""))
         ensure(not names, f"it {what} {first} of {len(needed)} arrays of optimizer, scaler and average.")
     for name, value in needed.items():
-        dtype, size = np.dtype(_DTYPES[dr.type_v(value)]), math.prod(dr.shape(value))
+        dtype, size = np.dtype(dr.type_v(value).name.lower()), math.prod(dr.shape(value))
         array = given[name]
         fits, found = array.dtype == dtype and array.size == size, f"{array.dtype} of shape {array.shape}"
         ensure(fits, f"its {name} is {found}; {dtype} of {size} entries is needed.")

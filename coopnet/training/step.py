@@ -9,15 +9,17 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Optimizer
 
-from ..checks import check_above, check_number, check_type, shown
+from ..checks import check_above, check_number, check_type, ensure, shown
 from ..field import NeuralField
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
 from ..random.key import Key
+from .average import EMA, check_averaged
 from .captures import Captures
+from .gradients import clip_gradient_norm
 from .losses import components, loss_function
 from .scaler import LossScaler
-from .weights import EMA, check_averaged, clip_gradient_norm, decay_masks, layer_multipliers
+from .weights import decay_masks, layer_multipliers
 
 
 class Step:
@@ -27,27 +29,15 @@ class Step:
     """
 
     DRJIT_STRUCT = {
-        "field": NeuralField,
-        "optimizer": Optimizer,
-        "scaler": LossScaler,
-        "multipliers": dict,
-        "decays": dict,
+        "field": NeuralField, "optimizer": Optimizer, "scaler": LossScaler, "multipliers": dict, "decays": dict,
         "ema": EMA,
-    }
+    }  # fmt: skip
 
     def __init__(
-        self,
-        field: NeuralField,
-        optimizer: Optimizer,
-        batch: Callable,
-        loss: Any = "l2",
-        objective: Callable | None = None,
-        penalty: Callable | None = None,
-        weight_decay: float = 0.0,
-        clip_norm: float | None = None,
-        multipliers: Mapping[str, float] | None = None,
-        ema: EMA | None = None,
-    ):
+        self, field: NeuralField, optimizer: Optimizer, batch: Callable, loss: Any = "l2",
+        objective: Callable | None = None, penalty: Callable | None = None, weight_decay: float = 0.0,
+        clip_norm: float | None = None, multipliers: Mapping[str, float] | None = None, ema: EMA | None = None,
+    ):  # fmt: skip
         function = loss_function(loss, "fit")
         check_type("fit", "objective", objective, Callable | None, "a function (field, drawn, key) -> losses")
         if objective is not None and not (isinstance(loss, str) and loss == "l2"):
@@ -142,18 +132,15 @@ class Step:
         with own_rates(self.optimizer, self.multipliers) as rates:
             self.optimizer.step(eval=False, **unscaling)
         for name, old in before.items():
-            self._decay(name, old.array, rates[name] * self.weight_decay * self.decays[name])
+            amount = rates[name] * self.weight_decay * self.decays[name]
+            value = values(self.optimizer)[name]
+            flat = dr.detach(value).array
+            decayed = dr.fma(old.array, -type(flat)(amount), flat)
+            if self.scaler is not None:
+                decayed = dr.select(self.scaler.skips(), flat, decayed)
+            set_values(self.optimizer, {name: like(value, decayed)})
         if self.ema is not None:
             self.ema.update(self.optimizer)
-
-    def _decay(self, name: str, old: Any, amount: Any) -> None:
-        """Take ``amount * old`` from a parameter, unless the step is skipped."""
-        value = values(self.optimizer)[name]
-        flat = dr.detach(value).array
-        decayed = dr.fma(old, -type(flat)(amount), flat)
-        if self.scaler is not None:
-            decayed = dr.select(self.scaler.skips(), flat, decayed)
-        set_values(self.optimizer, {name: like(value, decayed)})
 
     # ---- around a step ------------------------------------------------------
 
@@ -171,6 +158,5 @@ def _check_penalty(penalty: Callable, field: NeuralField) -> None:
     with dr.suspend_grad():
         value = penalty(field)
     shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
-    if not shape or math.prod(dr.shape(value)) != 1:
-        found = f"{type(value).__name__}{shape}"
-        raise TypeError(f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.")
+    found, fits = f"{type(value).__name__}{shape}", shape and math.prod(dr.shape(value)) == 1
+    ensure(fits, f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.", TypeError)

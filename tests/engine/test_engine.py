@@ -14,10 +14,10 @@ from support.networks import gradients, matrices, ramp_biases
 
 import coopnet as cn
 from coopnet import reference
+from coopnet.checks import shown_bytes
 from coopnet.engine import FUNCTIONS, Affine, banks, modes, ops, spill
 from coopnet.engine import network as networks
 from coopnet.engine.choose import choose
-from coopnet.engine.explain import _size
 from coopnet.jit.recording import batch_sample
 from coopnet.nn.sequential import known_ops, segments
 
@@ -516,7 +516,7 @@ def test_explain(ns, backend):
     [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1536 << 10, "1.5 MiB"), (1 << 30, "1.0 GiB")],
 )
 def test_sizes_in_words(count, text):
-    assert _size(count) == text
+    assert shown_bytes(count) == text
 
 
 def test_unknown_layouts_are_not_spilled():

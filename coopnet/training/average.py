@@ -1,0 +1,104 @@
+"""The moving average of a network's weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import drjit as dr
+
+from ..checks import check, check_type, ensure, is_number
+from ..nn import Module
+from ..nn.parameters import like
+from .gradients import arrays
+
+
+class EMA:
+    r"""Exponential moving average of all parameters of a network, :math:`a \leftarrow a + (1 - d)(w - a)`.
+
+    Averaged weights often do better than the last ones (Polyak and Juditsky 1992). The average is single precision,
+    also of half-precision weights, whose steps of :math:`(1 - d)(w - a)` would round away; it starts as the weights
+    themselves. An EMA is a PyTree, so that ``update`` may run in a ``dr.freeze``d function.
+
+    Args:
+        net: an allocated :class:`Module`.
+        decay: :math:`d`, in [0, 1); it averages over about :math:`1 / (1 - d)` updates.
+
+    Raises:
+        TypeError, ValueError: ``net`` is no :class:`Module` or has no parameters; ``decay`` out of range.
+
+    >>> ema = cn.training.EMA(field, decay=0.999)
+    >>> cn.fit(field, batch, 1000, ema=ema)
+    >>> with ema.applied(field):
+    ...     cn.save("averaged.safetensors", field)
+    """
+
+    DRJIT_STRUCT = {"average": dict, "decay": float}
+
+    def __init__(self, net: Module | None = None, decay: float = 0.999):
+        check(is_number(decay) and 0 <= decay < 1, "EMA", "decay", decay, "a number in [0, 1)")
+        self.decay = float(decay)
+        self.average: dict[str, Any] = {}
+        if net is None:  # only while Dr.Jit rebuilds the tree
+            return
+        check_type("EMA", "net", net, Module, "a coopnet Module")
+        for name, value in arrays("EMA", net).items():
+            flat = dr.detach(value).array
+            # the sum makes an array of its own, which updates cannot share with the network
+            self.average[name] = dr.float32_array_t(type(flat))(flat) + 0
+        dr.eval(self.average)
+
+    def update(self, params: Any) -> None:
+        """Take the present values of ``params`` in: the network, or an optimizer that trains it (exact where it keeps
+        half-precision weights in single precision).
+
+        Raises ``ValueError`` if names or sizes are others than at the start.
+
+        >>> ema.update(opt)
+        """
+        values = arrays("EMA.update", params)
+        for name, average in self.average.items():
+            if name not in values or math.prod(dr.shape(values[name])) != dr.width(average):
+                raise ValueError(f"EMA.update: the parameters have no {name!r} of {dr.width(average)} entries.")
+            value = type(average)(dr.detach(values[name]).array)
+            self.average[name] = average + (value - average) * (1 - self.decay)
+        dr.schedule(self.average)
+
+    def apply(self, net: Module) -> None:
+        """Write the average into ``net``, rounded to the type of its parameters.
+
+        Raises ``TypeError`` or ``ValueError`` for a network that is not the one that was averaged.
+
+        >>> ema.apply(net)
+        """
+        check_averaged("EMA.apply", net, self.average)
+        for name, average in self.average.items():
+            net[name] = like(net[name], average)
+
+    @contextmanager
+    def applied(self, net: Module) -> Iterator[Module]:
+        """A ``with`` block in which ``net`` has the average for weights; it gets its own back at the end.
+
+        Raises as :meth:`apply`.
+
+        >>> with ema.applied(net):
+        ...     averaged = net.matrix("layers.0.weights")
+        """
+        check_averaged("EMA.applied", net, self.average)
+        before = {name: dr.copy(dr.detach(value).array) for name, value in net.items()}
+        self.apply(net)
+        try:
+            yield net
+        finally:
+            for name, value in before.items():
+                net[name] = like(net[name], value)
+
+
+def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
+    """Raise unless ``net`` has the parameters that ``average`` is one of."""
+    check_type(where, "net", net, Module, "a coopnet Module")
+    own = {name: math.prod(dr.shape(value)) for name, value in net.items()}
+    same = own == {name: dr.width(value) for name, value in average.items()}
+    ensure(same, f"{where}: the network has other parameters than the one that was averaged.")

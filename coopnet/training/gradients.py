@@ -1,0 +1,100 @@
+"""The gradients of a network's parameters together: their norm, and how to limit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from operator import add
+from typing import Any
+
+import drjit as dr
+from drjit.opt import Optimizer
+
+from ..checks import check_above, check_type, ensure
+from ..jit.optimizers import values
+from ..nn import Module
+
+
+def gradient_norm(params: Any) -> Any:
+    r"""Euclidean norm of the gradients of all parameters together, :math:`\sqrt{\sum_k \lVert g_k \rVert^2}`.
+
+    Args:
+        params: a :class:`Module` or a ``drjit.opt`` optimizer: whoever holds the parameters that ``dr.backward``
+            reached (the optimizer, where a network was updated from one).
+
+    Returns:
+        Single-precision array of width 1; the squares are summed in single precision, whatever the parameters are.
+
+    Raises:
+        TypeError, ValueError: ``params`` is something else, or empty.
+
+    >>> dr.backward(loss)
+    >>> norm = cn.training.gradient_norm(opt)
+    """
+    return dr.sqrt(reduce(add, (dr.sum(dr.square(_single(grad))) for _, grad in gradients("gradient_norm", params))))
+
+
+def clip_gradient_norm(params: Any, limit: Any) -> Any:
+    r"""Scale all gradients by :math:`\min(1, \mathrm{limit} / \lVert g \rVert)` (Pascanu et al. 2013), in place.
+
+    Call it between ``dr.backward`` and ``opt.step``. Infinite and NaN gradients are left for a loss scaler to find.
+    With one, gradients are scaled: pass ``limit * scaler.scale_factor``. ``fit(..., clip_norm=...)`` does all that.
+
+    Args:
+        params: as in :func:`gradient_norm`.
+        limit: a positive number, or a single-precision Dr.Jit array of width 1.
+
+    Returns:
+        The norm before clipping, as :func:`gradient_norm`.
+
+    Raises:
+        TypeError, ValueError: ``params`` is something else or empty; ``limit`` is not positive.
+
+    >>> dr.backward(loss)
+    >>> norm = cn.training.clip_gradient_norm(opt, 1.0)
+    >>> opt.step()
+    """
+    if not isinstance(limit, dr.ArrayBase):
+        limit = check_above("clip_gradient_norm", "limit", limit)
+    elif dr.is_tensor_v(limit) or not (dr.is_jit_v(limit) and dr.is_float_v(limit) and dr.shape(limit) == (1,)):
+        raise TypeError(f"clip_gradient_norm: limit is a {type(limit).__name__}; a number or a Float is needed.")
+    norm = gradient_norm(params)
+    factor = dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
+    for value, grad in gradients("clip_gradient_norm", params):
+        _set_grad(value, _single(grad) * factor)
+    return norm
+
+
+def clip_gradient_values(params: Any, limit: float) -> None:
+    """Clip every entry of all gradients to ``[-limit, limit]``, in place; infinite and NaN ones are left alone.
+
+    Args and errors as in :func:`clip_gradient_norm`, with a number for ``limit``.
+
+    >>> cn.training.clip_gradient_values(opt, 0.5)
+    """
+    limit = check_above("clip_gradient_values", "limit", limit)
+    for value, grad in gradients("clip_gradient_values", params):
+        _set_grad(value, dr.select(dr.isfinite(grad), dr.clip(grad, -limit, limit), grad))
+
+
+def gradients(where: str, params: Any) -> Iterator[tuple[Any, Any]]:
+    """Every array of :func:`arrays`, and its gradient, flat."""
+    for value in arrays(where, params).values():
+        yield value, dr.grad(value).array
+
+
+def arrays(where: str, params: Any) -> dict[str, Any]:
+    """The arrays of a network, or those that an optimizer keeps, by name; raises unless ``params`` is one with some."""
+    check_type(where, "params", params, (Module, Optimizer), "a coopnet Module or a drjit.opt optimizer")
+    found = values(params) if isinstance(params, Optimizer) else dict(params)
+    ensure(found, f"{where}: params holds no parameters.")
+    return found
+
+
+def _single(value: Any) -> Any:
+    return dr.float32_array_t(type(value))(value)
+
+
+def _set_grad(value: Any, grad: Any) -> None:
+    flat = type(value.array)(grad)
+    dr.set_grad(value, type(value)(flat, dr.shape(value)) if dr.is_tensor_v(value) else flat)
