@@ -55,6 +55,14 @@ def kernel_times(run: Callable[[], Any], repeat: int = 9, warmup: int = 3) -> di
     return found | {"compile_ms": compiled}
 
 
+def chosen_peers(parser: argparse.ArgumentParser, args: argparse.Namespace, defaults: dict, known: Any) -> list[str]:
+    """What ``--peers`` names, separated by commas, else the ``defaults`` of the backend; only ``known`` ones."""
+    peers = args.peers.split(",") if args.peers else defaults[args.backend]
+    if unknown := set(peers) - set(known):
+        parser.error(f"--peers: {', '.join(sorted(unknown))}; accepted are {', '.join(known)}")
+    return peers
+
+
 def empty_caches() -> None:
     """Let Dr.Jit and the driver begin with no compiled kernels; to be called before Dr.Jit is imported."""
     folder = tempfile.TemporaryDirectory(prefix="coopnet-")

@@ -9,6 +9,7 @@ Each peer lives in a process of its own, and one works at a time; all of them do
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import statistics
@@ -73,15 +74,8 @@ class DrJit:
         return sum(int(self.dr.count(v != 0)[0]) for v in flat) / self.size
 
     def kernel_ms(self, repeat: int) -> float:
-        dr = self.dr
-        times = []
-        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-            for i in range(repeat):
-                dr.kernel_history_clear()
-                self.call(i)
-                times.append(sum(k["execution_time"] for k in dr.kernel_history()))
-            dr.kernel_history_clear()
-        return statistics.median(times)
+        numbers = itertools.count()
+        return common.kernel_times(lambda: self.call(next(numbers)), repeat, warmup=0)["kernel_ms"]
 
     def extra_bytes(self) -> int:
         """What a call takes beside its input."""
@@ -346,9 +340,7 @@ def main() -> None:
 
     args.backend = require(args.backend)
     args.log2_sizes = args.log2_sizes or (QUICK if args.quick else LOG2_SIZES)[args.backend]
-    args.peers = args.peers.split(",") if args.peers else PEERS[args.backend]
-    if unknown := set(args.peers) - set(CLASSES):
-        parser.error(f"--peers: {', '.join(sorted(unknown))}; accepted are {', '.join(CLASSES)}")
+    args.peers = common.chosen_peers(parser, args, PEERS, CLASSES)
     args.path = None
     measure(args)
     print("written to", args.path)

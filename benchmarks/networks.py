@@ -144,17 +144,9 @@ class DrJitPeer(Peer):
         return result
 
     def kernel_ms(self, call: Callable[[int], Any], repeat: int) -> float:
-        dr = self.dr
-        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-            for i in range(repeat):  # a changed flag makes Dr.Jit record frozen functions anew
-                call(i)
-            times = []
-            for i in range(repeat):
-                dr.kernel_history_clear()
-                call(i + repeat)
-                times.append(sum(k["execution_time"] for k in dr.kernel_history()))
-            dr.kernel_history_clear()
-        return statistics.median(times)
+        numbers = itertools.count()
+        # as many calls before: a changed flag makes Dr.Jit record frozen functions anew
+        return common.kernel_times(lambda: call(next(numbers)), repeat, warmup=repeat)["kernel_ms"]
 
     def peak_bytes(self, call: Callable[[int], Any]) -> int:
         dr = self.dr
@@ -724,9 +716,7 @@ def main() -> None:
 
     args.backend = require(args.backend)
     args.log2_batches = args.log2_batches or (QUICK if args.quick else BATCHES)[args.backend]
-    args.peers = args.peers.split(",") if args.peers else PEERS[args.backend]
-    if unknown := set(args.peers) - set(CLASSES):
-        parser.error(f"--peers: {', '.join(sorted(unknown))}; accepted are {', '.join(CLASSES)}")
+    args.peers = common.chosen_peers(parser, args, PEERS, CLASSES)
     args.path = None
     with tempfile.TemporaryDirectory() as scratch:
         measure(args, Path(scratch))

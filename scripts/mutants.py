@@ -113,7 +113,7 @@ def _measured(glob: str, jobs: int) -> Coverage:
     """Measure the files of tests that have no valid measurement yet."""
     folder = WORK / "measured"
     folder.mkdir(exist_ok=True)
-    found = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "tests").glob("test_*.py"))
+    found = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "tests").rglob("test_*.py"))
     wanted = [f for f in found if fnmatch.fnmatch(f, glob)]
 
     def path(test_file: str) -> Path:

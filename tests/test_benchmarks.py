@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.machines import ROOT, python
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(script, *arguments):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, str(ROOT / "benchmarks" / script), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = python(ROOT / "benchmarks" / script, *arguments, timeout=None)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

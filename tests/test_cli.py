@@ -18,6 +18,7 @@ from pathlib import Path
 import drjit as dr
 import numpy as np
 import pytest
+from support.machines import environment, python, run
 
 import coopnet as cn
 
@@ -391,7 +392,7 @@ def test_info(capsys):
 def test_help_and_module(capsys):
     assert cli.main([]) == 0
     assert "render" in capsys.readouterr().out
-    done = subprocess.run([sys.executable, "-m", "coopnet", "fit", "--help"], capture_output=True, text=True)
+    done = python("-m", "coopnet", "fit", "--help")
     assert done.returncode == 0
     assert "--dropout" in done.stdout
 
@@ -595,8 +596,7 @@ def test_no_backend(photo, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("package", ["typer", "PIL", "matplotlib", "safetensors"])
 def test_missing_package(package, photo, tmp_path):
     code = f"import sys; sys.modules[{package!r}] = None; from coopnet.cli import main; sys.exit(main(sys.argv[1:]))"
-    arguments = [sys.executable, "-c", code, "fit", str(photo), "-o", str(tmp_path / "out"), *SMALL]
-    done = subprocess.run(arguments, capture_output=True, text=True)
+    done = python("-c", code, "fit", photo, "-o", tmp_path / "out", *SMALL)
     assert done.returncode == 1
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("coopnet: error: "), lines
@@ -787,18 +787,16 @@ def test_interrupt_while_importing(tmp_path, way, package):
     (tmp_path / "stand-in" / package / "__init__.py").write_text(trap)
     script = tmp_path / "coopnet"
     script.write_text("import sys\nfrom coopnet.cli import main\nsys.exit(main())\n")
-    root = str(Path(cn.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, *([str(script)] if way == "script" else ["-m", "coopnet"]), "info"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "stand-in"), root, *sys.path])},
-        capture_output=True, text=True, timeout=LONG, cwd=tmp_path / "stand-in",
-    )  # fmt: skip
+    stand_in = tmp_path / "stand-in"
+    path = os.pathsep.join([str(stand_in), environment()["PYTHONPATH"]])
+    program = [script] if way == "script" else ["-m", "coopnet"]
+    done = python(*program, "info", cwd=stand_in, PYTHONPATH=path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "coopnet: error: interrupted.\n")
 
 
 def test_other_programs_keep_their_ctrl_c():
     code = "import signal, coopnet; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG)
+    done = run(code)
     assert done.returncode == 0, done.stderr
 
 

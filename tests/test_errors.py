@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +11,12 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from drjit import scalar
+from support.machines import run
 
 import coopnet as cn
 from coopnet import checks
 from coopnet.audit import _twin
 from coopnet.checks import sizes, words
-
-ROOT = Path(cn.__file__).parent.parent
 
 
 def field_of(backend, **options):
@@ -482,10 +479,7 @@ for make in (
     pytest.importorskip("resource")
     if "llvm" not in cn.backend.available():
         pytest.skip("needs LLVM")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False, env=environment
-    )
+    done = run(code)
     assert done.returncode == 0, done.stderr[-500:]
     lines = done.stdout.splitlines()
     starts = ("Linear: 60000 x 60000", "Linear: 30000 x 30000", "Embedding: 536870912 x 2", "HashGrid: ")

@@ -146,3 +146,26 @@ def test_choice_of_tests(tmp_path):
     assert set(coverage.choose(found, 4)) == {"t::a[1]", "t::b", "t::wide"}
     assert coverage.choose(found, 0) == ["t::a[1]"]
     assert coverage.tests("lib/c.py", 1, {"lib/c.py": "x = 1\n"}) == []
+
+
+def test_fingerprint(tmp_path):
+    """A measurement is void once the library, the file of tests or what tests share has changed, and only then."""
+    from mutation.measure import fingerprint
+
+    names = ["coopnet/nn/a.py", "tests/nn/test_a.py", "tests/nn/test_b.py", "tests/support/x.py", "tests/conftest.py"]
+    for name in [*names, "pyproject.toml"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    known = fingerprint(tmp_path, "tests/nn/test_a.py")
+    for name in names:
+        (tmp_path / name).write_text("1\n")
+        assert (fingerprint(tmp_path, "tests/nn/test_a.py") == known) == (name == "tests/nn/test_b.py"), name
+        (tmp_path / name).write_text("")
+
+
+def test_equivalents():
+    """Each is of a file that exists, and stands once."""
+    known = json.loads((SCRIPTS / "mutation" / "equivalent.json").read_text())
+    places = [(e["file"], e["before"], e["after"]) for e in known]
+    assert all(e["why"] for e in known) and len(set(places)) == len(places)
+    assert not {file for file, _, _ in places if not (SCRIPTS.parent / file).exists()}

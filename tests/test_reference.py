@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.known import PHILOX
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -31,19 +32,9 @@ def difference(f: Callable[[Array], Array], x: Array, dy: Array, h: float = 1e-6
 
 # ---- Generator and dropout ---------------------------------------------------------------------------------
 
+
 # Random123's known answers (kat_vectors), 10 rounds.
-KNOWN = [
-    ([0] * 4, [0] * 2, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-    ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-    (
-        [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
-        [0xA4093822, 0x299F31D0],
-        "d16cfe09 94fdcceb 5001e420 24126ea1",
-    ),
-]
-
-
-@pytest.mark.parametrize("counter, key, words", KNOWN)
+@pytest.mark.parametrize("counter, key, words", PHILOX)
 def test_philox_known_answers(counter, key, words):
     expected = [int(w, 16) for w in words.split()]
     assert list(ref.philox4x32(counter, key)) == expected

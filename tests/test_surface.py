@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.machines import python, run
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -99,14 +98,7 @@ OPTIONAL = ["safetensors", "tqdm", "typer", "click", "PIL", "matplotlib", "torch
 
 
 def test_import_needs_drjit_and_numpy_only():
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCK.format(names=set(OPTIONAL))],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run(BLOCK.format(names=set(OPTIONAL)))
     assert done.returncode == 0, done.stderr
     third_party = set(ast.literal_eval(done.stdout.splitlines()[-1]))
     assert {"coopnet", "drjit", "numpy"} <= third_party
@@ -175,7 +167,7 @@ def test_circles_are_found():
 
 def test_the_diagram_is_up_to_date():
     script = ROOT / "scripts" / "house.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    done = python(script, "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

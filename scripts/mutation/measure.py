@@ -36,7 +36,8 @@ def sources(root: Path) -> list[str]:
 def fingerprint(root: Path, test_file: str) -> str:
     """Changes with the library, the file of tests, and what all tests share."""
     digest = hashlib.sha256()
-    for name in [*sources(root), "tests/conftest.py", "pyproject.toml", test_file]:
+    support = sorted(p.relative_to(root).as_posix() for p in (root / "tests" / "support").glob("*.py"))
+    for name in [*sources(root), *support, "tests/conftest.py", "pyproject.toml", test_file]:
         digest.update(name.encode() + b"\0" + (root / name).read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -3,12 +3,11 @@
 import fnmatch
 import importlib
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.machines import ROOT, linux, run
+from support.machines import linux, python, run
 
 from coopnet import backend as b
 from coopnet.backend import llvm
@@ -253,14 +252,7 @@ def test_the_file_as_a_script(tmp_path):
         (str(fake(tmp_path, "libLLVM-18.so.1") / "libLLVM-18.so.1"), 0, "LLVM 18 (/"),
         ("/nonsense", 1, "DRJIT_LIBLLVM_PATH='/nonsense' names a file that does not exist. Cure: "),
     ):
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "coopnet/backend/llvm.py"],
-            env=os.environ | {llvm.VARIABLE: path},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = python("-I", "-S", "coopnet/backend/llvm.py", **{llvm.VARIABLE: path})
         assert done.returncode == code and words in done.stdout, done
 
 

@@ -1,14 +1,10 @@
 """The same numbers from whatever processor kernels are compiled for."""
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from support.machines import ROOT, run
 
 RUN = """
 import sys
@@ -31,14 +27,7 @@ for encoding in (cn.Sinusoidal(4, in_features=2), cn.HashGrid(2, n_levels=3, bas
 
 
 def losses(target):
-    done = subprocess.run(
-        [sys.executable, "-c", RUN.format(tests=str(ROOT / "tests"))],
-        env=os.environ | {"COOPNET_TARGET": target, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run(RUN.format(tests=str(ROOT / "tests")), COOPNET_TARGET=target)
     assert done.returncode == 0, done.stderr
     return [[float.fromhex(v) for v in ast.literal_eval(line)] for line in done.stdout.splitlines()]
 

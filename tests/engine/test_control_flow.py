@@ -17,9 +17,10 @@ from __future__ import annotations
 import contextlib
 
 import drjit as dr
-import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import all_close
+from support.networks import gradients, matrices
 
 import coopnet as cn
 from coopnet import reference
@@ -250,18 +251,7 @@ def test_masks_in_a_loop_are_those_of_the_reference(setting, kind, index):
     on_the_gpu(setting, index and kind == "bound")
     s, key = setting, setting.key(index)
     found = s.reverse(recurrence(s, key, LOOPS[kind]))
-    net = s.fields[0].network
-    layers = [layer for layer in net.layers if isinstance(layer, cn.Linear)]
-    tensor = dr.tensor_t(type(s.buffers()[0]))
-
-    def matrices(of):
-        return [tensor(drnn.unpack(of(m.weights))).numpy().astype(np.float64)[:, : m.config[0]] for m in layers]
-
-    def vectors(of):
-        views = [of(m.bias) for m in layers]
-        return [v.buffer.numpy()[v.offset : v.offset + v.shape[0]].astype(np.float64) for v in views]
-
-    weights, biases = matrices(lambda v: v), vectors(lambda v: v)
+    weights, biases = matrices(s.fields[0])
 
     def mask(i):
         return reference.MLPDropout(P, seed=key.seed, index=IDS if index else None, step=i)
@@ -276,9 +266,8 @@ def test_masks_in_a_loop_are_those_of_the_reference(setting, kind, index):
     for i in reversed(range(STEPS)):
         _, dx, dw, db = reference.mlp_vjp(weights, h[i], dh / 4, "tanh", biases=biases, dropout=mask(i))
         dh, dws, dbs = dh + dx, plus(dws, dw), plus(dbs, db)
-    grads = [*matrices(lambda v: v.grad), *vectors(lambda v: v.grad), np.stack(found[-SIZE:])]
-    for f, e in zip(grads, [*dws, *dbs, dh], strict=True):
-        np.testing.assert_allclose(f, e, rtol=0, atol=tolerance * np.abs(e).max())
+    weight_gradients, bias_gradients = gradients(s.fields[0])
+    all_close([*weight_gradients, *bias_gradients, np.stack(found[-SIZE:])], [*dws, *dbs, dh], tolerance)
 
 
 # ---- Conditionals ------------------------------------------------------------------------------------------

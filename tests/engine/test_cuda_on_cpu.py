@@ -12,6 +12,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import all_close
 from support.cuda_on_cpu import Drjit, as_cuda
 
 import coopnet as cn
@@ -169,11 +170,6 @@ def differentiate(llvm, net, x, dy, path, key=None):
     return dr.grad(buffer).numpy()
 
 
-def close(got, expected, factor=1.0):
-    for g, e in zip(got, expected, strict=True):
-        assert np.abs(g - e).max() <= factor * 2e-5 * np.abs(e).max()
-
-
 @pytest.mark.parametrize("bias", [False, True])
 def test_spilled_gradients_go_where_the_layout_says(llvm, bias):
     orders = {}
@@ -189,9 +185,9 @@ def test_spilled_gradients_go_where_the_layout_says(llvm, bias):
     for i, layer in enumerate(layers):
         view = layer.weights
         entries = got[view.offset : view.offset + view.size][orders[i]]
-        close([entries], [dw[i].ravel()])
+        all_close([entries], [dw[i].ravel()], 2e-5)
         if bias:
-            close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]])
+            all_close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]], 2e-5)
 
 
 @pytest.mark.parametrize("samples", [700, 5000])  # one bank, and several
@@ -203,8 +199,8 @@ def test_banks_accumulate_biases_as_matrices(llvm, samples):
     _, _, dw, db = reference.mlp_vjp(weights, x, dy, "tanh", biases=biases)
     for i, layer in enumerate(layers):
         view = layer.weights
-        close([got[view.offset : view.offset + view.size]], [dw[i].ravel()])
-        close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]])
+        all_close([got[view.offset : view.offset + view.size]], [dw[i].ravel()], 2e-5)
+        all_close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]], 2e-5)
 
 
 def test_the_matrices_of_biases_lie_behind_all_others(llvm):
@@ -305,8 +301,8 @@ def test_biases_in_a_symbolic_loop(llvm):
         )
     for i, layer in enumerate(layers):
         view = layer.weights
-        close([got[view.offset : view.offset + view.size]], [dw[i].ravel()])
-        close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]])
+        all_close([got[view.offset : view.offset + view.size]], [dw[i].ravel()], 2e-5)
+        all_close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]], 2e-5)
 
 
 def test_parameters_by_name_in_a_hardware_layout(llvm):
@@ -403,7 +399,7 @@ def test_gradients_of_a_padded_layer(llvm, path):
         # zeros stay zeros: a column that learned would be a bias
         np.testing.assert_array_equal(entries[:, layer.config[0] :], 0)
         entries = entries[:, : layer.config[0]]
-        close([entries, got[layer.bias.offset : layer.bias.offset + len(b)]], [w, b])
+        all_close([entries, got[layer.bias.offset : layer.bias.offset + len(b)]], [w, b], 2e-5)
 
 
 def test_a_siren_of_one_coordinate_is_padded(llvm):

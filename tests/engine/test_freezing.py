@@ -11,6 +11,7 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from drjit.opt import Adam
+from support.arrays import values
 
 import coopnet as cn
 from coopnet import reference
@@ -35,12 +36,6 @@ def key_of(ns, seed, step=0, index=None):
 def network(backend, seed=1, **options):
     options = {"width": 8, "depth": 1, "dropout": P, "activation": "tanh"} | options
     return cn.NeuralField(None, cn.MLP(3, 2, **options)).build(backend, seed=seed)
-
-
-def values(arrays):
-    parts = list(arrays)
-    dr.eval(parts)  # one by one, each would be a kernel
-    return np.stack([v.numpy() for v in parts]).astype(np.float64)
 
 
 def close(backend, found, known, factor=1.0):

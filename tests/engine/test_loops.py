@@ -6,6 +6,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import all_close
 
 import coopnet as cn
 from coopnet.engine import modes
@@ -56,12 +57,24 @@ class Case:
             dr.backward(dr.sum(function()))
         return [dr.grad(v).numpy().astype(np.float64) for v in (self.weights, *self.x)]
 
+    def gradient_inside(self, body=None, path="auto"):
+        """Gradient by the weights of the sum of the loop, each turn of which differentiates its own term."""
 
-def agree(got, wanted, backend, factor=1.0):
-    for a, b in zip(got, wanted, strict=True):
-        assert np.isfinite(a).all()
-        error = np.abs(a - b).max() / np.abs(b).max()
-        assert error <= (4e-3 if backend == "cuda" else 5e-5) * factor
+        def turn(i):
+            with dr.isolate_grad():
+                y = (body or self)(i)
+                dr.backward(y)
+            return dr.detach(y)
+
+        dr.disable_grad(self.weights)
+        dr.enable_grad(self.weights)
+        with cn.gradient_path(path):
+            dr.eval(self.loop(turn))
+        return dr.grad(self.weights).numpy().astype(np.float64)
+
+
+def agree(got, wanted, backend):
+    all_close(got, wanted, 4e-3 if backend == "cuda" else 5e-5)
 
 
 @pytest.mark.parametrize("path", ["auto", "banks"])
@@ -138,18 +151,7 @@ def test_backward_inside_the_loop(ns, backend, path):
     """Nothing runs after the scope then, so banks cannot be summed: the one buffer takes the gradient."""
     case = Case(ns, backend, samples=500)
 
-    def inside(i):
-        with dr.isolate_grad():
-            y = case(i)
-            dr.backward(y)
-        return dr.detach(y)
-
-    dr.disable_grad(case.weights)
-    dr.enable_grad(case.weights)
-    with cn.gradient_path(path):
-        dr.eval(case.loop(inside))
-    got = dr.grad(case.weights).numpy().astype(np.float64)
-    agree([got], case.gradient(case.unrolled)[:1], backend)
+    agree([case.gradient_inside(path=path)], case.gradient(case.unrolled)[:1], backend)
 
 
 def test_backward_of_two_calls_inside_the_loop(ns, backend):
@@ -159,17 +161,7 @@ def test_backward_of_two_calls_inside_the_loop(ns, backend):
     def both(i):
         return case(i) + case(i + 1)
 
-    def inside(i):
-        with dr.isolate_grad():
-            y = both(i)
-            dr.backward(y)
-        return dr.detach(y)
-
-    dr.disable_grad(case.weights)
-    dr.enable_grad(case.weights)
-    dr.eval(case.loop(inside))
-    got = dr.grad(case.weights).numpy().astype(np.float64)
-    agree([got], case.gradient(lambda: case.loop(both))[:1], backend)
+    agree([case.gradient_inside(both)], case.gradient(lambda: case.loop(both))[:1], backend)
 
 
 @pytest.mark.parametrize("path", ["auto", "banks"])

@@ -11,6 +11,10 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support import arrays
+from support.arrays import coordinates, differences
+from support.kernels import launched
+from support.networks import gradients, matrices, ramp_biases
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -40,12 +44,8 @@ class Twin:
         field = cn.NeuralField(make(), network).allocate(
             ns.TensorXf16 if half else ns.TensorXf, "half" if half else "single", seed
         )
-        self.layers = [m for m in children(field.network) if isinstance(m, drnn.Linear)]
-        for i, layer in enumerate(self.layers):
-            if bias:
-                layer.bias = type(layer.bias)(np.linspace(-0.3, 0.4, layer.config[1]) * (i + 1))
-        self.weights = [m.weights.numpy().astype(np.float64)[:, : m.config[0]] for m in self.layers]
-        self.biases = [m.bias.numpy().astype(np.float64) for m in self.layers] if bias else None
+        self.weights, biases = matrices(ramp_biases(field))
+        self.biases = biases if bias else None
         self.grid = field.encoding.grid.value if encoding == "grid" else None
         self.table = self.grid.data.numpy().astype(np.float64) if self.grid else None
         self.drop = ref.MLPDropout(dropout, 16, 5, None, 2) if dropout else None
@@ -73,19 +73,9 @@ class Twin:
         return parts[0][0], np.stack([dy for _, dy in parts], axis=1)
 
 
-def coordinates(ns, samples=SAMPLES, seed=0):
-    x = np.random.default_rng(seed).random((2, samples)).astype(np.float32)
-    p = ns.Array2f(x)
-    dr.make_opaque(p)
-    return x.astype(np.float64), p
-
-
 def close(actual, expected, tolerance):
-    actual, expected = np.asarray(actual, np.float64), np.asarray(expected)
-    assert actual.shape == expected.shape
-    wrong = np.abs(actual - expected) > tolerance * np.abs(expected).max()
     # in half precision a few samples lie on the other side of a kink
-    assert wrong.sum() <= (0.02 * expected.size if tolerance > 1e-2 and expected.size > 150 else 0)
+    arrays.close(actual, expected, tolerance, 0.02 if tolerance > 1e-2 and np.size(expected) > 150 else 0)
 
 
 def eikonal(y, jacobian, dy):
@@ -97,29 +87,6 @@ def eikonal(y, jacobian, dy):
 def eikonal_of(ns, field, p, dy, key=None):
     y, g = field.value_and_grad(p, key)
     return dr.sum(dr.square(dr.norm(g) - 1) * ns.Float(dy[0]) + y[0] * ns.Float(dy[1]))
-
-
-def differences(f, a, places, h=1e-5):
-    """Partial derivatives of ``f(a)`` at flat ``places`` of the array ``a``, by central differences."""
-    result = []
-    for i in places:
-        values = []
-        for s in (h, -h):
-            moved = a.copy()
-            moved.flat[i] += s
-            values.append(f(moved))
-        result.append((values[0] - values[1]) / (2 * h))
-    return np.array(result)
-
-
-def weight_gradients(field):
-    """Gradients of the matrices by layer."""
-    result = []
-    for layer in children(field.network):
-        if isinstance(layer, drnn.Linear):
-            tensor = dr.tensor_t(type(layer.weights.buffer))
-            result.append(tensor(drnn.unpack(layer.weights.grad)).numpy().astype(np.float64)[:, : layer.config[0]])
-    return result
 
 
 # ---- First order -------------------------------------------------------------------------------------------
@@ -157,11 +124,9 @@ def test_steep_encodings_in_half_precision(ns, backend):
     field = cn.NeuralField(cn.Sinusoidal(14, in_features=1), cn.Linear(-1, 1, bias=False)).build(backend, "half")
     x = ns.Float(np.linspace(0.1, 0.9, 50)) + 1e-3
     features = cn.NeuralField(cn.Sinusoidal(14, in_features=1), cn.Identity()).build(backend, "half")
-    weights = field.network.weights.buffer.numpy()  # one row: in order in every layout
-    if backend == "cuda":
-        weights = dr.tensor_t(ns.Float16)(drnn.unpack(field.network.weights)).numpy()
+    ((weights,), _) = matrices(field)
     slopes = [row[0].numpy() for row in features.jacobian([x])]
-    expected = sum(w * d for w, d in zip(weights.ravel().astype(np.float64), slopes, strict=True))
+    expected = sum(w * d for w, d in zip(weights.ravel(), slopes, strict=True))
     for v in (1.0, 1e-6):
         _, slope = field.jvp([x], [ns.Float(v)])
         assert np.isfinite(slope.numpy()).all()
@@ -211,11 +176,9 @@ def test_one_kernel(ns, backend):
     _, p = coordinates(ns)
     twin = Twin(ns, backend, "sinusoidal", dropout=0.2)
     twin.field.value_and_grad(p, twin.key)  # opaque constants exist from here on
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-        dr.kernel_history_clear()
+    with launched() as kernels:
         value, gradient = twin.field.value_and_grad(p, twin.key)
         dr.eval(value, gradient)
-        kernels = [k for k in dr.kernel_history() if k["type"] == dr.KernelType.JIT]
     assert len(kernels) == 1
 
 
@@ -234,7 +197,7 @@ def test_eikonal_gradients(ns, backend, name, path):
     dr.enable_grad(p, twin.field["network.weights"])
     with cn.gradient_path(path):
         dr.backward(eikonal_of(ns, twin.field, p, dy, twin.key))
-    for number, got in enumerate(weight_gradients(twin.field)):
+    for number, got in enumerate(gradients(twin.field)[0]):
         places = range(0, got.size, 5)
 
         def loss(matrix, number=number):
@@ -379,7 +342,7 @@ def test_a_linear_field(ns, backend):
     dr.enable_grad(buffer)
     _, g = field.value_and_grad(p)
     dr.backward(dr.sum(g[0] * p[1] + 2 * g[1] * p[0]))
-    (got,) = weight_gradients(field)
+    ((got,), _) = gradients(field)
     close(got[0], [p[1].numpy().sum(), 2 * p[0].numpy().sum()], 2e-2 if backend == "cuda" else 1e-5)
 
 
@@ -453,7 +416,7 @@ def test_numerical_gradient(ns, backend):
     dr.enable_grad(twin.field["network.weights"])
     g = cn.numerical_gradient(twin.field, p, 0.1)
     dr.backward(dr.mean(dr.square(g[0]) + g[1]))
-    got = weight_gradients(twin.field)[0]
+    got = gradients(twin.field)[0][0]
 
     def loss(matrix):
         weights = [matrix, *twin.weights[1:]]
@@ -519,7 +482,7 @@ def test_curvature(ns, backend):
     curvature = laplacian(twin.field, p, eps)
     close(curvature.numpy(), expected(), 1e-4)
     dr.backward(dr.mean(dr.square(curvature)))
-    for number, got in enumerate(weight_gradients(twin.field)):
+    for number, got in enumerate(gradients(twin.field)[0]):
         places = range(0, got.size, 5)
 
         def loss(matrix, number=number):

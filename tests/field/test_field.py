@@ -7,6 +7,7 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from drjit.opt import Adam
+from support.arrays import close, contain, coordinates, precisions, values
 
 import coopnet as cn
 from coopnet import backend as backends
@@ -15,36 +16,6 @@ from coopnet.nn.tree import children
 
 GRID = dict(n_levels=3, hashmap_size=2**8, base_resolution=4, per_level_scale=1.9)
 CONTAINERS = ["nested", "fixed", "list", "tuple", "coopvec", "tensor"]
-
-
-def contain(ns, kind, parts):
-    return {
-        "nested": ns.ArrayXf,
-        "fixed": ns.Array2f,
-        "list": list,
-        "tuple": tuple,
-        "coopvec": drnn.CoopVec,
-        "tensor": lambda p: ns.TensorXf(ns.ArrayXf(p)),
-    }[kind](parts)
-
-
-def coordinates(ns, samples=100, seed=0, rows=2):
-    x = np.random.default_rng(seed).random((rows, samples)).astype(np.float32)
-    parts = [ns.Float(v) for v in x]
-    dr.make_opaque(parts)
-    return x, parts
-
-
-def values(y):
-    if isinstance(y, dr.ArrayBase):
-        return np.array(y, np.float64)
-    parts = list(y)
-    dr.eval(parts)  # one by one, each would be a kernel
-    return np.array([np.array(v, np.float64) for v in parts])
-
-
-def close(actual, expected, tolerance):
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * abs(np.asarray(expected)).max())
 
 
 def make(encoding="sinusoidal", dropout=0.0, output="float32", in_features=2):
@@ -78,10 +49,6 @@ def types(ns, precision):
 
 def default_precision(backend):
     return "half" if backend == "cuda" else "single"
-
-
-def precisions(backend):
-    return ["half"] if backend == "cuda" else ["single", "half"]
 
 
 # ---- Values ------------------------------------------------------------------------------------------------
@@ -249,7 +216,7 @@ def test_many_masks_in_one_kernel(ns, backend):
     field = make(dropout=0.3).build(backend)
     _, parts = coordinates(ns)
     _, mean = dr.while_loop(
-        (ns.UInt32(0), ns.ArrayXf(np.zeros((3, 100), np.float32))),
+        (ns.UInt32(0), ns.ArrayXf(np.zeros((3, 200), np.float32))),
         lambda i, total: i < 4,
         lambda i, total: (i + 1, total + field(parts, cn.Key(9, step=i))),
         mode="symbolic",

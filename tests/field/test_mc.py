@@ -9,6 +9,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.kernels import launched
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -127,14 +128,13 @@ def test_one_kernel_for_any_number_of_samples(backend, ns):
     field, p = make_field(backend), points(ns)
     key = cn.Key(dr.opaque(ns.UInt64, 1), dr.arange(ns.UInt32, N), dr.opaque(ns.UInt32, 0))
     dr.eval(p, key)
-    launched = []
+    hashes = []
     for samples in (4, 50):
-        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-            dr.kernel_history_clear()
+        with launched() as kernels:
             dr.eval(cn.mc_dropout(field, p, key, samples))
-            launched.append([k["hash"] for k in dr.kernel_history() if k["type"] == dr.KernelType.JIT])
-    assert len(launched[0]) == 1
-    assert launched[0] == launched[1]
+        hashes.append([k["hash"] for k in kernels])
+    assert len(hashes[0]) == 1
+    assert hashes[0] == hashes[1]
 
 
 def test_frozen_with_keys_as_arguments(backend, ns):

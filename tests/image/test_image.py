@@ -17,6 +17,8 @@ pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
 ImageCms = pytest.importorskip("PIL.ImageCms")
 
+from support.kernels import launched  # noqa: E402
+
 from coopnet import image as images  # noqa: E402
 from coopnet.image import evaluate, files, learn  # noqa: E402
 
@@ -162,28 +164,20 @@ def test_save(tmp_path):
 # ---- drawing -------------------------------------------------------------
 
 
-def launched(function):
-    """How many kernels ``function`` launches."""
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-        dr.kernel_history_clear()
-        function()
-        return len(dr.kernel_history([dr.KernelType.JIT]))
-
-
 def test_a_kernel_for_all_channels(backend, ns, monkeypatch):
     """One for each piece, and the same one for pictures of any size and region."""
     monkeypatch.setattr(evaluate, "CHUNK", 32)
     field = cn.NeuralField(None, cn.MLP(2, 3, width=8, depth=1)).build(backend)
     dr.eval(*field.values())
     images.render(field, 8, 4)
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-        dr.kernel_history_clear()
+    with launched() as kernels:
         images.render(field, 8, 8)
         images.render(field, 16, 2)
         images.render(field, 4, 4, (0.1, 0.2, 0.3, 0.4))
-        kernels = dr.kernel_history([dr.KernelType.JIT])
     assert len(kernels) == 4 and len({k["hash"] for k in kernels}) == 1
-    assert launched(lambda: evaluate.evaluate(field, np.arange(40), 8, 8)) == 2
+    with launched() as kernels:
+        evaluate.evaluate(field, np.arange(40), 8, 8)
+    assert len(kernels) == 2
 
 
 # ---- fields for images ---------------------------------------------------

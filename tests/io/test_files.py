@@ -11,11 +11,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.machines import environment
 
 import coopnet as cn
 from coopnet import io
@@ -54,10 +54,8 @@ def file(tmp_path, backend):
 
 def start(code, *arguments):
     """A Python process with this coopnet, whose output comes line by line."""
-    root = Path(cn.__file__).parents[1]
-    environment = dict(os.environ, PYTHONPATH=f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     command = [sys.executable, "-u", "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 # ---- one writer ---------------------------------------------------------

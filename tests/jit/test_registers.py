@@ -4,6 +4,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.kernels import launched
 
 import coopnet as cn
 from coopnet.engine import network as networks
@@ -52,10 +53,9 @@ def test_kernels_that_ask(ns, backend, width):
         pytest.skip("an option of OptiX")
     field = cn.NeuralField(None, cn.MLP(3, 1, width=width, depth=2)).build(backend)
     p = ns.Array3f([0.1, 0.2], 0.3, 0.4)
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-        dr.kernel_history_clear()
+    with launched() as kernels:
         dr.eval(field.value_and_grad(p))
-        code = [h["ir"].getvalue() for h in dr.kernel_history() if h["type"] == dr.KernelType.JIT]
+    code = [k["ir"].getvalue() for k in kernels]
     assert any("_optix_matvecmul" in c for c in code)
     assert any("_optix_matvecmul_ptr" in c for c in code) == (width == 64)
 
@@ -67,10 +67,9 @@ def test_the_order_of_operations(ns, backend):
         if ordered:
             registers.in_order(dr.backend_v(ns.Float))
         a, b = a * 3, b * 3
-        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-            dr.kernel_history_clear()
+        with launched() as kernels:
             dr.eval(a, b)
-            (kernel,) = [h for h in dr.kernel_history() if h["type"] == dr.KernelType.JIT]
+        (kernel,) = kernels
         names = {"sqrt": "sqrt", "fmul": "mul", "mul.ftz.f32": "mul"}
         lines = [line for line in kernel["ir"].getvalue().splitlines() if "declare" not in line]
         found = [next((op for name, op in names.items() if name in line), None) for line in lines]

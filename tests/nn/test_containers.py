@@ -9,31 +9,17 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import all_close, arrays, close, leaf_of, precision, tensor_of, values, weighted
+from support.networks import gradients, in_order, linears, matrices, randomize_biases
 
 import coopnet as cn
 from coopnet import io
 from coopnet import reference as ref
 from coopnet.engine import spill
 from coopnet.nn.sequential import stated_width
-from coopnet.nn.tree import children
 
 TANH, SINE = ref.ACTIVATIONS["tanh"][0], ref.ACTIVATIONS["sine"][0]
 KEY = cn.Key(7, step=3)
-
-
-def half(backend):
-    return backend == "cuda"
-
-
-def tensor_type(ns, backend):
-    return ns.TensorXf16 if half(backend) else ns.TensorXf
-
-
-def leaves_of(ns, backend, x):
-    leaf = ns.Float16 if half(backend) else ns.Float
-    xs = [leaf(v.astype(np.float16 if half(backend) else np.float32)) for v in x]
-    dr.make_opaque(xs)
-    return xs
 
 
 def network():
@@ -48,20 +34,6 @@ def network():
             {"a": cn.Linear(-1, 1), "b": cn.Sequential(cn.Residual(cn.Tanh()), cn.Dropout(0.5), cn.Linear(-1, 2))},
         ),
     )
-
-
-def linears(net):
-    return [m for m in children(net) if isinstance(m, drnn.Linear)]
-
-
-def parameters(net):
-    """Weights and biases of a network that is not packed, in evaluation order, in double precision."""
-    found = []
-    for m in linears(net):
-        found.append(m.weights.numpy()[:, : m.config[0]].astype(np.float64))
-        if m.bias is not None:
-            found.append(m.bias.numpy().astype(np.float64))
-    return found
 
 
 def twin(p, key, dtype):
@@ -98,48 +70,20 @@ def slopes(f, values, dy):
     return gradient
 
 
-def close(actual, expected, tolerance):
-    expected = np.asarray(expected)
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1e-3, np.abs(expected).max()))
-
-
-def numbers(xs):
-    return np.stack([np.array(v, np.float64) for v in xs])
-
-
-def gradients(packed):
-    """The gradient of the packed buffer as the matrices and biases of its layers."""
-    grad, found = dr.grad(packed["weights"]), []
-    for m in linears(packed):
-        for view in [m.weights] if m.bias is None else [m.weights, m.bias]:
-            moved = drnn.MatrixView()
-            for field in type(view).DRJIT_STRUCT:
-                setattr(moved, field, getattr(view, field))
-            moved.buffer = grad
-            rows = drnn.unpack(moved)
-            i = rows.offset + np.arange(rows.shape[0])[:, None] * rows.stride + np.arange(rows.shape[1])
-            entries = rows.buffer.numpy()[i].astype(np.float64)
-            found.append(entries[:, : m.config[0]] if view is m.weights else entries[:, 0])
-    return found
-
-
 @pytest.fixture(scope="module")
 def case(ns, backend):
     """A network, its packed twin, an input, a gradient of the output, and what the reference says to that."""
 
     class Case:
-        net = network().alloc(tensor_type(ns, backend), rng=dr.rng(2))
+        dtype, tolerance = precision(backend)
+        net = randomize_biases(network().alloc(tensor_of(ns, dtype), rng=dr.rng(2)))
 
     rng = np.random.default_rng(0)
-    for m in linears(Case.net):
-        if m.bias is not None:
-            m.bias = type(m.bias)(rng.normal(size=m.bias.shape).astype(m.bias.numpy().dtype) * 0.3)
     Case.packed = drnn.pack(Case.net, layout="training")
-    Case.dtype = np.float16 if half(backend) else np.float32
-    Case.tolerance = 3e-2 if half(backend) else 3e-5
+    Case.tolerance *= 1.5
     Case.x, Case.dy = rng.normal(size=(3, 40)).astype(Case.dtype).astype(np.float64), rng.normal(size=(3, 40))
     Case.dy = Case.dy.astype(Case.dtype).astype(np.float64)
-    Case.p = parameters(Case.net)
+    Case.p = in_order(*matrices(Case.net))
     Case.expected = {}
     for key in (None, KEY):
         f = lambda key=key: twin(Case.p, key, Case.dtype)(Case.x)  # noqa: E731
@@ -148,12 +92,12 @@ def case(ns, backend):
 
 
 def run(case, ns, backend, key, path):
-    xs = leaves_of(ns, backend, case.x)
+    xs = arrays(ns, case.x, case.dtype)
     dr.enable_grad(xs, case.packed["weights"])
     with cn.gradient_path(path):
         y = list(case.packed(drnn.CoopVec(xs), key))
-        dr.backward(dr.sum(sum(ns.Float(v) * ns.Float(d.astype(np.float32)) for v, d in zip(y, case.dy, strict=True))))
-    result = numbers(y), numbers(dr.grad(xs)), gradients(case.packed)
+        dr.backward(weighted(y, case.dy))
+    result = values(y), values(dr.grad(xs)), in_order(*gradients(case.packed))
     dr.clear_grad(case.packed["weights"])
     return result
 
@@ -166,8 +110,7 @@ def test_cooperative_vectors(case, ns, backend, path, key):
     got, expected = run(case, ns, backend, key, path), case.expected[key]
     close(got[0], expected[0], case.tolerance)
     close(got[1], expected[1], case.tolerance)
-    for g, e in zip(got[2], expected[2], strict=True):
-        close(g, e, case.tolerance)
+    all_close(got[2], expected[2], case.tolerance)
 
 
 def test_in_chunks(case, ns, backend, monkeypatch):
@@ -176,8 +119,7 @@ def test_in_chunks(case, ns, backend, monkeypatch):
     monkeypatch.setattr(spill, "PIECE", 16)
     got, expected = run(case, ns, backend, KEY, "spill"), case.expected[KEY]
     close(got[1], expected[1], case.tolerance)
-    for g, e in zip(got[2], expected[2], strict=True):
-        close(g, e, case.tolerance)
+    all_close(got[2], expected[2], case.tolerance)
 
 
 def test_the_whole_is_one_network(case):
@@ -188,7 +130,7 @@ def test_the_whole_is_one_network(case):
 
 
 def test_tensors(case, ns, backend):
-    dtype = tensor_type(ns, backend)
+    dtype = tensor_of(ns, case.dtype)
     x = dtype(case.x.astype(case.dtype))
     dr.enable_grad(x)
     y = case.net(x, KEY)
@@ -202,11 +144,11 @@ def test_tensors(case, ns, backend):
 def test_forward_derivative(case, ns, backend):
     if backend == "cuda":
         pytest.skip("the same code, a slow kernel")
-    xs = leaves_of(ns, backend, case.x)
+    xs = arrays(ns, case.x, case.dtype)
     dr.enable_grad(xs, case.packed["weights"])
     y = list(case.packed(drnn.CoopVec(xs), KEY))
     dr.set_grad(xs, [ns.Float(v) for v in case.x.astype(np.float32)])
-    tangent = numbers(dr.forward_to(y))
+    tangent = values(dr.forward_to(y))
     f, step = twin(case.p, KEY, case.dtype), 1e-5
     close(tangent, (f(case.x * (1 + step)) - f(case.x * (1 - step))) / (2 * step), 1e-4)
     dr.clear_grad(case.packed["weights"])
@@ -218,8 +160,8 @@ def test_forward_derivative(case, ns, backend):
 def test_in_a_loop(case, ns, backend, mode, path):
     if backend == "cuda" and path != "banks":
         pytest.skip("a slow kernel each")
-    leaf = ns.Float16 if half(backend) else ns.Float
-    xs = leaves_of(ns, backend, case.x)
+    leaf = leaf_of(ns, case.dtype)
+    xs = arrays(ns, case.x, case.dtype)
     dr.enable_grad(xs, case.packed["weights"])
 
     def turn(i, total, xs):
@@ -229,14 +171,11 @@ def test_in_a_loop(case, ns, backend, mode, path):
     with cn.gradient_path(path):
         state = ns.UInt32(0), [dr.zeros(leaf, 40)] * 3, xs
         total = dr.while_loop(state, lambda i, t, x: i < 2, turn, mode=mode, max_iterations=-1)[1]
-        dr.backward(
-            dr.sum(sum(ns.Float(v) * ns.Float(d.astype(np.float32)) for v, d in zip(total, case.dy, strict=True)))
-        )
+        dr.backward(weighted(total, case.dy))
     expected = case.expected[KEY]
-    close(numbers(total), 2 * expected[0], case.tolerance)
-    close(numbers(dr.grad(xs)), 2 * expected[1], case.tolerance)
-    for g, e in zip(gradients(case.packed), expected[2], strict=True):
-        close(g, 2 * e, case.tolerance)
+    close(values(total), 2 * expected[0], case.tolerance)
+    close(values(dr.grad(xs)), 2 * expected[1], case.tolerance)
+    all_close(in_order(*gradients(case.packed)), [2 * e for e in expected[2]], case.tolerance)
     dr.clear_grad(case.packed["weights"])
 
 
@@ -264,7 +203,7 @@ def test_every_container_holds_every_input(ns, kind):
         rows = [y[i].array for i in range(y.shape[0])] if kind == "tensor" else list(y)
         # an encoding returns a list for a tuple, and so may a container of one
         assert isinstance(y, type(given)) or kind == "tuple"
-        close(numbers(rows), f(x.astype(np.float64)), 1e-5)
+        close(values(rows), f(x.astype(np.float64)), 1e-5)
 
 
 def test_fields_and_their_heads(ns, backend, tmp_path):
@@ -451,9 +390,9 @@ def test_sharpness(ns, backend, layer, beta):
         dr.enable_grad(xs)
         y = list(layer(beta)(kind(xs)))
         # GPUs approximate exponentials and logarithms in hardware
-        np.testing.assert_allclose(numbers(y), f(beta * x) / beta, rtol=1e-4, atol=1e-5 if backend == "cuda" else 1e-6)
+        np.testing.assert_allclose(values(y), f(beta * x) / beta, rtol=1e-4, atol=1e-5 if backend == "cuda" else 1e-6)
         dr.backward(dr.sum(y[0]))
-        np.testing.assert_allclose(numbers(dr.grad(xs)), df(beta * x), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(values(dr.grad(xs)), df(beta * x), rtol=1e-4, atol=1e-5)
     if backend == "llvm":  # the adjoint of networks, with and without dropout behind it
         net = drnn.pack(cn.Sequential(cn.Linear(1, 1, bias=False), layer(beta), cn.Dropout(0.5)).alloc(ns.TensorXf))
         w = net["weights"].numpy()[0]
@@ -463,7 +402,7 @@ def test_sharpness(ns, backend, layer, beta):
             y = list(net(drnn.CoopVec(xs), key))
             dr.backward(dr.sum(y[0]))
             keep = 1.0 if key is None else 2 * ref.keep_mask(1, 0.5, 7, np.arange(60), 3, 0)
-            np.testing.assert_allclose(numbers(dr.grad(xs)), keep * w * df(beta * w * x), rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(values(dr.grad(xs)), keep * w * df(beta * w * x), rtol=1e-3, atol=1e-5)
     for bad in (0, -1.0):
         with pytest.raises(ValueError, match=f"{layer.__name__}: beta is {bad}; a positive number"):
             layer(bad)

@@ -5,7 +5,6 @@ A new layer needs one row in ``EXAMPLES``.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.networks import layers
 
 import coopnet as cn
 from coopnet.audit import _twin
@@ -75,20 +75,10 @@ EXAMPLES = {
     "Triangular": Example(lambda: cn.Triangular(3), 2),
 }
 #: Classes to write layers with, no layers.
-BASES = {"Activation", "Encoding", "Module"}
+LAYERS = layers() | {"NeuralField": cn.NeuralField}
 
 
-def layers() -> dict[str, type]:
-    """Every layer among the public names."""
-    public = {name: getattr(room, name) for room in (cn.nn, cn) for name in room.__all__}
-    return {
-        name: value
-        for name, value in sorted(public.items())
-        if inspect.isclass(value) and issubclass(value, drnn.Module) and name not in BASES
-    }
-
-
-@pytest.fixture(params=layers())
+@pytest.fixture(params=LAYERS)
 def example(request):
     if request.param not in EXAMPLES:
         pytest.fail(f"test_contracts.py has no row for the layer {request.param}: add one to EXAMPLES.", pytrace=False)
@@ -96,7 +86,7 @@ def example(request):
 
 
 def test_the_examples_name_layers():
-    assert set(EXAMPLES) <= set(layers()), set(EXAMPLES) - set(layers())
+    assert set(EXAMPLES) <= set(LAYERS), set(EXAMPLES) - set(LAYERS)
     for name, example in EXAMPLES.items():
         assert type(example.make()).__name__ == name
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-
 import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import close, differences
+from support.networks import gradients, layers, matrices
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -16,13 +16,6 @@ from coopnet.nn.tree import children
 
 LEVELS = dict(n_levels=3, hashmap_size=2**7, base_resolution=4, per_level_scale=1.7, init_scale=0.5)
 SAMPLES = 200
-
-
-def layers():
-    """Every layer that the library exports, by name."""
-    found = {name: getattr(space, name) for space in (cn.nn, cn) for name in space.__all__}
-    base = (cn.Module, cn.nn.Activation, cn.nn.Encoding, cn.NeuralField)
-    return {n: c for n, c in found.items() if inspect.isclass(c) and issubclass(c, drnn.Module) and c not in base}
 
 
 #: What to test of layers that do nothing by default, or too much.
@@ -53,29 +46,10 @@ def opaque(ns, x):
     return p
 
 
-def close(actual, expected, tolerance, allowed=0.0):
-    """Equal to a tolerance relative to the largest; a part of the samples may lie beside a kink."""
-    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
-    assert actual.shape == expected.shape
-    wrong = ~(np.abs(actual - expected) <= tolerance * np.abs(expected).max() + 1e-9)  # NaN is wrong, too
-    assert wrong.mean() <= allowed, (wrong.mean(), np.abs(actual - expected).max(), np.abs(expected).max())
-
-
 def jacobian(f, x, h=1e-6):
     """(outputs, coordinates, samples) of ``f`` by central differences."""
     steps = [h * np.eye(len(x))[:, i : i + 1] for i in range(len(x))]
     return np.stack([(f(x + e) - f(x - e)) / (2 * h) for e in steps], axis=1)
-
-
-def differences(f, a, places, h=1e-4):
-    """Partial derivatives of the number ``f(a)`` at flat ``places``."""
-    result = []
-    for i in places:
-        moved = [a.copy(), a.copy()]
-        moved[0].flat[i] += h
-        moved[1].flat[i] -= h
-        result.append((f(moved[0]) - f(moved[1])) / (2 * h))
-    return np.array(result)
 
 
 def losses(y, j, dy):
@@ -87,23 +61,6 @@ def losses_of(ns, field, p, dy, key=None):
     y, g = field.value_and_grad(p, key)
     norm = dr.sqrt(sum(dr.square(v) for v in g) + 0.01)
     return dr.square(norm - 1) * ns.Float(dy[0]) + y[0] * ns.Float(dy[1])
-
-
-def weight_gradients(field):
-    """Gradients of the matrices in order of evaluation."""
-    result = []
-    for layer in children(field.network):
-        if isinstance(layer, drnn.Linear):
-            tensor = dr.tensor_t(type(layer.weights.buffer))
-            result.append(tensor(drnn.unpack(layer.weights.grad)).numpy().astype(np.float64)[:, : layer.config[0]])
-    return result
-
-
-def matrices(network):
-    """Matrices and biases in order of evaluation, before packing."""
-    found = [m for m in children(network) if isinstance(m, drnn.Linear)]
-    weights = [m.weights.numpy().astype(np.float64)[:, : m.config[0]] for m in found]
-    return weights, [None if m.bias is None else m.bias.numpy().astype(np.float64) for m in found]
 
 
 def allocated(ns, backend, encoding, network, size):
@@ -302,7 +259,7 @@ def test_second_order_through_encodings(ns, backend, name):
         dr.enable_grad(field["encoding.data"])
     dr.backward(losses_of(ns, field, p, dy))
     tolerance = 8e-2 if backend == "cuda" else 5e-4
-    for i, got in enumerate(weight_gradients(field)):
+    for i, got in enumerate(gradients(field)[0]):
         places = range(0, got.size, 3)
         expected = differences(lambda w, i=i: terms([w if k == i else v for k, v in enumerate(weights)], x).sum(),
                                weights[i], places)  # fmt: skip
@@ -512,23 +469,20 @@ def test_containers(ns, backend, name, path):
     dr.enable_grad(p, field["network.weights"])
     with cn.gradient_path(path):
         dr.backward(losses_of(ns, field, p, dy, key))
-    for i, got in enumerate(weight_gradients(field)):
+    for i, got in enumerate(gradients(field)[0]):
         places = range(0, got.size, 3)
         expected = differences(
             lambda w, i=i: terms([w if k == i else v for k, v in enumerate(weights)], x).sum(), weights[i], places
         )
         close(got.flat[list(places)], expected, 8e-2 if backend == "cuda" else 5e-4)
-    linears = [m for m in children(field.network) if isinstance(m, drnn.Linear)]
-    for i, layer in enumerate(linears):
-        places = range(0, biases[i].size, 2)
+    for i, got in enumerate(gradients(field)[1]):
+        places = range(0, got.size, 2)
         expected = differences(
             lambda b, i=i: terms(weights, x, [b if k == i else v for k, v in enumerate(biases)]).sum(),
             biases[i],
             places,
         )
-        tensor = dr.tensor_t(type(layer.bias.buffer))
-        got = np.ravel(tensor(drnn.unpack(layer.bias.grad)).numpy()).astype(np.float64)[list(places)]
-        close(got, expected, 8e-2 if backend == "cuda" else 5e-4)
+        close(got[list(places)], expected, 8e-2 if backend == "cuda" else 5e-4)
     h = 1e-4
     single = np.stack([(terms(weights, x + e) - terms(weights, x - e)) / (2 * h)
                        for e in (h * np.eye(2)[:, i : i + 1] for i in range(2))])  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 from drjit.opt import SGD, Adam
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.arrays import tensor_of, weighted
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -21,23 +22,13 @@ DTYPES = {"half": np.float16, "single": np.float32, "double": np.float64}
 EPSILON = {"half": 2**-11, "single": 1e-6, "double": 1e-6}  # of features and gradients, which single precision limits
 
 
-def tensor_of(ns, precision):
-    return {"half": ns.TensorXf16, "single": ns.TensorXf, "double": ns.TensorXf64}[precision]
-
-
 def table(ns, count, width, precision="single", seed=1, **options):
     """(layer with gradients on, its table as a NumPy array)."""
     values = np.random.default_rng(seed).normal(size=(count, width)).astype(DTYPES[precision])
-    layer = cn.Embedding(count, width, **options).alloc(tensor_of(ns, precision))
-    layer["data"] = tensor_of(ns, precision)(values)
+    layer = cn.Embedding(count, width, **options).alloc(tensor_of(ns, DTYPES[precision]))
+    layer["data"] = tensor_of(ns, DTYPES[precision])(values)
     dr.enable_grad(layer["data"])
     return layer, values
-
-
-def weighted(y, dy):
-    """Sum over all features of dy times y."""
-    leaf = type(y[0])
-    return dr.sum(sum(v * leaf(d) for v, d in zip(y, dy, strict=True)))
 
 
 def gradient(layer):
@@ -125,7 +116,7 @@ def test_forward_mode(ns, precision):
     ids, known = random_ids(ns, 20, 100)
     tangent = np.random.default_rng(3).normal(size=(20, 6)).astype(DTYPES[precision])
     y = layer(ids)
-    dr.set_grad(layer["data"], tensor_of(ns, precision)(tangent))
+    dr.set_grad(layer["data"], tensor_of(ns, DTYPES[precision])(tangent))
     np.testing.assert_array_equal(dr.forward_to(y).numpy(), ref.embedding(known, tangent).astype(np.float32))
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.arrays import arrays, close, contain, opened, values, weighted
+from support.networks import gradients
 
 import coopnet as cn
 from coopnet import backend as backends
@@ -21,40 +23,6 @@ CUDA = "cuda" in backends.available()
 KINDS = ("coopvec", "tensor", "nested", "list", "tuple")
 LEVELS = dict(n_levels=3, n_features_per_level=2, hashmap_size=2**6, base_resolution=4, per_level_scale=1.7)
 few = settings(max_examples=3 if CUDA else 12)
-
-
-def arrays(ns, values, dtype=np.float32):
-    x = [(ns.Float16 if dtype == np.float16 else ns.Float)(np.asarray(v, dtype)) for v in values]
-    dr.make_opaque(x)
-    return x
-
-
-def contain(ns, kind, x):
-    return {
-        "coopvec": lambda: drnn.CoopVec(x),
-        "tensor": lambda: ns.TensorXf(ns.ArrayXf(x)),
-        "nested": lambda: ns.ArrayXf(x),
-        "list": lambda: list(x),
-        "tuple": lambda: tuple(x),
-    }[kind]()
-
-
-def opened(kind, y):
-    return [v.array for v in y] if kind == "tensor" else list(y)
-
-
-def values(x):
-    parts = list(x)
-    dr.eval(parts)  # one by one, each would be a kernel
-    return np.array([np.array(v, np.float64) for v in parts])
-
-
-def weighted(ys, dy):
-    return dr.sum(sum(y * type(y)(d.astype(np.float32)) for y, d in zip(ys, dy, strict=True)))
-
-
-def close(actual, expected, tolerance):
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1e-3, np.abs(expected).max(initial=0)))
 
 
 def slopes(f, x, dy, h=1e-7):
@@ -697,8 +665,7 @@ def test_scaled_identity_inside_networks(ns, backend, path):
     tolerance = 2e-2 if backend == "cuda" else 1e-5
     close(values(y), b @ (-0.5 * a @ x + 0.25), tolerance)
     close(values(dr.grad(leaves)), -0.5 * a.T @ b.T @ dy, tolerance)
-    da = tensor(drnn.unpack(packed.layers[0].weights.grad)).numpy().astype(np.float64)[:, :3]
-    close(da, -0.5 * b.T @ dy @ x.T, tolerance)
+    close(gradients(packed)[0][0], -0.5 * b.T @ dy @ x.T, tolerance)
 
 
 def test_encodings_inside_frozen_functions(ns, backend):

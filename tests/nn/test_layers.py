@@ -11,6 +11,8 @@ import pytest
 from drjit.opt import SGD, Adam
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.arrays import all_close, arrays, close, contain, leaf_of, opened, precision, tensor_of, values, weighted
+from support.networks import gradients, in_order, linears, matrices, randomize_biases
 
 import coopnet as cn
 from coopnet import backend as backends
@@ -19,80 +21,6 @@ from coopnet.nn.tree import children
 
 CUDA = "cuda" in backends.available()
 few = settings(max_examples=4 if CUDA else 8)  # every shape is a kernel
-
-
-def precision(backend):
-    """(dtype, tolerance) of networks on cooperative vectors: half on CUDA."""
-    return (np.float16, 2e-2) if backend == "cuda" else (np.float32, 2e-5)
-
-
-def leaf_of(ns, dtype):
-    return ns.Float16 if dtype == np.float16 else ns.Float
-
-
-def tensor_of(ns, dtype):
-    return ns.TensorXf16 if dtype == np.float16 else ns.TensorXf
-
-
-def arrays(ns, values, dtype=np.float32):
-    leaf = leaf_of(ns, dtype)
-    x = [leaf(np.asarray(v, dtype)) for v in values]
-    dr.make_opaque(x)
-    return x
-
-
-def values(x):
-    if isinstance(x, dr.ArrayBase):
-        return np.array(x, np.float64)
-    parts = list(x)
-    dr.eval(parts)  # one by one, each would be a kernel
-    return np.array([np.array(v, np.float64) for v in parts])
-
-
-def weighted(ys, dy):
-    """Sum over all outputs of dy times y, in single precision."""
-    single = dr.float32_array_t(type(ys[0]))
-    return dr.sum(sum(single(y) * single(d.astype(np.float32)) for y, d in zip(ys, dy, strict=True)))
-
-
-def close(actual, expected, tolerance):
-    """Equal up to a fraction of the largest entry."""
-    expected = np.asarray(expected)
-    limit = tolerance * max(1e-3, np.abs(expected).max(initial=0))
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=limit)
-
-
-def matrices(net):
-    """Weights and biases of the linear layers of a network that is not packed."""
-    layers = [m for m in children(net) if isinstance(m, drnn.Linear)]
-    return [m.weights.numpy()[:, : m.config[0]] for m in layers], [
-        None if m.bias is None else m.bias.numpy() for m in layers
-    ]
-
-
-def unpacked(net, packed, buffer):
-    """A packed buffer, such as a gradient, as the matrices and biases of ``net``."""
-    found = []
-    for m in children(packed):
-        if isinstance(m, drnn.Linear):
-            for view in [m.weights] if m.bias is None else [m.weights, m.bias]:
-                moved = drnn.MatrixView()
-                for field in type(view).DRJIT_STRUCT:
-                    setattr(moved, field, getattr(view, field))
-                moved.buffer = dr.detach(buffer)
-                rows = drnn.unpack(moved)  # the layout of GPUs is their secret
-                i = rows.offset + np.arange(rows.shape[0])[:, None] * rows.stride + np.arange(rows.shape[1])
-                entries = rows.buffer.numpy()[i]
-                found.append(entries[:, : m.config[0]] if view is m.weights else entries[:, 0])
-    return found
-
-
-def randomize_biases(net, seed=0):
-    rng = np.random.default_rng(seed)
-    for m in children(net):
-        if isinstance(m, drnn.Linear) and m.bias is not None:
-            m.bias = type(m.bias)(rng.normal(size=m.bias.shape).astype(m.bias.numpy().dtype) * 0.3)
-    return net
 
 
 def built(ns, backend, net, seed=1):
@@ -104,33 +32,10 @@ def built(ns, backend, net, seed=1):
     return net, packed
 
 
-def weight_gradient(packed):
-    g = dr.grad(packed["weights"]).numpy()
-    dr.clear_grad(packed["weights"])
-    return g
-
-
 # ---- Activations and encodings -----------------------------------------------------------------------------
 
 LAYER = {name: cn.nn.ACTIVATIONS[name]() for name in cn.nn.ACTIVATIONS}
 CONTAINERS = ["coopvec", "tensor", "nested", "list", "tuple", "single"]
-
-
-def contain(ns, kind, parts):
-    """Arrays in a container; they stay what gradients are asked of."""
-    if kind == "tensor":
-        return type(ns.TensorXf([0]))(ns.ArrayXf(parts))
-    return {"coopvec": drnn.CoopVec, "nested": ns.ArrayXf, "list": list, "tuple": tuple, "single": lambda p: p[0]}[
-        kind
-    ](parts)
-
-
-def opened(kind, y):
-    if kind == "single":
-        return [y]
-    if kind == "tensor":
-        return [y[i].array for i in range(y.shape[0])]
-    return list(y)
 
 
 def points(rows, samples, seed=0):
@@ -368,13 +273,12 @@ def check_network(ns, backend, kind, shape, samples, activation, output, bias, p
     net = cn.MLP(n_in, n_out, width, depth, activation, output, p, bias)
     net = randomize_biases(net.alloc(tensor_of(ns, dtype), rng=dr.rng(seed)))
     weights, biases = matrices(net)
-    linears = [m for m in children(net) if isinstance(m, drnn.Linear)]
     packed = None
     if kind == "coopvec":
         packed = drnn.pack(net, layout="training")
         dr.enable_grad(packed["weights"])
     else:
-        dr.enable_grad([m.weights for m in linears], [m.bias for m in linears if m.bias is not None])
+        dr.enable_grad([v for m in linears(net) for v in (m.weights, m.bias) if v is not None])
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n_in, samples)).astype(dtype)
     dy = rng.normal(size=(n_out, samples)) / samples
@@ -384,17 +288,8 @@ def check_network(ns, backend, kind, shape, samples, activation, output, bias, p
     close(values(ys), y, tolerance)
     dr.backward(weighted(ys, dy))
     close(values(dr.grad(leaves)), dx, 4 * tolerance)
-    expected = [g for W, b in zip(dweights, dbiases, strict=True) for g in ((W, b) if bias else (W,))]
-    if packed is None:
-        found = []
-        for m in linears:
-            found.append(m.weights.grad.numpy()[:, : m.config[0]])
-            if m.bias is not None:
-                found.append(m.bias.grad.numpy())
-    else:
-        found = unpacked(net, packed, dr.grad(packed["weights"]))
-    for a, e in zip(found, expected, strict=True):
-        close(a, e, 4 * tolerance)
+    found = gradients(net if packed is None else packed)
+    all_close(in_order(*found), in_order(dweights, dbiases if bias else biases), 4 * tolerance)
 
 
 @few
@@ -673,7 +568,7 @@ def reference_gradients(net, x, dy, dtype, steps=(2,)):
     for step in steps:
         drop = ref.MLPDropout(0.2, 16, 5, None, step)
         _, dx, dW, db = ref.mlp_vjp(weights, x, dy, "tanh", None, biases, drop, dtype)
-        flat = [dx] + [g for pair in zip(dW, db, strict=True) for g in pair]
+        flat = [dx, *in_order(dW, db)]
         total = flat if total is None else [a + b for a, b in zip(total, flat, strict=True)]
     return total[0], total[1:]
 
@@ -687,40 +582,28 @@ def case(ns, backend):
     dx, grads = reference_gradients(net, x, dy, dtype)
 
     class Case:
-        pass
+        def check(self, grads, factor=1):
+            """Are the gradients of the weights ``grads``, so many times?"""
+            all_close(in_order(*gradients(self.packed)), [factor * g for g in grads], self.tolerance)
 
     c = Case()
-    c.dtype, c.tolerance, c.net, c.packed, c.x, c.dy, c.dx, c.grads = (
-        dtype,
-        8 * tolerance,
-        net,
-        packed,
-        x,
-        dy,
-        dx,
-        grads,
-    )
+    c.dtype, c.tolerance, c.net, c.packed = dtype, 8 * tolerance, net, packed
+    c.x, c.dy, c.dx, c.grads = x, dy, dx, grads
     c.leaves = arrays(ns, x, dtype)
-
-    def check(buffer, factor=1):
-        for a, e in zip(unpacked(net, packed, buffer), grads, strict=True):
-            close(a, factor * e, c.tolerance)
-
-    c.check = check
     return c
 
 
 def test_two_backward_calls_accumulate(case):
     for turn in (1, 2):
         dr.backward(weighted(list(case.packed(drnn.CoopVec(case.leaves), KEY)), case.dy))
-        case.check(dr.grad(case.packed["weights"]), turn)
+        case.check(case.grads, turn)
 
 
 def test_two_calls_in_one_expression(case):
     a = list(case.packed(drnn.CoopVec(case.leaves), KEY))
     b = list(case.packed(drnn.CoopVec(case.leaves), KEY))
     dr.backward(weighted([u + 2 * v for u, v in zip(a, b, strict=True)], case.dy))
-    case.check(dr.grad(case.packed["weights"]), 3)
+    case.check(case.grads, 3)
 
 
 def test_evaluation_between_forward_and_backward(case):
@@ -728,7 +611,7 @@ def test_evaluation_between_forward_and_backward(case):
     y = list(case.packed(drnn.CoopVec(case.leaves), KEY))
     dr.eval(y)
     dr.backward(weighted(y, case.dy))
-    case.check(dr.grad(case.packed["weights"]))
+    case.check(case.grads)
     close(values(dr.grad(case.leaves)), case.dx, case.tolerance)
 
 
@@ -757,7 +640,8 @@ def test_forward_mode_through_the_weights(ns, case):
     dr.set_grad(case.packed["weights"], type(case.packed["weights"])(tangent))
     t = values(dr.forward_to(y))
     # the same number by the adjoint: <dy, J v> = <J^T dy, v>
-    moved = unpacked(case.net, case.packed, type(case.packed["weights"])(tangent))
+    dr.set_grad(case.packed["weights"], type(case.packed["weights"])(tangent))
+    moved = in_order(*gradients(case.packed))
     expected = sum(np.sum(g * v) for g, v in zip(case.grads, moved, strict=True))
     scale = sum(np.sum(abs(g * v)) for g, v in zip(case.grads, moved, strict=True))
     assert np.sum(case.dy * t) == pytest.approx(expected, abs=case.tolerance * scale)
@@ -785,9 +669,7 @@ def test_one_layer_used_twice(ns, backend):
     dr.backward(weighted(y, dy))
     expected, _, dW, db = ref.mlp_vjp([W, W], x, dy, "tanh", None, [b, b])
     close(values(y), expected, tolerance)
-    found = unpacked(net, packed, dr.grad(packed["weights"]))
-    for a, e in zip(found, (dW[0] + dW[1], db[0] + db[1]), strict=True):
-        close(a, e, 8 * tolerance)
+    all_close(in_order(*gradients(packed)), (dW[0] + dW[1], db[0] + db[1]), 8 * tolerance)
 
 
 def test_input_shared_by_all_samples(ns, backend):
@@ -802,8 +684,7 @@ def test_input_shared_by_all_samples(ns, backend):
     dr.backward(weighted(y, dy))
     dx, grads = reference_gradients(net, np.repeat(x, 40, axis=1), dy, dtype)
     close(values(dr.grad(leaves)), dx.sum(axis=1, keepdims=True), 8 * tolerance)
-    for a, e in zip(unpacked(net, packed, dr.grad(packed["weights"])), grads, strict=True):
-        close(a, e, 8 * tolerance)
+    all_close(in_order(*gradients(packed)), grads, 8 * tolerance)
 
 
 def test_gradients_are_reproducible(backend, ns):
@@ -816,7 +697,8 @@ def test_gradients_are_reproducible(backend, ns):
     for _ in range(5):
         with cn.deterministic(backend == "cuda"):
             dr.backward(weighted(list(packed(drnn.CoopVec(arrays(ns, x, dtype)), KEY)), dy))
-        runs.add(weight_gradient(packed).tobytes())
+        runs.add(dr.grad(packed["weights"]).numpy().tobytes())
+        dr.clear_grad(packed["weights"])
     assert len(runs) == 1
 
 
@@ -840,8 +722,7 @@ def test_loop(ns, case, mode):
     dr.backward(weighted(total, case.dy))
     dx, grads = reference_gradients(case.net, case.x, case.dy, case.dtype, range(3))
     close(values(dr.grad(case.leaves)), dx, 2 * case.tolerance)
-    for a, e in zip(unpacked(case.net, case.packed, dr.grad(case.packed["weights"])), grads, strict=True):
-        close(a, e, 2 * case.tolerance)
+    all_close(in_order(*gradients(case.packed)), grads, 2 * case.tolerance)
 
 
 @pytest.mark.parametrize("symbolic", [True, False])
@@ -859,9 +740,7 @@ def test_switch(ns, backend, case, symbolic):
     odd = np.arange(120) % 2
     parts = [reference_gradients(case.net, case.x, case.dy * (odd == k), case.dtype, [2 + k]) for k in (0, 1)]
     close(values(dr.grad(case.leaves)), parts[0][0] + parts[1][0], case.tolerance)
-    found = unpacked(case.net, case.packed, dr.grad(case.packed["weights"]))
-    for a, e0, e1 in zip(found, parts[0][1], parts[1][1], strict=True):
-        close(a, e0 + e1, case.tolerance)
+    case.check([a + b for a, b in zip(parts[0][1], parts[1][1], strict=True)])
 
 
 @modes
@@ -880,8 +759,7 @@ def test_conditional(ns, case, mode):
     dx, grads = reference_gradients(case.net, case.x, case.dy * keep, case.dtype)
     dx = dx + np.where(keep, 0, np.stack([case.dy[0] * 2, case.dy[1] * 3, case.dy[0] * 0]))
     close(values(dr.grad(case.leaves)), dx, case.tolerance)
-    for a, e in zip(unpacked(case.net, case.packed, dr.grad(case.packed["weights"])), grads, strict=True):
-        close(a, e, case.tolerance)
+    case.check(grads)
 
 
 @modes

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.inputs import KINDS, TRACED, kinds_for, make, traced_sum, values
+from support.kernels import launched
 
 import coopnet as cn
 from coopnet import backend as backends
@@ -27,42 +29,6 @@ BITS = st.sampled_from([8, 16, 32])
 SEED = st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
 WORD = st.integers(0, 2**32 - 1)
 P = st.floats(0, 0.99) | st.sampled_from([0.1, 0.25, 0.5, 0.99])
-
-KINDS = ["coopvec", "list", "tuple", "nested", "tensor", "numpy"]
-TRACED = [k for k in KINDS if k != "numpy"]
-
-
-def leaf_type(ns, dtype):
-    return {np.float16: ns.Float16, np.float32: ns.Float32, np.float64: ns.Float64}[dtype]
-
-
-def make(ns, kind, values, dtype=np.float32):
-    """Input of a kind from an array (features, samples)."""
-    values = np.asarray(values, dtype)
-    if kind == "numpy":
-        return values
-    leaf = leaf_type(ns, dtype)
-    if kind == "tensor":
-        return dr.tensor_t(leaf)(values)
-    parts = [leaf(v) for v in values]
-    suffix = {np.float16: "16", np.float32: "", np.float64: "64"}[dtype]
-    nested = getattr(ns, "ArrayXf" + suffix)
-    return {"coopvec": drnn.CoopVec, "list": list, "tuple": tuple, "nested": nested}[kind](parts)
-
-
-def values(x):
-    """What make() was given."""
-    if not isinstance(x, (list, tuple, drnn.CoopVec)):
-        return np.array(x)
-    parts = list(x)
-    dr.eval(parts)  # one by one, each would be a kernel
-    return np.array([np.array(v) for v in parts])
-
-
-def kinds_for(backend):
-    """Cooperative vectors compile for seconds on CUDA: there a few fixed shapes have to do."""
-    return KINDS if backend == "llvm" else [k for k in KINDS if k != "coopvec"]
-
 
 # ---- The law -----------------------------------------------------------------------------------------------
 
@@ -247,15 +213,6 @@ def test_layer(ns):
 # ---- Gradients ---------------------------------------------------------------------------------------------
 
 
-def traced_sum(y, dy, dtype):
-    """Sum over everything of dy times y, for kinds that trace."""
-    leaf = type(y) if isinstance(y, dr.ArrayBase) and dr.depth_v(y) == 1 else None
-    if isinstance(y, dr.ArrayBase) and dr.is_tensor_v(y):
-        return dr.sum(y.array * type(y)(dy.astype(dtype)).array)
-    parts = list(y) if leaf is None else [y]
-    return dr.sum(sum(v * type(v)(d) for v, d in zip(parts, dy.astype(dtype), strict=True)))
-
-
 def gradient_case(ns, kind, dtype):
     """x with gradients on, dropout of it, and dy."""
     rng = np.random.default_rng(3)
@@ -324,13 +281,6 @@ def test_gradient_through_a_loop(ns, kind, mode):
 # ---- Kernels -----------------------------------------------------------------------------------------------
 
 
-def kernels(run):
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-        dr.kernel_history_clear()
-        run()
-        return sum(h["type"] == dr.KernelType.JIT for h in dr.kernel_history())
-
-
 @pytest.mark.parametrize("index", [False, True])
 @pytest.mark.parametrize("kind", ["tensor", "nested"])
 def test_dropout_is_part_of_the_kernel_around_it(ns, kind, index):
@@ -339,7 +289,9 @@ def test_dropout_is_part_of_the_kernel_around_it(ns, kind, index):
     dr.make_opaque(x, lane)
     key = cn.Key(1, lane).traced(ns.UInt32)
     dr.eval(cn.dropout(x * 2, 0.3, key) + 1)  # brings the key's words to the device
-    assert kernels(lambda: dr.eval(cn.dropout(x * 2, 0.3, key) + 1)) == 1
+    with launched() as kernels:
+        dr.eval(cn.dropout(x * 2, 0.3, key) + 1)
+    assert len(kernels) == 1
 
 
 # ---- Errors ------------------------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_dropout import KINDS, TRACED, kinds_for, leaf_type, make, traced_sum, values
+from support.arrays import leaf_of
+from support.inputs import KINDS, TRACED, kinds_for, make, traced_sum, values
+from support.kernels import launched
 
 import coopnet as cn
 from coopnet import backend as backends
@@ -93,7 +95,7 @@ def test_threshold_and_scale_of_the_law(ns, ps):
         for dtype in (np.float16, np.float32, np.float64):
             with np.errstate(over="ignore"):
                 factor = np.array([2**bits / (2**bits - n) for n in expected]).astype(dtype)
-            np.testing.assert_array_equal(law.scale(leaf_type(ns, dtype)).numpy(), factor)
+            np.testing.assert_array_equal(law.scale(leaf_of(ns, dtype)).numpy(), factor)
 
 
 def test_scale_is_rounded_once(ns):
@@ -267,12 +269,10 @@ def test_schedule_in_the_engine(backend, ns, path, activation):
 
 
 def compiled(run):
-    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-        dr.kernel_history_clear()
+    with launched() as kernels:
         run()
-        jit = [h for h in dr.kernel_history() if h["type"] == dr.KernelType.JIT]
-        assert jit
-        return [h for h in jit if not h["cache_hit"]]
+    assert kernels
+    return [k for k in kernels if not k["cache_hit"]]
 
 
 @pytest.mark.parametrize("path", ["spill", "banks"])
@@ -548,5 +548,5 @@ def test_quantized_probabilities_of_numbers_and_schedules_agree(ns):
             number, schedule = MaskLaw(single, bits), MaskLaw(ns.Float(p), bits)
             assert float(schedule.threshold(ns.Float)[0]) == number.threshold(ns.Float)
             for dtype in (np.float16, np.float32):
-                leaf = leaf_type(ns, dtype)
+                leaf = leaf_of(ns, dtype)
                 assert float(schedule.scale(leaf)[0]) == number.scale(leaf)

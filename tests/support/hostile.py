@@ -24,8 +24,8 @@ import drjit.nn as drnn
 import numpy as np
 
 import coopnet as cn
-import coopnet.interop.tcnn
 import coopnet.io
+from coopnet.interop import tcnn
 
 #: Longest message that is clear.
 LONGEST = 400
@@ -256,14 +256,14 @@ NOT_CALLED = {
     "LLVM": "holds results",
     "Configuration": "holds results", "prepare": "takes no arguments", "available": "takes no arguments",
     "info": "takes no arguments", "llvm_cure": "takes no arguments", "kernel_cache": "takes no arguments",
+    "has_optix": "takes no arguments",
     "find_llvm": "takes folders of its own", "found_llvm": "takes folders of its own",
     "format_info": "takes what info() returned", "name_version": "takes paths that were found",
     "tcnn.Key": "describes a key of a configuration",
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
-    "params", "stage", "bodies", "check", "parallel", "parallel_jvp", "parts", "traced", "words",
-    "allocate", "pack", "active", "read", "width", "applied",
+    "params", "bodies", "parts", "traced", "words", "allocate", "pack", "active", "read", "width", "applied",
 }  # fmt: skip
 #: Special methods that users call by their operators.
 OPERATORS = ("__call__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__eq__")
@@ -304,16 +304,14 @@ class Target:
 def _callables() -> dict[str, Any]:
     """Every public callable by name, functions and classes."""
     found: dict[str, Any] = {}
-    for module in (cn, cn.nn, cn.training, cn.io):
+    for module in (cn, cn.nn, cn.training, cn.io, cn.backend):
         for name in module.__all__:
             if callable(value := getattr(module, name)):
                 found.setdefault(name, value)
-    for module in (cn.backend, sys.modules["coopnet.interop.tcnn"]):
-        for name, value in vars(module).items():
-            called = inspect.isfunction(value) or inspect.isclass(value)
-            mine = called and value.__module__.startswith(module.__name__)
-            if mine and not name.startswith("_"):
-                found.setdefault(name if name not in found else f"{module.__name__.split('.')[-1]}.{name}", value)
+    for name, value in vars(tcnn).items():
+        called = inspect.isfunction(value) or inspect.isclass(value)
+        if called and value.__module__ == tcnn.__name__ and not name.startswith("_"):
+            found.setdefault(name if name not in found else f"tcnn.{name}", value)
     return found
 
 

@@ -18,14 +18,21 @@ ROOT = Path(__file__).resolve().parents[2]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="library names of Linux")
 
 
+def environment(**changed):
+    """Variables of a process in which this library and what the tests use can be imported; ``None`` removes one."""
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])} | changed
+    return {name: value for name, value in variables.items() if value is not None}
+
+
+def python(*arguments, cwd=ROOT, timeout=240, **environ):
+    """Run Python with arguments in a process of its own."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, env=environment(**environ), cwd=cwd, capture_output=True, text=True, timeout=timeout)
+
+
 def run(code, **environ):
-    """Run Python code in a process of its own; a value of None removes a variable."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    for name, value in environ.items():
-        env.pop(name, None)
-        if value is not None:
-            env[name] = value
-    return subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    """Run Python code in a process of its own."""
+    return python("-c", code, **environ)
 
 
 def pretend(monkeypatch, active=True, **facts):

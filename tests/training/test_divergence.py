@@ -10,6 +10,7 @@ import drjit as dr
 import numpy as np
 import pytest
 from drjit.opt import SGD
+from support.networks import same, weights
 
 import coopnet as cn
 from coopnet.training import divergence
@@ -44,14 +45,6 @@ def batch_of(ns, bad=(), where="targets", value=math.nan):
         return [x, y], targets
 
     return batch
-
-
-def weights(field):
-    return {k: field[k].numpy() for k in field}
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
 def diverges(words, *arguments, **options):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
 from coopnet.training.interrupts import caused_by_interrupt, no_collection
@@ -18,25 +19,13 @@ pytest.importorskip("safetensors")
 pytestmark = pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="no signals")
 
 
-def make(backend):
-    return cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend)
-
-
-def batch_of(ns, samples=64):
-    def batch(key):
-        x, y = cn.uniform(2, key, ns.Float, samples)
-        return [x, y], [x * y]
-
-    return batch
-
-
 def ctrl_c():
     signal.raise_signal(signal.SIGINT)
 
 
 def test_a_step_is_finished_first(ns, backend, tmp_path):
     """Also one that is being recorded, and the metric; the checkpoint is of then, and handlers are as before."""
-    path, draw = tmp_path / "run.safetensors", batch_of(ns)
+    path, draw = tmp_path / "run.safetensors", tiny_batch(ns)
     for where in ("batch", "metric"):
         state, done = SimpleNamespace(calls=0), []
 
@@ -52,7 +41,7 @@ def test_a_step_is_finished_first(ns, backend, tmp_path):
             done.append(0)
             return 1.0
 
-        field = make(backend)
+        field = tiny_field(backend)
         result = cn.fit(field, batch, 50, metric=metric, metric_every=1, checkpoint=path, progress=False)
         steps = {"batch": 1, "metric": 3}[where]
         assert result.stopped == "interrupt" and result.steps == len(result.losses) == len(done) == steps
@@ -71,8 +60,8 @@ def test_a_second_one_does_not_wait(ns, backend, tmp_path):
         done.append(2)
         return 1.0
 
-    field = make(backend)
-    result = cn.fit(field, batch_of(ns), 50, metric=metric, metric_every=3, checkpoint=path, progress=False)
+    field = tiny_field(backend)
+    result = cn.fit(field, tiny_batch(ns), 50, metric=metric, metric_every=3, checkpoint=path, progress=False)
     assert result.stopped == "interrupt" and done == [1] and result.metrics == [] and result.steps == 3
     assert len(cn.io.read(path).tensors["train.losses"]) == 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -80,8 +69,8 @@ def test_a_second_one_does_not_wait(ns, backend, tmp_path):
 
 def test_a_step_that_is_broken_off_is_not_written(ns, backend, tmp_path):
     """The second Ctrl-C comes while Dr.Jit records: what that leaves is no state to go on from."""
-    path, draw = tmp_path / "run.safetensors", batch_of(ns)
-    cn.fit(make(backend), draw, 2, checkpoint=path, progress=False)
+    path, draw = tmp_path / "run.safetensors", tiny_batch(ns)
+    cn.fit(tiny_field(backend), draw, 2, checkpoint=path, progress=False)
     before = path.read_bytes()
     state = SimpleNamespace(calls=0)
 
@@ -92,10 +81,10 @@ def test_a_step_that_is_broken_off_is_not_written(ns, backend, tmp_path):
             ctrl_c()
         return draw(key)
 
-    field = make(backend)
+    field = tiny_field(backend)
     result = cn.fit(field, batch, 50, checkpoint=path, progress=False)
     assert result.stopped == "interrupt" and result.steps == 0 and path.read_bytes() == before
-    np.testing.assert_array_equal(field["network.weights"], make(backend)["network.weights"])
+    np.testing.assert_array_equal(field["network.weights"], tiny_field(backend)["network.weights"])
     result = cn.fit(field, draw, 4, checkpoint=path, resume=True, progress=False)  # Dr.Jit is well
     assert result.stopped == "steps" and result.steps == 4
 
@@ -104,11 +93,11 @@ def test_one_ends_all_runs_inside_each_other(ns, backend):
     inner = []
 
     def metric(field):
-        other = make(backend)
-        inner.append(cn.fit(other, batch_of(ns), 9, metric=lambda f: ctrl_c() or 0.0, metric_every=4, progress=False))
+        other = tiny_field(backend)
+        inner.append(cn.fit(other, tiny_batch(ns), 9, metric=lambda f: ctrl_c() or 0.0, metric_every=4, progress=False))
         return 0.0
 
-    result = cn.fit(make(backend), batch_of(ns), 9, metric=metric, metric_every=5, progress=False)
+    result = cn.fit(tiny_field(backend), tiny_batch(ns), 9, metric=metric, metric_every=5, progress=False)
     assert [r.stopped for r in inner] == ["interrupt"] and inner[0].steps == 4
     assert result.stopped == "interrupt" and result.steps == 5 and result.metrics == [(5, 0.0)]
 
@@ -121,7 +110,7 @@ def test_a_program_that_handles_it_itself(ns, backend):
 
     signal.signal(signal.SIGINT, mine)
     try:
-        result = cn.fit(make(backend), batch_of(ns), 3, metric=lambda f: ctrl_c() or 0.0, progress=False)
+        result = cn.fit(tiny_field(backend), tiny_batch(ns), 3, metric=lambda f: ctrl_c() or 0.0, progress=False)
         assert signal.getsignal(signal.SIGINT) is mine
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -134,7 +123,7 @@ def test_a_handler_that_a_callback_sets_stays(ns, backend):
         return 0.0
 
     try:
-        cn.fit(make(backend), batch_of(ns), 2, metric=metric, progress=False)
+        cn.fit(tiny_field(backend), tiny_batch(ns), 2, metric=metric, progress=False)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -142,13 +131,15 @@ def test_a_handler_that_a_callback_sets_stays(ns, backend):
 
 def test_other_threads_set_no_handler(ns, backend):
     handlers = []
-    draw = batch_of(ns)
+    draw = tiny_batch(ns)
 
     def metric(field):
         handlers.append(signal.getsignal(signal.SIGINT))
         return 0.0
 
-    thread = threading.Thread(target=cn.fit, args=(make(backend), draw, 2), kwargs=dict(metric=metric, progress=False))
+    thread = threading.Thread(
+        target=cn.fit, args=(tiny_field(backend), draw, 2), kwargs=dict(metric=metric, progress=False)
+    )
     thread.start()
     thread.join()
     assert handlers == [signal.default_int_handler]
@@ -157,7 +148,7 @@ def test_other_threads_set_no_handler(ns, backend):
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_collector_is_as_before(ns, backend, enabled):
     """Off while fit runs, also behind a run inside it and after an error; then as it was."""
-    draw, seen = batch_of(ns), []
+    draw, seen = tiny_batch(ns), []
 
     def batch(key):
         seen.append(gc.isenabled())
@@ -165,15 +156,15 @@ def test_the_collector_is_as_before(ns, backend, enabled):
 
     def metric(field):
         if not seen:
-            cn.fit(make(backend), draw, 1, progress=False)
+            cn.fit(tiny_field(backend), draw, 1, progress=False)
         seen.append(gc.isenabled())
         return 0.0
 
     (gc.enable if enabled else gc.disable)()
-    cn.fit(make(backend), draw, 3, metric=metric, metric_every=1, progress=False)
+    cn.fit(tiny_field(backend), draw, 3, metric=metric, metric_every=1, progress=False)
     assert seen == [False] * 3 and gc.isenabled() == enabled
     with pytest.raises(TypeError, match="metric returned None"):
-        cn.fit(make(backend), batch, 3, metric=lambda f: None, metric_every=2, progress=False)
+        cn.fit(tiny_field(backend), batch, 3, metric=lambda f: None, metric_every=2, progress=False)
     assert not any(seen[4:]) and gc.isenabled() == enabled
 
 

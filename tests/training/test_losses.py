@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.arrays import arrays, values
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -28,18 +29,6 @@ def draw(name, components, samples, seed):
     if name != "gaussian_nll":
         t = np.where(np.abs(y - t) < 0.05, t + 0.2, t)
     return (v.astype(np.float32).astype(np.float64) for v in (y, t, rng.uniform(0.3, 3, t.shape)))
-
-
-def arrays(ns, x):
-    found = [ns.Float(v.astype(np.float32)) for v in x]
-    dr.make_opaque(found)
-    return found
-
-
-def numbers(x):
-    parts = list(x)
-    dr.eval(parts)  # one by one, each would be a kernel
-    return np.stack([np.array(v, np.float64) for v in parts])
 
 
 def components_of(name, n):
@@ -72,7 +61,7 @@ def test_values_and_gradients(ns, name, n, samples, density, seed):
         step = np.zeros_like(y)
         step[i] = h
         slope[i] = (ref.loss(name, y + step, t, pdf, y) - ref.loss(name, y - step, t, pdf, y)) / (2 * h)
-    np.testing.assert_allclose(numbers(dr.grad(ys)), slope, rtol=1e-4, atol=1e-4 * np.abs(slope).max())
+    np.testing.assert_allclose(values(dr.grad(ys)), slope, rtol=1e-4, atol=1e-4 * np.abs(slope).max())
 
 
 @pytest.mark.parametrize("name", ["relative_l1", "relative_l2", "relative_l2_luminance", "smape"])
@@ -85,7 +74,7 @@ def test_denominators_are_constant(ns, name):
     h, step = 1e-6, np.zeros_like(y)
     step[1] = h
     whole = (ref.loss(name, y + step, t) - ref.loss(name, y - step, t)) / (2 * h)
-    assert np.abs(numbers(dr.grad(ys))[1] - whole).max() > 0.1 * np.abs(whole).max()
+    assert np.abs(values(dr.grad(ys))[1] - whole).max() > 0.1 * np.abs(whole).max()
 
 
 def test_a_noisy_target_is_fitted_by_its_mean(ns):
@@ -202,7 +191,7 @@ def test_fit_by_name(ns, backend, name):
 
     result = cn.fit(field, batch, 2, loss=name, optimizer=dropt.SGD(0.0), progress=False)
     (x,), t, p = batch(cn.Key(0, step=1))
-    expected = ref.loss(name, field([x]).numpy(), numbers(t), p.numpy()[None])
+    expected = ref.loss(name, field([x]).numpy(), values(t), p.numpy()[None])
     assert result.losses[1] == pytest.approx(expected.mean(), rel=1e-3)
 
 

@@ -14,6 +14,8 @@ import drjit as dr
 import numpy as np
 import pytest
 from drjit.opt import Adam
+from support.networks import weights
+from support.training import make_batch, make_field
 
 import coopnet as cn
 from coopnet.training import state
@@ -25,24 +27,6 @@ st = pytest.importorskip("safetensors.numpy")
 safetensors = pytest.importorskip("safetensors")
 
 MUTATIONS = int(os.environ.get("COOPNET_MUTATIONS", "250"))
-
-
-def make_field(backend, precision="auto", seed=0, dropout=0.1):
-    network = cn.MLP(out_features=2, width=16, depth=2, dropout=dropout)
-    return cn.NeuralField(cn.Sinusoidal(3, in_features=2), network).build(backend, precision, seed=seed)
-
-
-def make_batch(ns, samples=256):
-    def batch(key):
-        x, y = cn.uniform(2, key, ns.Float, samples)
-        return [x, y], [dr.sin(6 * x) * y, x * y]
-
-    return batch
-
-
-def weights(field):
-    # copies, since assigning to an array in place frees the memory of its views
-    return {k: np.array(field[k].numpy()) for k in field}
 
 
 def arrays(value):

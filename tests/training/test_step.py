@@ -6,6 +6,7 @@ import drjit as dr
 import numpy as np
 import pytest
 from drjit.opt import Adam
+from support.training import tiny_batch
 
 import coopnet as cn
 from coopnet.jit.optimizers import values
@@ -20,14 +21,6 @@ def make(backend, precision="auto", **options):
     return Step(field, optimizer, options.pop("batch", None), l2, **options)
 
 
-def batch_of(ns, samples=64):
-    def batch(key):
-        x, y = cn.uniform(2, key, ns.Float, samples)
-        return [x, y], [x * y]
-
-    return batch
-
-
 def weights(step):
     return [np.array(value.numpy()) for value in values(step.optimizer).values()]
 
@@ -37,7 +30,7 @@ def test_pieces_one_by_one(ns, backend, precision):
     """In Python, with an evaluation after each, they do what the frozen step does."""
     if backend == "cuda" and precision == "single":
         pytest.skip("CUDA multiplies half precision only")
-    options = dict(batch=batch_of(ns), clip_norm=0.1, weight_decay=0.1, multipliers={"layers.0": 0.5})
+    options = dict(batch=tiny_batch(ns), clip_norm=0.1, weight_decay=0.1, multipliers={"layers.0": 0.5})
     frozen, pieces = make(backend, precision, **options), make(backend, precision, **options)
     for number in range(3):
         for step in (frozen, pieces):
@@ -61,7 +54,7 @@ def test_pieces_one_by_one(ns, backend, precision):
 
 def test_gradients_from_elsewhere(ns, backend):
     """Between pulling back and clipping, gradients are arrays like others: here the mean of those of two batches."""
-    whole, halves = make(backend, batch=batch_of(ns)), [make(backend, batch=batch_of(ns)) for _ in range(2)]
+    whole, halves = make(backend, batch=tiny_batch(ns)), [make(backend, batch=tiny_batch(ns)) for _ in range(2)]
     key = cn.Key(3)
     coordinates, targets = whole.draw(key)
     for step, chosen in ((whole, slice(0, 64)), (halves[0], slice(0, 32)), (halves[1], slice(32, 64))):

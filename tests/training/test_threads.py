@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import drjit as dr
 import pytest
+from support.machines import python, run
+from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
 from coopnet.training import turns
@@ -20,18 +21,6 @@ from coopnet.training.turns import TURNS, Turns
 
 SCRIPT = Path(__file__).resolve().parents[1] / "slow" / "threads.py"
 LONG = 120  # seconds to wait for what takes none, on a machine that does other things
-
-
-def make(backend):
-    return cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend)
-
-
-def batch_of(ns):
-    def batch(key):
-        x, y = cn.uniform(2, key, ns.Float, 64)
-        return [x, y], [x * y]
-
-    return batch
 
 
 def start(*functions):
@@ -61,14 +50,14 @@ def test_two_threads_train(backend):
     """A process of its own: without turns, Dr.Jit ends it, or it hangs."""
     pytest.importorskip("safetensors")
     arguments = ["--one", "--backend", backend, "--threads", "2", "--users", "1", "--steps", "15"]
-    done = subprocess.run([sys.executable, str(SCRIPT), *arguments], timeout=LONG, capture_output=True, text=True)
+    done = python(SCRIPT, *arguments)
     assert done.returncode == 0, done.stderr
 
 
 def test_threads_alternate(ns, backend, monkeypatch):
     """With turns of no length, both have had a metric before either is done; both hold the turn in it."""
     monkeypatch.setattr(turns, "SLICE", 0.0)
-    order, fields, errors = [], [make(backend) for _ in range(2)], []
+    order, fields, errors = [], [tiny_field(backend) for _ in range(2)], []
 
     def run(i):
         def metric(field):
@@ -77,7 +66,7 @@ def test_threads_alternate(ns, backend, monkeypatch):
             return 0.0
 
         try:
-            cn.fit(fields[i], batch_of(ns), 300, metric=metric, metric_every=3, progress=False)
+            cn.fit(fields[i], tiny_batch(ns), 300, metric=metric, metric_every=3, progress=False)
         except BaseException as error:
             errors.append(error)
 
@@ -95,22 +84,22 @@ def test_fit_inside_a_metric(ns, backend):
     inner = []
 
     def metric(field):
-        inner.append(cn.fit(make(backend), batch_of(ns), 3, progress=False).losses)
+        inner.append(cn.fit(tiny_field(backend), tiny_batch(ns), 3, progress=False).losses)
         return 0.0
 
-    result = cn.fit(make(backend), batch_of(ns), 4, metric=metric, metric_every=2, progress=False)
+    result = cn.fit(tiny_field(backend), tiny_batch(ns), 4, metric=metric, metric_every=2, progress=False)
     assert result.steps == 4 and len(inner) == 2 and inner[0] == inner[1]
     assert result.losses[:3] == inner[0] or backend == "cuda"
     assert not TURNS.held() and TURNS.owner is None
 
 
 def test_fit_inside_recorded_code_is_refused(ns, backend):
-    field, messages = make(backend), []
+    field, messages = tiny_field(backend), []
 
     @dr.freeze
     def record(x):
         try:
-            cn.fit(field, batch_of(ns), 1, progress=False)
+            cn.fit(field, tiny_batch(ns), 1, progress=False)
         except RuntimeError as error:
             messages.append(str(error))
         return x + 1
@@ -125,7 +114,7 @@ def test_waiting_for_a_thread_that_waits_is_an_error(ns, backend):
 
     def other():
         try:
-            cn.fit(make(backend), batch_of(ns), 1, progress=False)
+            cn.fit(tiny_field(backend), tiny_batch(ns), 1, progress=False)
         except RuntimeError as error:
             errors.append(str(error))
 
@@ -135,13 +124,13 @@ def test_waiting_for_a_thread_that_waits_is_an_error(ns, backend):
         thread.join()
         return 0.0
 
-    assert cn.fit(make(backend), batch_of(ns), 1, metric=metric, progress=False).stopped == "steps"
+    assert cn.fit(tiny_field(backend), tiny_batch(ns), 1, metric=metric, progress=False).stopped == "steps"
     assert len(errors) == 1 and "waits for 'helper'" in errors[0]
     assert not TURNS.queue and TURNS.owner is None
 
 
 def test_the_collector_stays_off_until_all_are_done(ns, backend):
-    fields, seen = [make(backend), make(backend)], []
+    fields, seen = [tiny_field(backend), tiny_field(backend)], []
     gc.enable()
 
     def metric(field):
@@ -152,8 +141,8 @@ def test_the_collector_stays_off_until_all_are_done(ns, backend):
 
     with cn.training.exclusive():
         threads = start(
-            lambda: cn.fit(fields[0], batch_of(ns), 2, metric=metric, progress=False),
-            lambda: cn.fit(fields[1], batch_of(ns), 40, metric=metric, metric_every=1, progress=False),
+            lambda: cn.fit(fields[0], tiny_batch(ns), 2, metric=metric, progress=False),
+            lambda: cn.fit(fields[1], tiny_batch(ns), 40, metric=metric, metric_every=1, progress=False),
         )
         wait_for(lambda: len(TURNS.queue) == 2)
     join(threads)
@@ -181,11 +170,11 @@ def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, monkeypatch, t
     thread = start(interrupt)
     options = dict(checkpoint=path, progress=False)
     if times == 1:
-        result = cn.fit(make(backend), batch_of(ns), 10**6, **options)
+        result = cn.fit(tiny_field(backend), tiny_batch(ns), 10**6, **options)
         assert result.stopped == "interrupt" and path.exists() and 0 < result.steps < 10**6
     else:
         with pytest.raises(KeyboardInterrupt):
-            cn.fit(make(backend), batch_of(ns), 10**6, **options)
+            cn.fit(tiny_field(backend), tiny_batch(ns), 10**6, **options)
         assert not path.exists()
     join(thread)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -221,7 +210,7 @@ done.set()
 thread.join()
 assert os.waitpid(child, 0)[1] == 0 and run() == first
 """
-    done = subprocess.run([sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True)
+    done = run(code)
     assert done.returncode == 0, done.stderr
 
 
@@ -333,12 +322,12 @@ def test_forget():
 
 
 def test_exclusive_keeps_training_out(ns, backend):
-    fields, done = [make(backend)], []
+    fields, done = [tiny_field(backend)], []
     with cn.training.exclusive():
-        thread = start(lambda: done.append(cn.fit(fields[0], batch_of(ns), 2, progress=False)))
+        thread = start(lambda: done.append(cn.fit(fields[0], tiny_batch(ns), 2, progress=False)))
         wait_for(lambda: TURNS.queue)
         assert float(fields[0]([ns.Float(0.5)] * 2)[0].numpy()[0]) is not None and not done
-        cn.fit(make(backend), batch_of(ns), 30, progress=False)  # the turn is not handed on
+        cn.fit(tiny_field(backend), tiny_batch(ns), 30, progress=False)  # the turn is not handed on
         assert not done
     join(thread)
     assert done[0].steps == 2

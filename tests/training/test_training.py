@@ -10,6 +10,9 @@ import drjit as dr
 import numpy as np
 import pytest
 from drjit.opt import SGD, Adam, GradScaler
+from support.kernels import launched
+from support.networks import same, weights
+from support.training import make_batch, make_field
 
 import coopnet as cn
 from coopnet.reference import philox4x32
@@ -19,21 +22,6 @@ from coopnet.training.captures import Captures, _Walk
 from coopnet.training.metric import Metric
 from coopnet.training.scaler import LossScaler
 from coopnet.training.state import File
-
-
-def make_field(backend, encoding=None, dropout=0.1, seed=0, **options):
-    encoding = encoding or cn.Sinusoidal(3, in_features=2)
-    return cn.NeuralField(encoding, cn.MLP(out_features=2, width=16, depth=2, dropout=dropout)).build(
-        backend, seed=seed, **options
-    )
-
-
-def make_batch(ns, samples=512):
-    def batch(key):
-        x, y = cn.uniform(2, key, ns.Float, samples)
-        return [x, y], [dr.sin(6 * x) * y, x * y]
-
-    return batch
 
 
 def quality(ns):
@@ -47,19 +35,10 @@ def quality(ns):
     return metric
 
 
-def weights(field):
-    # copies, since assigning to an array in place frees the memory of its views
-    return {k: np.array(field[k].numpy()) for k in field}
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
-
-
 @pytest.mark.parametrize("encoding", [None, "grid"])
 def test_learns(backend, ns, encoding):
     grid = cn.HashGrid(2, n_levels=4, base_resolution=4, hashmap_size=2**10) if encoding else None
-    field = make_field(backend, grid, dropout=0.02)
+    field = make_field(backend, encoding=grid, dropout=0.02)
     before = quality(ns)(field)
     result = cn.fit(field, make_batch(ns), 150, lr=1e-2, progress=False)
     assert quality(ns)(field) < 0.1 * before
@@ -78,17 +57,12 @@ def test_thousand_steps_record_at_most_twice(backend, ns):
 
     net = cn.MLP(in_features=1, out_features=1, width=8, depth=1, dropout=0.1)
     field = cn.NeuralField(None, net).build(backend)
-    dr.set_flag(dr.JitFlag.KernelHistory, True)
-    try:
-        cn.fit(field, batch, 3, progress=False)
-        dr.kernel_history_clear()
+    cn.fit(field, batch, 3, progress=False)
+    with launched() as kernels:
         result = cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), seed=5, progress=False)
-        launched = [k for k in dr.kernel_history() if k["type"] == dr.KernelType.JIT]
-    finally:
-        dr.set_flag(dr.JitFlag.KernelHistory, False)
     assert result.recordings <= 2
     # another seed, another schedule: nothing is compiled again
-    assert all(k["cache_hit"] for k in launched if "cache_hit" in k), [k for k in launched if not k["cache_hit"]][:3]
+    assert all(k["cache_hit"] for k in kernels if "cache_hit" in k), [k for k in kernels if not k["cache_hit"]][:3]
 
 
 @pytest.mark.parametrize(("precision", "most"), [("single", 5), ("half", 8)])
@@ -96,14 +70,13 @@ def test_kernels_of_a_step(backend, ns, precision, most):
     """The optimizer's and the scaler's states are computed together with what else a step leaves."""
     if backend != "llvm":
         pytest.skip("counts those of LLVM")
-    launched = []
+    counts = []
     for steps in (3, 8):
         field = cn.NeuralField(None, cn.MLP(2, 2, width=8, depth=1)).build(backend, precision)
-        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-            dr.kernel_history_clear()
+        with launched() as kernels:
             cn.fit(field, make_batch(ns, 64), steps, progress=False)
-            launched.append(len(dr.kernel_history([dr.KernelType.JIT])))
-    assert 5 <= launched[1] - launched[0] <= 5 * most
+        counts.append(len(kernels))
+    assert 5 <= counts[1] - counts[0] <= 5 * most
 
 
 def test_losses_are_those_of_the_batches(backend, ns):
@@ -122,7 +95,7 @@ def test_losses_are_those_of_the_batches(backend, ns):
 def test_resume_equals_one_run(ns, backend, tmp_path, encoding):
     def field():
         grid = cn.HashGrid(2, n_levels=3, base_resolution=4, hashmap_size=2**8)
-        return make_field(backend, grid if encoding == "grid" else None)
+        return make_field(backend, encoding=grid if encoding == "grid" else None)
 
     # higher is better, so that the best of an error is one of the first run
     options = dict(
