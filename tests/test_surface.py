@@ -171,6 +171,15 @@ def test_the_diagram_is_up_to_date():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_no_two_classes_have_one_name():
+    found: dict[str, str] = {}
+    for name, path in house.modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                assert node.name not in found, f"{node.name}: {found[node.name]} and {name}"
+                found[node.name] = name
+
+
 def test_the_reference_is_plain_numpy():
     for name, path in house.modules().items():
         if house.room(name) == "reference":

@@ -4,15 +4,15 @@ from .activations import FUNCTIONS
 from .explain import Explanation, explain
 from .modes import deterministic, gradient_path
 from .network import evaluate
-from .ops import Activation, Affine, Fork, Mask, fused
+from .ops import Affine, Fork, Mask, Nonlinearity, fused
 
 __all__ = [
     "FUNCTIONS",
-    "Activation",
     "Affine",
     "Explanation",
     "Fork",
     "Mask",
+    "Nonlinearity",
     "deterministic",
     "evaluate",
     "explain",

@@ -9,7 +9,7 @@ The buffers are reached through ``dr.switch``. Its callables trace to the same c
 buffer, so Dr.Jit compiles one. A callable runs the network forward again and the cotangents back; all of them read the
 same weights.
 
-In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.engine.deferred`.
+In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.jit.deferred`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit import views
+from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.deferred import outside
 from ..jit.lanes import live, only
 from ..jit.layout import BIAS_COLUMNS
-from ..jit.recording import batch_sample, pin_batch_size
 from ..jit.registers import with_room
 from ..jit.scopes import frozen, symbolic
 from ..random.key import Key
 from .modes import forced_path, warn_stall
-from .ops import Affine, Op, Weights, affine, kept, matrices, rebase
+from .ops import Affine, Op, Weights, affine, go_back, kept, matrices, rebase
 from .plan import NetworkOp, Plan
 
 #: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
@@ -42,9 +42,9 @@ SAMPLES_LARGE = 4096
 MOST = 512
 
 
-#: How often a symbolic loop is taken to run: its gradients add up, and nobody knows their number beforehand.
+#: How often a symbolic loop is taken to run: its gradients add up, and their number is unknown while tracing.
 ITERATIONS = 8
-#: Samples that take the same branch of a GPU.
+#: Samples of a warp, which branch together.
 WARP = 32
 
 
@@ -67,7 +67,7 @@ class BankOp(NetworkOp):
         count = banks_for(samples * self.plan.vectors)
         sets = [_Banks(b, self.ops, count) for b in self.buffers]
         if count > 1:
-            # Computed in a kernel of their own: in one with the call, whatever led to them takes registers from it.
+            # Computed in a kernel of their own: fused with the call, their computation would compete for its registers.
             dr.eval(xs, dys)
         dxs = self._fill(sets, count, samples, dys)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
@@ -144,8 +144,8 @@ class ScopeBankOp(BankOp):
             # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do
             if dr.backend_v(type(dys[0])) == dr.JitBackend.CUDA:
                 warn_stall(samples)
-            trail = self.plan.evaluate(self.plan.ops, only(live(dys), xs), self.key)
-            dxs = self.plan.pullback(trail, dys, self.key, _accumulate)
+            tape = self.plan.evaluate(self.plan.ops, only(live(dys), xs), self.key)
+            dxs = self.plan.pullback(tape, dys, self.key, _accumulate)
         if self.plan.wants_x:
             self.set_grad_in("xs", dxs)
 
@@ -221,8 +221,4 @@ def _accumulate(op: Affine, dy: Any, x: Any, biased: bool) -> None:
     Dr.Jit has this operation only as the adjoint of a product with the matrix, whose value nobody uses.
     """
     with dr.resume_grad():
-        y = list(op.product(dr.detach(x), biased) * dr.detach(dy))
-        for v in y:
-            dr.set_grad(v, 1)
-            dr.enqueue(dr.ADMode.Backward, v)
-        dr.traverse(dr.ADMode.Backward)
+        go_back(op.product(dr.detach(x), biased) * dr.detach(dy))

@@ -63,6 +63,8 @@ def choose(
         return "spill", "matrix products are the fastest way on the CPU, and reproducible"
     if deterministic:
         return "spill", "deterministic() asks for a fixed order of sums"
-    if frozen or terms <= SAMPLES or not layouts_known:
+    if frozen or terms <= SAMPLES:
         return "banks", "the fastest way on the GPU that half precision does not stall"
+    if not layouts_known:
+        return "banks", "the packed layout of a matrix is not known, as spilling would need"
     return "spill", "outside dr.freeze, tracing many banks would cost more than it saves"

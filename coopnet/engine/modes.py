@@ -22,7 +22,7 @@ def deterministic(enabled: bool = True) -> Iterator[None]:
 
     They are computed by *spill and multiply* instead of in-kernel atomics, which takes longer and needs memory for the
     spilled activations. What cannot be reproduced raises ``RuntimeError``: networks differentiated inside symbolic
-    loops or calls. On LLVM gradients outside loops are reproducible anyway.
+    loops or calls. On LLVM, gradients outside loops are always reproducible.
 
     >>> with cn.deterministic():
     ...     dr.backward(dr.mean(field(p)[0]))

@@ -1,4 +1,4 @@
-"""A network evaluated on a bundle, differentiably: by which path its weight gradients come about."""
+"""Evaluating a network on a bundle, and choosing how its weight gradients are computed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def layouts_known(ops: Sequence[Op]) -> bool:
 def _directions(ops: Sequence[Op], x: Bundle) -> int:
     """How many tangents to take at a time: as many as fit into registers with the value.
 
-    On the CPU vectors wait in the cache, which is no trouble.
+    CPUs spill vectors to the cache, which is cheap.
     """
     if dr.backend_v(x[0].type) != dr.JitBackend.CUDA:
         return len(x) - 1

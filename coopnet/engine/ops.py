@@ -32,60 +32,60 @@ from .activations import FUNCTIONS, Function
 Bundle = list[Any]
 
 
-class Step:
-    """One op's evaluation: the bundle ``x`` that went in, ``y`` that came out, and trails of the ops inside it."""
+class Record:
+    """One op's evaluation: the bundle ``x`` that went in, ``y`` that came out, and tapes of the ops inside it."""
 
-    def __init__(self, op: Op, x: Bundle, y: Bundle, inner: Sequence[Trail] = ()):
+    def __init__(self, op: Op, x: Bundle, y: Bundle, inner: Sequence[Tape] = ()):
         self.op, self.x, self.y, self.inner = op, x, y, inner
 
 
-class Trail:
-    """The steps of a list of ops, and the bundle ``y`` that came out.
+class Tape:
+    """The records of a list of ops, and the bundle ``y`` that came out.
 
     References to unevaluated vectors cost no memory: a kernel that needs one computes it.
     """
 
-    def __init__(self, steps: list[Step], y: Bundle):
-        self.steps, self.y = steps, y
+    def __init__(self, records: list[Record], y: Bundle):
+        self.records, self.y = records, y
 
 
 # ---- Lists of ops ------------------------------------------------------------------------------------------
 
 
-def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Trail:
+def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Tape:
     """Evaluate ``ops`` on the bundle ``x``, one after the other."""
-    steps = []
+    records = []
     for op in ops:
-        steps.append(op.evaluate(x, key))
-        x = steps[-1].y
-        if len(x) > 1:  # or all vectors at all layers would be in use until the last tangent is done
+        records.append(op.evaluate(x, key))
+        x = records[-1].y
+        if len(x) > 1:  # otherwise the vectors of all layers stay live until the last tangent is computed
             in_order(dr.backend_v(x[0].type))
-    return Trail(steps, x)
+    return Tape(records, x)
 
 
-def pullback(trail: Trail, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+def pullback(tape: Tape, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
     """The cotangents of the bundle that went in, from those of the one that came out; ``None`` unless ``wanted``.
 
     ``visit(op, cotangent, vector, biased)`` sees every vector of every affine op on the way, ``biased`` where its bias
     was added. It is called at once: whoever writes cotangents out late keeps all of them in registers.
     """
-    first = next((i for i, step in enumerate(trail.steps) if affine([step.op])), len(trail.steps))
-    for i in reversed(range(len(trail.steps))):
-        step = trail.steps[i]
-        below = step.op.pullback(step, dy, key, wanted or i > first, visit)
+    first = next((i for i, record in enumerate(tape.records) if affine([record.op])), len(tape.records))
+    for i in reversed(range(len(tape.records))):
+        record = tape.records[i]
+        below = record.op.pullback(record, dy, key, wanted or i > first, visit)
         if below is None:
             return None
         dy = below
     return dy
 
 
-def jvp(trail: Trail, moving: Sequence[Op], dx: Bundle, key: Key | None) -> Bundle:
+def jvp(tape: Tape, moving: Sequence[Op], dx: Bundle, key: Key | None) -> Bundle:
     """The tangents of the bundle that came out, from those of the one that went in.
 
     ``moving`` are the same ops with the tangents of the weights for weights.
     """
-    for step, op in zip(trail.steps, moving, strict=True):
-        dx = step.op.jvp(step, op, dx, key)
+    for record, op in zip(tape.records, moving, strict=True):
+        dx = record.op.jvp(record, op, dx, key)
     return dx
 
 
@@ -105,7 +105,7 @@ def fused(ops: Sequence[Op]) -> list[Op]:
     result: list[Op] = []
     for op in ops:
         before = result[-1] if result else None
-        if isinstance(op, Mask) and isinstance(before, Activation) and before.function.dropped_slope is not None:
+        if isinstance(op, Mask) and isinstance(before, Nonlinearity) and before.function.dropped_slope is not None:
             result[-1] = Dropped(before, op)
         else:
             result.append(op)
@@ -145,6 +145,15 @@ def buffers(ops: Sequence[Op]) -> list[Any]:
     return found
 
 
+def go_back(y: Any) -> None:
+    """Differentiate the sum of the components of the vector ``y``, in every lane, with respect to what led to it."""
+    components = list(y)
+    for v in components:
+        dr.set_grad(v, 1)
+        dr.enqueue(dr.ADMode.Backward, v)
+    dr.traverse(dr.ADMode.Backward)
+
+
 # ---- Ops ---------------------------------------------------------------------------------------------------
 
 
@@ -152,13 +161,13 @@ def buffers(ops: Sequence[Op]) -> list[Any]:
 class Op:
     """What the engine can do with a layer; the functions of the same names do it with a list of them."""
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+    def evaluate(self, x: Bundle, key: Key | None) -> Record:
         raise NotImplementedError
 
-    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+    def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
         raise NotImplementedError
 
-    def jvp(self, step: Step, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
+    def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
         raise NotImplementedError
 
     def rebase(self, move: Callable[[Any], Any]) -> Op:
@@ -214,19 +223,19 @@ class Affine(Op):
         dx = drnn.matvec(self.weights, dy, transpose=True)
         return dx if len(dx) == n else drnn.CoopVec(list(dx)[:n])
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+    def evaluate(self, x: Bundle, key: Key | None) -> Record:
         y = [self.product(x[0])]
         for tangent in x[1:]:
             y.append(self.product(tangent, False))
-        return Step(self, x, y)
+        return Record(self, x, y)
 
-    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        for i, (d, x) in enumerate(zip(dy, step.x, strict=True)):
+    def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        for i, (d, x) in enumerate(zip(dy, record.x, strict=True)):
             visit(self, d, x, i == 0)
-        return [self.transposed(d, len(step.x[0])) for d in dy] if wanted else None
+        return [self.transposed(d, len(record.x[0])) for d in dy] if wanted else None
 
-    def jvp(self, step: Step, moving: Affine, dx: Bundle, key: Key | None) -> Bundle:
-        pairs = enumerate(zip(dx, step.x, strict=True))
+    def jvp(self, record: Record, moving: Affine, dx: Bundle, key: Key | None) -> Bundle:
+        pairs = enumerate(zip(dx, record.x, strict=True))
         return [self.product(d, False) + moving.product(x, i == 0) for i, (d, x) in pairs]
 
     def rebase(self, move: Callable[[Any], Any]) -> Affine:
@@ -253,32 +262,32 @@ class Elementwise(Op):
         """``w`` times the second derivative at ``x``."""
         raise NotImplementedError
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+    def evaluate(self, x: Bundle, key: Key | None) -> Record:
         y = [self.value(x[0], key)]
         for tangent in x[1:]:
             y.append(self.slope(tangent, x[0], y[0], key))
-        return Step(self, x, y)
+        return Record(self, x, y)
 
-    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        x, y = step.x[0], step.y[0]
+    def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        x, y = record.x[0], record.y[0]
         dx = [self.slope(d, x, y, key) for d in dy]
         if self.curved and len(dy) > 1:
-            weight = step.x[1] * dy[1]
-            for t, d in zip(step.x[2:], dy[2:], strict=True):
+            weight = record.x[1] * dy[1]
+            for t, d in zip(record.x[2:], dy[2:], strict=True):
                 weight = weight + t * d
             dx[0] = dx[0] + self.curvature(weight, x, y)
         return dx
 
-    def jvp(self, step: Step, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
-        x, y = step.x[0], step.y[0]
+    def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
+        x, y = record.x[0], record.y[0]
         dy = [self.slope(d, x, y, key) for d in dx]
         if self.curved:
             for i in range(1, len(dx)):
-                dy[i] = dy[i] + self.curvature(step.x[i] * dx[0], x, y)
+                dy[i] = dy[i] + self.curvature(record.x[i] * dx[0], x, y)
         return dy
 
 
-class Activation(Elementwise):
+class Nonlinearity(Elementwise):
     """An entry of :data:`FUNCTIONS` with its parameters."""
 
     def __init__(self, name: str, params: tuple[float, ...] = ()):
@@ -306,11 +315,7 @@ class Activation(Elementwise):
             xs = [dr.detach(v) for v in x]
             dr.enable_grad(xs)
             at = drnn.CoopVec(xs)
-            products = list(self.slope(dr.detach(w), at, self.value(at)))
-            for v in products:
-                dr.set_grad(v, 1)
-                dr.enqueue(dr.ADMode.Backward, v)
-            dr.traverse(dr.ADMode.Backward)
+            go_back(self.slope(dr.detach(w), at, self.value(at)))
             return drnn.CoopVec([dr.grad(v) for v in xs])
 
 
@@ -337,24 +342,24 @@ class Dropped(Op):
     mask nor the pre-activation is needed again.
     """
 
-    def __init__(self, activation: Activation, mask: Mask):
+    def __init__(self, activation: Nonlinearity, mask: Mask):
         self.activation, self.mask = activation, mask
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+    def evaluate(self, x: Bundle, key: Key | None) -> Record:
         inner = evaluate((self.activation, self.mask), x, key)
-        return Step(self, x, inner.y, [inner])
+        return Record(self, x, inner.y, [inner])
 
-    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        y, law = step.y[0], self.mask.layer.law
+    def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        y, law = record.y[0], self.mask.layer.law
         scale = law.scale(y.type) if len(dy) == 1 and law.active(key) else None
         if scale is None:
-            return pullback(step.inner[0], dy, key, True, visit)
+            return pullback(record.inner[0], dy, key, True, visit)
         f = self.activation.function.dropped_slope
         assert f is not None
         return [f(dy[0], y, scale, *self.activation.params)]
 
-    def jvp(self, step: Step, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
-        return jvp(step.inner[0], (self.activation, self.mask), dx, key)
+    def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
+        return jvp(record.inner[0], (self.activation, self.mask), dx, key)
 
 
 class Fork(Op):
@@ -388,21 +393,21 @@ class Fork(Op):
         """:meth:`join` of bundles, vector by vector."""
         return [self.join(vectors) for vectors in zip(*bundles, strict=True)]
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Step:
+    def evaluate(self, x: Bundle, key: Key | None) -> Record:
         inner = [evaluate(body, x, key) for body in self.bodies]
-        return Step(self, x, self.joined([trail.y for trail in inner]), inner)
+        return Record(self, x, self.joined([tape.y for tape in inner]), inner)
 
-    def pullback(self, step: Step, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        sizes = [len(trail.y[0]) for trail in step.inner]
+    def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        sizes = [len(tape.y[0]) for tape in record.inner]
         parts = zip(*(self.split(d, sizes) for d in dy), strict=True)
-        below = [pullback(trail, list(part), key, wanted, visit) for trail, part in zip(step.inner, parts, strict=True)]
+        below = [pullback(tape, list(part), key, wanted, visit) for tape, part in zip(record.inner, parts, strict=True)]
         if not wanted:
             return None
         return [sum(vectors[1:], vectors[0]) for vectors in zip(*below, strict=True)]  # type: ignore[arg-type]
 
-    def jvp(self, step: Step, moving: Fork, dx: Bundle, key: Key | None) -> Bundle:
-        pairs = zip(step.inner, moving.bodies, strict=True)
-        return self.joined([jvp(trail, body, dx, key) for trail, body in pairs])
+    def jvp(self, record: Record, moving: Fork, dx: Bundle, key: Key | None) -> Bundle:
+        pairs = zip(record.inner, moving.bodies, strict=True)
+        return self.joined([jvp(tape, body, dx, key) for tape, body in pairs])
 
     def rebase(self, move: Callable[[Any], Any]) -> Fork:
         return Fork([[op.rebase(move) for op in body] for body in self.bodies], self.merge)

@@ -10,7 +10,7 @@ import drjit.nn as drnn
 
 from ..jit.registers import with_room
 from ..random.key import Key
-from .ops import Bundle, Op, Trail, Visit, evaluate, jvp, matrices, pullback, rebase, widest
+from .ops import Bundle, Op, Tape, Visit, evaluate, jvp, matrices, pullback, rebase, widest
 
 
 class Plan:
@@ -28,16 +28,16 @@ class Plan:
         n = len(components) // self.vectors
         return [drnn.CoopVec(list(components[i * n : (i + 1) * n])) for i in range(self.vectors)]
 
-    def evaluate(self, ops: Sequence[Op], xs: list, key: Key | None) -> Trail:
+    def evaluate(self, ops: Sequence[Op], xs: list, key: Key | None) -> Tape:
         return in_room(ops, self.split(xs), key)
 
-    def pullback(self, trail: Trail, dys: list, key: Key | None, visit: Visit) -> list:
+    def pullback(self, tape: Tape, dys: list, key: Key | None, visit: Visit) -> list:
         """The inputs' gradients (empty unless wanted); ``visit`` as for :func:`pullback`."""
-        dx = pullback(trail, self.split(dys), key, self.wants_x, visit)
+        dx = pullback(tape, self.split(dys), key, self.wants_x, visit)
         return flat(dx) if self.wants_x and dx is not None else []
 
-    def jvp(self, trail: Trail, moving: Sequence[Op], dxs: list, key: Key | None) -> list:
-        return flat(jvp(trail, moving, self.split(dxs), key))
+    def jvp(self, tape: Tape, moving: Sequence[Op], dxs: list, key: Key | None) -> list:
+        return flat(jvp(tape, moving, self.split(dxs), key))
 
 
 class NetworkOp(dr.CustomOp):
@@ -49,18 +49,18 @@ class NetworkOp(dr.CustomOp):
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
         self.ops = rebase(plan.ops, plan.buffers, buffers)
-        self.trail = plan.evaluate(self.ops, xs, key)
-        return flat(self.trail.y)
+        self.tape = plan.evaluate(self.ops, xs, key)
+        return flat(self.tape.y)
 
     def forward(self) -> None:
         moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))
-        self.set_grad_out(self.plan.jvp(self.trail, moving, self.grad_in("xs"), self.key))
+        self.set_grad_out(self.plan.jvp(self.tape, moving, self.grad_in("xs"), self.key))
 
     def name(self) -> str:
         return f"coopnet.{type(self).__name__}"
 
 
-def in_room(ops: Sequence[Op], x: Bundle, key: Key | None) -> Trail:
+def in_room(ops: Sequence[Op], x: Bundle, key: Key | None) -> Tape:
     """Evaluate ``ops`` on the bundle ``x`` in a kernel whose threads have registers for all its vectors."""
     if len(x) > 1:
         used = len(x) * max(len(x[0]), widest(ops))

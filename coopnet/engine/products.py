@@ -21,7 +21,7 @@ ALIGNMENT = 64
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """``a.T @ b`` for single-precision ``a`` of shape ``(samples, m)`` and ``b`` of shape ``(samples, n)``.
 
-    Threads of ours take a slice of the samples each and call BLAS on one thread. BLAS's own threads spin while they
+    Our own threads each take a slice of the samples and call BLAS on one thread. BLAS's own threads spin while they
     wait, as do Dr.Jit's, and together they slow each other down several times.
     """
     slices = max(1, min(dr.thread_count(), len(a) // LEAST))
@@ -46,7 +46,7 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _aligned(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """``values`` as ``dtype`` at a multiple of :data:`ALIGNMENT`.
 
-    Dr.Jit compiles another kernel for memory at other addresses, and NumPy's allocator gives now one, now another.
+    Dr.Jit compiles another kernel for memory at other addresses, and NumPy's allocator returns varying alignments.
     """
     size = values.size * dtype.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)

@@ -1,8 +1,8 @@
 r"""Weight gradients as one product over all samples: *spill and multiply*.
 
 The gradient of a matrix is a sum of outer products over samples, :math:`\partial L/\partial A = \sum_s \delta_s
-x_s^T`. Accumulating it inside the kernel takes an atomic operation per entry and sample, whose order, and on some
-backends whose precision, is not ours. Here one fused kernel runs the network forward and the cotangents
+x_s^T`. Accumulating it inside the kernel takes an atomic operation per entry and sample, whose order and, on some
+backends, precision we cannot control. Here one fused kernel runs the network forward and the cotangents
 back and writes activations and cotangents out as they appear, in rows ``(samples, width)``; a matrix product then sums
 over the sample axis, in a fixed order.
 
@@ -17,15 +17,15 @@ from typing import Any
 import drjit as dr
 
 from ..jit import openblas, views
+from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.kinds import nested_type
 from ..jit.lanes import live, only
-from ..jit.recording import batch_sample, pin_batch_size
 from ..jit.registers import with_room
 from ..jit.scopes import frozen
 from ..random.key import Key
-from . import products
-from .ops import Affine, Op, Trail, affine, kept, matrices
+from .ops import Affine, Op, Tape, affine, kept, matrices
 from .plan import NetworkOp, Plan
+from .products import product as blas_product
 
 #: Bytes that are spilled at a time.
 MEMORY = 1 << 30
@@ -57,7 +57,7 @@ class SpillOp(NetworkOp):
         chunk = chunk_size(self.ops, samples, dr.itemsize_v(_spilled(leaf)), self.plan.vectors)
         sums = _Sums()
         if chunk == samples:
-            products, dxs = _spill(self.plan, self.ops, self.trail, dys, self.key)
+            products, dxs = _spill(self.plan, self.ops, self.tape, dys, self.key)
             sample = batch_sample([v for p in products for v in p.vectors], samples) if frozen() else None
             dr.eval([p.cotangent for p in products], [p.activation for p in products], dxs, sample)
             sums.add(products)
@@ -91,9 +91,9 @@ class SpillOp(NetworkOp):
             key_part = None
             if self.key is not None:
                 key_part = Key(key.seed, part(key_args[0]), part(key_args[1]))
-            trail = self.plan.evaluate(self.ops, [part(x) for x in xs], key_part)
+            tape = self.plan.evaluate(self.ops, [part(x) for x in xs], key_part)
             dy = [dr.select(inside, part(v), leaf(0)) for v in dys]
-            products, dx = _spill(self.plan, self.ops, trail, dy, key_part)
+            products, dx = _spill(self.plan, self.ops, tape, dy, key_part)
             dr.eval([p.cotangent for p in products], [p.activation for p in products], dx)
             for whole, piece in zip(dxs, dx, strict=True):
                 dr.scatter(whole, piece, place, inside, mode=dr.ReduceMode.Permute)
@@ -102,7 +102,7 @@ class SpillOp(NetworkOp):
         return dxs, batch_sample([*dys, *xs], samples) if frozen() else None
 
 
-def _spill(plan: Plan, ops: Sequence[Op], trail: Trail, dys: list, key: Key | None) -> tuple[list[_Product], list]:
+def _spill(plan: Plan, ops: Sequence[Op], tape: Tape, dys: list, key: Key | None) -> tuple[list[_Product], list]:
     """Trace the backward pass with its spilling; returns operands of the products and the input's gradient."""
     products: list[_Product] = []
     mask = live(dys)
@@ -112,7 +112,7 @@ def _spill(plan: Plan, ops: Sequence[Op], trail: Trail, dys: list, key: Key | No
 
     dys = with_room(dys, matrices(ops), kept(ops, plan.vectors))
     # the caller evaluates dx along, or whoever uses it next would run the whole network again
-    dx = plan.pullback(trail, dys, key, visit)
+    dx = plan.pullback(tape, dys, key, visit)
     return products, only(mask, dx)
 
 
@@ -161,7 +161,7 @@ class _Product:
         if dr.backend_v(tensor) == dr.JitBackend.LLVM and not frozen() and openblas.available():
             # NumPy reads this memory without a copy, and its BLAS is faster; recording a function, it cannot be called
             cotangent, activation = self.cotangent.numpy().reshape(-1, a[2]), self.activation.numpy().reshape(-1, b[2])
-            return tensor(products.product(cotangent, activation))
+            return tensor(blas_product(cotangent, activation))
         single = dr.tensor_t(dr.float32_array_t(type(self.cotangent)))
         pieces = single(dr.matmul(tensor(self.cotangent, a), tensor(self.activation, b), At=True))
         if self.pieces == 1:

@@ -132,7 +132,7 @@ def _refuse(where: str, value: Any, reason: str) -> None:
 
 
 @dataclass(frozen=True)
-class Key:
+class Option:
     """A key of a component: its default, and what values it takes.
 
     Numbers are at least ``least`` and less than ``below``. ``only`` restricts a key to the default, because of that
@@ -167,7 +167,7 @@ class Key:
         return value
 
 
-def _read(where: str, given: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
+def _read(where: str, given: Mapping[str, Any], keys: Mapping[str, Option]) -> dict[str, Any]:
     """Values of all ``keys``, given or default."""
     _known(where, given, ("otype", *keys))
     return {name: key.read(given.get(name, key.default), f"{where}.{name}") for name, key in keys.items()}
@@ -198,36 +198,36 @@ def _nearest(name: Any, accepted: tuple[str, ...]) -> str:
 
 # ---- Encodings ----------------------------------------------------------------------------------------------
 
-_DIMS = {"n_dims_to_encode": Key(0, 0), "dims_to_encode_begin": Key(0, 0)}
+_DIMS = {"n_dims_to_encode": Option(0, 0), "dims_to_encode_begin": Option(0, 0)}
 _STORAGE = {"Hash": "hash", "Tiled": "tiled", "Dense": "dense"}
 _INTERPOLATION = {"Linear": "linear", "Nearest": "nearest", "Smoothstep": "smoothstep"}
 _REDUCTION = {"Concatenation": "concatenation", "Sum": "sum", "Product": "product"}
 _GRID = {
-    "type": Key("Hash", names=_STORAGE),
-    "n_levels": Key(16, 1),
-    "n_features_per_level": Key(2, 1),
-    "log2_hashmap_size": Key(19, 0, 32),
-    "base_resolution": Key(16, 1),
-    "per_level_scale": Key(2.0, 1),
-    "interpolation": Key("Linear", names=_INTERPOLATION),
-    "stochastic_interpolation": Key(False, only="interpolation is exact"),
-    "fixed_point_pos": Key(False, only="positions are floating point numbers"),
-    "hash": Key("CoherentPrime", only="there is one hash function"),
+    "type": Option("Hash", names=_STORAGE),
+    "n_levels": Option(16, 1),
+    "n_features_per_level": Option(2, 1),
+    "log2_hashmap_size": Option(19, 0, 32),
+    "base_resolution": Option(16, 1),
+    "per_level_scale": Option(2.0, 1),
+    "interpolation": Option("Linear", names=_INTERPOLATION),
+    "stochastic_interpolation": Option(False, only="interpolation is exact"),
+    "fixed_point_pos": Option(False, only="positions are floating point numbers"),
+    "hash": Option("CoherentPrime", only="there is one hash function"),
 }
-_FREQUENCIES = {"n_frequencies": Key(12, 1)}
-_NRC = {"n_frequencies": Key(12, 1), "n_bins": Key(4, 1)}
+_FREQUENCIES = {"n_frequencies": Option(12, 1)}
+_NRC = {"n_frequencies": Option(12, 1), "n_bins": Option(4, 1)}
 
 #: Encodings by their name there: (class in coopnet.nn, keys with tiny-cuda-nn's defaults).
-ENCODINGS: dict[str, tuple[type, dict[str, Key]]] = {
-    "Composite": (nn.Composite, {"nested": Key([]), "reduction": Key("Concatenation", names=_REDUCTION)}),
+ENCODINGS: dict[str, tuple[type, dict[str, Option]]] = {
+    "Composite": (nn.Composite, {"nested": Option([]), "reduction": Option("Concatenation", names=_REDUCTION)}),
     "Frequency": (nn.Frequency, _FREQUENCIES),
     "Grid": (nn.Grid, _GRID),
     "HashGrid": (nn.Grid, _GRID),
-    "TiledGrid": (nn.Grid, _GRID | {"type": Key("Tiled", names=_STORAGE)}),
-    "DenseGrid": (nn.Grid, _GRID | {"type": Key("Dense", names=_STORAGE)}),
-    "Identity": (nn.Identity, {"scale": Key(1.0), "offset": Key(0.0)}),
-    "OneBlob": (nn.OneBlob, {"n_bins": Key(16, 1)}),
-    "SphericalHarmonics": (nn.SphericalHarmonics, {"degree": Key(4, 1)}),
+    "TiledGrid": (nn.Grid, _GRID | {"type": Option("Tiled", names=_STORAGE)}),
+    "DenseGrid": (nn.Grid, _GRID | {"type": Option("Dense", names=_STORAGE)}),
+    "Identity": (nn.Identity, {"scale": Option(1.0), "offset": Option(0.0)}),
+    "OneBlob": (nn.OneBlob, {"n_bins": Option(16, 1)}),
+    "SphericalHarmonics": (nn.SphericalHarmonics, {"degree": Option(4, 1)}),
     "TriangleWave": (nn.TriangleWave, _FREQUENCIES),
     "NRC": (nn.Composite, _NRC),
     "OneBlobFrequency": (nn.Composite, _NRC),
@@ -235,7 +235,7 @@ ENCODINGS: dict[str, tuple[type, dict[str, Key]]] = {
 _NO_ENCODINGS = {"Empty": "an encoding without features cannot feed a network"}
 
 
-def _component(given: Mapping[str, Any], where: str) -> tuple[type, dict[str, Key]]:
+def _component(given: Mapping[str, Any], where: str) -> tuple[type, dict[str, Option]]:
     """Class and keys of an encoding."""
     return _choice(f"{where}.otype", given.get("otype", "OneBlob"), ENCODINGS, _NO_ENCODINGS)[1]
 
@@ -323,10 +323,10 @@ ACTIVATIONS: dict[str, Callable[[], Any]] = {
 
 
 _MLP = {
-    "activation": Key("ReLU", names=ACTIVATIONS),
-    "output_activation": Key("None", names=ACTIVATIONS),
-    "n_neurons": Key(128, 1, MAX_FEATURES + 1),
-    "n_hidden_layers": Key(5, 0, 2**10),  # one kernel holds all of them
+    "activation": Option("ReLU", names=ACTIVATIONS),
+    "output_activation": Option("None", names=ACTIVATIONS),
+    "n_neurons": Option(128, 1, MAX_FEATURES + 1),
+    "n_hidden_layers": Option(5, 0, 2**10),  # one kernel holds all of them
 }
 
 
@@ -371,35 +371,35 @@ def _loss(given: dict[str, Any], n_out: int) -> str:
 
 _ALL = "every parameter has the same learning rate and is trained"
 #: Optimizers by their name there: their keys with tiny-cuda-nn's defaults.
-OPTIMIZERS: dict[str, dict[str, Key]] = {
+OPTIMIZERS: dict[str, dict[str, Option]] = {
     "Adam": {
-        "learning_rate": Key(1e-3, 0),
-        "beta1": Key(0.9, 0, 1),
-        "beta2": Key(0.999, 0, 1),
-        "epsilon": Key(1e-8, 1e-18),  # its square must not vanish in single precision
-        "l2_reg": Key(1e-8, 0),
-        "relative_decay": Key(0.0, 0),
-        "absolute_decay": Key(0.0, 0),
-        "adabound": Key(False, only="Adam's step sizes are not bounded"),
-        "clipping_magnitude": Key(0.0, only="weights are not clipped"),
-        "gradient_clipping_magnitude": Key(0.0, only="gradients are not clipped"),
-        "non_matrix_learning_rate_factor": Key(1.0, only=_ALL),
-        "non_matrix_l2_reg": Key(0.0, only="only matrices are regularized"),
-        "optimize_matrix_params": Key(True, only=_ALL),
-        "optimize_non_matrix_params": Key(True, only=_ALL),
-        "skip_zero_grad_non_matrix_params": Key(True),
+        "learning_rate": Option(1e-3, 0),
+        "beta1": Option(0.9, 0, 1),
+        "beta2": Option(0.999, 0, 1),
+        "epsilon": Option(1e-8, 1e-18),  # its square must not vanish in single precision
+        "l2_reg": Option(1e-8, 0),
+        "relative_decay": Option(0.0, 0),
+        "absolute_decay": Option(0.0, 0),
+        "adabound": Option(False, only="Adam's step sizes are not bounded"),
+        "clipping_magnitude": Option(0.0, only="weights are not clipped"),
+        "gradient_clipping_magnitude": Option(0.0, only="gradients are not clipped"),
+        "non_matrix_learning_rate_factor": Option(1.0, only=_ALL),
+        "non_matrix_l2_reg": Option(0.0, only="only matrices are regularized"),
+        "optimize_matrix_params": Option(True, only=_ALL),
+        "optimize_non_matrix_params": Option(True, only=_ALL),
+        "skip_zero_grad_non_matrix_params": Option(True),
     },
-    "SGD": {"learning_rate": Key(1e-3, 0), "l2_reg": Key(1e-8, 0)},
+    "SGD": {"learning_rate": Option(1e-3, 0), "l2_reg": Option(1e-8, 0)},
     "ExponentialDecay": {
-        "decay_base": Key(0.1, 0),
-        "decay_start": Key(10000, 0),
-        "decay_end": Key(10000000, 0),
-        "decay_interval": Key(10000, 1),
-        "nested": Key({}),
+        "decay_base": Option(0.1, 0),
+        "decay_start": Option(10000, 0),
+        "decay_end": Option(10000000, 0),
+        "decay_interval": Option(10000, 1),
+        "nested": Option({}),
     },
-    "EMA": {"decay": Key(0.99, 0, 1), "full_precision": Key(False), "nested": Key({})},
-    "Batched": {"batch_size_multiplier": Key(16, 1, 2**32), "nested": Key({})},
-    "Lookahead": {"alpha": Key(0.5, 0), "n_steps": Key(16, 1, 2**32), "nested": Key({})},
+    "EMA": {"decay": Option(0.99, 0, 1), "full_precision": Option(False), "nested": Option({})},
+    "Batched": {"batch_size_multiplier": Option(16, 1, 2**32), "nested": Option({})},
+    "Lookahead": {"alpha": Option(0.5, 0), "n_steps": Option(16, 1, 2**32), "nested": Option({})},
 }
 _NO_OPTIMIZERS = {
     "Average": "the parameters of so many steps would have to be kept; EMA is the nearest",

@@ -1,4 +1,4 @@
-"""All that leans on what Dr.Jit does not promise: the files to read again for every new version of it.
+"""Everything that relies on what Dr.Jit does not document: the files to read again for every new version of it.
 
 Each says which version it was checked against, and has tests under ``tests/jit`` that fail when that changes; ``make
 drjit-check`` runs them with the installed one.
@@ -14,7 +14,7 @@ file                what it relies on
 ``unpacked``        ``_traverse_1_cb_ro`` and ``_rw``, by which arrays are seen by some and hidden from others
 ``registers``       ``detail.new_scope`` orders a kernel; products longer than 64 make OptiX give all registers
 ``deferred``        derivatives of variables older than a scope's second trace are postponed until it is left
-``recording``       products check their operands' sizes when a frozen function is replayed
+``batch_size``      products check their operands' sizes when a frozen function is replayed
 ``lanes``           what comparisons with NaN answer, and that custom operations see lists of gradients
 ``half``            LLVM narrows maxima of widened half-precision numbers
 ``sorting``         ``detail.block_mkperm`` sorts and keeps the order of equals

@@ -56,7 +56,7 @@ def levels(dimension: int, n_levels: int, base: int, growth: float, multiple: in
     return result
 
 
-class Grid:
+class FeatureGrid:
     """Features at the vertices of grids of cubes, or of cubes that are cut into simplices.
 
     Args:
@@ -64,7 +64,7 @@ class Grid:
         levels: see :func:`levels`.
         dimension: number of coordinates.
         n_features: features of a vertex.
-        hashed: find the vertices of levels that don't hold all of theirs by a hash, or go round?
+        hashed: find the vertices of levels that don't hold all of theirs by a hash, or wrap around?
         interpolation: of cubes: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
         simplices: interpolate between the ``dimension + 1`` vertices of a simplex, not all of the cube?
     """
@@ -188,7 +188,7 @@ class Grid:
 
 
 def _order(tangents: Sequence[list]) -> int:
-    """Which end of a cell sums begin at, which decides their last bits: values alone are added as in ``drjit.nn``."""
+    """The order in which a cell's vertices are summed, which decides the last bits: values alone as in ``drjit.nn``."""
     return 1 if tangents else -1
 
 
@@ -205,7 +205,7 @@ class _ParametersOp(dr.CustomOp):
     """Passes a bundle of features and derivatives through and adds the derivative with respect to the parameters."""
 
     def eval(self, grid: Any, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
-        self.grid: Grid = grid()
+        self.grid: FeatureGrid = grid()
         self.coordinates, self.tangents = coordinates, tangents
         return values
 

@@ -10,7 +10,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..jit.recording import pin_batch_size
+from ..jit.batch_size import pin_batch_size
 from ..jit.scopes import frozen
 from ..random.philox import philox4x32
 
@@ -115,10 +115,10 @@ def product(signs: Signs, x: Any, samples: int) -> Any:
 
     The gradient is the product with the transpose.
     """
-    return dr.custom(_Product, signs, x, samples)
+    return dr.custom(_Projection, signs, x, samples)
 
 
-class _Product(dr.CustomOp):
+class _Projection(dr.CustomOp):
     def eval(self, signs: Signs, x: Any, samples: int) -> Any:  # type: ignore[override]
         self.signs, self.samples = signs, samples
         return self._apply(signs, x)

@@ -34,8 +34,8 @@ class Activation(Module):
         """Constants of the function."""
         return tuple(getattr(self, name) for name in self.DRJIT_STRUCT)
 
-    def op(self) -> engine.Activation:
-        return engine.Activation(self.function, self.params())
+    def op(self) -> engine.Nonlinearity:
+        return engine.Nonlinearity(self.function, self.params())
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind, _ = kinds.in_kernels(x, type(self).__name__)

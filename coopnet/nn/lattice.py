@@ -13,7 +13,7 @@ from ..engine.modes import is_deterministic
 from ..jit.lanes import only
 from ..jit.scopes import symbolic
 from ..jit.unpacked import Unpacked
-from ..kernels.grid import PRIMES, Grid, Level, levels
+from ..kernels.grid import PRIMES, FeatureGrid, Level, levels
 from .arguments import fields
 from .encoding import Encoding
 
@@ -84,7 +84,7 @@ class Lattice(Encoding):
         data = self._draw(dr.float32_array_t(dr.array_t(dtype)), found[-1].end * n, rng)
         dr.schedule(data)
         hashed = self.storage == "hash"
-        layer.grid = Unpacked(Grid(data, found, size, n, hashed, self.interpolation, self._SIMPLICES))
+        layer.grid = Unpacked(FeatureGrid(data, found, size, n, hashed, self.interpolation, self._SIMPLICES))
         return layer, width
 
     def _draw(self, leaf: Any, count: int, rng: Any) -> Any:

@@ -2,9 +2,9 @@
 
 An element's digit is a function of its sample, its place within the sample, and the key; a :class:`~.law.Law` says what
 it does to the element. Digits are drawn in blocks, as the generator makes them (:func:`block`), for all elements of a
-sample at once (:func:`decisions`). Tensors are something else, since their samples lie side by side in one array:
+sample at once (:func:`decisions`). Tensors are handled separately, since their samples lie side by side in one array:
 
-* in memory, they are gone through by packets of samples, see :func:`_in_memory`;
+* in memory, they are processed in packets of samples, see :func:`_in_memory`;
 * as expressions, which must not be evaluated here, element by element, see :func:`_as_expression`.
 """
 

@@ -21,7 +21,7 @@ BITS = (8, 16, 32)
 
 
 class Law:
-    """Multiplies every element by a factor that depends on a random digit, so that its adjoint is itself.
+    """Multiplies every element by a factor that depends on a random digit, and is therefore its own adjoint.
 
     The digits have ``bits`` bits and come from the generator's stream number ``stream``. ``p`` is a number, which
     kernels contain, or a Dr.Jit array, which they read: a *schedule*. What follows from ``p`` is computed by

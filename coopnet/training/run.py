@@ -84,7 +84,7 @@ class Run:
             self.file.write(self.step, self.result, self.best)
 
     def leave(self, turn: bool) -> None:
-        """Leave the last parameters to the field, whatever ends the run, if this thread has the ``turn``."""
+        """Hand the field its final parameters, whatever ends the run, if this thread has the ``turn``."""
         if self.bar is not None:
             self.bar.close()
         if turn:

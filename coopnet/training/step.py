@@ -76,7 +76,7 @@ class Step:
         losses = self.evaluate(self.draw(key), key)
         value = dr.detach(losses)
         dr.schedule(value)  # so that the kernel of the backward pass writes it along
-        self.pull_back(losses)
+        self.pullback(losses)
         self.clip()
         self.update(self.unscale())
         mean = dr.mean(value)
@@ -86,7 +86,7 @@ class Step:
     # ---- pieces -------------------------------------------------------------
 
     def push(self) -> None:
-        """Give the field the optimizer's parameters, to be differentiated by."""
+        """Give the field the optimizer's parameters, with gradients enabled."""
         self.field.update(self.optimizer)
 
     def draw(self, key: Key) -> Any:
@@ -102,7 +102,7 @@ class Step:
         y, targets = components(y, "fit: the field's output"), components(targets, "fit: targets of batch()")
         return self.loss(y, targets, **({"pdf": pdf[0]} if pdf else {}))
 
-    def pull_back(self, losses: Any) -> None:
+    def pullback(self, losses: Any) -> None:
         """Gradients of the mean loss and the penalty, scaled, to the optimizer's parameters."""
         # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
         roots = [losses * (1 / dr.width(losses))]
@@ -112,7 +112,7 @@ class Step:
             scaled = root if self.scaler is None else self.scaler.scale(root)
             dr.set_grad(scaled, 1)
             dr.enqueue(dr.ADMode.Backward, scaled)
-        dr.traverse(dr.ADMode.Backward)  # of all at once: a second one would find the way to the parameters taken down
+        dr.traverse(dr.ADMode.Backward)  # all at once: a second traversal would find the graph already freed
 
     def clip(self) -> None:
         """Limit the norm of the gradients, which are still scaled."""

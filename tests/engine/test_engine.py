@@ -18,7 +18,7 @@ from coopnet.checks import shown_bytes
 from coopnet.engine import FUNCTIONS, Affine, banks, modes, ops, spill
 from coopnet.engine import network as networks
 from coopnet.engine.choose import choose
-from coopnet.jit.recording import batch_sample
+from coopnet.jit.batch_size import batch_sample
 from coopnet.nn.sequential import known_ops, segments
 
 PATHS = ["auto", "spill", "banks", "builtin"]
@@ -89,14 +89,14 @@ def test_what_is_known_of_activations():
 
 
 def test_dropout_is_differentiated_with_the_activation_before():
-    relu, tanh, mask = ops.Activation("relu"), ops.Activation("tanh"), ops.Mask(cn.Dropout(0.5))
+    relu, tanh, mask = ops.Nonlinearity("relu"), ops.Nonlinearity("tanh"), ops.Mask(cn.Dropout(0.5))
 
     def kinds(*chain):
         return [type(op).__name__ for op in ops.fused(chain)]
 
     assert kinds(relu, mask) == ["Dropped"]
-    assert kinds(mask, relu) == ["Mask", "Activation"]
-    assert kinds(tanh, mask) == ["Activation", "Mask"]
+    assert kinds(mask, relu) == ["Mask", "Nonlinearity"]
+    assert kinds(tanh, mask) == ["Nonlinearity", "Mask"]
     assert kinds(relu, mask, mask) == ["Dropped", "Mask"]
 
 
@@ -121,12 +121,12 @@ def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
     net, *_ = network(ns, backend, n_in=2, n_out=2, width=2, depth=0)
     first = known_ops(net.layers)[0]
     x = drnn.CoopVec(*[dr.ones(type(net["weights"]), 3)] * 2)
-    for before in ([], [ops.Activation("tanh")]):
+    for before in ([], [ops.Nonlinearity("tanh")]):
         for chain in ([first], [ops.Fork([[first], []][: 1 + body], merge)]):
             for wanted in (False, True):
                 visited = []
-                trail = ops.evaluate([*before, *chain], [x], None)
-                dx = ops.pullback(trail, trail.y, None, wanted, lambda op, *_: visited.append(op))  # noqa: B023
+                tape = ops.evaluate([*before, *chain], [x], None)
+                dx = ops.pullback(tape, tape.y, None, wanted, lambda op, *_: visited.append(op))  # noqa: B023
                 assert visited == [first]
                 assert len(dx[0]) == 2 if wanted else dx is None
 

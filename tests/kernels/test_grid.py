@@ -11,7 +11,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.kernels.grid import Grid, levels
+from coopnet.kernels.grid import FeatureGrid, levels
 
 SIZES = dict(n_levels=3, base=4, growth=1.7, multiple=2, most=2**6)
 KINDS = {
@@ -25,7 +25,7 @@ KINDS = {
 def make(ns, dimension, options, **sizes):
     found = levels(dimension, **SIZES | sizes)
     data = ns.Float(np.random.default_rng(3).normal(size=2 * found[-1].end).astype(np.float32))
-    return Grid(data, found, dimension, 2, **options)
+    return FeatureGrid(data, found, dimension, 2, **options)
 
 
 def points(ns, dimension, n, seed=0):

@@ -126,7 +126,7 @@ def test_the_whole_is_one_network(case):
     ops = cn.nn.sequential.known_ops([case.packed])
     widths = [sum(m.weights.shape) + (m.bias is not None) for m in linears(case.packed)]
     assert spill.bytes_per_sample(ops, 4) == 4 * sum(widths)
-    assert [type(op).__name__ for op in ops] == ["Affine", "Fork", "Fork", "Affine", "Activation", "Fork"]
+    assert [type(op).__name__ for op in ops] == ["Affine", "Fork", "Fork", "Affine", "Nonlinearity", "Fork"]
 
 
 def test_tensors(case, ns, backend):

@@ -39,7 +39,7 @@ def test_pieces_one_by_one(ns, backend, precision):
         key = cn.Key(5, step=number)
         pieces.push()
         losses = pieces.evaluate(pieces.draw(key), key)
-        pieces.pull_back(losses)
+        pieces.pullback(losses)
         gradients = [dr.grad(value) for value in values(pieces.optimizer).values()]
         dr.eval(losses, gradients)
         pieces.clip()
@@ -60,7 +60,7 @@ def test_gradients_from_elsewhere(ns, backend):
     for step, chosen in ((whole, slice(0, 64)), (halves[0], slice(0, 32)), (halves[1], slice(32, 64))):
         part = [[ns.Float(v.numpy()[chosen]) for v in values] for values in (coordinates, targets)]
         step.push()
-        step.pull_back(step.evaluate(tuple(part), cn.Key(3, index=ns.UInt32(np.arange(64)[chosen]))))
+        step.pullback(step.evaluate(tuple(part), cn.Key(3, index=ns.UInt32(np.arange(64)[chosen]))))
     for value, a, b in zip(*(step.optimizer.values() for step in (halves[0], *halves)), strict=True):
         dr.set_grad(value, (dr.grad(a) + dr.grad(b)) * 0.5)
     for step in (whole, halves[0]):

@@ -4,7 +4,7 @@ import drjit as dr
 import numpy as np
 import pytest
 
-from coopnet.jit.recording import batch_sample, pin_batch_size
+from coopnet.jit.batch_size import batch_sample, pin_batch_size
 
 
 @pytest.mark.parametrize("pinned", [True, False])
