@@ -154,8 +154,11 @@ class Dropout(Module):
 
     @property
     def law(self) -> Law:
-        """What it does to its input."""
-        return self._law(self.p)
+        """What it does to its input; made anew only when one of its settings is another object."""
+        settings, known = (self.p, self.bits, self.stream), self.__dict__.get("_known")
+        if known is None or any(a is not b for a, b in zip(known[0], settings, strict=True)):
+            self._known = known = settings, self._law(self.p)
+        return known[1]
 
     def _law(self, p: Any) -> Law:
         return self.LAW(p, self.bits, 0 if self.stream is None else self.stream, type(self).__name__)
