@@ -259,7 +259,7 @@ NOT_CALLED = {
     "has_optix": "takes no arguments",
     "find_llvm": "takes folders of its own", "found_llvm": "takes folders of its own",
     "format_info": "takes what info() returned", "name_version": "takes paths that were found",
-    "tcnn.Key": "describes a key of a configuration",
+    "Option": "describes a key of a configuration",
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
