@@ -84,43 +84,43 @@ def adam_correction(optimizer: dropt.Adam, dtype: type, memory: tuple) -> Any:
 class Extension(dropt.Optimizer):
     """Base of optimizers that add to one of Dr.Jit's, named before it: ``class Adam(Extension, dropt.Adam)``.
 
-    All values are flat arrays. One that :attr:`remembers` has memories (own, that of Dr.Jit's optimizer).
+    All values are flat arrays. One that :attr:`_remembers` has memories (own, that of Dr.Jit's optimizer).
     """
 
     #: Is there anything to remember beside what Dr.Jit's optimizer does?
-    remembers = False
+    _remembers = False
 
-    def begin(self, value: Any) -> Any:
+    def _begin(self, value: Any) -> Any:
         """A parameter's own memory at the start: a PyTree."""
         raise NotImplementedError
 
-    def move(self, value: Any, grad: Any, own: Any, memory: Any, step: Callable[[Any], tuple[Any, Any]]) -> tuple:
+    def _move(self, value: Any, grad: Any, own: Any, memory: Any, step: Callable[[Any], tuple[Any, Any]]) -> tuple:
         """A new value, own memory and memory; ``step(grad)`` returns those of Dr.Jit's optimizer, value and memory."""
         raise NotImplementedError
 
-    def decay(self, value: Any, lr: Any, memory: Any) -> Any:
+    def _decay(self, value: Any, lr: Any, memory: Any) -> Any:
         """What the step that follows on ``memory`` takes from a parameter; ``None`` for nothing."""
 
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
-        own, memory = extra if self.remembers else (None, extra)
+        own, memory = extra if self._remembers else (None, extra)
 
         def step(grad: Any) -> tuple[Any, Any]:
-            lost = self.decay(value, lr, memory)  # first: the step may multiply the rate
+            lost = self._decay(value, lr, memory)  # first: the step may multiply the rate
             new, new_memory = super(Extension, self)._step(cache, value, grad, lr, memory)
             return new if lost is None else new - lost, new_memory
 
-        if not self.remembers:
+        if not self._remembers:
             return step(grad)
-        new, own, memory = self.move(value, grad, own, memory, step)
+        new, own, memory = self._move(value, grad, own, memory, step)
         return new, (own, memory)
 
     def _reset(self, key: str, value: Any, promoted: bool, /) -> None:
         super()._reset(key, value, promoted)
-        if self.remembers:
+        if self._remembers:
             *rest, memory = self.state[key]
-            self.state[key] = (*rest, (self.begin(dr.detach(value).array), memory))  # type: ignore[assignment]
+            self.state[key] = (*rest, (self._begin(dr.detach(value).array), memory))  # type: ignore[assignment]
 
     def _select(self, mask: Any, extra: Any, new_extra: Any, /) -> Any:
-        if not self.remembers:
+        if not self._remembers:
             return super()._select(mask, extra, new_extra)
         return dr.select(mask, extra[0], new_extra[0]), super()._select(mask, extra[1], new_extra[1])

@@ -53,7 +53,7 @@ class _Extended(Extension):
             check(is_int(count, least, 2**32 - 1), where, name, count, f"an int of at least {least}")
         self.accumulate, self.lookahead = accumulate, lookahead
         self.l2_reg, self.alpha = _strength(where, "l2_reg", l2_reg), _strength(where, "alpha", alpha)
-        if options.get("mask_updates") and self.remembers:
+        if options.get("mask_updates") and self._remembers:
             raise ValueError(f"{where}: mask_updates=True goes with neither accumulate nor lookahead.")
         super().__init__(lr, params, **options)
 
@@ -69,16 +69,16 @@ class _Extended(Extension):
         super().step(eval=eval, grad_scale=grad_scale, active=active)
 
     @property
-    def remembers(self) -> bool:  # type: ignore[override]
+    def _remembers(self) -> bool:  # type: ignore[override]
         return self.accumulate > 1 or self.lookahead > 0
 
-    def begin(self, value: Any) -> tuple:
+    def _begin(self, value: Any) -> tuple:
         flat = type(value)
         uint32 = dr.uint32_array_t(flat)
         gathering = (dr.opaque(flat, 0, dr.width(value)), uint32(0)) if self.accumulate > 1 else (None, None)
         return (*gathering, *((value + 0, uint32(0)) if self.lookahead else (None, None)))
 
-    def move(self, value: Any, grad: Any, own: Any, memory: Any, step: Callable[[Any], tuple[Any, Any]]) -> tuple:
+    def _move(self, value: Any, grad: Any, own: Any, memory: Any, step: Callable[[Any], tuple[Any, Any]]) -> tuple:
         mean, gathered, slow, moves = own
         if self.accumulate > 1:
             mean, gathered = mean + grad / self.accumulate, gathered + 1
@@ -126,7 +126,7 @@ class Adam(_Extended, dropt.Adam):
         options |= {"l2_reg": l2_reg, "accumulate": accumulate, "lookahead": lookahead, "alpha": alpha}
         super().__init__(lr, params, **options)
 
-    def decay(self, value: Any, lr: Any, memory: Any) -> Any:
+    def _decay(self, value: Any, lr: Any, memory: Any) -> Any:
         if not (self.relative_decay or self.absolute_decay):
             return None
         leaf = dr.leaf_t(value)

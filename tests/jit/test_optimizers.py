@@ -155,19 +155,19 @@ def test_adam_correction(ns, steps):
 class Counting(Extension, dropt.Adam):
     """Remembers how often it has moved, and takes every second gradient for 0."""
 
-    remembers = True
+    _remembers = True
 
-    def begin(self, value):
+    def _begin(self, value):
         return (dr.uint32_array_t(type(value))(0), value * 0)
 
-    def move(self, value, grad, own, memory, step):
+    def _move(self, value, grad, own, memory, step):
         count, last = own
         new, memory = step(dr.select(count % 2 == 1, 0, grad))
         return new, (count + 1, last + grad), memory
 
 
 class Decaying(Extension, dropt.SGD):
-    def decay(self, value, lr, memory):
+    def _decay(self, value, lr, memory):
         return value * lr
 
 
@@ -199,7 +199,7 @@ def test_extensions_that_do_not_say_what(ns, remembers):
     class Empty(Extension, dropt.SGD):
         pass
 
-    Empty.remembers = remembers
+    Empty._remembers = remembers
     if remembers:
         with pytest.raises(NotImplementedError):
             Empty(lr=0.1, params=two(ns))

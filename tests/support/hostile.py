@@ -264,7 +264,7 @@ NOT_CALLED = {
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
     "params", "bodies", "parts", "traced", "words", "allocate", "pack", "active", "read", "width", "applied", "op",
-    "output_width", "side_by_side",
+    "output_width", "side_by_side", "LAW",
 }  # fmt: skip
 #: Special methods that users call by their operators.
 OPERATORS = ("__call__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__eq__")
