@@ -3,7 +3,8 @@
     python benchmarks/side_by_side.py before/networks-cuda.json after/networks-cuda.json --out side-by-side-cuda.json
 
 Entries of the two files that agree in everything but what was measured are paired, and the ratios of their times and
-sizes, after to before, summed up. Several files may be given: first all of before, then all of after.
+sizes, after to before, summed up. Several files may be given, first all of before, then all of after; of entries that
+stand in several, the lowest figure counts.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import common
 
 #: What is compared, and the file's word for it.
 MEASURES = {
@@ -31,19 +30,30 @@ def entries(path: Path) -> Iterator[tuple[str, dict]]:
     results = json.loads(path.read_text(encoding="utf-8"))["results"]
     for entry in results if isinstance(results, list) else results.get("entries", []):
         if entry.get("peer", PEERS[0]).split(" ")[0].split("-")[0] in PEERS:
-            fixed = {k: v for k, v in entry.items() if isinstance(v, (str, int)) and k not in (*MEASURES, "calls")}
+            measured = (*MEASURES, "calls")
+            fixed = {
+                k: v for k, v in entry.items() if k == "dropout" or (isinstance(v, (str, int)) and k not in measured)
+            }
             yield json.dumps({"benchmark": path.stem, **fixed}, sort_keys=True), entry
 
 
 def pairs(before: list[Path], after: list[Path]) -> Iterator[dict[str, Any]]:
     """One row for every entry and measure that both runs have."""
-    old = {key: entry for path in before for key, entry in entries(path)}
-    for path in after:
+    old, new = lowest(before), lowest(after)
+    for key, name in old.keys() & new.keys():
+        a, b = old[key, name], new[key, name]
+        yield {**json.loads(key), "measure": name, "before": a, "after": b, "ratio": b / a}
+
+
+def lowest(paths: list[Path]) -> dict[tuple[str, str], float]:
+    """The lowest figure of every entry and measure."""
+    found: dict[tuple[str, str], float] = {}
+    for path in paths:
         for key, entry in entries(path):
             for name in MEASURES:
-                a, b = old.get(key, {}).get(name), entry.get(name)
-                if a and b:
-                    yield {**json.loads(key), "measure": name, "before": a, "after": b, "ratio": b / a}
+                if entry.get(name):
+                    found[key, name] = min(entry[name], found.get((key, name), entry[name]))
+    return found
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -67,17 +77,17 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--backend", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     half = len(options.files) // 2
-    rows = list(pairs(options.files[:half], options.files[half:]))
+    rows = sorted(pairs(options.files[:half], options.files[half:]), key=lambda row: json.dumps(row, sort_keys=True))
     found = summary(rows)
     for line in found:
         what = f"{line['benchmark']}: {MEASURES[line['measure']]}"
         spread = f"{line['lowest']:.2f} to {line['highest']:.2f}"
         print(f"{what:45} after / before {line['median']:.3f} ({spread}, {line['entries']} entries)")
-    data = {"machine": common.machine(options.backend), "results": {"summary": found, "rows": rows}}
+    machine = json.loads(options.files[-1].read_text(encoding="utf-8"))["machine"]  # where it was measured
+    data = {"machine": machine, "results": {"summary": found, "rows": rows}}
     options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 

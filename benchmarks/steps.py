@@ -60,9 +60,9 @@ JOBS: dict[str, tuple[Callable[[], Any], int, tuple[int, int], dict[str, Any]]] 
 }  # fmt: skip
 
 
-def measure(name: str, backend: str) -> dict[str, Any]:
+def measure(name: str, backend: str, log2_samples: int | None = None) -> dict[str, Any]:
     make, outputs, sizes, options = JOBS[name]
-    samples = 1 << sizes[backend == "cuda"]
+    samples = 1 << (log2_samples or sizes[backend == "cuda"])
     module = cn.backend.namespace(backend)
     field = make().build(backend, seed=1)
     looks: list[float] = []
@@ -85,10 +85,14 @@ def measure(name: str, backend: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    args = common.arguments(__doc__)
+    args = common.arguments(
+        __doc__,
+        jobs=dict(nargs="+", default=list(JOBS), choices=list(JOBS), metavar="JOB"),
+        log2_samples=dict(type=int, help="of a batch, for all jobs"),
+    )
     rows = []
-    for name in JOBS:
-        rows.append(measure(name, args.backend))
+    for name in args.jobs:
+        rows.append(measure(name, args.backend, args.log2_samples))
         print(f"{name:35} {rows[-1]['wall_ms']:.3f} ms", file=sys.stderr)
     print(common.write("steps", args.backend, rows, args.out))
 

@@ -47,6 +47,22 @@ def test_budget(backend, tmp_path):
     assert results["entries"] == [] and results["skipped"][0]["why"] == "the budget was spent"
 
 
+def test_steps_side_by_side(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    files = []
+    for folder in ("before", "after"):
+        jobs = ["--jobs", "network", "eikonal", "--log2-samples", 6]
+        run("steps.py", "--backend", backend, *jobs, "--out", tmp_path / folder)
+        files.append(tmp_path / folder / "steps-llvm.json")
+    out = tmp_path / "side-by-side.json"
+    printed = run("side_by_side.py", *files, "--out", out)
+    results = json.loads(out.read_text())["results"]
+    assert {row["job"] for row in results["rows"]} == {"network", "eikonal"}
+    assert all(row["ratio"] == row["after"] / row["before"] for row in results["rows"])
+    assert [line["entries"] for line in results["summary"]] == [2, 2] and "wall time" in printed
+
+
 def test_memory(backend, tmp_path):
     if backend != "llvm":
         pytest.skip("one backend will do")
