@@ -1,7 +1,7 @@
 """Lines of validation in the package: what a file spends on saying no.
 
-Counted are whole functions whose name starts with ``check``, ``_check`` or ``require`` (without their docstrings) and
-every ``if`` whose body ends in ``raise``. ``python scripts/validation.py [ANOTHER CHECKOUT]`` prints both side by side.
+Counted are whole functions whose name starts with ``check``, ``_check`` or ``require`` (without their docstrings),
+every ``if`` whose body ends in ``raise``, and every call of such a function or of ``ensure``. ``python scripts/validation.py [ANOTHER CHECKOUT]`` prints both side by side.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ def validation(path: Path) -> set[int]:
             found |= lines(node) - (lines(node.body[0]) if ast.get_docstring(node) else set())
         elif isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
             found |= set(range(node.lineno, node.body[-1].end_lineno + 1))
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if name.startswith(("check", "_check", "require", "ensure")):
+                found |= lines(node)
     return found
 
 
