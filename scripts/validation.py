@@ -1,7 +1,8 @@
 """Lines of validation in the package: what a file spends on saying no.
 
 Counted are whole functions whose name starts with ``check``, ``_check`` or ``require`` (without their docstrings),
-every ``if`` whose body ends in ``raise``, and every call of such a function or of ``ensure``. ``python scripts/validation.py [ANOTHER CHECKOUT]`` prints both side by side.
+every ``if`` whose body ends in ``raise``, and every call of such a function or of ``ensure``. ``python
+scripts/validation.py [ANOTHER CHECKOUT]`` prints both side by side.
 """
 
 from __future__ import annotations
