@@ -39,12 +39,12 @@ class Call:
         In single precision, and zeros in inactive lanes.
         """
         parts = [self._components(v) for v in vectors]
-        if any(dr.grad_enabled(v) for vector in parts for v in vector):
+        flat = kinds.flat(parts)
+        if any(dr.grad_enabled(v) for v in flat):
             self._gate = Gate()
-            even = kinds.even([v for vector in parts for v in vector])
+            even = kinds.even(flat)
             gated = iter(self._gate.enter([v for v in even if dr.grad_enabled(v)]))
-            flat = iter([next(gated) if dr.grad_enabled(v) else v for v in even])
-            parts = [[next(flat) for _ in vector] for vector in parts]
+            parts = kinds.split([next(gated) if dr.grad_enabled(v) else v for v in even], len(parts))
         return parts
 
     def _components(self, x: Any) -> list:
@@ -61,7 +61,7 @@ class Call:
             return y, list(tangents)
         vectors = [widened(list(y), result) if result is self.single else [result(v) for v in y], *tangents]
         if self._gate is not None:
-            flat = iter(self._gate.leave([v for vector in vectors for v in vector]))
+            flat = iter(self._gate.leave(kinds.flat(vectors)))
             vectors = [[next(flat) for _ in vector] for vector in vectors]
         if self.active is not None:
             vectors = [only(self.active, vector) for vector in vectors]

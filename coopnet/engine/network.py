@@ -9,6 +9,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit.deferred import outside
+from ..jit.kinds import flat
 from ..jit.registers import ALL
 from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
@@ -16,7 +17,7 @@ from .banks import BankOp, ScopeBankOp
 from .choose import choose
 from .modes import forced_path, is_deterministic, warn_stall
 from .ops import Bundle, Op, affine, buffers, widest
-from .plan import Plan, flat, in_room
+from .plan import Plan, in_room
 from .spill import SpillOp
 
 

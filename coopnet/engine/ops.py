@@ -288,28 +288,28 @@ class Elementwise(Op):
 
 
 class Nonlinearity(Elementwise):
-    """An entry of :data:`FUNCTIONS` with its parameters."""
+    """An entry of :data:`FUNCTIONS`: the one that ``layer.function`` names, with the parameters ``layer.params()``."""
 
-    def __init__(self, name: str, params: tuple[float, ...] = ()):
-        self.name, self.params = name, params
+    def __init__(self, layer: Any):
+        self.layer = layer
 
     @property
     def function(self) -> Function:
-        return FUNCTIONS[self.name]
+        return FUNCTIONS[self.layer.function]
 
     @property
     def curved(self) -> bool:  # type: ignore[override]
         return not self.function.flat
 
     def value(self, x: Any, key: Key | None = None) -> Any:
-        return self.function.coopvec(x, *self.params)
+        return self.function.coopvec(x, *self.layer.params())
 
     def slope(self, w: Any, x: Any, y: Any, key: Key | None = None) -> Any:
-        return self.function.slope(w, x, y, *self.params)
+        return self.function.slope(w, x, y, *self.layer.params())
 
     def curvature(self, w: Any, x: Any, y: Any) -> Any:
         if self.function.curvature is not None:
-            return self.function.curvature(w, x, y, *self.params)
+            return self.function.curvature(w, x, y, *self.layer.params())
         # no formula: differentiate the slope
         with dr.resume_grad():
             xs = [dr.detach(v) for v in x]
@@ -356,7 +356,7 @@ class Dropped(Op):
             return pullback(record.inner[0], dy, key, True, visit)
         f = self.activation.function.dropped_slope
         assert f is not None
-        return [f(dy[0], y, scale, *self.activation.params)]
+        return [f(dy[0], y, scale, *self.activation.layer.params())]
 
     def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
         return jvp(record.inner[0], (self.activation, self.mask), dx, key)

@@ -8,6 +8,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
+from ..jit.kinds import flat, split
 from ..jit.registers import with_room
 from ..random.key import Key
 from .ops import Bundle, Op, Tape, Visit, evaluate, jvp, matrices, pullback, rebase, widest
@@ -25,8 +26,7 @@ class Plan:
 
     def split(self, components: Sequence[Any]) -> Bundle:
         """The bundle of a flat list."""
-        n = len(components) // self.vectors
-        return [drnn.CoopVec(list(components[i * n : (i + 1) * n])) for i in range(self.vectors)]
+        return [drnn.CoopVec(vector) for vector in split(components, self.vectors)]
 
     def evaluate(self, ops: Sequence[Op], xs: list, key: Key | None) -> Tape:
         return in_room(ops, self.split(xs), key)
@@ -66,8 +66,3 @@ def in_room(ops: Sequence[Op], x: Bundle, key: Key | None) -> Tape:
         used = len(x) * max(len(x[0]), widest(ops))
         x = [drnn.CoopVec(with_room(x[0], matrices(ops), used)), *x[1:]]
     return evaluate(ops, x, key)
-
-
-def flat(bundle: Bundle) -> list:
-    """The components of a bundle one after the other."""
-    return [v for vector in bundle for v in vector]

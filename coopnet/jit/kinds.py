@@ -182,6 +182,17 @@ def nested(parts: Sequence[Any]) -> Any:
     return nested_type(type(parts[0]))(parts)
 
 
+def flat(vectors: Sequence[Any]) -> list:
+    """The components of vectors one after the other."""
+    return [v for vector in vectors for v in vector]
+
+
+def split(components: Sequence[Any], count: int) -> list[list]:
+    """The components of ``count`` vectors of one length: the inverse of :func:`flat`."""
+    n = len(components) // count
+    return [list(components[i * n : (i + 1) * n]) for i in range(count)]
+
+
 def components(x: Any) -> list:
     """The 1D arrays inside a cooperative vector, array, nested array or list of arrays."""
     if isinstance(x, (list, tuple, drnn.CoopVec)):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import drjit as dr
 
 from ..jit.half import largest
-from ..jit.kinds import nested_type
+from ..jit.kinds import flat, nested_type, split
 from . import fixed_point
 
 #: Multipliers of the spatial hash (Teschner et al. 2003), as in tiny-cuda-nn.
@@ -97,7 +97,7 @@ class FeatureGrid:
             return bundle
         # a function, so that Dr.Jit does not take the grid apart as an argument
         inputs = dr.detach(coordinates), [dr.detach(tangent) for tangent in tangents]
-        return _unflatten(dr.custom(_ParametersOp, lambda: self, self.data, *inputs, _flatten(bundle)), len(bundle))
+        return split(dr.custom(_ParametersOp, lambda: self, self.data, *inputs, flat(bundle)), len(bundle))
 
     def interpolate(self, data: Any, coordinates: list, tangents: Sequence[list]) -> list[list]:
         """:meth:`evaluate` for other parameters ``data``; their gradient, if any, is summed with atomics."""
@@ -192,15 +192,6 @@ def _order(tangents: Sequence[list]) -> int:
     return 1 if tangents else -1
 
 
-def _flatten(bundle: list[list]) -> list:
-    return [v for vector in bundle for v in vector]
-
-
-def _unflatten(flat: list, vectors: int) -> list[list]:
-    n = len(flat) // vectors
-    return [flat[i : i + n] for i in range(0, len(flat), n)]
-
-
 class _ParametersOp(dr.CustomOp):
     """Passes a bundle of features and derivatives through and adds the derivative with respect to the parameters."""
 
@@ -211,12 +202,12 @@ class _ParametersOp(dr.CustomOp):
 
     def forward(self) -> None:
         moved = self.grid.interpolate(self.grad_in("data"), self.coordinates, self.tangents)
-        self.set_grad_out([t + v for t, v in zip(_flatten(moved), self.grad_in("values"), strict=True)])
+        self.set_grad_out([t + v for t, v in zip(flat(moved), self.grad_in("values"), strict=True)])
 
     def backward(self) -> None:
-        grid, flat = self.grid, self.grad_out()
-        self.set_grad_in("values", flat)
-        n, cotangents = grid.n_features, _unflatten(flat, 1 + len(self.tangents))
+        grid, incoming = self.grid, self.grad_out()
+        self.set_grad_in("values", incoming)
+        n, cotangents = grid.n_features, split(incoming, 1 + len(self.tangents))
         scales, broken = self._scales(cotangents)
         dr.eval(scales, broken)
         sums = dr.zeros(dr.int64_array_t(grid.dtype), dr.width(grid.data))
@@ -259,7 +250,7 @@ class _ParametersOp(dr.CustomOp):
 
     def _terms(self, cotangents: list[list]) -> Any:
         """How many terms a sum has at most."""
-        grid, parts = self.grid, [*_flatten(cotangents), *self.coordinates]
+        grid, parts = self.grid, [*flat(cotangents), *self.coordinates]
         lanes = dr.zeros(grid.dtype, max(dr.width(v) for v in parts))
         vertices = grid.dimension + 1 if grid.simplices else 2**grid.dimension
         return grid.dtype(dr.opaque_width(self.coordinates[0] + cotangents[0][0] + lanes)) * vertices

@@ -35,7 +35,7 @@ class Activation(Module):
         return tuple(getattr(self, name) for name in self.DRJIT_STRUCT)
 
     def op(self) -> engine.Nonlinearity:
-        return engine.Nonlinearity(self.function, self.params())
+        return engine.Nonlinearity(self)
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind, _ = kinds.in_kernels(x, type(self).__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import textwrap
 from collections.abc import Iterator, Sequence
 from reprlib import recursive_repr
@@ -120,14 +121,14 @@ def _alone(layer: Any, x: list, key: Key | None) -> list:
 
 
 def segments(layers: Sequence[Any]) -> list[Segment]:
-    """What ``layers`` are to the engine, in evaluation order; of a :class:`Sequential`, made once."""
-    flat = tuple(flatten(layers))
+    """What ``layers`` are to the engine, in evaluation order; of a :class:`Sequential`, made once for its layers."""
     owner = layers[0] if len(layers) == 1 and isinstance(layers[0], Sequential) else None
+    made_of = None if owner is None else tuple(_inside(layers))
     known = getattr(owner, "_segments", None)
-    if known is not None and len(known[0]) == len(flat) and all(a is b for a, b in zip(known[0], flat, strict=True)):
+    if made_of and known and len(known[0]) == len(made_of) and all(map(operator.is_, known[0], made_of)):
         return known[1]
     result: list[Segment] = []
-    for layer in flat:
+    for layer in flatten(layers):
         op, check = _seen(layer)
         before = result[-1] if result else None
         if op is not None and before is not None and before.ops is not None:
@@ -136,8 +137,19 @@ def segments(layers: Sequence[Any]) -> list[Segment]:
             result.append(Segment((layer,), None if op is None else [op], (check,)))
     result = [s._replace(ops=fused(s.ops)) if s.ops else s for s in result]
     if owner is not None:
-        owner._segments = flat, result
+        owner._segments = made_of, result
     return result
+
+
+def _inside(layers: Sequence[Any]) -> Iterator[Any]:
+    """All that the ops of ``layers`` are made of; ``None`` stands around bodies that lie side by side."""
+    for layer in flatten(layers):
+        yield layer
+        if hasattr(layer, "bodies"):
+            for body in layer.bodies():
+                yield None
+                yield from _inside(body)
+            yield None
 
 
 def known_ops(layers: Sequence[Any]) -> list | None:

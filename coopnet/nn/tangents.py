@@ -50,7 +50,7 @@ def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> Non
         own = kinds.kind(t, what)[1]
         ensure(len(t) == len(x), f"{what} has {len(t)} components, but x has {len(x)}.")
         ensure(own is leaf, f"{what} is of {own.__name__}, but x of {leaf.__name__}.", TypeError)
-    kinds.check_sizes([v for vector in (x, *tangents) for v in vector], where)
+    kinds.check_sizes(kinds.flat([x, *tangents]), where)
 
 
 def no_rule(layer: Any) -> TypeError:

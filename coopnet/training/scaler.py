@@ -15,8 +15,9 @@ class LossScaler:
     """Multiplies the loss so that gradients use the range of half precision, and skips the steps in which they
     overflow (Micikevicius et al. 2018, section 3.2).
 
-    It does what ``drjit.opt.GradScaler`` does, with its whole state in arrays, so that it lives in a frozen function:
-    ``it`` is the number of steps since the last that was skipped, and ``skipped`` the number of those.
+    It does what ``drjit.opt.GradScaler`` does, but apart from the optimizer's step, so that either may run elsewhere,
+    and with its whole state in arrays, so that it lives in a frozen function: ``it`` is the number of steps since the
+    last that was skipped, and ``skipped`` the number of those.
     """
 
     DRJIT_STRUCT = {"scale_factor": object, "it": object, "skipped": object}

@@ -89,7 +89,7 @@ def test_what_is_known_of_activations():
 
 
 def test_dropout_is_differentiated_with_the_activation_before():
-    relu, tanh, mask = ops.Nonlinearity("relu"), ops.Nonlinearity("tanh"), ops.Mask(cn.Dropout(0.5))
+    relu, tanh, mask = ops.Nonlinearity(cn.ReLU()), ops.Nonlinearity(cn.Tanh()), ops.Mask(cn.Dropout(0.5))
 
     def kinds(*chain):
         return [type(op).__name__ for op in ops.fused(chain)]
@@ -114,6 +114,29 @@ def test_ops_are_made_once(ns, backend):
     assert known_ops([cn.Linear(2, 2), drnn.Cast(), cn.ReLU()]) is None and known_ops([]) == []
 
 
+def test_layers_may_change_between_calls(ns, backend):
+    """Their settings, what stands in them, and what stands in a body; nothing that was made before is used then."""
+    net = cn.Sequential(cn.LeakyReLU(0.5), cn.Residual(cn.Sequential(cn.Linear(2, 2), cn.Tanh())), cn.Dropout(0.5))
+    field = cn.NeuralField(None, net, in_features=2).build(backend)
+    slope, residual, dropout = field.network.layers
+    p, key = ns.Array2f([-1, 0.5], [0.25, -2]), cn.Key(3)
+
+    def changed(change):
+        before, slopes = field(p, key).numpy().copy(), field.jacobian(p, key)[0].numpy().copy()
+        change()
+        fresh = field.__class__(None, cn.Sequential(*field.network.layers), in_features=2)
+        fresh.precision = field.precision
+        np.testing.assert_array_equal(field(p, key).numpy(), fresh(p, key).numpy())
+        np.testing.assert_array_equal(field.jacobian(p, key)[0].numpy(), fresh.jacobian(p, key)[0].numpy())
+        return (field(p, key).numpy() != before).any() or (field.jacobian(p, key)[0].numpy() != slopes).any()
+
+    assert changed(lambda: setattr(slope, "negative_slope", -3.0))
+    assert changed(lambda: setattr(residual, "body", cn.Sequential(residual.body.layers[0], cn.Sine())))
+    assert changed(lambda: setattr(residual.body, "layers", residual.body.layers[:1]))
+    assert changed(lambda: setattr(dropout, "p", 0.25))
+    assert not changed(lambda: None)
+
+
 @pytest.mark.parametrize("body", [0, 1])
 @pytest.mark.parametrize("merge", ["sum", "concatenate"])
 def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
@@ -121,7 +144,7 @@ def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
     net, *_ = network(ns, backend, n_in=2, n_out=2, width=2, depth=0)
     first = known_ops(net.layers)[0]
     x = drnn.CoopVec(*[dr.ones(type(net["weights"]), 3)] * 2)
-    for before in ([], [ops.Nonlinearity("tanh")]):
+    for before in ([], [ops.Nonlinearity(cn.Tanh())]):
         for chain in ([first], [ops.Fork([[first], []][: 1 + body], merge)]):
             for wanted in (False, True):
                 visited = []

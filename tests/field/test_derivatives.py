@@ -383,7 +383,7 @@ def test_second_derivatives(ns, backend, name):
     derivative = ref.ACTIVATIONS[name][1]
     h = 1e-5
     expected = 0.7 * (derivative(at + h) - derivative(at - h)) / (2 * h)
-    op = ops.Nonlinearity(name, params)
+    op = ops.Nonlinearity(cn.nn.ACTIVATIONS[name](*params))
     x, w = drnn.CoopVec([leaf(ns.Float(at)), leaf(ns.Float(-at))]), drnn.CoopVec([leaf(0.7), leaf(0.7)])
     tolerance = 3e-2 if backend == "cuda" else 1e-5
     if FUNCTIONS[name].flat:
