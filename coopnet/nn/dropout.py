@@ -175,7 +175,7 @@ class Dropout(Module):
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         layer, on_cuda = copy.copy(self), dr.backend_v(dtype) == dr.JitBackend.CUDA
-        helps = on_cuda and 0 < size <= IDENTITY_WIDTH and self.active()
+        helps = on_cuda and 0 < size <= IDENTITY_WIDTH and layer.active()
         layer.identity = Constant(identity_matrix(dr.array_t(dtype), size) if helps else None)
         return layer, size
 
