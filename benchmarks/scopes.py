@@ -1,11 +1,13 @@
 """Training inside a symbolic loop: time and gradient error of banks and of Dr.Jit's built-in accumulation.
 
 A network with positive activations and gradients of one sign, the worst case for sums in half precision, is evaluated
-four times in a ``dr.while_loop`` over a batch and differentiated through it; the loop is frozen. Errors are relative to
-float64 sums: the exact gradient of a batch of n equal samples is n times that of one.
+in a ``dr.while_loop`` over a batch, and differentiated through it, or by ``dr.backward`` in each of its turns; the loop
+is frozen. Errors are relative to float64 sums: the exact gradient of a batch of n equal samples is n times that of one.
 """
 
 from __future__ import annotations
+
+import contextlib
 
 import common
 
@@ -23,17 +25,19 @@ def main() -> None:
     for width, log2 in ((32, 16), (32, 20), (64, 16), (64, 20)):
         if args.backend == "llvm" and log2 > 16:
             continue
-        for path in ("builtin", "banks"):
-            rows.append(measure(ns, args.backend, width, 1 << log2, path))
-            row = rows[-1]
-            print(
-                f"w={width} batch 2^{log2} {path:8} {row['milliseconds']:9.3f} ms   error {row['error']:.1e}",
-                flush=True,
-            )
+        for inside, turns in ((False, TURNS), (True, 1), (True, TURNS)):
+            for path in ("builtin", "banks"):
+                rows.append(measure(ns, args.backend, width, 1 << log2, path, inside, turns))
+                row = rows[-1]
+                print(
+                    f"w={width} batch 2^{log2} {turns} turns, differentiated {row['differentiated']:11} {path:8} "
+                    f"{row['milliseconds']:9.3f} ms   error {row['error']:.1e}",
+                    flush=True,
+                )
     print("written to", common.write("scopes", args.backend, rows, args.out))
 
 
-def measure(ns, backend: str, width: int, samples: int, path: str) -> dict:
+def measure(ns, backend: str, width: int, samples: int, path: str, inside: bool, turns: int) -> dict:
     # outputs and gradients of a mean: small enough for half precision at every batch size
     field = cn.NeuralField(None, cn.MLP(4, 1, width=width, depth=3, activation="softplus")).build(backend)
     weights = field["network.weights"]
@@ -43,12 +47,20 @@ def measure(ns, backend: str, width: int, samples: int, path: str) -> dict:
         dr.enable_grad(weights)
 
         def turn(i, total):
-            return i + 1, total + field([v + 0.01 * ns.Float(i) for v in x])[0]
+            y = field([v + 0.01 * ns.Float(i) for v in x])[0]
+            if inside:
+                dr.backward(y * scale)
+                y = dr.detach(y)
+            return i + 1, total + y
 
         start = (ns.UInt32(0), dr.zeros(ns.Float, dr.width(x)))
-        total = dr.while_loop(start, lambda i, t: i < TURNS, turn, mode="symbolic", max_iterations=-1)[1]
-        dr.backward(total * scale)
-        return dr.grad(weights)
+        banks = cn.gradient_banks(field) if path == "banks" and inside else contextlib.nullcontext()
+        with banks:
+            bound = None if inside else -1
+            total = dr.while_loop(start, lambda i, t: i < turns, turn, mode="symbolic", max_iterations=bound)[1]
+            if not inside:
+                dr.backward(total * scale)
+        return dr.grad(weights), total
 
     def inputs(n: int) -> list:
         x = [dr.full(ns.Float, 0.1 * (k + 1), n) + ns.Float(0) for k in range(4)]
@@ -56,21 +68,25 @@ def measure(ns, backend: str, width: int, samples: int, path: str) -> dict:
         return x
 
     with cn.gradient_path("builtin"):
-        one = gradient(inputs(1), ns.Float(1)).numpy().astype(np.float64)
+        one = gradient(inputs(1), ns.Float(1))[0].numpy().astype(np.float64)
     frozen = dr.freeze(gradient)
     x, scale = inputs(samples), dr.opaque(ns.Float, 2**12 / samples)
 
     def run():
-        result = frozen(x, scale)
-        dr.eval(result)
+        result, total = frozen(x, scale)
+        dr.eval(result, total)
         dr.sync_thread()
         return result
 
-    with cn.gradient_path(path):
+    # in the loop, the path by itself is one buffer
+    with cn.gradient_path("auto" if inside else path):
         got = run().numpy().astype(np.float64) / 2**12
         seconds = common.median_seconds(run, 7, 2)
     error = float(np.abs(got - one).max() / np.abs(one).max())
-    return {"width": width, "samples": samples, "path": path, "milliseconds": 1e3 * seconds, "error": error}
+    return {
+        "width": width, "samples": samples, "path": path, "turns": turns,
+        "differentiated": "in the loop" if inside else "through it", "milliseconds": 1e3 * seconds, "error": error,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How a network is evaluated and differentiated on a backend."""
 
 from .activations import FUNCTIONS
+from .collect import Collector, collecting
 from .explain import Explanation, explain
 from .modes import deterministic, gradient_path
 from .network import evaluate
@@ -9,10 +10,12 @@ from .ops import Affine, Fork, Mask, Nonlinearity, fused
 __all__ = [
     "FUNCTIONS",
     "Affine",
+    "Collector",
     "Explanation",
     "Fork",
     "Mask",
     "Nonlinearity",
+    "collecting",
     "deterministic",
     "evaluate",
     "explain",

@@ -9,7 +9,8 @@ The buffers are reached through ``dr.switch``. Its callables trace to the same c
 buffer, so Dr.Jit compiles one. A callable runs the network forward again and the cotangents back; all of them read the
 same weights.
 
-In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.jit.deferred`.
+In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.jit.deferred`, and
+:mod:`coopnet.engine.collect` for gradients that are taken in the loop itself.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ import drjit.nn as drnn
 from ..jit import views
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.deferred import outside
+from ..jit.kinds import flat
 from ..jit.lanes import live, only
 from ..jit.layout import BIAS_COLUMNS
 from ..jit.registers import with_room
 from ..jit.scopes import frozen, symbolic
 from ..random.key import Key
+from .collect import collector
 from .modes import forced_path, warn_stall
 from .ops import Affine, Op, Weights, affine, go_back, kept, matrices, rebase
 from .plan import NetworkOp, Plan
@@ -81,16 +84,19 @@ class BankOp(NetworkOp):
     def _fill(self, sets: list[_Banks], count: int, samples: int, dys: list) -> list:
         """Add the batch's gradients to the banks; returns the input's gradient."""
         uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
-        key_args: list[Any] = []
-        if self.key is not None:
-            key = self.key.traced(uint32)
-            # inside a call there is no lane number, so every sample's identity goes in
-            key_args = [key.words(uint32, samples)[0], key.step, key.seed]
+        key_args = self._key_args(uint32, samples)
         bodies = [self._body(sets, k) for k in range(count)]
         if count == 1:
             return bodies[0](self.xs, dys, key_args)
         block = -(-samples // count)
         return dr.switch(dr.arange(uint32, samples) // block, bodies, self.xs, dys, key_args)
+
+    def _key_args(self, uint32: type, samples: int) -> list:
+        """The key for a call: there is no lane number inside, so every sample's identity goes in."""
+        if self.key is None:
+            return []
+        key = self.key.traced(uint32)
+        return [key.words(uint32, samples)[0], key.step, key.seed]
 
     def _body(self, sets: list[_Banks], k: int) -> Any:
         own = rebase(self.ops, self.buffers, [s.banks[k] for s in sets])
@@ -105,7 +111,7 @@ class BankOp(NetworkOp):
                 _accumulate(Affine(Weights(side)), dy, one, False)
 
         def body(xs: list, dys: list, key_args: list) -> list:
-            key = Key(key_args[2], key_args[0], key_args[1]) if key_args else None
+            key = _key(key_args)
             # evaluated at 0, a lane without gradient has nothing that would spoil the product with it
             xs = only(live(dys), xs)
             xs = with_room(xs, matrices(self.ops), kept(self.ops, self.plan.vectors))
@@ -125,7 +131,24 @@ class ScopeBankOp(BankOp):
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
         # On LLVM one accumulator is enough, and reaching several would cost more than the network.
         self.spread = dr.backend_v(type(xs[0])) == dr.JitBackend.CUDA or forced_path() == "banks"
-        return super().eval(plan, buffers, xs, key)
+        if not self.spread:
+            return super().eval(plan, buffers, xs, key)
+        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
+        self.ops = rebase(plan.ops, plan.buffers, buffers)
+        # In a call, with registers of its own: beside other code of a long loop, above all one that traces rays, OptiX
+        # spills the network's vectors, and calls cost little.
+        uint32 = dr.uint32_array_t(dr.leaf_t(type(xs[0])))
+        key_args = self._key_args(uint32, max(dr.width(v) for v in xs))
+
+        def body(xs: list, key_args: list) -> list:
+            return flat(plan.evaluate(self.ops, xs, _key(key_args)).y)
+
+        return dr.switch(uint32(0), [body], xs, key_args)
+
+    def forward(self) -> None:
+        if self.spread:
+            self.tape = self.plan.evaluate(self.ops, self.xs, self.key)
+        super().forward()
 
     def backward(self) -> None:
         dys, xs = self.grad_out(), self.xs
@@ -134,12 +157,11 @@ class ScopeBankOp(BankOp):
         deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
         if all(d.waits() for d in deferred if d is not None):
             count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
-            biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
-            sets = []
-            for d, buffer in zip(deferred, self.buffers, strict=True):
-                make = functools.partial(_Banks, buffer, self.ops, count)
-                sets.append(make() if d is None else d.once((count, biases), make))
-            dxs = self._fill(sets, count, samples, dys)
+            dxs = self._fill(self._sets(count, [d and d.once for d in deferred]), count, samples, dys)
+        elif self.spread and (found := collector()) and found.takes(self.plan.buffers):
+            count = found.banks or banks_in_scope(samples, self.plan.vectors)
+            once = [functools.partial(found.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
+            dxs = self._fill(self._sets(count, once), count, samples, dys)
         else:
             # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do
             if dr.backend_v(type(dys[0])) == dr.JitBackend.CUDA:
@@ -148,6 +170,12 @@ class ScopeBankOp(BankOp):
             dxs = self.plan.pullback(tape, dys, self.key, _accumulate)
         if self.plan.wants_x:
             self.set_grad_in("xs", dxs)
+
+    def _sets(self, count: int, once: list) -> list[_Banks]:
+        """Banks for every buffer, made by ``once`` of those that want gradients: the same for all uses in the scope."""
+        biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
+        makes = [functools.partial(_Banks, b, self.ops, count) for b in self.buffers]
+        return [make() if o is None else o((count, biases), make) for o, make in zip(once, makes, strict=True)]
 
 
 class _Banks:
@@ -213,6 +241,11 @@ class _Banks:
         total = self.leaf(total)
         dr.eval(total)
         return total
+
+
+def _key(args: list) -> Key | None:
+    """The key of :meth:`BankOp._key_args`."""
+    return Key(args[2], args[0], args[1]) if args else None
 
 
 def _accumulate(op: Affine, dy: Any, x: Any, biased: bool) -> None:

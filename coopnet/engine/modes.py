@@ -79,8 +79,8 @@ def warn_stall(samples: int | None) -> None:
         warnings.warn(
             f"A network is differentiated inside a virtual call, or by dr.backward() inside a symbolic loop{many}. On "
             f"CUDA its weight gradient is accumulated in half precision there, and sums over more than about "
-            f"{WARN_BEYOND} samples stall: they come out too small. Use smaller batches, or evaluate the network "
-            f"outside the call and differentiate outside the loop.",
+            f"{WARN_BEYOND} samples stall: they come out too small. In a loop, enter coopnet.gradient_banks(field) "
+            f"around it; with Mitsuba, use the integrator neural_path, which evaluates networks outside of calls.",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -10,7 +10,7 @@ import drjit.nn as drnn
 
 from ..jit.deferred import outside
 from ..jit.kinds import flat
-from ..jit.registers import ALL
+from ..jit.registers import ALL, apart
 from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
 from .banks import BankOp, ScopeBankOp
@@ -31,9 +31,12 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         parts = [evaluate(ops, [x[0], *x[i : i + most]], key) for i in range(1, len(x), most)]
         return [parts[0][0], *(tangent for part in parts for tangent in part[1:])]
     packed, x = buffers(ops), _widened(x)
-    if not any(dr.grad_enabled(b) for b in packed):
-        return in_room(ops, x, key).y
     xs = flat(x)
+    if not any(dr.grad_enabled(b) for b in packed):
+        if _shares_a_call(xs):
+            plan = Plan(ops, packed, len(x), wants_x=False)
+            return plan.split(apart(lambda given: flat(plan.evaluate(ops, given, key).y), xs))
+        return in_room(ops, x, key).y
     path = _path(ops, xs, len(x))
     if path == "builtin":
         return in_room(ops, x, key).y
@@ -45,6 +48,16 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     # note, forward mode would lose the tangents of the weights.
     _ = [b * 1 for b in packed]
     return plan.split(dr.custom(ScopeBankOp, plan, packed, xs, key, later))
+
+
+def _shares_a_call(xs: list) -> bool:
+    """May there be other networks in the same callable on CUDA, which the compiler would interleave with this one?
+
+    Not asked where gradients are wanted: those of weights captured by a conditional would be lost.
+    """
+    leaf = type(xs[0])
+    cuda = symbolic() and dr.backend_v(leaf) == dr.JitBackend.CUDA
+    return cuda and not any(dr.grad_enabled(v) for v in xs) and inside_call(leaf)
 
 
 def _path(ops: Sequence[Op], xs: list, vectors: int) -> str:

@@ -177,6 +177,11 @@ def nested_type(leaf: type) -> Any:
     return getattr(sys.modules[leaf.__module__], "ArrayX" + _SUFFIX[dr.type_v(leaf)])
 
 
+def vector_type(leaf: type, size: int) -> Any:
+    """The nested array type of ``size`` components, such as ``Array3f``, of the 1D array type ``leaf``."""
+    return getattr(sys.modules[leaf.__module__], f"Array{size}{_SUFFIX[dr.type_v(leaf)]}")
+
+
 def nested(parts: Sequence[Any]) -> Any:
     """A nested array of 1D arrays of one type: the inverse of :func:`components` for those."""
     return nested_type(type(parts[0]))(parts)
@@ -198,6 +203,11 @@ def components(x: Any) -> list:
     if isinstance(x, (list, tuple, drnn.CoopVec)):
         return list(x)
     return [x] if describe(type(x)).depth == 1 else [x[i] for i in range(len(x))]
+
+
+def rows(x: Any, kind_: str) -> list:
+    """The 1D arrays of an input that kernels can read, one for each element of a sample."""
+    return [v.array for v in x] if kind_ == TENSOR else components(x)
 
 
 def rebuild(parts: list, like: Any) -> Any:

@@ -3,6 +3,7 @@
 A vector of n components takes up to n registers of a thread, and what does not fit waits in memory, which costs more
 than the arithmetic (``docs/derivatives.md`` has figures). Two things decide what fits, the order of a kernel's
 operations and the registers that a thread may use, and both can be asked for.
+Networks side by side in one function can be kept from being mixed.
 
 Relies on ``detail.new_scope`` to be a barrier in that order, and on Dr.Jit to raise OptiX's ``maxRegisterCount`` for
 kernels with long products, as found before it removes what never runs. Checked with Dr.Jit 1.5.0.
@@ -10,7 +11,7 @@ kernels with long products, as found before it removes what never runs. Checked 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
@@ -69,3 +70,27 @@ def _reshaped(view: Any, rows: int, columns: int) -> Any:
     plain = {"layout": "row_major", "transpose": False, "offset": 0}
     shape = {"shape": (rows, columns), "stride": columns, "size": rows * columns}
     return views.changed(view, buffer=dr.detach(view.buffer), **plain, **shape)
+
+
+def apart(function: Callable[[list], list], parts: Sequence[Any]) -> list:
+    """``function(parts)`` in basic blocks of their own, so that the compiler does not mix it with what is beside it.
+
+    OptiX interleaves chains of cooperative products that do not depend on each other, and all of their vectors stay in
+    use: ``docs/rendering.md`` has figures. A condition that always holds, unknown to the compiler, keeps them in order.
+
+    For values without gradients, in symbolic code.
+    """
+    parts = list(parts)
+    known = next((v for v in parts if v.state != dr.VarState.Literal), None)
+    if known is None:
+        return function(parts)
+    never = 0xFFC0FE01  # a NaN, but not one that processors make
+    bits = dr.reinterpret_array(dr.uint32_array_t(type(known)), dr.float32_array_t(type(known))(known))
+    types: list[type] = []
+
+    def inside(*given: Any) -> tuple:
+        out = tuple(function(list(given)))
+        types[:] = map(type, out)
+        return out
+
+    return list(dr.if_stmt(tuple(parts), bits != never, inside, lambda *_: tuple(t(0) for t in types), mode="symbolic"))

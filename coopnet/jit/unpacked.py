@@ -17,7 +17,17 @@ def traversable(value: Any) -> bool:
     return isinstance(value, dr.ArrayBase) or hasattr(value, "DRJIT_STRUCT") or hasattr(value, "_traverse_1_cb_ro")
 
 
-class Unpacked:
+class Traversed:
+    """Shows the arrays in its ``__dict__`` to ``dr.freeze``."""
+
+    def _traverse_1_cb_ro(self, callback: Any) -> None:
+        dr.detail.traverse_py_cb_ro(self, callback)
+
+    def _traverse_1_cb_rw(self, callback: Any) -> None:
+        dr.detail.traverse_py_cb_rw(self, callback)
+
+
+class Unpacked(Traversed):
     """Holds an object whose arrays ``dr.freeze`` sees and ``drjit.nn.pack`` doesn't.
 
     ``pack`` turns every array it meets into a view of the packed buffer, which arrays that are no matrices of the
@@ -26,12 +36,6 @@ class Unpacked:
 
     def __init__(self, value: Any = None):
         self.value = value
-
-    def _traverse_1_cb_ro(self, callback: Any) -> None:
-        dr.detail.traverse_py_cb_ro(self, callback)
-
-    def _traverse_1_cb_rw(self, callback: Any) -> None:
-        dr.detail.traverse_py_cb_rw(self, callback)
 
 
 class Constant(Unpacked):

@@ -651,3 +651,38 @@ def test_unknown_layouts():
     assert networks.layouts_known([known]) and networks.layouts_known([])
     assert not networks.layouts_known([known, unknown])
     assert not networks.layouts_known([known, Fork([[unknown]], "sum")])
+
+
+@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_networks_in_calls_are_kept_apart_on_cuda(llvm, monkeypatch, dropout, literal):
+    """Two in one callable would be interleaved. The values are the same, and NaN stays visible."""
+    nets = [network(llvm, dropout=dropout)[0] for _ in range(2)]
+    n, kept = 50, []
+    monkeypatch.setattr(networks, "apart", lambda f, xs: kept.append(len(xs)) or registers.apart(f, xs))
+    which = llvm.UInt32(np.arange(n) % 2)
+    first = numbers(n)
+    first[7] = np.nan
+    x = [llvm.Float(1), llvm.Float(first), llvm.Float(numbers(n, seed=1))]
+    x = [llvm.Float(0.5)] * 3 if literal else x
+    key = cn.Key(3, dr.arange(llvm.UInt32, n)) if dropout else None
+
+    def body(number):
+        def both(a, b, c, key):
+            v = drnn.CoopVec([a * 1, b * 1, c * 1])
+            return [*nets[number](v, key), *nets[1 - number](v, key)]
+
+        return both
+
+    def run():
+        out = dr.switch(which, [body(0), body(1)], *x, key)
+        return np.array([np.broadcast_to(v.numpy(), n) for v in out])
+
+    wanted = run()
+    assert not kept
+    with as_cuda(networks):
+        got = run()
+        outside = nets[0](drnn.CoopVec([v * 1 for v in x]), None)
+    assert len(kept) == 4 and literal == bool(np.isfinite(wanted).all())
+    np.testing.assert_array_equal(got, wanted)
+    assert len(outside) == len(wanted) // 2 and len(kept) == 4  # what is in no call stays as it is

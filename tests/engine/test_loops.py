@@ -1,5 +1,6 @@
 """Weight gradients of networks inside symbolic loops and conditionals, by banks and by the built-in path."""
 
+import contextlib
 import warnings
 
 import drjit as dr
@@ -9,7 +10,7 @@ import pytest
 from support.arrays import all_close
 
 import coopnet as cn
-from coopnet.engine import modes
+from coopnet.engine import banks, collect, modes
 from coopnet.jit import deferred
 
 STEPS = 3
@@ -269,3 +270,228 @@ def test_one_network_of_two_is_trained(ns, backend, path, frozen):
         return dr.grad(buffers[1 - frozen]).numpy().astype(np.float64)
 
     agree([gradient(case.loop, path)], [gradient(case.unrolled, "auto")], backend)
+
+
+# ---- gradient_banks: derivatives taken in the loop, summed when the context is left ----------------------------------
+
+
+def gradient_collected(case, path="banks"):
+    """:meth:`Case.gradient_inside` within ``gradient_banks``; ``path="banks"`` has LLVM take several, too."""
+    with cn.gradient_banks(case.net):
+        case.gradient_inside(path=path)
+    return dr.grad(case.weights).numpy().astype(np.float64)
+
+
+@pytest.fixture
+def filled(monkeypatch):
+    """How many banks each network's derivative was spread over."""
+    counts, fill = [], banks.BankOp._fill
+    monkeypatch.setattr(banks.BankOp, "_fill", lambda self, sets, n, *a: counts.append(n) or fill(self, sets, n, *a))
+    return counts
+
+
+@pytest.mark.parametrize("count", [None, 1, 7])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradient_banks(ns, backend, filled, bias, count):
+    samples = 3000 if count is None else 500  # a single half-precision sum of more would be too coarse
+    case = Case(ns, backend, samples, bias=bias, dropout=0 if bias else 0.3)
+    got = [None]
+
+    def run():
+        dr.disable_grad(case.weights)
+        dr.enable_grad(case.weights)
+        with cn.gradient_banks(case.net, banks=count), cn.gradient_path("banks"):
+            dr.eval(case.loop(inside(case)))
+            assert np.abs(dr.grad(case.weights).numpy()).max() == 0  # complete only when the context is left
+        got[0] = dr.grad(case.weights).numpy().astype(np.float64)
+
+    run()
+    agree(got, case.gradient(case.unrolled)[:1], backend)
+    assert set(filled[:1]) == {count or banks.banks_in_scope(case.samples)}
+
+
+def inside(case, weight=1.0):
+    """A turn that differentiates its own term."""
+
+    def turn(i):
+        with dr.isolate_grad():
+            y = case(i)
+            dr.backward(y * weight)
+        return dr.detach(y)
+
+    return turn
+
+
+def test_gradient_banks_have_no_effect_on_the_cpu(ns, backend, filled):
+    case = Case(ns, backend)
+    wanted = case.gradient_inside()
+    got = gradient_collected(case, path="auto")
+    agree([got], [wanted], backend)
+    assert bool(filled) == (backend == "cuda")
+
+
+@pytest.mark.parametrize("named", [0, 1, 2])
+def test_gradient_banks_of_some_networks(ns, backend, filled, named):
+    """``named`` of two networks; none stands for all."""
+    case, other = Case(ns, backend, 500), Case(ns, backend, 500, dropout=0)
+    both = [case.net, other.net]
+
+    def body(i):
+        return case(i) + 2 * other(i + 1)
+
+    def turn(i):
+        with dr.isolate_grad():
+            dr.backward(body(i))
+        return ns.Float(0)
+
+    def run(collect):
+        for c in (case, other):
+            dr.disable_grad(c.weights)
+            dr.enable_grad(c.weights)
+        with cn.gradient_path("banks"), contextlib.ExitStack() as stack:
+            if collect:
+                stack.enter_context(cn.gradient_banks(*both[:named]))
+                case.loop(turn)
+            else:
+                dr.backward(sum(body(dr.opaque(ns.UInt32, i)) for i in range(STEPS)))
+        return [c.weights.grad.numpy().astype(np.float64) for c in (case, other)]
+
+    got = run(True)
+    spread = {n for n in filled if n > 1}
+    assert spread and len(filled) % (1 if named == 1 else 2) == 0
+    agree(got, run(False), backend)
+
+
+def test_gradient_banks_of_weights_that_are_computed(ns, backend):
+    case = Case(ns, backend)
+    parameters = dr.detach(case.weights) * 0.5
+    dr.eval(parameters)
+    found = []
+    for inside_context in (True, False):
+        own = type(parameters)(parameters)
+        dr.enable_grad(own)
+        case.net["weights"] = own * 2
+        with cn.gradient_path("banks"):
+            if inside_context:
+                with cn.gradient_banks(case.net):
+                    dr.eval(case.loop(inside(case)))
+            else:
+                dr.backward(case.unrolled())
+        found.append(dr.grad(own).numpy().astype(np.float64))
+    agree(found[:1], found[1:], backend)
+
+
+def test_gradient_banks_add_to_what_is_there(ns, backend):
+    case = Case(ns, backend)
+    dr.enable_grad(case.weights)
+    for n in (1, 2):
+        with cn.gradient_path("banks"), cn.gradient_banks(case.net):
+            dr.eval(case.loop(inside(case)))
+            dr.eval(case.loop(inside(case, 0.5)))
+        got = dr.grad(case.weights).numpy().astype(np.float64)
+        if n == 1:
+            once = got
+    agree([got], [2 * once], backend)
+    agree([once], [1.5 * case.gradient(case.unrolled)[0]], backend)
+
+
+def test_gradient_banks_of_two_uses(ns, backend, monkeypatch):
+    """Uses of one network in a body take sets of banks in turns, however many there are."""
+    sets, once = set(), collect.Collector.once
+
+    def seen(self, *args):
+        found = once(self, *args)
+        sets.add(id(found))
+        return found
+
+    monkeypatch.setattr(collect.Collector, "once", seen)
+    case = Case(ns, backend)
+
+    def both(i):
+        return case(i) + 2 * case(i + 1) - 0.5 * case(i + 2)
+
+    def turn(i):
+        with dr.isolate_grad():
+            dr.backward(both(i))
+        return ns.Float(0)
+
+    dr.enable_grad(case.weights)
+    with cn.gradient_path("banks"), cn.gradient_banks(case.net):
+        case.loop(turn)
+        assert len(sets) == collect.SETS
+    got = dr.grad(case.weights).numpy().astype(np.float64)
+    wanted = case.gradient(lambda: sum(both(dr.opaque(ns.UInt32, i)) for i in range(STEPS)))
+    agree([got], wanted[:1], backend)
+
+
+def test_gradient_banks_frozen(ns, backend):
+    case = Case(ns, backend)
+
+    def step(net, weights, x, key):
+        case.net, case.x, case.key = net, x, key
+        with cn.gradient_path("banks"), cn.gradient_banks(net):
+            case.loop(inside(case))
+        return dr.grad(weights)
+
+    frozen = dr.freeze(step)
+    for seed in (1, 2, 3):
+        key, results = cn.Key(dr.opaque(ns.UInt64, seed), dr.arange(ns.UInt32, case.samples)), []
+        for function in (frozen, step):
+            dr.disable_grad(case.weights)
+            dr.enable_grad(case.weights)
+            results.append(function(case.net, case.weights, case.x, key).numpy().astype(np.float64))
+        agree(results[:1], results[1:], backend)
+    assert frozen.n_recordings == 1
+
+    with cn.gradient_path("banks"), cn.gradient_banks(case.net):
+        outer = dr.freeze(lambda weights: case.loop(inside(case)))
+        with pytest.raises(RuntimeError) as caught:
+            outer(case.weights)
+    assert any("enter it inside, around the loop" in str(e) for e in causes(caught.value))
+
+
+def causes(error):
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def test_a_body_that_raises_adds_nothing(ns, backend):
+    case = Case(ns, backend)
+    dr.enable_grad(case.weights)
+    with pytest.raises(KeyError), cn.gradient_path("banks"), cn.gradient_banks(case.net):
+        dr.eval(case.loop(inside(case)))
+        raise KeyError
+    assert np.abs(dr.grad(case.weights).numpy()).max() == 0
+    agree([gradient_collected(case)], case.gradient(case.unrolled)[:1], backend)
+
+
+def test_gradient_banks_do_not_stall(ns, backend, recwarn):
+    """Positive activations and gradients of one sign, the worst case for sums in half precision."""
+    if backend != "cuda":
+        pytest.skip("sums are single precision")
+    case = Case(ns, backend, samples=2**20, bias=False, dropout=0)
+    agree([gradient_collected(case, path="auto")], case.gradient(case.unrolled)[:1], backend)
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+
+
+def test_gradient_banks_refuse_what_does_not_fit(ns, backend):
+    net = Case(ns, backend).net
+    for fields, count, error in [
+        (("net",), None, TypeError),
+        ((net, None), None, TypeError),
+        ((net,), 0, ValueError),
+        ((net,), 4097, ValueError),
+        ((net,), 2.0, ValueError),
+        ((net,), True, ValueError),
+    ]:
+        with pytest.raises(error, match=r"^gradient_banks: "):
+            cn.gradient_banks(*fields, banks=count)
+
+    def turn(i):
+        with cn.gradient_banks(net):
+            return i + 1
+
+    with pytest.raises(RuntimeError) as caught:
+        dr.while_loop((ns.UInt32(0),), lambda i: i < 2, lambda i: (turn(i),), mode="symbolic")
+    assert any("enter the context outside" in str(e) for e in causes(caught.value))

@@ -1,0 +1,93 @@
+"""Banks for gradients that ``dr.backward`` computes inside a symbolic loop: summed when a context is left.
+
+A loop that differentiates each turn by itself (path replay, online losses) leaves nothing to run after it that could
+sum banks, so :func:`collecting` marks a stretch of the program at whose end that is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import drjit as dr
+
+from ..jit.scopes import frozen
+
+#: Sets of banks that the uses of a network take in turns: sums get shorter, and nothing more is traced. Path tracers
+#: evaluate a material for two directions.
+SETS = 2
+
+
+class Collector:
+    """The banks of a context, by the buffer whose gradient they take.
+
+    Args:
+        wanted: variable numbers of the buffers that are collected for, at the time of asking; ``None`` for all.
+        banks: their number for each buffer, or ``None`` to go by the number of samples.
+    """
+
+    def __init__(self, wanted: Callable[[], set[int]] | None, banks: int | None):
+        self.wanted, self.banks, self.frozen = wanted, banks, frozen()
+        self._found: dict[tuple, tuple[Any, Any]] = {}
+        self._uses: dict[tuple, int] = {}
+
+    def takes(self, buffers: Sequence[Any]) -> bool:
+        """Are all ``buffers`` that want gradients among the wanted?
+
+        Raises ``RuntimeError`` in a function that is being frozen if the context was entered outside: the sum would be
+        taken once, and never when the function is replayed.
+        """
+        if self.wanted is not None:
+            wanted = self.wanted()
+            if not all(b.index in wanted for b in buffers if dr.grad_enabled(b)):
+                return False
+        if frozen() and not self.frozen:
+            raise RuntimeError(
+                "gradient_banks: the context was entered outside the function that is being frozen, which could not "
+                "sum the banks when it is replayed; enter it inside, around the loop."
+            )
+        return True
+
+    def once(self, buffer: Any, key: Any, make: Callable[[], Any]) -> Any:
+        """The banks of ``buffer`` for ``key``: one of :data:`SETS` sets, in turns.
+
+        Dr.Jit may trace a body several times and discard all but the last.
+        """
+        name = (type(buffer), buffer.index_ad, key)
+        uses = self._uses[name] = self._uses.get(name, 0) + 1
+        one = (*name, uses % SETS)
+        if one not in self._found:
+            self._found[one] = type(buffer)(buffer), make()
+        return self._found[one][1]
+
+    def finish(self) -> None:
+        """Add the sums to the gradients of the buffers."""
+        for buffer, banks in self._found.values():
+            dr.accum_grad(buffer, banks.sum())
+        self._found.clear()
+
+
+_active: contextvars.ContextVar[Collector | None] = contextvars.ContextVar("collector", default=None)
+
+
+def collector() -> Collector | None:
+    """The innermost context's, if there is one."""
+    return _active.get()
+
+
+@contextlib.contextmanager
+def collecting(collector: Collector) -> Iterator[None]:
+    """Within this context, gradients of networks that find nothing to run after them go to ``collector``.
+
+    Nothing is added if the body raises. Of weights that were computed, the derivative goes on when the context is left:
+    it is isolated, so that Dr.Jit does not follow older variables before.
+    """
+    token = _active.set(collector)
+    try:
+        with dr.isolate_grad():
+            yield
+            collector.finish()
+    finally:
+        _active.reset(token)

@@ -1,0 +1,66 @@
+"""Gradients that a program takes inside its loops, right at every batch size."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import drjit.nn as drnn
+
+from ..checks import check_int, ensure, shown
+from ..engine import Collector, collecting
+from ..jit.scopes import symbolic
+from .parameters import parameters
+
+#: Most banks that may be asked for: beyond, tracing takes minutes.
+MOST = 4096
+
+
+def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.AbstractContextManager[None]:
+    r"""Within this context, ``dr.backward`` inside symbolic loops gives right weight gradients on CUDA.
+
+    Loops that differentiate every turn by itself, such as the adjoint of path replay backpropagation (Vicini et al.
+    2021), leave nothing to run after them. Without this context the gradients of a network add up in one buffer in half
+    precision, where a sum of more than about 2^13 increments of one sign stops growing. Within it, lane :math:`i` of
+    :math:`N` adds to the accumulator :math:`\lfloor i K / N \rfloor` of :math:`K`, and on leaving, those are summed in
+    single precision and added to the weights' gradients. Gradients are complete only then.
+
+    The networks may be evaluated anywhere in the body, also by functions that it calls; other networks, and gradients
+    taken outside symbolic loops, are as without. In virtual calls there are no lane numbers, so that one buffer stays:
+    evaluate networks outside, as ``neural_path`` does. On LLVM one buffer, in the precision of the weights, is right,
+    and stays.
+
+    In a ``dr.freeze``\ d function, enter the context inside; with :func:`coopnet.fit`, in the objective.
+
+    Args:
+        fields: the networks: :class:`NeuralField`, :class:`MLP` or other modules, packed. None stands for all.
+        banks: their number :math:`K`; ``None`` chooses it by the number of samples. Each has the size of the weights,
+            and is traced by itself, which takes milliseconds that ``dr.freeze`` saves.
+
+    Raises:
+        TypeError: an argument is no module.
+        ValueError: ``banks`` is no int from 1 to 4096.
+        RuntimeError: entered inside a symbolic loop or call, or outside the frozen function it is needed in.
+
+    >>> def turn(i):
+    ...     dr.backward(field(p)[0])
+    ...     return (i + 1,)
+    >>> with cn.gradient_banks(field):
+    ...     i = dr.while_loop((UInt32(0),), lambda i: i < 4, turn)
+    """
+    for i, field in enumerate(fields):
+        ensure(
+            isinstance(field, drnn.Module),
+            f"gradient_banks: field {i} is {shown(field)}; a NeuralField or another module is needed.",
+            TypeError,
+        )
+    if banks is not None:
+        check_int("gradient_banks", "banks", banks, 1, MOST, f"None or an int from 1 to {MOST}")
+    inside = "inside a symbolic loop, conditional or call the banks could not be summed; enter the context outside"
+    ensure(not symbolic(), f"gradient_banks: {inside}.", RuntimeError)
+
+    def wanted() -> set[int]:
+        # asked anew at every use: an optimizer gives a network other arrays
+        return {p.storage.index for field in fields for p in parameters(field) if p.is_matrix}
+
+    return collecting(Collector(wanted if fields else None, banks))
