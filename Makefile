@@ -1,6 +1,6 @@
 # Every target installs what it needs and does nothing the second time.
 #
-#   make demo       fit a photograph and draw it (pictures in out/)
+#   make demo       fit a photograph to few, noisy pixels, without dropout and with it (pictures in out/)
 #   make test       the tests, on every backend that this machine has
 #   make test-slow  the tests that run whole programs: benchmarks, examples, pytest itself
 #   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..io import atomic_write
+from ..sparsification import Sparsification
 from ..training import FitResult
 
 try:
@@ -127,4 +128,41 @@ def uncertainty(path: str | os.PathLike[str], deviation: np.ndarray, samples: in
     w, h = (side, side * aspect) if aspect <= 1 else (side / aspect, side)
     figure = _figure(max(w, 2.5) + 1.2, max(h, 1.5) + 0.6)
     _map(figure, figure.subplots(), values, f"Standard deviation over {samples} dropout masks", 1e-6, "viridis")
+    _write(figure, path)
+
+
+def pictures(path: str | os.PathLike[str], shown: list[tuple[np.ndarray, str, str]]) -> None:
+    """Pictures of one size in a row, each with a title and a note below it."""
+    height, width = shown[0][0].shape[:2]
+    aspect = min(max(height / width, 0.2), 5)
+    cell = 3.0 if aspect <= 2 else 6.0 / aspect
+    figure = _figure(len(shown) * cell, cell * aspect + 0.7)
+    for axes, (values, title, note) in zip(np.ravel(figure.subplots(1, len(shown))), shown, strict=True):
+        _image(axes, _shown(values), title, note)
+    _write(figure, path)
+
+
+def sparsification(
+    path: str | os.PathLike[str], error: np.ndarray, uncertainty: np.ndarray, curves: dict[str, Sparsification]
+) -> None:
+    """Maps of uncertainty and error, shape ``(height, width)``, and what remains of the error along each of ``curves``.
+
+    The first of ``curves`` is the one whose oracle and area are shown.
+    """
+    figure = _figure(11, 3.6)
+    left, middle, right = figure.subplots(1, 3)
+    _map(figure, left, uncertainty, "Uncertainty", 1e-6, "viridis")
+    _map(figure, middle, error, "Error", 1e-3, "magma")
+    first = next(iter(curves.values()))
+    right.axhline(1, color=GREY, linestyle=":", label="random order")
+    for (name, curve), color in zip(curves.items(), [ORANGE, BLUE, "#4d9a52", "#8a5fb0"], strict=False):
+        right.plot(curve.removed, curve.remaining, color=color, label=f"{name}: AUSE {curve.ause:.3f}")
+    right.plot(first.removed, first.oracle, color="black", linestyle="--", linewidth=1, label="the errors themselves")
+    right.fill_between(first.removed, first.oracle, first.remaining, color=ORANGE, alpha=0.15, linewidth=0)
+    right.set_xlim(0, 1)
+    right.set_ylim(0, 1.1)
+    right.set_xlabel("fraction of pixels removed")
+    right.set_title("Error of the pixels that remain", fontsize=11, fontweight="bold")
+    right.legend(fontsize=8, frameon=False, loc="lower left")
+    right.spines[["top", "right"]].set_visible(False)
     _write(figure, path)

@@ -302,6 +302,6 @@ def test_ends_of_the_ranges():
     for change in (
         {}, dict(fraction=1), dict(fraction=1e-9), dict(batch=1), dict(batch=2**24), dict(lr=1e-30), dict(lr=1e30),
         dict(steps=1), dict(steps=2**32 - 1), dict(image=GOOD[:1, :2]), dict(image=GOOD[:2, :1, :1]),
-        dict(image=np.broadcast_to(GOOD[:1, :1], (2**16, 2**16 - 1, 3))),
+        dict(image=np.broadcast_to(GOOD[:1, :1, :1], (2**16, 2**16 - 1, 1))),
     ):  # fmt: skip
         learn._check(**(fine | change))

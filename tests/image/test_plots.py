@@ -170,3 +170,35 @@ def test_uncertainty(figures, tmp_path):
         picture, _ = f.axes
         assert bare(picture) and beside(f, picture)
         assert picture.images[0].get_cmap().name == "viridis"
+
+
+def test_pictures_in_a_row(figures, tmp_path):
+    grey, colour = np.full((6, 4, 1), 0.25, np.float32), np.full((6, 4, 3), 0.5, np.float32)
+    plots.pictures(tmp_path / "row.png", [(grey, "A", "first"), (colour + 1, "B", "second")])
+    (figure,) = figures
+    a, b = figure.axes
+    assert (a.get_title(), a.get_xlabel(), b.get_title(), b.get_xlabel()) == ("A", "first", "B", "second")
+    assert bare(a) and bare(b)
+    np.testing.assert_array_equal(shown(a), np.full((6, 4, 3), 0.25, np.float32))
+    np.testing.assert_array_equal(shown(b), np.ones((6, 4, 3), np.float32))  # clipped
+    plots.pictures(tmp_path / "one.png", [(colour, "A", "")])
+    assert len(figures[1].axes) == 1
+
+
+def test_sparsification(figures, tmp_path):
+    rng = np.random.default_rng(0)
+    error, by = rng.random((5, 8)), rng.random((5, 8))
+    curves = {"ours": cn.sparsification(error, by), "theirs": cn.sparsification(error, 1 - by)}
+    plots.sparsification(tmp_path / "curves.png", error, by, curves)
+    (figure,) = figures
+    left, middle, right = figure.axes[:3]
+    np.testing.assert_array_equal(shown(left), by)
+    np.testing.assert_array_equal(shown(middle), error)
+    random, ours, theirs, oracle = right.get_lines()
+    assert list(random.get_ydata()) == [1, 1]
+    for line, curve in ((ours, curves["ours"]), (theirs, curves["theirs"])):
+        np.testing.assert_array_equal(line.get_xdata(), curve.removed)
+        np.testing.assert_array_equal(line.get_ydata(), curve.remaining)
+        assert line.get_label().endswith(f"AUSE {curve.ause:.3f}")
+    np.testing.assert_array_equal(oracle.get_ydata(), curves["ours"].oracle)
+    assert right.get_legend().get_texts()[0].get_text() == "random order"

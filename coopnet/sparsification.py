@@ -1,0 +1,112 @@
+"""Does an uncertainty know where the errors are? Sparsification curves and their areas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from .checks import check, check_choice, ensure, shown, shown_typed
+from .jit.scopes import recording
+
+_WHERE = "sparsification"
+NORMS = ("mean", "rms")
+
+
+@dataclass(frozen=True)
+class Sparsification:
+    """What :func:`sparsification` found among ``n`` samples.
+
+    ``removed`` is the fraction of samples that were removed, 0, 1/n, ..., (n - 1)/n; ``remaining`` the error of those
+    that remain, over the error of all, when the most uncertain ones go first; ``oracle`` the same when those of the
+    largest error go first, which no order can beat. All are NumPy arrays of ``n`` doubles. ``ause`` is the mean of
+    ``remaining - oracle``, and ``random`` the mean of ``1 - oracle``: the ``ause`` of an order that knows nothing.
+    """
+
+    removed: np.ndarray
+    remaining: np.ndarray
+    oracle: np.ndarray
+    ause: float
+    random: float
+
+    def __repr__(self) -> str:
+        return f"<Sparsification: {len(self.removed)} samples, ause={self.ause:.4g}, random={self.random:.4g}>"
+
+
+def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Sparsification:
+    r"""Sparsification curve and its area AUSE (Ilg et al. 2018): does ``uncertainty`` predict ``error``?
+
+    With the samples in order of falling uncertainty, errors :math:`e_0, \dots, e_{n-1}` and :math:`q = 1` for the norm
+    ``"mean"`` or 2 for ``"rms"``, what remains after the first :math:`k` were removed has the error
+
+    .. math::
+        s_k = \Big(\frac{1}{n-k} \sum_{i \ge k} e_i^q\Big)^{1/q} \Big/ \Big(\frac1n \sum_i e_i^q\Big)^{1/q}, \qquad
+        \mathrm{AUSE} = \frac1n \sum_{k<n} (s_k - o_k)
+
+    where :math:`o_k` is :math:`s_k` of the true errors in the place of the uncertainty. Samples of equal uncertainty
+    are in no order: their :math:`e^q` are replaced by its mean, the expectation over all orders. So a constant
+    uncertainty has the curve :math:`s_k = 1`, that of a random order; an AUSE above that of ``random`` is worse than
+    none. How large it can be depends on the errors, so compare ``ause / random``: 0 is the oracle, 1 knows nothing.
+
+    Only the order of the uncertainties counts, not their size (for which see ``docs/uncertainty.md``).
+
+    Args:
+        error: error of each sample, of at least 0 and not 0 everywhere; a NumPy or Dr.Jit array of any shape.
+        uncertainty: uncertainty of each sample in any unit; an array of the same shape.
+        norm: ``"mean"`` or ``"rms"`` (root mean square) of errors.
+
+    Returns:
+        A :class:`Sparsification` of NumPy arrays, computed in double precision on the host.
+
+    Raises:
+        ValueError: shapes that differ, no samples, NaN or infinities, negative errors or only zeros, another norm.
+        TypeError: no arrays of real numbers.
+        RuntimeError: called while Dr.Jit records a function or loop.
+
+    >>> found = cn.sparsification(np.array([3.0, 1.0, 2.0, 0.0]), np.array([0.9, 0.5, 0.4, 0.1]))
+    >>> print(found.remaining.round(3), found.oracle.round(3))
+    [1.    0.667 0.667 0.   ] [1.    0.667 0.333 0.   ]
+    >>> print(f"{found.ause:.3f} of {found.random:.3f}")
+    0.083 of 0.500
+    """
+    check_choice(_WHERE, "norm", norm, NORMS)
+    e, u = _values("error", error), _values("uncertainty", uncertainty)
+    differ = f"{_WHERE}: error has the shape {shown(e.shape)}, and uncertainty {shown(u.shape)}; equal ones are needed."
+    ensure(e.shape == u.shape, differ)
+    ensure(e.size, f"{_WHERE}: error is empty; at least one sample is needed.")
+    for name, values in (("error", e), ("uncertainty", u)):
+        ensure(np.isfinite(values).all(), f"{_WHERE}: {name} has NaN or infinities in it; finite numbers are needed.")
+    least = float(e.min())
+    ensure(least >= 0, f"{_WHERE}: error has {least:g} in it; magnitudes of at least 0 are needed.")
+    largest = e.max()
+    ensure(largest > 0, f"{_WHERE}: error is 0 everywhere; nothing can be told from that.")
+
+    power = 1 if norm == "mean" else 2
+    magnitudes = (e.ravel() / largest) ** power  # no overflow; the scale cancels
+    remaining, oracle = (_curve(magnitudes, order) ** (1 / power) for order in (u.ravel(), magnitudes))
+    removed = np.arange(e.size) / e.size
+    return Sparsification(removed, remaining, oracle, float(np.mean(remaining - oracle)), float(np.mean(1 - oracle)))
+
+
+def _curve(values: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Mean of what remains of ``values`` when those of the largest ``order`` are removed, over the mean of all."""
+    _, group, sizes = np.unique(order, return_inverse=True, return_counts=True)
+    means = np.bincount(group.ravel(), values) / sizes
+    # what is removed last comes first: sums of few small numbers are not differences of large ones
+    kept = np.cumsum(np.repeat(means, sizes)) / np.arange(1, len(values) + 1)
+    return kept[::-1] / kept[-1]
+
+
+def _values(name: str, value: Any) -> np.ndarray:
+    masked = isinstance(value, np.ma.MaskedArray)  # what is under the mask would count
+    if masked or not isinstance(value, (np.ndarray, dr.ArrayBase)):
+        raise TypeError(f"{_WHERE}: {name} is {shown_typed(value)}; a NumPy or Dr.Jit array is needed.")
+    if isinstance(value, dr.ArrayBase):
+        ensure(
+            not recording(), f"{_WHERE}: called while Dr.Jit records a function or loop; call it after.", RuntimeError
+        )
+        value = value.numpy()
+    check(value.dtype.kind in "iuf", _WHERE, name, value, "an array of real numbers", TypeError)
+    return np.asarray(value, np.float64)
