@@ -1,5 +1,7 @@
 """coopnet: fused neural fields on Dr.Jit."""
 
+import importlib
+
 from . import command
 
 command.importing()  # before what takes long
@@ -8,7 +10,7 @@ from . import backend
 
 backend.prepare()  # before anything makes Dr.Jit look for LLVM
 
-from . import nn, training
+from . import nn, render, training
 from .backend import BackendError
 from .derivatives import numerical_gradient
 from .engine import deterministic, gradient_path
@@ -21,9 +23,11 @@ from .nn import (
     Skip, Softplus, SparseProjection, SphericalHarmonics, Squareplus, Tanh, TriangleWave, Triangular,
 )  # fmt: skip
 from .nn.dropout import Dropout, DropPath, GaussianDropout, dropout, dropout_mask
+from .nn.gradient_banks import gradient_banks
 from .random.key import Key
 from .random.philox import philox4x32
 from .random.seeded import seeded_dropout
+from .sparsification import sparsification
 from .training import FitResult, fit, uniform
 from .uncertainty import mc_dropout
 from .version import __version__  # noqa: F401
@@ -32,8 +36,14 @@ __all__ = [
     "BackendError", "Composite", "Dropout", "DropPath", "Embedding", "Encoding", "Exp", "FitResult", "Fourier",
     "Frequency", "GaussianDropout", "GELU", "Grid", "HashGrid", "Heads", "Identity", "Key", "LeakyReLU", "Linear",
     "MLP", "Module", "NeuralField", "OneBlob", "Permutohedral", "ReLU", "Residual", "Sequential", "Sigmoid", "SiLU",
-    "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection", "SphericalHarmonics", "Squareplus", "Tanh",
-    "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "fit", "from_config",
-    "gradient_path", "load", "mc_dropout", "nn", "numerical_gradient", "philox4x32", "save", "seeded_dropout",
-    "training", "uniform",
+    "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection", "SphericalHarmonics", "Squareplus",
+    "Tanh", "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "fit",
+    "from_config", "gradient_banks", "gradient_path", "load", "mc_dropout", "nn", "numerical_gradient",
+    "philox4x32", "render", "save", "seeded_dropout", "sparsification", "training", "uniform",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name == "mitsuba":  # needs Mitsuba, which takes seconds to import
+        return importlib.import_module(".mitsuba", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .checks import check_type, ensure
+from .checks import check_lanes, check_mask, check_type, ensure
 from .jit import kinds
 from .jit.half import widened
 from .jit.lanes import Gate, only
@@ -30,7 +30,10 @@ class Call:
         check_type(where, "key", key, Key | None, "a coopnet.Key or None")
         self.kind, self.leaf, self.single = kind, leaf, dr.float32_array_t(leaf)
         self.key = None if key is None else key.traced(dr.uint32_array_t(leaf))
-        self.active = _mask(active, leaf, kinds.samples(p, kind), where)
+        self.active = None  # for all lanes
+        if not (isinstance(active, (bool, np.bool_)) and active):
+            self.active = check_mask(where, "active", active, leaf, "p")
+            check_lanes(where, "active", self.active, kinds.samples(p, kind))
         self._gate: Gate | None = None
 
     def enter(self, *vectors: Any) -> list[list]:
@@ -48,7 +51,7 @@ class Call:
         return parts
 
     def _components(self, x: Any) -> list:
-        parts = [v.array for v in x] if self.kind == kinds.TENSOR else kinds.components(x)
+        parts = kinds.rows(x, self.kind)
         if symbolic():
             # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
             parts = [v * 1 for v in parts]
@@ -73,20 +76,3 @@ class Call:
             return drnn.CoopVec(parts)
         out = kinds.nested(list(parts))
         return dr.tensor_t(type(parts[0]))(out) if self.kind == kinds.TENSOR else out
-
-
-def _mask(active: Any, leaf: type, samples: int, where: str) -> Any:
-    """``active`` as a mask of the backend of ``leaf``, or ``None`` where it is ``True``."""
-    if isinstance(active, (bool, np.bool_)):
-        return None if active else dr.mask_t(leaf)(False)
-    mask = isinstance(active, dr.ArrayBase) and dr.is_mask_v(active) and dr.depth_v(active) == 1
-    check_type(where, "active", active, dr.ArrayBase if mask else (), "a bool or a Dr.Jit Bool")
-    given, lives = f"{type(active).__module__}.{type(active).__name__}", f"p lives on the {dr.backend_v(leaf).name}"
-    same = not dr.is_tensor_v(active) and dr.backend_v(active) == dr.backend_v(leaf)
-    ensure(same, f"{where}: active is a {given}, but {lives} backend; a Bool of that is needed.", TypeError)
-    entries = dr.width(active)
-    ensure(
-        entries and len({entries, samples} - {1}) < 2,
-        f"{where}: active has {entries} entries for {samples} samples; both must agree, or be 1.",
-    )
-    return dr.mask_t(leaf)(active)

@@ -76,10 +76,10 @@ def is_number(value: Any, least: float = -math.inf) -> bool:
 
 
 def check_int(where: str, name: str, value: Any, least: int, most: int | None = None, needed: str = "") -> int:
-    """``value``; raises ``ValueError`` unless it is an int of at least ``least``, and at most ``most``."""
+    """``value`` as a plain int; raises ``ValueError`` unless it is one of at least ``least``, and at most ``most``."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
     check(is_int(value, least, math.inf if most is None else most), where, name, value, needed or f"an int {bounds}")
-    return value
+    return int(value)
 
 
 def check_positive(where: str, name: str, value: Any) -> int:
@@ -152,3 +152,27 @@ def check_same_backend(what: str, a: Any, other: str, b: Any, cure: str) -> None
     first, second = dr.backend_v(a), dr.backend_v(b)
     if first != second:
         raise TypeError(f"{what} on the {first.name} backend{other} on {second.name}; {cure}.")
+
+
+def check_lanes(where: str, name: str, value: Any, lanes: int, unit: str = "samples") -> None:
+    """Raise ``ValueError`` unless ``value``, a Dr.Jit array, has as many entries as there are ``lanes``, or either 1.
+
+    ``unit`` is what the lanes are.
+    """
+    given = dr.width(value)
+    fits = given and len({given, lanes} - {1}) < 2
+    ensure(fits, f"{where}: {name} has {given} entries for {lanes} {unit}; both must agree, or be 1.")
+
+
+def check_mask(where: str, name: str, value: Any, leaf: Any, other: str) -> Any:
+    """``value``, a bool or a Dr.Jit ``Bool`` of the backend of ``leaf``, as such a ``Bool``; raises ``TypeError``.
+
+    ``other`` is the argument that has ``leaf``.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return dr.mask_t(leaf)(bool(value))
+    flat = isinstance(value, dr.ArrayBase) and dr.is_mask_v(value) and dr.depth_v(value) == 1
+    flat = flat and not dr.is_tensor_v(value) and dr.is_jit_v(value)
+    check_type(where, name, value, dr.ArrayBase if flat else (), "a bool or a Dr.Jit Bool")
+    check_backend(f"{where}: {name} is", value, leaf, other)
+    return dr.mask_t(leaf)(value)

@@ -7,7 +7,8 @@ inputs. ``OPS`` maps every public name to its twin here.
 
 Sources: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Philox); Srivastava et al. 2014
 (dropout); Glorot and Bengio 2010 (initialization); Mildenhall et al. 2020 and Müller et al. 2021, 2022
-(sinusoidal, triangular and hash-grid encodings); Welford 1962 (running variance).
+(sinusoidal, triangular and hash-grid encodings); Welford 1962 (running variance); Hart 1996 (sphere tracing); Max 1995
+(emission and absorption along rays).
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from typing import Any
 from .encodings import *
 from .grids import *
 from .layers import *
+from .marching import *
 from .networks import *
+from .radiance_cache import *
 from .random import *
+from .reflections import *
+from .sparsification import *
+from .surfaces import *
 from .training import *
 
 #: Public name of an operation -> the function here that it must agree with.
 OPS: dict[str, Callable[..., Any]] = {
-    **{f.__name__: f for f in (philox4x32, dropout, mc_dropout, seeded_dropout, numerical_gradient)},
+    **{f.__name__: f for f in (philox4x32, dropout, mc_dropout, seeded_dropout, numerical_gradient, sparsification)},
     "dropout_mask": keep_mask, "Dropout": dropout, "DropPath": drop_path, "GaussianDropout": gaussian_dropout,
     "Linear": linear, "Embedding": embedding, "SparseProjection": sparse_projection,
     **{name: ACTIVATIONS[name.lower()][0] for name in ("ReLU", "Tanh", "Sigmoid", "GELU", "SiLU", "Exp")},
@@ -33,5 +39,6 @@ OPS: dict[str, Callable[..., Any]] = {
     "TriangleWave": triangle_wave, "OneBlob": one_blob, "SphericalHarmonics": spherical_harmonics, "Fourier": fourier,
     "Composite": composite, "Grid": hash_grid, "HashGrid": hash_grid, "Permutohedral": permutohedral,
     "MLP": mlp, "SIREN": siren, "Sequential": sequential, "Residual": residual, "Skip": skip, "Heads": heads,
-    "NeuralField": neural_field,
+    "NeuralField": neural_field, "ray_march": ray_march,
+    "sphere_trace": sphere_trace, "soft_visibility": soft_visibility,
 }  # fmt: skip

@@ -1,0 +1,93 @@
+"""Emission and absorption along rays, and grids of occupied cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .random import Array, philox4x32
+
+
+def march_offsets(steps: int, rays: int, seed: int, index: Any = None, step: Any = 0) -> Array:
+    """Places of samples in their bins, ``(steps, rays)``: number i of the last stream of samples, times 2^-24."""
+    index = np.arange(rays) if index is None else index
+    out = np.empty((steps, rays))
+    for i in range(steps):
+        words = philox4x32((i // 4, np.asarray(index, np.uint32), step, 2**32 - 1), (seed & 0xFFFFFFFF, seed >> 32))
+        out[i] = (words[i % 4] >> 8) * 2.0**-24
+    return out
+
+
+def march_distances(near: Array, far: Array, offsets: Array) -> tuple[Array, Array]:
+    """(t, length of a bin): distances ``(steps, rays)`` of samples at ``offsets`` of their bins."""
+    near, far = np.asarray(near, np.float64), np.asarray(far, np.float64)
+    length = (far - near) / len(offsets)
+    return near + (np.arange(len(offsets))[:, None] + offsets) * length, length
+
+
+def ray_march(
+    sigma: Array, color: Array, t: Array, length: Array, background: Any = 0.0, termination: float = 0.0
+) -> tuple[Array, Array, Array]:
+    """(color (3, rays), transmittance, depth) of densities (steps, rays), colors (3, steps, rays) and distances.
+
+    Sample by sample: a share 1 - exp(-sigma length) of the light that is left is replaced by the sample's color. A ray
+    ends where no more than ``termination`` is left.
+    """
+    seen, depth = np.zeros((3, sigma.shape[1])), np.zeros(sigma.shape[1])
+    left = np.ones(sigma.shape[1])
+    for i in range(len(sigma)):
+        alpha = np.where(left > termination, 1 - np.exp(-sigma[i] * length), 0.0)
+        seen = seen + left * alpha * color[:, i]
+        depth = depth + left * alpha * t[i]
+        left = left * (1 - alpha)
+    return seen + left * np.reshape(background, (-1, 1)), left, depth
+
+
+def ray_march_vjp(
+    sigma: Array, color: Array, t: Array, length: Array, dcolor: Array, dtransmittance: Array, ddepth: Array,
+    background: Any = 0.0, termination: float = 0.0,
+) -> tuple[Array, Array]:  # fmt: skip
+    """(dsigma, dcolor) of :func:`ray_march`: back from the end of the ray, sample by sample.
+
+    What is behind sample i, seen from there, is b_i = a_i c_i + (1 - a_i) b_{i+1}, b behind the last one being the
+    background; the same with distances for colors and 0 at the end, and for the transmittance with 0 and 1.
+    """
+    steps, rays = sigma.shape
+    lefts = np.ones((steps + 1, rays))
+    for i in range(steps):
+        lefts[i + 1] = lefts[i] * np.where(lefts[i] > termination, np.exp(-sigma[i] * length), 1.0)
+    behind = (np.reshape(background, (-1, 1)) * dcolor).sum(axis=0) + dtransmittance
+    dsigma, dsamples = np.zeros((steps, rays)), np.zeros((3, steps, rays))
+    for i in reversed(range(steps)):
+        alive = lefts[i] > termination
+        alpha = np.where(alive, 1 - np.exp(-sigma[i] * length), 0.0)
+        own = (dcolor * color[:, i]).sum(axis=0) + ddepth * t[i]
+        dsigma[i] = np.where(alive, lefts[i] * (1 - alpha) * length * (own - behind), 0.0)
+        dsamples[:, i] = lefts[i] * alpha * dcolor
+        behind = alpha * own + (1 - alpha) * behind
+    return dsigma, dsamples
+
+
+def grid_cells(p: Array, lower: Any, upper: Any, resolution: Any) -> tuple[Array, Array]:
+    """(number of the cell, inside?) of points (3, n): x + R_x (y + R_y z)."""
+    lower, upper, shape = (np.reshape(v, (3, 1)) for v in (lower, upper, resolution))
+    place = (np.asarray(p, np.float64) - lower) / (upper - lower) * shape
+    inside = ((place >= 0) & (place < shape)).all(axis=0)
+    x, y, z = np.where(inside, place, 0).astype(np.int64)
+    return x + shape[0] * (y + shape[1] * z), inside
+
+
+def occupied(bits: Array, p: Array, lower: Any, upper: Any, resolution: Any) -> Array:
+    """Mask of the points (3, n) in cells whose bit is set: bit i % 32 of word i // 32."""
+    cell, inside = grid_cells(p, lower, upper, resolution)
+    return np.asarray(inside & ((bits[cell // 32] >> (cell % 32).astype(np.uint32)) & 1).astype(bool))
+
+
+def occupancy_update(
+    density: Array, cells: Array, sampled: Array, decay: float, threshold: float
+) -> tuple[Array, Array]:
+    """(density, occupied?) of all cells: decayed, at least what was ``sampled`` in some of them, and compared."""
+    density = np.where(np.isfinite(density), density, 0.0) * decay
+    density[cells] = np.maximum(density[cells], sampled)
+    return density, density > min(threshold, density.mean())

@@ -1,0 +1,41 @@
+"""Inputs of a radiance cache, where its paths end, and the weights of two ways to sample."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .random import Array
+
+
+def radiance_cache_inputs(
+    position: Array, direction: Array, normal: Array, roughness: Array, diffuse: Array, specular: Array, box: Array
+) -> Array:
+    """The 16 inputs, shape (16, samples), of points in ``box``, its corners as columns (3, 2).
+
+    The cube that is mapped to the unit one has the box's center and 1.02 times its longest side.
+    """
+    low, high = box[:, :1], box[:, 1:]
+    unit = (position - (low + high) / 2) / (1.02 * np.max(high - low)) + 0.5
+    facing = np.where(np.sum(direction * normal, axis=0) < 0, -normal, normal)
+    parts = [
+        np.clip(unit, 0, 1),
+        (direction + 1) / 2,
+        (facing + 1) / 2,
+        1 - np.exp(-roughness)[None],
+        diffuse,
+        specular,
+    ]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def path_spread(distance: Array, density: Array, cosine: Array) -> tuple[Array, Array]:
+    """Areas of equations 3 and 4 of Müller et al. 2021 for one path of n segments, arrays of shape (n,): that to the
+    n-th vertex for every n, 0 for the first, and the area of the camera."""
+    steps = np.sqrt(distance[1:] ** 2 / (density[1:] * np.abs(cosine[1:])))
+    area = np.concatenate([[0.0], np.cumsum(steps) ** 2])
+    return area, np.asarray(distance[0] ** 2 / (4 * np.pi * np.abs(cosine[0])))
+
+
+def power_heuristic(a: Array, b: Array) -> Array:
+    """Weight of density ``a`` against ``b`` (Veach and Guibas 1995, with exponent 2)."""
+    return np.asarray(a**2 / (a**2 + b**2))

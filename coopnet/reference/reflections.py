@@ -1,0 +1,56 @@
+"""Half and difference vectors, and the density of sampling lobes, in double precision.
+
+Sources: Rusinkiewicz 1998, "A new change of variables for efficient BRDF representation"; Walter et al. 2007,
+"Microfacet models for refraction through rough surfaces" (equations 33 and 34); Heitz 2018, "Sampling the GGX
+distribution of visible normals" (equation 3).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["lobe_pdf", "rusinkiewicz_angles", "rusinkiewicz_features"]
+
+
+def rusinkiewicz_angles(wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
+    r""":math:`(\theta_h, \varphi_h, \theta_d, \varphi_d)` of unit vectors ``(3, samples)``: the difference vector is
+    ``wi`` turned about the normal by :math:`-\varphi_h` and then about the binormal by :math:`-\theta_h`.
+    """
+    h = wi + wo
+    h = h / np.linalg.norm(h, axis=0)
+    theta, phi = np.arccos(np.clip(h[2], -1, 1)), np.arctan2(h[1], h[0])
+    x = np.cos(phi) * wi[0] + np.sin(phi) * wi[1]
+    y = -np.sin(phi) * wi[0] + np.cos(phi) * wi[1]
+    d = np.stack([np.cos(theta) * x - np.sin(theta) * wi[2], y, np.sin(theta) * x + np.cos(theta) * wi[2]])
+    return np.stack([theta, phi, np.arccos(np.clip(d[2], -1, 1)), np.arctan2(d[1], d[0])])
+
+
+def rusinkiewicz_features(wi: np.ndarray, wo: np.ndarray, sharp: float = 1000.0) -> np.ndarray:
+    r"""Eight features of the angles, with the azimuth of the difference vector counted from the tangent instead of from
+    the half vector, :math:`\varphi = \varphi_d + \varphi_h`:
+
+    .. math:: \log(1 + s \sin^2\theta_h) / \log(1 + s),\; \sin\theta_h \cos\varphi_h,\; \sin\theta_h \sin\varphi_h,\;
+        \cos\theta_h,\; \cos\theta_d,\; \cos\theta_i \cos\theta_o,\; \sin^2\theta_d \cos 2\varphi,\;
+        \sin^2\theta_d \sin 2\varphi
+    """
+    th, ph, td, pd = rusinkiewicz_angles(wi, wo)
+    narrow = np.log1p(sharp * np.sin(th) ** 2) / np.log1p(sharp)
+    half = np.sin(th) * np.cos(ph), np.sin(th) * np.sin(ph), np.cos(th)
+    twice = 2 * (pd + ph)
+    across = np.sin(td) ** 2 * np.cos(twice), np.sin(td) ** 2 * np.sin(twice)
+    return np.stack([narrow, *half, np.cos(td), wi[2] * wo[2], *across])
+
+
+def lobe_pdf(specular: float, alpha: float, wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
+    """Density of ``wo`` in solid angle: a cosine lobe, and with weight ``specular`` reflection by visible GGX normals
+    of roughness ``alpha``; 0 below the surface.
+    """
+    h = wi + wo
+    h = h / np.linalg.norm(h, axis=0)
+    tan2 = (h[0] ** 2 + h[1] ** 2) / h[2] ** 2
+    d = alpha**2 / (np.pi * h[2] ** 4 * (alpha**2 + tan2) ** 2)
+    g1 = 2 / (1 + np.sqrt(1 + alpha**2 * (wi[0] ** 2 + wi[1] ** 2) / wi[2] ** 2))
+    dot = np.sum(wi * h, axis=0)
+    visible = g1 * dot * d / wi[2]  # density of the normal
+    pdf = (1 - specular) * wo[2] / np.pi + specular * visible / (4 * dot)
+    return np.where((wi[2] > 0) & (wo[2] > 0), pdf, 0.0)

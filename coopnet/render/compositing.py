@@ -1,0 +1,143 @@
+r"""Emission and absorption along rays whose samples lie in memory.
+
+Sample :math:`i` of a ray, at distance :math:`t_i`, has an optical thickness :math:`\tau_i` and a color :math:`c_i`.
+With the transmittance in front of it, :math:`T_i = e^{-\sum_{j<i} \tau_j}`, it weighs
+:math:`w_i = T_i (1 - e^{-\tau_i})`
+(Max 1995; Mildenhall et al. 2020, eq. 3):
+
+.. math:: C = \sum_i w_i c_i, \quad D = \sum_i w_i t_i, \quad T = e^{-\sum_i \tau_i} .
+
+A thicker sample shows more of itself and less of all behind it,
+
+.. math:: \frac{\partial C}{\partial \tau_i} = T_{i+1} c_i - \sum_{j>i} w_j c_j, \quad
+          \frac{\partial T}{\partial \tau_i} = -T .
+
+What lies behind is the total less what has been passed, so that gradients need one more walk along the ray, forward,
+and nothing of the first but its sums (Vicini et al. 2021, "Path replay backpropagation").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+
+from .march_loop import Marcher, Sums
+
+
+class Pullback:
+    """Cotangents of samples from those of a ray's sums, one sample after the other.
+
+    Args:
+        sums, cotangents: ``[r, g, b, transmittance, depth]`` of the rays, and what a loss says of them.
+    """
+
+    def __init__(self, sums: Sums, cotangents: Sums):
+        self.total = [dr.detach(v) for v in (*sums[:3], sums[4])]
+        self.weights = [dr.detach(v) for v in (*cotangents[:3], cotangents[4])]
+        self.constant = dr.detach(sums[3]) * dr.detach(cotangents[3])
+        # the loss of all that lies behind the camera: the sums enter by this number alone
+        self.behind = sum((v * w for v, w in zip(self.total, self.weights, strict=True)), self.constant)
+
+    def sample(self, transmittance: Any, behind: Any, tau: Any, values: list) -> tuple[Any, Any, Any, list]:
+        """One sample of thickness ``tau`` and ``values = [r, g, b, t]``, where light of ``behind`` comes from.
+
+        Returns the transmittance and the light behind it, and the cotangents of ``tau`` and ``values``.
+        """
+        left = transmittance * dr.exp(-tau)
+        weight = transmittance - left
+        own = sum(v * w for v, w in zip(values, self.weights, strict=True))
+        behind = dr.fma(-weight, own, behind)
+        return left, behind, dr.fma(left, own, -behind), [weight * w for w in self.weights]
+
+
+class CompositeOp(dr.CustomOp):
+    """The sums of rays over samples in memory, step by step: sample ``s`` is number ``s // n`` of ray ``s % n``.
+
+    Takes ``tau`` and ``values = [r, g, b, t]``, an entry per sample, or per entry of ``where``: the numbers of the
+    samples that there are.
+    """
+
+    def eval(self, marcher: Marcher, n: int, steps: int, tau: Any, values: list, where: Any) -> Sums:  # type: ignore[override]
+        self.marcher, self.n, self.steps, self.where = marcher, n, steps, where
+        self.uint32, self.float32 = dr.uint32_array_t(type(tau)), type(tau)
+        self.tau, self.values = self._spread(tau), [self._spread(v) for v in values]
+        dr.eval(self.tau, self.values)
+        self.sums = self._walk(self._add, [self.float32(0)] * 4)
+        return self.sums
+
+    def _spread(self, v: Any) -> Any:
+        """``v`` with an entry for every sample."""
+        if self.where is None:
+            return v + dr.zeros(type(v), self.n * self.steps) if dr.width(v) == 1 else v
+        full = dr.zeros(type(v), self.n * self.steps)
+        dr.scatter(full, v, self.where, mode=dr.ReduceMode.Permute)
+        return full
+
+    def _there(self, v: Any) -> Any:
+        """The inverse of :meth:`_spread`."""
+        return v if self.where is None else dr.gather(type(v), v, self.where)
+
+    def _walk(self, visit: Any, state: list, arrays: list | None = None) -> Sums:
+        """A loop over the samples: ``visit(place, transmittance, state, tau, values) -> (transmittance, state)``."""
+        lane = dr.arange(self.uint32, self.n)
+        zero = dr.zeros(self.float32, self.n)
+
+        def cond(i: Any, transmittance: Any, state: list) -> Any:
+            return self.marcher.goes_on(i, transmittance, self.steps)
+
+        def body(i: Any, transmittance: Any, state: list) -> tuple:
+            place = dr.fma(i, self.n, lane)
+            at = [dr.gather(self.float32, v, place) for v in (self.tau, *self.values)]
+            transmittance, state = visit(place, transmittance, state, at[0], at[1:])
+            return i + 1, transmittance, state
+
+        start = (dr.zeros(self.uint32, self.n), zero + 1, [zero + v for v in state])
+        _, transmittance, state = dr.while_loop(start, cond, body, mode="symbolic", label="coopnet.composite")
+        return [*state[:3], transmittance, *state[3:]]
+
+    def _add(self, place: Any, transmittance: Any, state: list, tau: Any, values: list) -> tuple:
+        left = transmittance * dr.exp(-tau)
+        weight = transmittance - left
+        return left, [dr.fma(weight, v, s) for v, s in zip(values, state, strict=True)]
+
+    def forward(self) -> None:
+        dtau, *dvalues = [self._moved(v) for v in (self.grad_in("tau"), *self.grad_in("values"))]
+
+        def add(place: Any, transmittance: Any, state: list, tau: Any, values: list) -> tuple:
+            # state: tangents of the sums, and of the logarithm of the transmittance
+            tangents, log = state[:4], state[4]
+            left = transmittance * dr.exp(-tau)
+            weight = transmittance - left
+            dt = dr.gather(self.float32, dtau, place)
+            dweight = dr.fma(weight, log, left * dt)
+            moved = [dr.gather(self.float32, v, place) for v in dvalues]
+            tangents = [s + dweight * v + weight * dv for s, v, dv in zip(tangents, values, moved, strict=True)]
+            return left, [*tangents, log - dt]
+
+        r, g, b, transmittance, depth, log = self._walk(add, [self.float32(0)] * 5)
+        self.set_grad_out([r, g, b, transmittance * log, depth])
+
+    def _moved(self, v: Any) -> Any:
+        v = self._spread(self.float32(v))
+        dr.eval(v)
+        return v
+
+    def backward(self) -> None:
+        pullback = Pullback(self.sums, self.grad_out())
+        targets = [dr.zeros(self.float32, self.n * self.steps) for _ in range(5)]
+
+        def visit(place: Any, transmittance: Any, state: list, tau: Any, values: list) -> tuple:
+            left, behind, dtau, dvalues = pullback.sample(transmittance, state[0], tau, values)
+            for target, v in zip(targets, (dtau, *dvalues), strict=True):
+                dr.scatter(target, v, place, mode=dr.ReduceMode.Permute)
+            return left, [behind]
+
+        dr.eval(targets)
+        dr.eval(self._walk(visit, [pullback.behind]))
+        dtau, *dvalues = [self._there(v) for v in targets]
+        self.set_grad_in("tau", dtau)
+        self.set_grad_in("values", dvalues)
+
+    def name(self) -> str:
+        return "coopnet.composite"

@@ -1,0 +1,117 @@
+"""Marching twice: once for the sums, and, for gradients, a second time with the sums known."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import drjit as dr
+
+from ..nn.gradient_banks import gradient_banks
+from .compositing import Pullback
+from .march_loop import Marcher, Sums
+from .parameters import ModuleParameters
+from .rays import SampledRays
+
+
+def march_replay(marcher: Marcher, rays: SampledRays, parameters: ModuleParameters) -> Sums:
+    """The sums of rays, in memory that does not depend on the number of steps, forward and backward."""
+    geometry = [*rays.o, *rays.d, rays.near, rays.dt]
+    moving = any(dr.grad_enabled(v) for v in geometry)
+    return dr.custom(Replay, marcher, rays, parameters, moving, geometry, parameters.arrays())
+
+
+class Replay(dr.CustomOp):
+    """Walks along the rays again for the gradient, and differentiates one sample at a time.
+
+    ``geometry`` are the components of origins and directions, near and bin lengths, ``moving`` if any of them wants a
+    gradient; ``arrays`` are the parameters.
+    """
+
+    def eval(  # type: ignore[override]
+        self,
+        marcher: Marcher,
+        rays: SampledRays,
+        parameters: ModuleParameters,
+        moving: bool,
+        geometry: list,
+        arrays: list,
+    ) -> Sums:
+        self.marcher, self.parameters, self.moving, self.arrays = marcher, parameters, moving, arrays
+        self.rays = self._placed(rays, geometry)
+        with parameters.replaced(arrays):
+            self.sums = marcher.march(self.rays)
+        return self.sums
+
+    @staticmethod
+    def _placed(rays: SampledRays, geometry: list) -> SampledRays:
+        return rays.moved(geometry[:3], geometry[3:6], geometry[6], geometry[7])
+
+    def forward(self) -> None:
+        with dr.resume_grad(), dr.isolate_grad():
+            geometry = [*self.rays.o, *self.rays.d, self.rays.near, self.rays.dt]
+            moving = [self._moving(v, g) for v, g in zip(geometry, self.grad_in("geometry"), strict=True)]
+            arrays = [self._moving(v, g) for v, g in zip(self.arrays, self.grad_in("arrays"), strict=True)]
+            # also while it is differentiated, for which Dr.Jit traces the loop's body again
+            with self.parameters.replaced(arrays):
+                tangents = dr.forward_to(*self.marcher.march(self._placed(self.rays, moving)))
+        self.set_grad_out([dr.detach(v) for v in tangents])
+
+    @staticmethod
+    def _moving(value: Any, gradient: Any) -> Any:
+        """``value`` as a variable of its own, with a gradient."""
+        with dr.resume_grad():
+            value = type(value)(dr.detach(value))
+            dr.enable_grad(value)
+            dr.set_grad(value, gradient)
+        return value
+
+    def backward(self) -> None:
+        marcher, rays, n = self.marcher, self.rays, dr.width(self.rays.dt)
+        pullback = Pullback(self.sums, self.grad_out())
+        zero = dr.zeros(rays.float32, n)
+        arrays = [self._moving(v, 0) for v in self.arrays]
+
+        def cond(i: Any, transmittance: Any, *rest: Any) -> Any:
+            return marcher.goes_on(i, transmittance, rays.steps)
+
+        def body(i: Any, transmittance: Any, behind: Any, sums: list) -> tuple:
+            t, active = rays.distance(i), cond(i, transmittance)
+            left, behind, added = self._sample(pullback, i, t, transmittance, behind, active)
+            sums = [s + dr.select(active, a, 0) for s, a in zip(sums, added, strict=True)]
+            return marcher.occupied(rays, i + 1), left, behind, sums
+
+        start: tuple = (marcher.start(rays) + dr.zeros(rays.uint32, n), zero + 1, zero + pullback.behind)
+        start += ([zero] * (8 if self.moving else 0),)
+        # one buffer in half precision, as CUDA has it, would not hold the sum of so many samples
+        banks = gradient_banks(*self.parameters.modules) if arrays else contextlib.nullcontext()
+        with self.parameters.replaced(arrays), banks:
+            *_, behind, sums = dr.while_loop(start, cond, body, mode="symbolic", label="coopnet.replay")
+            dr.eval(behind, sums)
+        if self.moving:
+            self.set_grad_in("geometry", sums)
+        self.set_grad_in("arrays", [dr.grad(v) for v in arrays])
+
+    def _sample(
+        self, pullback: Pullback, i: Any, t: Any, transmittance: Any, behind: Any, active: Any
+    ) -> tuple[Any, Any, list]:
+        """Differentiate sample ``i``, at ``t``: transmittance and light behind it, and what the geometry gets of it."""
+        rays = self.rays
+        with dr.resume_grad(), dr.isolate_grad():
+            p, d = [dr.detach(v) for v in rays.point(t)], [v + 0 * t for v in rays.d]
+            if self.moving:
+                dr.enable_grad(p, d)
+            sigma, rgb = self.marcher.radiance(p, d, rays.key(i), active)
+            density, *color = (dr.detach(v) for v in (sigma, *rgb))
+            left, behind, dtau, dvalues = pullback.sample(transmittance, behind, density * rays.dt, [*color, t])
+            cotangents = [dr.select(active, v, 0) for v in (dtau * rays.dt, *dvalues[:3])]
+            dr.backward(sum(v * c for v, c in zip((sigma, *rgb), cotangents, strict=True)))
+            if not self.moving:
+                return left, behind, []
+            dp, dd = dr.grad(p), dr.grad(d)
+        dt = sum((v * w for v, w in zip(dp, rays.d, strict=True)), dvalues[3])
+        dlength = dr.fma(dt, rays.float32(i) + rays.offset(i), dtau * density)
+        return left, behind, [*dp, *[dr.fma(v, t, w) for v, w in zip(dp, dd, strict=True)], dt, dlength]
+
+    def name(self) -> str:
+        return "coopnet.replay"

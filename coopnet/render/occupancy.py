@@ -1,0 +1,283 @@
+"""Which cells of a box hold anything: a bit for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+
+from ..backend import namespace, require
+from ..checks import check, check_backend, check_int, check_number, check_type, ensure, entries, is_int, is_number
+from ..checks.sizes import check_entries
+from ..jit import kinds
+from ..random.key import Key
+from ..training.sampling import uniform
+from .arguments import Rays, vector
+from .radiance import Radiance
+from .rays import SampledRays
+
+#: Bits of a word.
+WORD = 32
+#: Most cells along an axis: their product must fit 32 bits.
+MAX_RESOLUTION = 1024
+#: Stream of :func:`coopnet.uniform` that points of cells are drawn from.
+CELL_STREAM = (1 << 31) - 2
+
+
+class OccupancyGrid:
+    r"""A bit for each cell of a box: may there be anything? Rays skip cells whose bit is 0, and all outside the box.
+
+    :meth:`update` keeps a density per cell, the largest of what it was times ``decay`` and a new sample at a random
+    point, and sets the bits of those above a threshold (Müller et al. 2022, appendix E.2). A new grid is full.
+
+    It is a Dr.Jit PyTree of two arrays: ``density``, a ``Float`` per cell, and ``bits``, a ``UInt32`` per 32 cells.
+    Cell :math:`(x, y, z)` has the number :math:`i = x + R_x (y + R_y z)`, and bit :math:`i \bmod 32` of word
+    :math:`\lfloor i / 32 \rfloor`. Numbers behind the last cell are padding.
+
+    Args:
+        resolution: cells along each axis, an int or three, at most 1024.
+        lower, upper: corners of the box, a number or three each.
+        backend: ``"llvm"``, ``"cuda"`` or ``"auto"``.
+
+    Raises:
+        ValueError, TypeError: arguments of other kinds or out of range.
+        BackendError: no such backend here.
+
+    >>> grid = cn.render.OccupancyGrid(32, lower=-1, upper=1)
+    >>> grid.update(volume, cn.Key(seed=0))
+    >>> seen = cn.render.ray_march(volume, o, d, 0.5, 3.5, steps=64, occupancy=grid)
+    """
+
+    DRJIT_STRUCT = {
+        "resolution": tuple, "lower": tuple, "upper": tuple, "density": object, "bits": object,
+    }  # fmt: skip
+
+    def __init__(
+        self, resolution: int | Sequence[int] = 128, lower: Any = 0.0, upper: Any = 1.0, backend: Any = "auto"
+    ):
+        where = "OccupancyGrid"
+        three = [resolution] * 3 if is_int(resolution) else _three(where, "resolution", resolution)
+        self.resolution = tuple(check_int(where, "resolution", n, 1, MAX_RESOLUTION) for n in three)
+        self.lower, self.upper = _corner(where, "lower", lower), _corner(where, "upper", upper)
+        ok = all(a < b for a, b in zip(self.lower, self.upper, strict=True))
+        ensure(ok, f"{where}: lower is {self.lower} and upper {self.upper}; each of lower must be less.")
+        check_entries(where, "cells", (self._padded(),), on_host=False)
+        ns = namespace(require(backend))
+        self.density = dr.full(ns.Float32, dr.inf, self._padded())
+        self.bits = dr.full(ns.UInt32, 0xFFFFFFFF, self._padded() // WORD)
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        x, y, z = self.resolution
+        return x * y * z
+
+    def _padded(self) -> int:
+        return -(-self.cells // WORD) * WORD
+
+    # ---- questions ------------------------------------------------------
+
+    def occupied(self, p: Any) -> Any:
+        """Mask of the points ``p``, an ``Array3f`` or anything else with 3 components that a field takes, whose cell's
+        bit is set.
+
+        Points outside the box and those that are not finite are not.
+
+        Raises:
+            ValueError, TypeError: ``p`` is something else, or lives on another backend.
+
+        >>> hit = grid.occupied(p)
+        """
+        where = "OccupancyGrid.occupied"
+        p = vector(where, "p", p)
+        check_backend(f"{where}: p is", p, self.bits, "the grid")
+        return self.holds(list(p))
+
+    def holds(self, p: list) -> Any:
+        """:meth:`occupied` for three arrays that are known to be right."""
+        cell, inside = self._cell([(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)])
+        number = self._number(cell)
+        word = dr.gather(type(self.bits), self.bits, number // WORD, inside)
+        return inside & (((word >> (number % WORD)) & 1) == 1)
+
+    def interval(self, o: Any, d: Any) -> tuple[Any, Any]:
+        """``(near, far)``: where rays ``o + t d``, :math:`t >= 0`, enter and leave the box; ``far < near`` for others.
+
+        Raises:
+            ValueError, TypeError: as :func:`ray_march` about ``o`` and ``d``.
+
+        >>> near, far = grid.interval(o, d)
+        """
+        rays = Rays(o, d, "OccupancyGrid.interval")
+        near, far = 0.0, dr.inf
+        for a, b, origin, direction in zip(self.lower, self.upper, rays.o, rays.d, strict=True):
+            first, second = (a - origin) / direction, (b - origin) / direction
+            parallel, inside = direction == 0, (origin >= a) & (origin <= b)
+            near = dr.maximum(near, dr.select(parallel, 0, dr.minimum(first, second)))
+            far = dr.minimum(far, dr.select(parallel, dr.select(inside, dr.inf, -1), dr.maximum(first, second)))
+        return near, far
+
+    def share(self) -> float:
+        """The share of cells that are occupied; reads them.
+
+        >>> share = grid.share()
+        """
+        lane = dr.arange(type(self.bits), self._padded())
+        word = dr.gather(type(self.bits), self.bits, lane // WORD, lane < self.cells)
+        return float(dr.count(((word >> (lane % WORD)) & 1) == 1)[0]) / self.cells
+
+    def skip(self, rays: SampledRays, i: Any) -> Any:
+        """The first sample from ``i`` on in an occupied cell; ``rays.steps`` if there is none.
+
+        From an empty cell it goes on to the bin in which the ray leaves it (after Amanatides and Woo 1987, who step
+        from cell to cell).
+        """
+
+        def cond(i: Any, found: Any) -> Any:
+            return ~found & (i < rays.steps)
+
+        def body(i: Any, found: Any) -> tuple:
+            p = rays.point(rays.distance(i))
+            found = self.holds(p)
+            return dr.select(found, i, dr.maximum(i + 1, self._leaves(rays, p, i))), found
+
+        start = (dr.detach(i) + 0, i >= rays.steps)
+        i, _ = dr.while_loop(start, cond, body, mode="symbolic", label="coopnet.skip")
+        return dr.minimum(i, rays.steps)
+
+    def _leaves(self, rays: SampledRays, p: list, i: Any) -> Any:
+        """The first bin that is not wholly in the cell of ``p``, the sample of bin ``i``."""
+        t = dr.full(rays.float32, dr.inf)
+        for v, d, a, s in zip(p, rays.d, self.lower, self._scale(), strict=True):
+            place = (v - a) * s
+            cell = dr.floor(place)
+            beyond = dr.select(d > 0, cell + 1, cell)
+            t = dr.minimum(t, dr.select(d == 0, dr.inf, (beyond - place) / (d * s)))
+        # from a sample to the face, in bins; a little less, as rounding may have put either on the wrong side
+        bins = dr.clip(t / rays.dt * (1 - 1e-4) + rays.offset(i) - 1e-3, 0, rays.steps)
+        return i + rays.uint32(dr.select(bins == bins, bins, 0))
+
+    def _scale(self) -> list[float]:
+        return [n / (b - a) for n, a, b in zip(self.resolution, self.lower, self.upper, strict=True)]
+
+    def _cell(self, place: list) -> tuple[list, Any]:
+        """Cells of points in units of cells, and the mask of those inside."""
+        uint32, inside = type(self.bits), True
+        for v, n in zip(place, self.resolution, strict=True):
+            inside = inside & (v >= 0) & (v < n)
+        return [uint32(dr.select(inside, v, 0)) for v in place], inside
+
+    def _number(self, cell: list) -> Any:
+        x, y, _ = self.resolution
+        return dr.fma(dr.fma(cell[2], y, cell[1]), x, cell[0])
+
+    # ---- changes --------------------------------------------------------
+
+    def update(
+        self, field: Any, key: Key, *, density: str = "softplus", decay: float = 0.95, threshold: float = 0.01,
+        share: int = 1,
+    ) -> None:  # fmt: skip
+        r"""Ask ``field`` for the density at a random point of each cell, and set the bits.
+
+        .. math:: \rho_c \leftarrow \max(\lambda \rho_c, \sigma(p_c)), \quad
+                  \mathrm{bit}_c = \rho_c > \min(\theta, \mathrm{mean}\ \rho)
+
+        A new grid's :math:`\rho` counts as 0. May be called inside ``dr.freeze``, with the grid among the arguments of
+        the frozen function, and in the objective of :func:`coopnet.fit`, at every step. To update less often than that,
+        do it in the ``metric`` of ``fit``.
+
+        Args:
+            field, density: as in :func:`ray_march`, which evaluate fields of 6 inputs and traced code in the direction
+                (0, 0, 1), and without dropout.
+            key: says which points; a new step each time.
+            decay: :math:`\lambda`, in [0, 1].
+            threshold: :math:`\theta`, a density per unit of :math:`t`: a bin of length :math:`\Delta` in a cell that is
+                left out has at most the opacity :math:`1 - e^{-\theta \Delta}`, as far as the samples tell.
+            share: ask at one cell, drawn at random, out of so many neighbours; the others decay only.
+
+        >>> grid.update(volume, cn.Key(seed=0, step=3), threshold=0.1)
+        """
+        where = "OccupancyGrid.update"
+        radiance = Radiance(field, density, "none", where)
+        check_type(where, "key", key, Key, "a coopnet.Key")
+        decay, threshold = check_number(where, "decay", decay, 0), check_number(where, "threshold", threshold, 0)
+        check(decay <= 1, where, "decay", decay, "a number in [0, 1]")
+        share = check_int(where, "share", share, 1, self.cells)
+        with dr.suspend_grad():
+            uint32, float32 = type(self.bits), type(self.density)
+            asked = -(-self.cells // share)
+            lane = dr.arange(uint32, asked)
+            u = uniform(4, Key(key.seed, lane, key.step), float32, stream=CELL_STREAM)
+            number = lane
+            if share > 1:
+                number = dr.minimum(lane * share + uint32(u[3] * share), self.cells - 1)
+            x, y, _ = self.resolution
+            cell = [number % x, (number // x) % y, number // (x * y)]
+            p = [(float32(c) + v) / s + a for c, v, s, a in zip(cell, u[:3], self._scale(), self.lower, strict=True)]
+            up = [float32(0), float32(0), float32(1)]
+            sigma, _ = radiance(p, up, None, type(lane == lane)(True))
+            old = dr.select(dr.isfinite(self.density), self.density, 0) * decay
+            there = dr.gather(float32, old, number)
+            dr.scatter(old, dr.maximum(there, sigma), number, mode=dr.ReduceMode.Permute)
+            self.density = old
+            self._set_bits(dr.minimum(threshold, dr.sum(old) * (1 / self.cells)))
+
+    def set_density(self, values: Any, threshold: float = 0.01) -> None:
+        """Replace the densities, and set the bits of those above ``threshold``: for loading, and for known scenes.
+
+        Args:
+            values: a ``Float`` with an entry per cell in the order of their numbers, or a NumPy array: flat, or of the
+                shape (z, y, x). ``grid.density.numpy()[: grid.cells]`` is what to store.
+
+        >>> grid.set_density(np.ones((32, 32, 32)), threshold=0.5)
+        """
+        where = "OccupancyGrid.set_density"
+        threshold = check_number(where, "threshold", threshold)
+        float32, uint32 = type(self.density), type(self.bits)
+        if isinstance(values, dr.ArrayBase):
+            _, leaf = kinds.in_kernels(values, where, single=True)
+            ensure(dr.backend_v(leaf) == dr.backend_v(float32), f"{where}: values live on another backend.", TypeError)
+            given = float32(values.array if dr.is_tensor_v(values) else values)
+        else:
+            given = float32(_numbers(where, values))
+        ensure(dr.width(given) == self.cells, f"{where}: got {dr.width(given)} values for {self.cells} cells.")
+        lane = dr.arange(uint32, self._padded())
+        self.density = dr.gather(float32, given, lane, lane < self.cells)
+        self._set_bits(threshold)
+
+    def _set_bits(self, threshold: Any) -> None:
+        uint32 = type(self.bits)
+        lane = dr.arange(uint32, self._padded())
+        dr.eval(self.density)
+        bit = dr.select((self.density > threshold) & (lane < self.cells), uint32(1) << (lane % WORD), 0)
+        self.bits = dr.block_reduce(dr.ReduceOp.Or, bit, WORD)
+        dr.eval(self.bits)
+
+    def check_backend(self, leaf: type, where: str) -> None:
+        """Raise ``TypeError`` unless the grid lives on the backend of ``leaf``."""
+        own, other = dr.backend_v(self.bits).name, dr.backend_v(leaf).name
+        ensure(own == other, f"{where}: occupancy lives on the {own} backend, the rays on {other}.", TypeError)
+
+    def __repr__(self) -> str:
+        return f"OccupancyGrid(resolution={self.resolution}, lower={self.lower}, upper={self.upper})"
+
+
+def _three(where: str, name: str, value: Any) -> list:
+    found = entries(where, name, value) if isinstance(value, (list, tuple)) else []
+    check(len(found) == 3, where, name, value, "one number, or three,")
+    return found
+
+
+def _corner(where: str, name: str, value: Any) -> tuple:
+    found = [value] * 3 if is_number(value) else _three(where, name, value)
+    return tuple(check_number(where, name, v) for v in found)
+
+
+def _numbers(where: str, values: Any) -> Any:
+    import numpy as np
+
+    try:
+        return np.ascontiguousarray(values, np.float32).ravel()
+    except Exception as error:  # whatever NumPy says
+        raise ValueError(f"{where}: got no array of numbers ({str(error)[:80]}).") from None

@@ -1,0 +1,40 @@
+"""The parameters of the networks that a function evaluates, as inputs of a custom operation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import drjit as dr
+
+
+class ModuleParameters:
+    """All parameters of ``modules``, distinct :class:`coopnet.Module`s."""
+
+    def __init__(self, modules: Sequence[Any]):
+        self.modules = list(modules)
+
+    def arrays(self) -> list:
+        """The parameters in a fixed order."""
+        return [module[name] for module in self.modules for name in module]
+
+    @contextlib.contextmanager
+    def replaced(self, arrays: list) -> Iterator[None]:
+        """Within this context, the modules compute with ``arrays`` in place of :meth:`arrays`."""
+        own = [type(v)(v) for v in self.arrays()]  # copies: the arrays themselves will hold others
+        self._set(arrays)
+        try:
+            yield
+        finally:
+            self._set(own)
+
+    def _set(self, arrays: list) -> None:
+        found = iter(arrays)
+        for module in self.modules:
+            for name in module:
+                module[name] = next(found)
+
+    def wanted(self) -> bool:
+        """Does any track gradients?"""
+        return any(dr.grad_enabled(v) for v in self.arrays())

@@ -1,0 +1,188 @@
+"""Radiance fields along rays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import drjit as dr
+
+from ..checks import check, check_choice, check_flag, check_int, check_number, check_type, ensure
+from ..checks.sizes import MAX_ENTRIES
+from ..field import NeuralField
+from ..jit.scopes import symbolic
+from ..random.key import Key
+from .arguments import Rays
+from .march_arguments import modules, sampled
+from .march_loop import Marcher
+from .march_replay import march_replay
+from .march_wide import march_wide
+from .occupancy import OccupancyGrid
+from .parameters import ModuleParameters
+from .radiance import Radiance
+from .rays import SampledRays
+
+MODES = ("auto", "loop", "replay", "wide")
+#: Who has a dropout mask of its own.
+MASKS = ("sample", "ray", "off")
+#: Most steps of a march.
+MAX_STEPS = 1 << 20
+#: Steps that Dr.Jit keeps of a loop to differentiate it backwards: the longest array that a thread can have.
+KEPT = 1 << 16
+#: Samples that ``"auto"`` puts into one batch at most.
+WIDE = 1 << 24
+
+
+@dataclass(eq=False)
+class March:
+    """What :func:`ray_march` found along each ray; a Dr.Jit PyTree.
+
+    Attributes:
+        color: ``Array3f``, the light that arrives, background included.
+        transmittance: ``Float``, the share of the background that is seen.
+        depth: ``Float``, the expected distance, not normalized: divide by ``1 - transmittance`` for its mean over what
+            the ray met.
+
+    >>> mean_distance = seen.depth / (1 - seen.transmittance)
+    """
+
+    color: Any
+    transmittance: Any
+    depth: Any
+
+
+def ray_march(
+    field: NeuralField | Callable,
+    o: Any,
+    d: Any,
+    near: Any,
+    far: Any,
+    steps: int,
+    *,
+    key: Key | None = None,
+    jitter: bool = True,
+    dropout: str = "sample",
+    density: str = "softplus",
+    color: str = "sigmoid",
+    occupancy: OccupancyGrid | None = None,
+    termination: float = 0.0,
+    background: Any = None,
+    mode: str = "auto",
+    active: Any = True,
+    parameters: Any = None,
+) -> March:
+    r"""Emitted and absorbed light along rays :math:`o + t d`, :math:`t` from ``near`` to ``far``.
+
+    The range is cut into ``steps`` bins of length :math:`\Delta` with a sample each
+    (:class:`coopnet.render.rays.SampledRays` has its law). With density :math:`\sigma_i` and color :math:`c_i` there
+    (Max 1995; Mildenhall et al. 2020, eq. 3),
+
+    .. math:: C = \sum_i w_i c_i + T b, \quad w_i = T_i (1 - e^{-\sigma_i \Delta}), \quad
+              T_i = e^{-\sum_{j<i} \sigma_j \Delta}, \quad D = \sum_i w_i t_i .
+
+    All three modes give this one answer, up to rounding: values, gradients, and dropout masks to the bit.
+
+    ============  =====================================================================================================
+    ``"loop"``    one symbolic loop, one kernel; Dr.Jit differentiates it, in reverse mode with memory for every step
+    ``"replay"``  the same loop; gradients walk along the ray again, in memory that does not depend on ``steps``
+    ``"wide"``    all samples in one batch, then a walk over them in memory: the fastest training, in memory for every
+                  sample
+    ``"auto"``    ``"loop"`` where no gradient is wanted or a symbolic loop, conditional or call is being traced;
+                  otherwise ``"wide"`` for up to 2^24 samples and ``"replay"`` beyond
+    ============  =====================================================================================================
+
+    Args:
+        field: a built :class:`NeuralField` with 4 outputs, density and color before ``density`` and ``color`` are
+            applied (so leave ``output_activation`` out), and 3 inputs, the position, or 6, the position and ``d`` as it
+            is given. Or traced code ``(p, d, key, active) -> (density, color)`` of an ``Array3f`` each, a :class:`Key`
+            or ``None``, and a mask.
+        o, d: origins and directions of rays: ``Array3f`` or anything else with 3 components that a field takes, one of
+            each or one for each ray. Distances count lengths of ``d``.
+        near, far: a number or a ``Float``, one or one for each ray. Rays with ``far <= near`` meet nothing.
+        steps: number of bins, at most 2^20.
+        key: draws the jitter and turns on dropout; its index says who a ray is.
+        jitter: with a key, move samples within their bins; else they lie in the middle.
+        dropout: with a key, ``"sample"`` for a mask at every sample (step ``key.step * steps + i`` of the key, modulo
+            2^32), ``"ray"`` for one along each ray (step ``key.step``; one network for the whole image with
+            ``Key(seed, index=0)``), ``"off"`` for none.
+        density: what makes a density of the raw output: ``"softplus"``, ``"exp"`` (of at most 15), ``"relu"`` or
+            ``"none"``. Densities are per unit of :math:`t`.
+        color: the same for colors: ``"sigmoid"``, ``"softplus"``, ``"exp"``, ``"relu"`` or ``"none"``.
+        occupancy: an :class:`OccupancyGrid`; samples in its empty cells, and outside of it, count as density 0 and are
+            not evaluated (in ``"wide"``, inside ``dr.freeze``, evaluated but not counted).
+        termination: a ray ends when its transmittance is at most this. 0 for never. What lies behind is left out,
+            which changes colors by at most this times theirs; as to gradients, where a ray ends is constant.
+        background: :math:`b`: a number or a ``Float``, three of them, or a color as ``o``; ``None`` for black.
+        mode: see above.
+        active: a bool or a ``Bool``. Rays where it is false, and those whose origin, direction, ``near`` or ``far`` is
+            not finite, are not marched: everything returned for them is 0 and no gradient comes of them.
+        parameters: with ``mode="replay"`` and traced code, the :class:`Module` s whose parameters it is to be
+            differentiated by: one, or a list.
+
+    Returns:
+        A :class:`March` with ``color``, ``transmittance`` and ``depth``, differentiable by the field's parameters,
+        ``o``, ``d``, ``near``, ``far`` and ``background``, in forward and reverse mode.
+
+    Raises:
+        TypeError, ValueError: arguments of other kinds or out of range, a field that is not built or has another number
+            of inputs or outputs.
+        RuntimeError: ``"wide"``, or ``"replay"`` with gradients, inside a symbolic loop, conditional or call.
+
+    >>> seen = cn.render.ray_march(volume, o, d, 0.5, 3.5, steps=64, key=key, background=1)
+    >>> loss = dr.mean(dr.squared_norm(seen.color - 0.5))
+    """
+    where = "ray_march"
+    steps = check_int(where, "steps", steps, 1, MAX_STEPS)
+    check_type(where, "key", key, Key | None, "a coopnet.Key or None")
+    check_flag(where, "jitter", jitter)
+    check_choice(where, "dropout", dropout, MASKS)
+    check_choice(where, "mode", mode, MODES)
+    check_type(where, "occupancy", occupancy, OccupancyGrid | None, "an OccupancyGrid or None")
+    check_number(where, "termination", termination, 0)
+    check(termination < 1, where, "termination", termination, "a number in [0, 1)")
+    radiance = Radiance(field, density, color, where)
+    found = modules(field, parameters, mode, where)
+    checked = Rays(o, d, where)
+    rays, alive = sampled(checked, near, far, steps, key, jitter, dropout, active)
+    if occupancy is not None:
+        occupancy.check_backend(rays.float32, where)
+    behind = None if background is None else checked.three("background", background)
+    marcher = Marcher(radiance, occupancy, float(termination))
+    n = dr.width(rays.dt)
+    mode = _mode(mode, found, rays, n, where)
+    if mode != "wide":
+        radiance.probe(rays.float32, rays.key(rays.uint32(0)))
+    if mode == "wide":
+        sums = march_wide(marcher, rays)
+    elif mode == "replay":
+        assert found is not None  # or modules() has raised
+        sums = march_replay(marcher, rays, found)
+    else:
+        sums = marcher.march(rays, max_iterations=min(steps, KEPT))
+    r, g, b, transmittance, depth = (dr.select(alive, v, 0) for v in sums)
+    seen = [r, g, b] if behind is None else [c + transmittance * v for c, v in zip((r, g, b), behind, strict=True)]
+    return March(checked.point(seen), transmittance, depth)
+
+
+def _mode(mode: str, found: ModuleParameters | None, rays: SampledRays, n: int, where: str) -> str:
+    """The mode that is meant by ``mode``; raises where it is not possible."""
+    geometry = any(dr.grad_enabled(v) for v in [*rays.o, *rays.d, rays.near, rays.dt])
+    wanted = geometry or found is None or found.wanted()  # traced code may depend on anything
+    many = n * rays.steps > WIDE
+    if mode == "auto":
+        if symbolic() or not wanted:
+            return "loop"
+        return "replay" if many and found is not None else "wide"
+    inside = "inside a symbolic loop, conditional or call; use mode='loop' there"
+    ensure(mode != "wide" or not symbolic(), f"{where}: mode is 'wide' {inside}.", RuntimeError)
+    if mode == "replay" and not wanted:
+        return "loop"
+    long = f"steps is {rays.steps}; in mode 'loop', gradients take at most {KEPT}. Use mode='replay'"
+    ensure(mode != "loop" or not wanted or rays.steps <= KEPT, f"{where}: {long}.")
+    differentiated = mode == "replay" and symbolic()
+    ensure(not differentiated, f"{where}: mode is 'replay' with gradients {inside}.", RuntimeError)
+    samples = f"{n} rays of {rays.steps} steps make {n * rays.steps} samples"
+    fits = mode != "wide" or n * rays.steps <= MAX_ENTRIES
+    ensure(fits, f"{where}: {samples}; mode 'wide' takes fewer than 2^32.")
+    return mode

@@ -1,0 +1,76 @@
+"""Where rays are sampled: one sample in each of so many bins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+
+from ..random.key import Key
+from ..random.philox import philox4x32
+from ..training.sampling import SAMPLE_STREAM
+
+#: Stream of :func:`coopnet.uniform` that jitter is drawn from: the last one, which others hardly take.
+JITTER_STREAM = (1 << 31) - 1
+
+
+class SampledRays:
+    r"""Rays cut into ``steps`` bins of equal length, each with one sample.
+
+    Sample :math:`i` lies at :math:`t_i = \mathrm{near} + (i + u_i)\,\Delta`, with :math:`\Delta` the length of a bin
+    and :math:`u_i` its middle, 1/2, or number :math:`i` that :func:`coopnet.uniform` draws for the ray.
+
+    Args:
+        o, d: lists of three arrays, one entry per ray. near, dt: one entry per ray.
+        alive: mask of the rays that have samples at all.
+        words: ``(index, step, seed)`` of the key, arrays of the backend, or ``None``.
+        jitter: are samples moved within their bins?
+        masks: ``"sample"``, ``"ray"`` or ``"off"``: who has a dropout mask of its own.
+    """
+
+    def __init__(
+        self, o: list, d: list, near: Any, dt: Any, steps: int, alive: Any, words: Any, jitter: bool, masks: str
+    ):
+        self.o, self.d, self.near, self.dt, self.steps, self.alive = o, d, near, dt, steps, alive
+        self.words, self.jitter, self.masks = words, jitter and words is not None, masks
+        self.float32, self.uint32 = type(dt), dr.uint32_array_t(type(dt))
+
+    def moved(self, o: list, d: list, near: Any, dt: Any) -> SampledRays:
+        """The same rays in other places."""
+        return SampledRays(o, d, near, dt, self.steps, self.alive, self.words, self.jitter, self.masks)
+
+    def gather(self, ray: Any) -> SampledRays:
+        """Rays number ``ray``, each of which may be asked for often."""
+
+        def get(v: Any) -> Any:
+            return dr.gather(type(v), v, ray) if dr.width(v) > 1 else v
+
+        words = None if self.words is None else tuple(get(w) for w in self.words)
+        parts = [get(v) for v in self.o], [get(v) for v in self.d], get(self.near), get(self.dt)
+        return SampledRays(*parts, self.steps, get(self.alive), words, self.jitter, self.masks)
+
+    def distance(self, i: Any) -> Any:
+        """The distance :math:`t_i` of sample ``i``."""
+        return dr.fma(self.float32(i) + self.offset(i), self.dt, self.near)
+
+    def point(self, t: Any) -> list:
+        """The points at distance ``t``."""
+        return [dr.fma(d, t, o) for o, d in zip(self.o, self.d, strict=True)]
+
+    def offset(self, i: Any) -> Any:
+        """Where in its bin sample ``i`` lies, in [0, 1)."""
+        if not self.jitter:
+            return self.float32(0.5)
+        index, step, seed = self.words
+        halves = self.uint32(seed), self.uint32(seed >> 32)
+        words = philox4x32((i >> 2, index, step, self.uint32(SAMPLE_STREAM + JITTER_STREAM)), halves)
+        lane = i & 3
+        word = dr.select(lane < 2, dr.select(lane == 0, words[0], words[1]), dr.select(lane == 2, words[2], words[3]))
+        return self.float32(word >> 8) * 2**-24
+
+    def key(self, i: Any) -> Key | None:
+        """The key of the dropout masks of sample ``i``."""
+        if self.words is None or self.masks == "off":
+            return None
+        index, step, seed = self.words
+        return Key(seed, index, step if self.masks == "ray" else step * self.steps + i)

@@ -1,0 +1,164 @@
+"""Rays are given to tracing, marching and grids in one way, and refused in the same words."""
+
+import importlib
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+from support.kernels import launched
+
+import coopnet as cn
+
+ORIGINS, DIRECTIONS = np.array([[0.0, 0.5], [0.0, 0.25], [-2.0, -2.0]]), np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+
+#: Containers of three components, from a NumPy array of shape (3, rays).
+KINDS = {
+    "nested": lambda ns, x: ns.Array3f(x),
+    "ArrayXf": lambda ns, x: ns.ArrayXf(x.astype(np.float32)),
+    "list": lambda ns, x: [ns.Float(v) for v in x],
+    "tuple": lambda ns, x: tuple(ns.Float(v) for v in x),
+    "CoopVec": lambda ns, x: drnn.CoopVec([ns.Float(v) for v in x]),
+    "tensor": lambda ns, x: ns.TensorXf(x.astype(np.float32)),
+    "half": lambda ns, x: ns.Array3f16(x),
+    "without gradients": lambda ns, x: importlib.import_module(ns.__name__.removesuffix(".ad")).Array3f(x),
+}
+
+
+def sphere(p):
+    return dr.norm(p) - 1
+
+
+def fog(p, d, key, active):
+    return dr.exp(-dr.squared_norm(p)), [p.x, p.y, p.z + 1]
+
+
+def calls(backend):
+    grid = cn.render.OccupancyGrid(8, -1, 1, backend)
+    return {
+        "sphere_trace": lambda o, d, **more: cn.render.sphere_trace(sphere, o, d, 4, **more).position,
+        "ray_march": lambda o, d, **more: cn.render.ray_march(fog, o, d, 1, 3, 4, mode="loop", **more).color,
+        "OccupancyGrid.interval": lambda o, d: grid.interval(o, d)[0],
+        "OccupancyGrid.occupied": lambda o, d: dr.select(grid.occupied(o), 1, 0),
+    }
+
+
+NAMES = ["sphere_trace", "ray_march", "OccupancyGrid.interval", "OccupancyGrid.occupied"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rays_of_every_kind(ns, backend, kind):
+    for name, call in calls(backend).items():
+        expected = call(ns.Array3f(ORIGINS), ns.Array3f(DIRECTIONS)).numpy()
+        assert np.array_equal(call(KINDS[kind](ns, ORIGINS), KINDS[kind](ns, DIRECTIONS)).numpy(), expected), name
+        assert np.isfinite(expected).all()
+
+
+#: The same of components, with their gradients.
+PACKED = {
+    "nested": lambda ns, parts: ns.Array3f(parts),
+    "CoopVec": lambda ns, parts: drnn.CoopVec(parts),
+    "tensor": lambda ns, parts: ns.TensorXf(ns.ArrayXf(parts)),
+}
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_gradients_of_rays_of_every_kind(ns, backend, name):
+    found = []
+    for pack in PACKED.values():
+        o = [ns.Float(v) for v in ORIGINS]
+        dr.enable_grad(o)
+        out = calls(backend)[name](pack(ns, o), ns.Array3f(DIRECTIONS))
+        dr.backward(dr.sum(out.x + 2 * out.y + 3 * out.z))
+        found.append(np.stack([dr.grad(v).numpy() for v in o]))
+    assert (found[0] != 0).any()
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-6)
+
+
+WRONG = {
+    "o: got builtins.int": (TypeError, lambda ns: {"o": 1}),
+    "o: got a NumPy array": (TypeError, lambda ns: {"o": np.zeros((3, 2))}),
+    "o: got values of type .*Float64": (TypeError, lambda ns: {"o": ns.Array3f64(ORIGINS)}),
+    "o has 2 components; 3 are needed": (ValueError, lambda ns: {"o": ns.Array2f(0)}),
+    "d has 3 entries for 2 rays; both must agree": (ValueError, lambda ns: {"d": ns.Array3f([0, 0, 0], 0, 1)}),
+    "active is a int; a bool or a Dr.Jit Bool": (TypeError, lambda ns: {"active": 1}),
+    "active is a .*TensorXb; a bool or a Dr.Jit Bool": (TypeError, lambda ns: {"active": ns.TensorXb([True])}),
+    "active is a Array3b; a bool or a Dr.Jit Bool": (TypeError, lambda ns: {"active": ns.Array3b(True)}),
+    "active has 3 entries for 2 rays; both must": (ValueError, lambda ns: {"active": ns.Bool([True, True, False])}),
+    "active has 0 entries for 2 rays; both must": (ValueError, lambda ns: {"active": ns.Bool()}),
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+@pytest.mark.parametrize("name", NAMES)
+def test_refused_in_the_same_words(ns, backend, name, words):
+    error, wrong = WRONG[words]
+    given = {"o": ns.Array3f(ORIGINS), "d": ns.Array3f(DIRECTIONS)} | wrong(ns)
+    if "active" in given and name not in ("sphere_trace", "ray_march"):
+        return
+    if name == "OccupancyGrid.occupied":  # has points only
+        if "d has" in words:
+            return
+        words = "p" + words[1:]
+    with launched() as kernels, pytest.raises(error, match=f"^{name}: {words}"):
+        calls(backend)[name](**given)
+    assert not kernels
+
+
+NUMBERS = {
+    "is '1'; a finite number or a Dr.Jit Float": (ValueError, lambda ns: "1"),
+    "is nan; a finite number or a Dr.Jit Float": (ValueError, lambda ns: float("nan")),
+    "is True; a finite number or a Dr.Jit Float": (ValueError, lambda ns: True),
+    "is a Array2f; a number or a Dr.Jit Float": (TypeError, lambda ns: ns.Array2f(1)),
+    "is a .*TensorXf; a number or a Dr.Jit Float": (TypeError, lambda ns: ns.TensorXf([1.0])),
+    "is a UInt; a number or a Dr.Jit Float": (TypeError, lambda ns: ns.UInt(1)),
+    ": got values of type .*Float64": (TypeError, lambda ns: ns.Float64(1)),
+    ": got an empty array": (ValueError, lambda ns: ns.Float()),
+    "has 3 entries for 2 rays; both must agree, or be 1": (ValueError, lambda ns: ns.Float(1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("words", NUMBERS)
+def test_numbers_are_refused_in_the_same_words(ns, backend, words):
+    error, wrong = NUMBERS[words]
+    o, d = ns.Array3f(ORIGINS), ns.Array3f(DIRECTIONS)
+    value = wrong(ns)
+    separator = "" if words[0] == ":" else " "
+    for function, name, call in (
+        ("sphere_trace", "t_max", lambda: cn.render.sphere_trace(sphere, o, d, value)),
+        ("ray_march", "near", lambda: cn.render.ray_march(fog, o, d, value, 3, 4)),
+        ("ray_march", r"background\[1\]", lambda: cn.render.ray_march(fog, o, d, 1, 3, 4, background=[0, value, 1])),
+    ):
+        with launched() as kernels, pytest.raises(error, match=f"^{function}: {name}{separator}{words}"):
+            call()
+        assert not kernels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_backgrounds_of_every_kind(ns, backend, kind):
+    light = np.array([[0.25, 0.5], [1, 0.75], [0.125, 0]])
+    march = calls(backend)["ray_march"]
+    o, d = ns.Array3f(ORIGINS), ns.Array3f(DIRECTIONS)
+    expected = march(o, d).numpy() + light * cn.render.ray_march(fog, o, d, 1, 3, 4).transmittance.numpy()
+    np.testing.assert_allclose(march(o, d, background=KINDS[kind](ns, light)).numpy(), expected, rtol=1e-5)
+
+
+def test_what_traced_code_returns(ns):
+    o, d = ns.Array3f(ORIGINS), ns.Array3f(DIRECTIONS)
+    for field, words in (
+        (lambda p, *_: (ns.Float64(p.x), p), "the density that field returned: got values of type .*Float64"),
+        (lambda p, *_: (p.x, [p.x, "red", p.z]), "color 1 that field returned is 'red'; a finite number or"),
+        (lambda p, *_: (p.x, 3), "the color that field returned is a int that cannot be read"),
+    ):
+        for mode in ("loop", "wide"):
+            with pytest.raises((TypeError, ValueError), match=f"^ray_march: {words}"):
+                cn.render.ray_march(field, o, d, 1, 3, 4, mode=mode)
+
+
+def test_other_backends(ns, backend):
+    if len(cn.backend.available()) > 1:
+        other = cn.backend.namespace("llvm" if backend == "cuda" else "cuda")
+        for name, call in list(calls(backend).items())[:3]:
+            with pytest.raises(TypeError, match=f"^{name}: d is a .*Array3f, but o lives on the"):
+                call(ns.Array3f(0, 0, 1), other.Array3f(0, 0, 1))
