@@ -17,6 +17,9 @@ _CHEAP = (FunctionType, MethodType, functools.partial, list, tuple, dict)
 #: The global variables of their functions hold no arrays of the user's, unlike closures and defaults.
 _LIBRARIES = ("coopnet", "drjit", "numpy")
 
+#: Name of a library -> what frozen functions that refer to its objects are to be told of besides.
+COMPANIONS: dict[str, Callable[[], list]] = {}
+
 
 class Captures:
     """Dr.Jit arrays that ``functions`` refer to, also in objects, as the ``state_fn`` of ``dr.freeze``.
@@ -35,7 +38,7 @@ class Captures:
         walk.visit(*self.functions)
         if self.barren is None:
             self.barren = walk.barren
-        return walk.found
+        return _companions(walk.found) + walk.found
 
 
 class _Walk:
@@ -79,6 +82,11 @@ class _Walk:
             self.visit(*getattr(value, "__dict__", {}).values(), numbers=False)
             if isinstance(inspect.getattr_static(type(value), "__call__", None), FunctionType):
                 self.visit(value.__call__)
+
+
+def _companions(found: list) -> list:
+    libraries = {base.__module__.split(".")[0] for value in found for base in type(value).__mro__}
+    return [more for name, companions in COMPANIONS.items() if name in libraries for more in companions()]
 
 
 def _names(code: CodeType) -> set[str]:

@@ -13,13 +13,12 @@ from ..field import NeuralField
 from ..random.key import Key
 from . import arguments
 from .average import EMA
-from .interrupts import caused_by_interrupt, interrupts_held, no_collection
 from .metric import Metric
 from .result import FitResult
 from .run import Run
 from .state import File
 from .step import Step
-from .turns import TURNS, in_turn
+from .turns import in_turn
 
 
 @in_turn
@@ -136,20 +135,10 @@ def fit(
     arguments.check_losses(step, Key(seed))
     optimizer.update(field)
     run = Run(step, steps, seed, measure, file, progress)
-    try:
-        with interrupts_held() as interrupts, no_collection():
-            while run.goes_on():
-                if interrupts:
-                    raise KeyboardInterrupt
-                TURNS.hand_on()
-                run.take_step(rate(run.result.steps))
-                run.after_step()
-    except (KeyboardInterrupt, RuntimeError) as error:
-        if not caused_by_interrupt(error) or not TURNS.held():
-            raise
-        run.result.stopped = "interrupt"
-    finally:
-        run.leave(TURNS.held())
+    with run.going():
+        while run.goes_on():
+            run.take_step(rate(run.result.steps))
+            run.after_step()
     if message := run.finish():
         warnings.warn(message, RuntimeWarning, stacklevel=3)
     return run.result

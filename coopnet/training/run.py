@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import drjit as dr
 
 from ..jit.optimizers import set_values, snapshot
 from .divergence import Watch
+from .interrupts import caused_by_interrupt, interrupts_held, no_collection
 from .metric import Metric
 from .result import FitResult
 from .state import File
 from .step import Step
+from .turns import TURNS
 
 WINDOW = 256  #: steps after which losses are brought to the host, if nothing asked for them before
 
@@ -31,12 +35,36 @@ class Run:
         self.uint32 = dr.uint32_array_t(step.float32)
         self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
         self.losses: list[Any] = []  # of the last steps, on the device
+        self.interrupts: list = []  # what came of Ctrl-C and waits for the end of a step
         self.stepping = False  # between the beginning of a step and its end?
         self.start = time.monotonic()
         self.bar = _bar(steps, self.result.steps) if progress else None
 
+    @contextmanager
+    def going(self) -> Iterator[None]:
+        """Steps are taken in here, while :meth:`goes_on`, by a thread that has the turn.
+
+        Ctrl-C ends the block with ``stopped="interrupt"`` and no exception. The field is handed its parameters,
+        whatever ends it.
+        """
+        try:
+            with interrupts_held() as self.interrupts, no_collection():
+                yield
+        except (KeyboardInterrupt, RuntimeError) as error:
+            if not caused_by_interrupt(error) or not TURNS.held():
+                raise
+            self.result.stopped = "interrupt"
+        finally:
+            self.leave(TURNS.held())
+
     def goes_on(self) -> bool:
-        return self.result.steps < self.steps and self.result.stopped == "steps"
+        """Is there another step to take? Between two, other threads may have theirs, and Ctrl-C raises."""
+        if self.result.steps >= self.steps or self.result.stopped != "steps":
+            return False
+        if self.interrupts:
+            raise KeyboardInterrupt
+        TURNS.hand_on()
+        return True
 
     def take_step(self, rate: float) -> None:
         self.step.optimizer.lr = dr.opaque(self.step.float32, rate)

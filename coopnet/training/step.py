@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,11 +64,18 @@ class Step:
         elif decay_rate(optimizer) > 0:
             self.weight_decay = decay_rate(optimizer)
             self.decays = {name: dr.opaque(self.float32, 1) for name in field}
+        self.untouched = False
         self.frozen = dr.freeze(Step.take, state_fn=Captures(batch, function, objective, penalty))
 
     def __call__(self, seed: Any, number: Any) -> Any:
         """Take step ``number``, frozen; returns its mean loss. Both are opaque."""
-        return self.frozen(self, seed, number)
+        mean = self.frozen(self, seed, number)
+        if self.untouched:
+            self.untouched = False  # once
+            where = "fit: no gradient reaches the parameters of the field; nothing is learned."
+            cure = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
+            warnings.warn(f"{where} {cure} in the objective.", RuntimeWarning, stacklevel=5)
+        return mean
 
     def take(self, seed: Any, number: Any) -> Any:
         """A step as it is traced; a key among its arguments would be traversed in Python."""
@@ -113,6 +121,9 @@ class Step:
             dr.set_grad(scaled, 1)
             dr.enqueue(dr.ADMode.Backward, scaled)
         dr.traverse(dr.ADMode.Backward)  # all at once: a second traversal would find the graph already freed
+        # known while it is recorded: a gradient that nothing was added to is a literal
+        gradients = [value.array.grad for value in values(self.optimizer).values()]
+        self.untouched = all(g.state == dr.VarState.Literal for g in gradients)
 
     def clip(self) -> None:
         """Limit the norm of the gradients, which are still scaled."""

@@ -335,3 +335,15 @@ def test_nan_metrics(ns, backend):
     values = iter([math.nan] * 9)
     result = runs(make(backend), batch_of(ns), 9, **options)
     assert result.best is None and result.stopped == "patience" and result.steps == 2
+
+
+def test_a_loss_that_does_not_depend_on_the_field(backend, ns):
+    field, other = (cn.NeuralField(None, cn.MLP(1, 1, width=4, depth=1)).build(backend) for _ in range(2))
+    before = field["network.weights"].numpy()
+
+    def objective(_, x, key):
+        return dr.square(other([x])[0] - 1)
+
+    with pytest.warns(RuntimeWarning, match="no gradient reaches the parameters of the field; nothing is learned"):
+        cn.fit(field, lambda key: cn.uniform(1, key, ns.Float, 16)[0], 3, objective=objective, progress=False)
+    assert (field["network.weights"].numpy() == before).all()

@@ -1,0 +1,61 @@
+"""A neural BSDF in one file: the decoder's checkpoint, with latent code and lobes beside it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..checks import ensure, shown
+from ..io import construct, describe, read
+from ..io import save as save_field
+from ..io.amounts import check_amounts
+from ..nn.parameters import parameters
+from .decoder import Decoder
+from .fields import build, load
+from .latent import Latent
+
+#: Name of the entry in the checkpoint's metadata.
+ENTRY = "mitsuba.neural_bsdf"
+
+
+def save(path: str | os.PathLike[str], decoder: Decoder, latent: Latent, lobes: Latent) -> None:
+    """Write a checkpoint that :func:`coopnet.load` reads as the decoder's field; raises as :func:`coopnet.save`."""
+    tensors: dict[str, Any] = {}
+    described: dict[str, Any] = {"latent_features": decoder.latent_features, "directions": decoder.directions}
+    for name, part in (("latent", latent), ("lobes", lobes)):
+        if part.field is None:
+            described[name] = part.constants.numpy().tolist()
+        else:
+            described[name] = describe(part.field)
+            tensors |= {f"{name}.{p.name}": p.numpy("save") for p in parameters(part.field)}
+    save_field(path, decoder.field, tensors=tensors, metadata={ENTRY: described})
+
+
+def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any]:
+    """Decoder, latent and lobes as :class:`NeuralBSDF` takes them.
+
+    A checkpoint of a field alone is a decoder without latent code, with lobes as they are by default. Raises as
+    :func:`coopnet.load`.
+    """
+    field, found = load(path), read(path)
+    described = found.metadata.get(ENTRY, {})
+    try:
+        decoder = Decoder(field, described.get("latent_features"), described.get("directions", "rusinkiewicz"))
+        parts = [_part(described.get(name), name, found.tensors) for name in ("latent", "lobes")]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"NeuralBSDF: {os.fspath(path)!r} holds no BSDF: {error}") from None
+    return decoder, *parts
+
+
+def _part(described: Any, name: str, tensors: dict[str, Any]) -> Any:
+    if not isinstance(described, dict):
+        return described
+    mine = {at: value for at, value in tensors.items() if at.startswith(f"train.{name}.")}
+    field = construct(described)
+    check_amounts(field, sum(value.size for value in mine.values()))  # before anything is allocated
+    field = build(field)
+    for p in list(parameters(field)):
+        stored = mine.get(f"train.{name}.{p.name}")
+        ensure(stored is not None, f"the file lacks {shown(f'{name}.{p.name}')}.")
+        p.write(stored, "NeuralBSDF")
+    return field

@@ -1,0 +1,43 @@
+"""The integrator whose paths end in a radiance cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import mitsuba as mi
+
+from . import callees, keys
+from .short_paths import LONGEST, Ending, trace
+from .surface import SurfaceRadiance
+from .variants import per_variant
+
+
+@per_variant
+def RadianceCacheIntegrator() -> type:
+    """``RadianceCacheIntegrator`` for the variant that is set."""
+
+    class RadianceCacheIntegrator(mi.SamplingIntegrator):
+        """Ends paths in a field; made by :meth:`RadianceCache.integrator`."""
+
+        field: Any = None
+        output: SurfaceRadiance | None = None
+        ending = Ending()
+        longest, no_emitters = LONGEST, False
+        key = keys.of_paths
+
+        def __init__(self, properties: Any):
+            super().__init__(properties)
+            self.callees = callees.pointers()
+
+        def sample(self, scene: Any, sampler: Any, ray: Any, medium: Any = None, active: Any = True) -> tuple:
+            assert self.output is not None
+            with dr.suspend_grad():
+                paths = trace(scene, sampler, ray, self.ending, active, None, self.no_emitters, self.longest)
+                end = self.output(self.field, paths.end.interaction(), paths.end.valid, self.key)
+                return dr.fma(paths.weight, end, paths.radiance), paths.valid, []
+
+        def to_string(self) -> str:
+            return f"RadianceCacheIntegrator[{self.ending}, max_depth = {self.longest}]"
+
+    return RadianceCacheIntegrator

@@ -1,0 +1,113 @@
+"""The training of a radiance cache: short paths that end in the cache itself, in a frozen step."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import drjit as dr
+from drjit.opt import Adam
+
+from ..field import NeuralField
+from ..random.key import Key
+from ..training import EMA, FitResult, relative_l2_luminance
+from ..training import arguments as training_arguments
+from ..training.metric import Metric
+from ..training.run import Run
+from ..training.scaler import LossScaler
+from ..training.state import File
+from ..training.step import Step
+from ..training.turns import TURNS
+from .camera import Camera
+from .short_paths import Ending, trace
+from .surface import SurfaceRadiance
+
+
+class Training:
+    """Optimizer, average, and the frozen step of every setting, kept between calls of ``train``."""
+
+    def __init__(
+        self, scene: Any, field: NeuralField, averaged: NeuralField, output: SurfaceRadiance, decay: float, seed: int
+    ):
+        self.scene, self.field, self.averaged, self.output, self.seed = scene, field, averaged, output, seed
+        self.optimizer, self.ema = Adam(lr=1e-3), EMA(field, decay)
+        self.initial = {name: dr.copy(dr.detach(value)) for name, value in field.items()}
+        self.frozen: dict[tuple, Step] = {}
+        self.progress: Run | None = None
+
+    @property
+    def steps(self) -> int:
+        return 0 if self.progress is None else self.progress.result.steps
+
+    def run(self, steps: int, lr: Any, settings: tuple) -> FitResult:
+        """Take ``steps`` steps of ``(samples, vertices, tail, sensor)``; see :meth:`RadianceCache.train`."""
+        rate = training_arguments.rate(lr)
+        with TURNS:
+            run = self._prepared(settings)
+            run.steps, run.result.stopped, run.start = run.result.steps + steps, "steps", time.monotonic()
+            with run.going():
+                while run.goes_on():
+                    # as before the first step: a field that tracks gradients would be another input to record for
+                    run.step.release(self.optimizer)
+                    run.take_step(rate(run.result.steps))
+                    self.ema.apply(self.averaged)
+                    run.after_step()
+            message = run.finish()
+            self.ema.apply(self.averaged)
+            run.result.recordings = sum(step.frozen.n_recordings for step in self.frozen.values())
+        if message:
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+        return run.result
+
+    def reset(self) -> None:
+        """Go back to step 0, and keep what was recorded."""
+        for name, value in self.initial.items():
+            self.field[name] = dr.copy(value)
+        self.ema.average = EMA(self.field, self.ema.decay).average
+        self.ema.apply(self.averaged)
+        if self.progress is not None:
+            self.optimizer.update(self.field)
+            for name in self.initial:
+                self.optimizer.reset(name)
+            for step in self.frozen.values():
+                step.scaler = None if step.scaler is None else LossScaler(step.float32)
+            self.progress = None
+
+    def _prepared(self, settings: tuple) -> Run:
+        """The run, with the step of these ``settings``."""
+        if settings not in self.frozen:
+            self.frozen[settings] = self._step(*settings)
+        step = self.frozen[settings]
+        if self.progress is None:
+            self.optimizer.update(self.field)
+            file = File(None, 60.0, False, None, self.field, self.seed)
+            self.progress = Run(step, 0, self.seed, Metric(None, 1, True, None), file, progress=False)
+        step.scaler = self.progress.step.scaler  # one scale of the loss, whatever the setting
+        self.progress.step = self.progress.watch.step = step
+        return self.progress
+
+    def _step(self, samples: int, vertices: int, tail: int, sensor: int) -> Step:
+        # Its functions refer to nothing that they do not need: all arrays in there are inputs of the frozen step.
+        scene, averaged, output = self.scene, self.averaged, self.output
+        camera, ending = Camera(scene.sensors()[sensor], samples), Ending(tail)
+
+        def batch(key: Key) -> tuple:
+            """What to learn: questions and targets."""
+            with dr.suspend_grad():
+                ray, number, sampler = camera.draw(key, vertices)
+                paths = trace(scene, sampler, ray, ending, query=number)
+                rest = output(averaged, paths.end.interaction(), paths.end.valid)
+                target = dr.fma(paths.weight, rest, paths.radiance)
+                learn = paths.query.valid & dr.all(dr.isfinite(target))
+                question = output.ask(paths.query.interaction(), learn)
+                target = dr.select(learn, target, 0)
+                # or every kernel of the training would trace the paths again
+                dr.eval(question, target)
+                return question, target
+
+        def objective(field: NeuralField, drawn: tuple, key: Key) -> Any:
+            question, target = drawn
+            return relative_l2_luminance(output.answer(field, question, key) / output.scale, target / output.scale)
+
+        return Step(self.field, self.optimizer, batch, objective=objective, ema=self.ema)

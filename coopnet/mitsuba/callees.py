@@ -1,0 +1,33 @@
+"""What virtual calls may visit, as an input of frozen functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import mitsuba as mi
+
+from ..training.captures import COMPANIONS
+from . import variants
+
+#: Kinds of plugins that calls visit and that scenes hold no pointers to; to emitters, shapes and sensors they do.
+_KINDS = ("BSDFPtr", "MediumPtr", "PhaseFunctionPtr")
+_made: dict[str, list[Any]] = {}
+
+
+def pointers() -> list[Any]:
+    """Pointers to nothing, for ``dr.freeze`` to find among a function's inputs, also as an attribute of an object.
+
+    A virtual call of a BSDF visits all BSDFs that exist, also those of other scenes and of none. Dr.Jit looks for the
+    arrays that all of them hold if a pointer to one is among the inputs; if not, it finds those of the scene only, and
+    raises where others hold any.
+    """
+    variant = mi.variant()
+    if variant not in variants.VARIANTS:
+        return []
+    if variant not in _made:  # once: another array, as another input, would be another recording
+        _made[variant] = [dr.opaque(getattr(mi, kind), 0) for kind in _KINDS]
+    return list(_made[variant])
+
+
+COMPANIONS["mitsuba"] = pointers

@@ -1,0 +1,35 @@
+"""Rays of a sensor at random places of its film, for training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import mitsuba as mi
+
+from ..random.key import Key
+from ..random.philox import philox4x32
+from ..random.words import halves
+from ..training import uniform
+
+#: Stream of the number that the sampler is seeded with: not one of :func:`uniform`'s, which have the highest bit set.
+_SEED_STREAM = 0x5EED
+
+
+class Camera:
+    """Draws ``samples`` rays of ``sensor`` at a time, all as a function of a key."""
+
+    def __init__(self, sensor: Any, samples: int):
+        self.sensor, self.samples = sensor, samples
+        self.generator = mi.load_dict({"type": "independent"})
+
+    def draw(self, key: Key, count: int) -> tuple[Any, Any, Any]:
+        """Rays, for each of them an integer below ``count``, and a sampler for the rest of their paths."""
+        x, y, number, when, u, v = uniform(6, key, mi.Float, self.samples)
+        time = self.sensor.shutter_open() + when * self.sensor.shutter_open_time()
+        ray, _ = self.sensor.sample_ray(time, 0.5, mi.Point2f(x, y), mi.Point2f(u, v))
+        sampler = self.generator.clone()
+        key = key.traced(mi.UInt32)
+        seed, *_ = philox4x32((0, 0, key.step, _SEED_STREAM), halves(key.seed, mi.UInt32))
+        sampler.seed(seed, self.samples)
+        return ray, dr.minimum(mi.UInt32(number * count), count - 1), sampler

@@ -1,0 +1,211 @@
+"""The decoders of a scene: which networks its materials share, and their values in the lanes that ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import drjit as dr
+import mitsuba as mi
+
+from ..engine.modes import gradient_path
+from ..random.key import Key
+from . import lobes
+from .variants import made
+from .vertex import Term
+
+#: How lanes that need no network are kept out of it: see :class:`Decoders`.
+WAYS = ("auto", "branch", "mask", "call")
+
+#: What following a derivative forward leaves alone: the tangents it started from, which later ones start from, too.
+KEEP_INPUTS = dr.ADFlag.ClearInterior | dr.ADFlag.ClearEdges
+
+
+class Decoders:
+    """The distinct decoders among the materials of a scene, evaluated in the body of a loop over bounces.
+
+    There, weights are uniform: in a virtual call, every lane would fetch each of them through a pointer of its own. A
+    material names its decoder by a number: 0 for a material without one, else its place in ``decoders`` counted from 1.
+
+    Args:
+        scene: a Mitsuba scene. Its shapes' materials are looked at, and both sides of a ``twosided``; those nested in
+            others are left to Mitsuba's calls.
+        way: ``"branch"`` skips a decoder where no lane of a packet or warp needs it; ``"mask"`` evaluates all of them
+            in all lanes; ``"call"`` evaluates them in one virtual call. ``"auto"`` takes ``"call"`` on CUDA, where the
+            code of a network needs registers of its own beside that of rays, and ``"branch"`` on LLVM, where calls
+            fetch weights lane by lane.
+    """
+
+    def __init__(self, scene: Any, way: str = "auto"):
+        cuda = dr.backend_v(mi.Float) == dr.JitBackend.CUDA
+        self.way = way if way != "auto" else "call" if cuda else "branch"
+        self._sides: dict[int, tuple] = {}
+        found: dict[int, Any] = {}
+        for bsdf in (shape.bsdf() for shape in scene.shapes()):
+            sides = _sides(bsdf)
+            if sides:
+                self._sides[bsdf.ptr] = sides
+                found.update((id(side.decoder), side.decoder) for side in sides)
+        self.decoders = list(found.values())
+        self._number = {name: i + 1 for i, name in enumerate(found)}
+        self._codes = max((d.latent_features for d in self.decoders), default=0)
+
+    # ---- in virtual calls: what materials say --------------------------------------------------------------------
+
+    def query(self, bsdf: Any, si: Any, toward: Any, sample1: Any, sample2: Any, active: Any) -> tuple:
+        """All that a material says but what networks know.
+
+        Args:
+            bsdf: the material; ``si`` the interaction, ``active`` the lanes that ask.
+            toward: direction of the light, in the local shading frame.
+            sample1, sample2: one and two uniform numbers.
+
+        Returns:
+            ``(value, pdf, bs, factor, number, under, code)``: value times cosine and density for ``toward``, a sampled
+            direction (``BSDFSample3f``) and value times cosine over density for it; the number of the decoder, whether
+            it sees the surface from below, and the latent code. ``value`` and ``factor`` are 0 where there is a number.
+        """
+        sides = self._sides.get(bsdf.ptr)
+        if not sides:
+            answer = bsdf.eval_pdf_sample(mi.BSDFContext(), si, toward, sample1, sample2, active)
+            return *answer, mi.UInt32(0), mi.Bool(False), self._padded([])
+        number, under, code, lobe = self._material(sides, si, active)
+        wi, toward = upright(under, [si.wi, toward])
+        bs = dr.zeros(mi.BSDFSample3f)
+        wo, bs.pdf = lobes.sample(lobe, wi, sample1, sample2)
+        (bs.wo,) = upright(under, [wo])
+        bs.eta = 1
+        bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
+        none = mi.Color3f(0)
+        return none, lobes.pdf(lobe, wi, toward), bs, none, number, under, code
+
+    def attached(self, bsdf: Any, si: Any, pair: list, active: Any) -> tuple:
+        """What a material says, to be differentiated: ``(code, values)`` for two directions; one or the other is 0."""
+        sides = self._sides.get(bsdf.ptr)
+        if sides:
+            return self._material(sides, si, active)[2], [mi.Color3f(0), mi.Color3f(0)]
+        context = mi.BSDFContext()
+        return self._padded([]), [bsdf.eval(context, si, wo, active) for wo in pair]
+
+    def _material(self, sides: tuple, si: Any, active: Any) -> tuple:
+        """``(number, under, code, lobe)`` of the side that ``si.wi`` is on."""
+        under = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
+        found = []
+        for side in sides:
+            code, lobe = side.material(si, active)
+            found.append((mi.UInt32(self._number[id(side.decoder)]), self._padded(code), lobe))
+        number, code, lobe = found[0] if len(sides) == 1 else dr.select(under, found[1], found[0])
+        return number, under, code, lobe
+
+    def _padded(self, code: list) -> list:
+        """A latent code with zeros up to the length that the longest of the scene has."""
+        return [*code, *[mi.Float(0)] * (self._codes - len(code))]
+
+    # ---- in the loop: what networks know -------------------------------------------------------------------------
+
+    def evaluate(self, number: Any, code: list, wi: Any, pair: list, key: Key | None) -> list:
+        """Each material's values times cosine for a ``pair`` of directions; 0 in lanes without a decoder.
+
+        Args:
+            number: of each lane's decoder.
+            code: its latent code, padded.
+            wi, pair: the fixed direction and two others, in the local shading frame, seen from above.
+            key: of the dropout masks, with an explicit index; both directions see the same masks.
+        """
+
+        def body(decoder: Any, state: list, code: list, wi: Any, pair: list, key: Any) -> list:
+            return [decoder.evaluate(code, wi, wo, key) for wo in pair]
+
+        return self._each(number, body, _black(), code, wi, pair, key, derivative=False)
+
+    def backward(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, term: Term, codes: bool) -> tuple:
+        """``(values, slopes)``: values as :meth:`evaluate`, and the gradient of ``term`` by the codes.
+
+        That by weights goes into the fields. Both are taken in the branch itself, which leaves Dr.Jit no conditional
+        to differentiate.
+
+        Args:
+            codes: is the gradient by codes wanted? It is 0 otherwise.
+        """
+
+        def body(decoder: Any, state: tuple, code: list, wi: Any, pair: list, key: Any, term: Term) -> tuple:
+            with dr.resume_grad():
+                leaves = _leaves(code, wi)
+                if codes:
+                    dr.enable_grad(leaves)
+                values = [decoder.evaluate(leaves, wi, wo, key) for wo in pair]
+                if dr.grad_enabled(values):
+                    dr.backward_from(term(*values))
+                slopes = dr.grad(leaves) if codes else [mi.Float(0)] * len(leaves)
+            return dr.detach(values), self._padded(slopes)
+
+        return self._each(number, body, (_black(), self._padded([])), code, wi, pair, key, term)
+
+    def forward(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, term: Term, moved: list) -> tuple:
+        """``(values, tangent)``: values as :meth:`evaluate`, and the tangent of ``term``, for tangents of codes."""
+
+        def body(
+            decoder: Any, state: tuple, code: list, wi: Any, pair: list, key: Any, term: Term, moved: list
+        ) -> tuple:
+            # Networks in loops keep their weights' gradients for the end of the loop, which cannot be followed forward
+            # inside it; on the built-in path, Dr.Jit differentiates their operations one by one.
+            with dr.resume_grad(), gradient_path("builtin"):
+                leaves = _leaves(code, wi)
+                dr.enable_grad(leaves)
+                for leaf, tangent in zip(leaves, moved, strict=False):
+                    dr.set_grad(leaf, tangent)
+                values = [decoder.evaluate(leaves, wi, wo, key) for wo in pair]
+                tangent = mi.Color3f(0)
+                if dr.grad_enabled(values):
+                    tangent = dr.forward_to(term(*values), flags=KEEP_INPUTS)
+            return dr.detach(values), tangent
+
+        return self._each(number, body, (_black(), mi.Color3f(0)), code, wi, pair, key, term, moved)
+
+    def _each(self, number: Any, body: Callable, state: Any, code: list, *args: Any, derivative: bool = True) -> Any:
+        """The ``state`` after ``body(decoder, state, code, *args)`` by every decoder in its own lanes."""
+        if self.way == "call" and self.decoders and not derivative:
+            bodies = [lambda state, *_: state, *(_with(body, decoder) for decoder in self.decoders)]
+            return dr.switch(number, bodies, state, code, *args)
+        for i, decoder in enumerate(self.decoders):
+            own = number == i + 1
+            if self.way != "mask":
+                state = dr.if_stmt((state, code, *args), own, _with(body, decoder), lambda state, *_: state)
+            else:
+                state = dr.select(own, _with(body, decoder)(state, code, *args), state)
+        return state
+
+
+def upright(under: Any, directions: list) -> list:
+    """Local ``directions`` mirrored in the surface where ``under``."""
+    return [type(w)(w.x, w.y, dr.select(under, -w.z, w.z)) for w in directions]
+
+
+def _sides(bsdf: Any) -> tuple:
+    """The neural materials that ``bsdf`` consists of: one, or front and back of a ``twosided``; or none."""
+    neural = made("NeuralBSDF")
+    if isinstance(bsdf, neural):
+        return (bsdf,)
+    if bsdf is None or bsdf.class_name() != "TwoSidedBRDF":
+        return ()
+    sides: list = []
+
+    class Collect(mi.TraversalCallback):
+        def put(self, name: str, value: Any, flags: Any) -> None:
+            sides.append(value)
+
+    bsdf.traverse(Collect())
+    return tuple(sides) if all(isinstance(side, neural) for side in sides) else ()
+
+
+def _with(body: Callable, decoder: Any) -> Callable:
+    return lambda state, code, *args: body(decoder, state, code[: decoder.latent_features], *args)
+
+
+def _black() -> list:
+    return [mi.Color3f(0), mi.Color3f(0)]
+
+
+def _leaves(values: list, like: Any) -> list:
+    """``values`` as variables of their own, with a lane for each of ``like``'s, so that gradients are, too."""
+    return [dr.select(like.x == like.x, dr.detach(v), 0) for v in values]

@@ -1,0 +1,186 @@
+"""Learning a BSDF from another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import drjit as dr
+import mitsuba as mi
+
+from ..checks import check_above, check_choice, check_flag, check_positive, check_type, check_unsigned, ensure
+from ..field import NeuralField
+from ..nn import MLP, Composite, Grid, Identity
+from ..random.key import Key
+from ..training import FitResult, fit
+from ..training.schedules import cosine
+from . import lobes as mixture
+from . import variants
+from .decoder import Decoder
+from .directions import FEATURES
+from .fields import build
+from .latent import Latent
+from .reflections import draw, spread
+
+#: Values below this (in 1/sr, with the cosine) count by their absolute error, those above by their relative one.
+KNEE = 0.03
+
+#: Largest weight of one sample in the fit of the lobes, in units of a white surface.
+_MOST_WEIGHT = 20.0
+
+
+@dataclass(frozen=True)
+class BSDFFit:
+    r"""What :func:`fit_bsdf` made, and how well it matches on samples that it was not trained on.
+
+    ``bsdf`` is a :class:`NeuralBSDF` and ``result`` the :class:`FitResult` of its training. ``relative_error`` is
+    :math:`\int |f - f^*| / \int f^*` over the surface and both directions, with the cosine and as a mean of the
+    channels. ``albedo`` and ``reference_albedo`` are the mean shares of the light that are reflected, by incidence from
+    all directions of the hemisphere alike. ``spread`` and ``reference_spread`` are the relative standard deviations of
+    the weights ``f / pdf`` of samples, by the fitted lobes and by the reference's own sampling.
+
+    >>> print(cn.mitsuba.fit_bsdf(None, reference, steps=500).relative_error)
+    """
+
+    bsdf: Any
+    result: FitResult
+    relative_error: float
+    albedo: float
+    reference_albedo: float
+    spread: float
+    reference_spread: float
+
+    def __repr__(self) -> str:
+        return (
+            f"<BSDFFit: relative error {self.relative_error:.3f}, albedo {self.albedo:.3f} of "
+            f"{self.reference_albedo:.3f}, spread of samples {self.spread:.2f} (reference {self.reference_spread:.2f})>"
+        )
+
+
+def fit_bsdf(
+    field: NeuralField | None,
+    reference: Any,
+    *,
+    latent: Any = None,
+    directions: str = "rusinkiewicz",
+    steps: int = 2000,
+    samples: int = 1 << 14,
+    lr: float = 5e-3,
+    lobe_resolution: int = 32,
+    seed: int = 0,
+    progress: bool = False,
+) -> BSDFFit:
+    r"""Learn ``reference``, any BSDF of Mitsuba's that reflects without being a mirror, as a :class:`NeuralBSDF`.
+
+    Each step draws points of the unit square, directions of incidence uniform in the hemisphere, and of reflection one
+    half by the reference's sampling and one half by the cosine, and evaluates the reference, outside virtual calls. The
+    loss :math:`(c(f) - c(f^*))^2` of each channel, with the cosine in :math:`f`, is taken after the compression
+    :math:`c(f) = \log(1 + f / 0.03)`, in which highlights do not outweigh the rest. The sampling lobes are fitted
+    afterwards: they maximize :math:`\mathrm{E}[f^* \log p]`, the likelihood of directions drawn by :math:`f^*`.
+
+    Args:
+        field: a decoder of ``[code, direction features]`` with 3 outputs and no encoding. A built one is trained in
+            place, and one that is not is built. ``None`` for ``MLP(width=32, depth=3, bias=True)``.
+        reference: a ``mi.BSDF``.
+        latent: ``None`` for a material that is the same everywhere, or an encoding of the texture coordinates such as
+            ``cn.Grid(2, "dense", n_levels=1, base_resolution=256, n_features_per_level=8)``, or a built field of one,
+            trained with the decoder.
+        directions: see :class:`Decoder`.
+        steps, samples, lr: of the training: steps, samples of each, largest learning rate (it follows a cosine).
+        lobe_resolution: where there is a latent code, lobes vary with the texture coordinates, too, on a grid of so
+            many vertices a side.
+        seed: int in [0, 2^63).
+        progress: show progress bars (needs tqdm).
+
+    Returns:
+        A :class:`BSDFFit`.
+
+    Raises:
+        TypeError, ValueError: ``reference`` is no BSDF, or has a perfectly specular or a transmitting part; other
+            arguments out of range.
+        RuntimeError: no variant is set, or one that fields do not run in.
+
+    >>> reference = mi.load_dict({"type": "roughconductor", "alpha": 0.2})
+    >>> neural = cn.mitsuba.fit_bsdf(None, reference, steps=500).bsdf
+    """
+    where = "fit_bsdf"
+    variants.current(where)
+    check_type(where, "reference", reference, mi.BSDF, "a mi.BSDF of the variant that is set")
+    for flag, has in (
+        (mi.BSDFFlags.Delta, "has a perfectly specular part, which no function of directions is; make it rough"),
+        (mi.BSDFFlags.Transmission, "transmits light, but only reflection is learned"),
+    ):
+        ensure(not mi.has_flag(reference.flags(), flag), f"{where}: reference {has}.")
+    check_choice(where, "directions", directions, tuple(FEATURES))
+    for name, value in (("steps", steps), ("samples", samples), ("lobe_resolution", lobe_resolution)):
+        check_positive(where, name, value)
+    check_above(where, "lr", lr)
+    check_unsigned(where, "seed", seed, 63)
+    check_flag(where, "progress", progress)
+    code = Latent(latent, where, "latent")
+    ensure(code.varies or not code.count, f"{where}: latent is constant, which a decoder needs no code for; use None.")
+    decoder = _decoder(field, code, directions, seed, where)
+
+    joint, angles = decoder.field, FEATURES[directions]
+    if code.field is not None:  # the decoder behind its code: one field, one optimizer
+        encoding = Composite([code.field.encoding, Identity()], [2, angles])
+        joint = NeuralField(encoding, decoder.field.network, in_features=2 + angles)
+        joint.precision = decoder.field.precision
+
+    def batch(key: Key) -> Any:
+        return draw(reference, key, samples)
+
+    def objective(field: NeuralField, drawn: Any, key: Key) -> Any:
+        place = list(drawn.uv) if code.varies else []
+        raw = field(decoder.inputs(place, drawn.wi, drawn.wo), None, drawn.valid)
+        value = decoder.value(raw, drawn.wo)
+        error = [dr.log(1 + a / KNEE) - dr.log(1 + b / KNEE) for a, b in zip(value, drawn.value, strict=True)]
+        return dr.select(drawn.valid, sum(dr.square(e) for e in error) / 3, 0)
+
+    options: dict[str, Any] = dict(seed=seed, progress=progress)
+    result = fit(joint, batch, steps, lr=cosine(lr, steps), objective=objective, **options)
+    lobes = _fit_lobes(batch, max(300, steps // 5), lobe_resolution if code.varies else 0, options)
+    bsdf = variants.made("NeuralBSDF")(decoder, code.field, lobes)
+    return BSDFFit(bsdf, result, *_figures(bsdf, reference, Key(seed + (1 << 63))))
+
+
+def _decoder(field: NeuralField | None, code: Latent, directions: str, seed: int, where: str) -> Decoder:
+    inputs = code.count + FEATURES[directions]
+    if field is None:
+        field = NeuralField(None, MLP(inputs, 3, width=32, depth=3, bias=True))
+    check_type(where, "field", field, NeuralField, "a NeuralField or None")
+    plain = isinstance(field.encoding, (Identity, type(None)))
+    ensure(plain, f"{where}: field has a {type(field.encoding).__name__}; a decoder without encoding is needed.")
+    if field.precision is None:
+        field = build(field, seed=seed)
+    return Decoder(field, code.count, directions)
+
+
+def _fit_lobes(batch: Any, steps: int, resolution: int, options: dict[str, Any]) -> Any:
+    """Numbers for the lobes, or a field of them with ``resolution`` vertices a side."""
+    grid = Grid(2, "dense", n_levels=1, n_features_per_level=2, base_resolution=max(2, resolution))
+    lobes = build(NeuralField(grid, Identity()))
+
+    def likelihood(field: NeuralField, drawn: Any, key: Key) -> Any:
+        params = mixture.from_raw(field(drawn.uv if resolution else dr.full(mi.Point2f, 0.5, dr.width(drawn.uv))))
+        weight = dr.minimum(mi.luminance(drawn.value) / drawn.pdf, _MOST_WEIGHT)
+        return dr.select(drawn.valid, -weight * dr.log(mixture.pdf(params, drawn.wi, drawn.wo) + 1e-6), 0)
+
+    fit(lobes, batch, steps, lr=cosine(0.1, steps), objective=likelihood, **options)
+    if resolution:
+        return lobes
+    return [float(v[0]) for v in mixture.from_raw(lobes([mi.Float(0.5), mi.Float(0.5)]))]
+
+
+def _figures(bsdf: Any, reference: Any, key: Key) -> list[float]:
+    """The numbers of a :class:`BSDFFit`, on samples of ``key``."""
+    samples = 1 << 17
+    with dr.suspend_grad():
+        drawn = draw(reference, key, samples)
+        value = bsdf.decoder.evaluate(bsdf.latent(drawn.uv), drawn.wi, drawn.wo, active=drawn.valid)
+        error, found, true = (
+            dr.mean(sum(v) / (3 * drawn.pdf)) for v in (dr.abs(value - drawn.value), value, drawn.value)
+        )
+        numbers = [error / true, found, true, spread(bsdf, key, samples), spread(reference, key, samples)]
+        dr.eval(numbers)
+        return [float(v[0]) for v in numbers]

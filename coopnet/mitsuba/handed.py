@@ -1,0 +1,59 @@
+"""Objects of Python's for scene descriptions, which hold strings, numbers and Mitsuba's own objects only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mitsuba as mi
+
+from ..checks import check_text, ensure, shown
+
+_objects: dict[str, Any] = {}
+
+
+def hand_over(name: str, value: Any) -> str:
+    """Keep ``value`` for plugins, which ask for it by ``name``: fields, decoders, latent codes.
+
+    Mitsuba's dictionaries and XML files hold strings, numbers and Mitsuba's own objects. In their place goes the name.
+
+    Args:
+        name: any string; what was called so before is replaced.
+        value: a built field, a :class:`Decoder`, or what the argument accepts; ``None`` lets go of it.
+
+    Returns:
+        ``name``.
+
+    Raises:
+        ValueError: ``name`` is no string.
+
+    >>> wood = {"type": "neural_texture", "field": cn.mitsuba.hand_over("wood", field)}
+    """
+    check_text("mitsuba.hand_over", "name", name)
+    if value is None:
+        _objects.pop(name, None)
+    else:
+        _objects[name] = value
+    return name
+
+
+def handed(name: Any, where: str) -> Any:
+    """What was handed over as ``name``; raises ``ValueError`` if nothing was."""
+    known = ", ".join(map(shown, _objects)) or "none"
+    missing = f"nothing was handed over as {shown(name)} (known: {known})"
+    ensure(isinstance(name, str) and name in _objects, f"{where}: {missing}; call cn.mitsuba.hand_over(name, value).")
+    return _objects[name]
+
+
+def one(properties: Any, where: str, name: str, load: Callable[[str], Any]) -> Any:
+    """What a plugin is made of: the object handed over as the property ``name``, or ``load(filename)``.
+
+    Raises ``ValueError`` unless exactly one of the two is given.
+    """
+    given = [n for n in (name, "filename") if n in properties]
+    which = " and ".join(given) or f"neither {name} nor filename"
+    ensure(len(given) == 1, f"{where}: got {which}; one of {name} and filename is needed.")
+    if given == [name]:
+        return handed(properties[name], where)
+    resolver: Any = mi.file_resolver
+    return load(str(resolver().resolve(properties["filename"])))

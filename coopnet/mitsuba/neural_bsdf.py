@@ -1,0 +1,155 @@
+"""A BSDF that is a neural field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import mitsuba as mi
+
+from ..checks import check_type, ensure
+from ..random.key import Key
+from . import bsdf_file, callees, handed, keys
+from . import lobes as mixture
+from .decoder import Decoder
+from .fields import check_sizes, load_named
+from .latent import Latent
+from .variants import per_variant
+
+#: Lobes of a BSDF that is not told any.
+LOBES = (0.5, 0.3)
+
+
+@per_variant
+def NeuralBSDF() -> type:
+    class NeuralBSDF(mi.BSDF):
+        r"""A reflection that a shared :class:`Decoder` reads off a latent code of each surface point.
+
+        Its samples come from an analytic mixture of lobes (:mod:`coopnet.mitsuba.lobes`), so that values, samples and
+        densities are consistent whatever the weights. It reflects on the front side only; Mitsuba's ``twosided`` makes
+        it two of them. There is no transmission. As a plugin it is called ``neural_bsdf``, with ``filename`` (a file
+        of :meth:`save`, or a checkpoint of a decoder without latent code), or names from :func:`hand_over` as
+        ``decoder``, ``latent`` and ``lobes``; or numbers ``specular`` and ``alpha`` instead of the latter.
+
+        Args:
+            decoder: a :class:`Decoder`; several BSDFs may share one.
+            latent: the code: ``None``, ``decoder.latent_features`` numbers, or an encoding of the texture coordinates,
+                which repeat in unit squares, or a built field of one.
+            lobes: weight of the glossy lobe in [0, 1] and its roughness in [0.02, 1]; or an encoding of the texture
+                coordinates with two outputs, from which :func:`coopnet.mitsuba.lobes.from_raw` makes them.
+            key: turns dropout on. Mitsuba's own integrators evaluate BSDFs in virtual calls, where it needs an index.
+
+        Raises:
+            TypeError, ValueError: arguments that do not fit each other or the variant.
+
+        >>> bsdf = cn.mitsuba.NeuralBSDF(decoder, latent=cn.Grid(2, "dense", n_levels=2, n_features_per_level=4))
+        """
+
+        key = keys.in_calls
+
+        def __init__(
+            self,
+            decoder: Any,
+            latent: Any = None,
+            lobes: Any = LOBES,
+            key: Key | None = None,
+            properties: Any = None,
+        ):
+            where = "NeuralBSDF"
+            check_type(where, "decoder", decoder, Decoder, "a coopnet.mitsuba.Decoder")
+            code, parameters = Latent(latent, where, "latent"), Latent(lobes, where, "lobes")
+            given, needed = code.count, decoder.latent_features
+            ensure(given == needed, f"{where}: latent has {given} numbers, but the decoder takes {needed}.")
+            ensure(parameters.count == 2, f"{where}: lobes has {parameters.count} numbers; two are needed.")
+            if not parameters.varies:
+                mixture.check(parameters.constants.numpy().tolist(), where)
+            keys.with_index(key, where)
+            super().__init__(mi.Properties() if properties is None else properties)
+            self.decoder, self.latent, self.lobes, self.key = decoder, code, parameters, key
+            self.callees = callees.pointers()
+            flags = mi.BSDFFlags.GlossyReflection | mi.BSDFFlags.FrontSide
+            if code.varies or parameters.varies:
+                flags |= mi.BSDFFlags.SpatiallyVarying
+            self.m_flags = flags
+            self.m_components = [flags]
+
+        # ---- shading --------------------------------------------------------
+
+        def material(self, si: Any, active: Any = True) -> tuple[list, list]:
+            """What a renderer needs to shade ``si``: the latent code, ``decoder.latent_features`` arrays, and the two
+            parameters of the lobes. Cheap: no network is evaluated.
+            """
+            code, params = self.latent(si.uv, active), self.lobes(si.uv, active)
+            if self.lobes.varies:
+                params = mixture.from_raw(params)
+            return code, dr.detach(params)
+
+        def sample(self, ctx: Any, si: Any, sample1: Any, sample2: Any, active: Any = True) -> tuple[Any, Any]:
+            code, params = self.material(si, active)
+            wo, pdf = mixture.sample(params, dr.detach(si.wi), sample1, sample2)
+            active = (pdf > 0) & self._enabled(ctx, active)
+            value = self.decoder.evaluate(code, si.wi, wo, self.key, active)
+            bs = dr.zeros(mi.BSDFSample3f)
+            bs.wo, bs.pdf, bs.eta = wo, dr.select(active, pdf, 0), 1.0
+            bs.sampled_type, bs.sampled_component = mi.UInt32(+mi.BSDFFlags.GlossyReflection), mi.UInt32(0)
+            return bs, value * dr.select(active, 1 / pdf, 0)
+
+        def eval(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> Any:
+            code = self.latent(si.uv, active)
+            return self.decoder.evaluate(code, si.wi, wo, self.key, self._enabled(ctx, active))
+
+        def pdf(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> Any:
+            _, params = self.material(si, active)
+            return dr.select(self._enabled(ctx, active), mixture.pdf(params, si.wi, wo), 0)
+
+        def eval_pdf(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> tuple[Any, Any]:
+            code, params = self.material(si, active)
+            active = self._enabled(ctx, active)
+            value = self.decoder.evaluate(code, si.wi, wo, self.key, active)
+            return value, dr.select(active, mixture.pdf(params, si.wi, wo), 0)
+
+        def _enabled(self, ctx: Any, active: Any) -> Any:
+            return mi.Bool(active) & ctx.is_enabled(mi.BSDFFlags.GlossyReflection, 0)
+
+        # ---- Mitsuba's scene graph ------------------------------------------
+
+        def traverse(self, callback: Any) -> None:
+            for name, value in self.decoder.field.items():
+                callback.put(f"decoder.{name}", value, mi.ParamFlags.Differentiable)
+            self.latent.traverse(callback, "latent", mi.ParamFlags.Differentiable)
+            self.lobes.traverse(callback, "lobes", mi.ParamFlags.NonDifferentiable)
+
+        def parameters_changed(self, names: Any = ()) -> None:
+            # the arrays shown by traverse() are those in use
+            check_sizes(self.decoder.field, self.decoder.sizes, "NeuralBSDF: decoder")
+            for name in ("latent", "lobes"):
+                getattr(self, name).check_sizes(f"NeuralBSDF: {name}")
+
+        def to_string(self) -> str:
+            return f"NeuralBSDF[latent={self.latent!r}, lobes={self.lobes!r}, decoder={self.decoder!r}]"
+
+        # ---- files and plugins ----------------------------------------------
+
+        def save(self, path: Any) -> None:
+            """Write decoder, latent code and lobes to one safetensors file; raises as :func:`coopnet.save`.
+
+            >>> bsdf.save("wood.safetensors")
+            >>> mi.load_dict({"type": "neural_bsdf", "filename": "wood.safetensors"})
+            """
+            bsdf_file.save(path, self.decoder, self.latent, self.lobes)
+
+        @classmethod
+        def from_properties(cls, properties: Any) -> Any:
+            """Make the plugin ``neural_bsdf`` that a scene describes."""
+            where = "neural_bsdf"
+            made = handed.one(properties, where, "decoder", lambda path: load_named(path, bsdf_file.read_bsdf))
+            decoder, latent, lobes = made if isinstance(made, tuple) else (made, None, None)
+            if "latent" in properties:
+                latent = handed.handed(properties["latent"], where)
+            if "lobes" in properties:
+                lobes = handed.handed(properties["lobes"], where)
+            if "specular" in properties or "alpha" in properties:
+                lobes = [float(properties.get(n, v)) for n, v in zip(mixture.PARAMETERS, LOBES, strict=True)]
+            return cls(decoder, latent, LOBES if lobes is None else lobes, properties=properties)
+
+    return NeuralBSDF

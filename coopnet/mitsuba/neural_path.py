@@ -1,0 +1,117 @@
+"""The integrator ``neural_path``."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import mitsuba as mi
+
+from ..checks import check_choice, check_flag, check_int
+from ..nn.gradient_banks import MOST, gradient_banks
+from ..random.key import Key
+from . import callees, keys
+from .decoders import WAYS, Decoders
+from .path_loop import trace
+from .variants import per_variant
+
+#: Values of the plugin's properties that a scene does not set.
+DEFAULTS: dict[str, Any] = {"max_depth": 6, "rr_depth": 5, "hide_emitters": False, "networks": "auto", "banks": 0}
+
+
+@per_variant
+def NeuralPath() -> type:
+    class NeuralPath(mi.ad.integrators.common.RBIntegrator):  # type: ignore[name-defined]
+        r"""A path tracer that evaluates the networks of :class:`NeuralBSDF` outside virtual calls.
+
+        Materials are asked for their latent codes in a virtual call; the decoders run in the body of the loop over
+        bounces, where all lanes read the same weights and have numbers. It samples emitters and materials, weighs them
+        by multiple importance sampling, and draws the random numbers of Mitsuba's ``path``: with the same seed, it
+        makes the same picture. Other materials are evaluated as always, and so are neural ones inside other materials
+        than ``twosided``.
+
+        ``mi.render(scene, params)`` is differentiable in forward and reverse mode by path replay (Vicini et al. 2021),
+        as with ``prb``: weights of decoders, latent codes, parameters of other materials and radiance of emitters.
+        Geometry is not, nor are the sampling lobes. Weight gradients go through :func:`coopnet.gradient_banks`.
+
+        As a plugin it is called ``neural_path``, with the arguments but ``key`` as properties.
+
+        Args:
+            max_depth: longest path, in edges; -1 for any, 1 shows emitters only.
+            rr_depth: number of edges after which Russian roulette may end paths.
+            hide_emitters: leave out emitters that the camera sees directly.
+            networks: how lanes that need no network are kept out of it. ``"branch"`` skips each decoder where none
+                of the lanes that run together needs it; ``"mask"`` evaluates all decoders in all lanes; ``"call"``
+                evaluates them in one virtual call, and derivatives as ``"branch"``. ``"auto"`` is ``"call"`` on CUDA
+                and ``"branch"`` on LLVM, the fastest there (``docs/rendering.md``).
+            banks: accumulators of each decoder's weight gradients on CUDA (see :func:`coopnet.gradient_banks`); 0
+                chooses by the number of paths. Each is traced by itself, which ``dr.freeze`` saves.
+            key: turns dropout of all decoders on. Without an index, every vertex of every path draws its own masks: the
+                index of vertex :math:`k` of path :math:`i` of :math:`N` is :math:`i + k N` modulo :math:`2^{32}`, where
+                :math:`i` is pixel times samples per pixel plus sample. With one it is used as it is: ``index=0`` makes
+                one network of the whole picture, ``index=dr.arange(UInt32, N)`` one of each path.
+
+        Raises:
+            TypeError, ValueError: arguments of other kinds and values.
+
+        >>> image = mi.render(scene, integrator=cn.mitsuba.NeuralPath(max_depth=5))
+        """
+
+        key = keys.of_paths
+
+        def __init__(
+            self,
+            max_depth: int = DEFAULTS["max_depth"],
+            rr_depth: int = DEFAULTS["rr_depth"],
+            hide_emitters: bool = DEFAULTS["hide_emitters"],
+            networks: str = DEFAULTS["networks"],
+            banks: int = DEFAULTS["banks"],
+            key: Key | None = None,
+            properties: Any = None,
+        ):
+            where = "NeuralPath"
+            check_int(where, "max_depth", max_depth, -1, 2**31 - 1, "-1 or an int from 0 on")
+            check_int(where, "rr_depth", rr_depth, 1, 2**31 - 1, "an int from 1 on")
+            check_flag(where, "hide_emitters", hide_emitters)
+            check_choice(where, "networks", networks, WAYS)
+            check_int(where, "banks", banks, 0, MOST, f"an int from 0 to {MOST}")
+            properties = mi.Properties() if properties is None else properties
+            properties["max_depth"], properties["rr_depth"] = max_depth, rr_depth
+            properties["hide_emitters"] = hide_emitters
+            super().__init__(properties)
+            self.hide_emitters, self.networks, self.banks = hide_emitters, networks, banks
+            self.key, self.callees = key, callees.pointers()
+
+        def sample(
+            self,
+            mode: Any,
+            scene: Any,
+            sampler: Any,
+            ray: Any,
+            δL: Any = None,
+            state_in: Any = None,
+            active: Any = True,
+            **_: Any,
+        ) -> tuple:
+            decoders = Decoders(scene, self.networks)
+            return trace(self, decoders, mode, scene, sampler, ray, δL, state_in, active)
+
+        def render_backward(
+            self, scene: Any, params: Any, grad_in: Any, sensor: Any = 0, seed: Any = 0, spp: int = 0
+        ) -> None:
+            fields = [decoder.field for decoder in Decoders(scene).decoders]
+            # Every turn of the loop is differentiated by itself, so that nothing would sum banks but this context.
+            with gradient_banks(*fields, banks=self.banks or None) if fields else contextlib.nullcontext():
+                super().render_backward(scene, params, grad_in, sensor, seed, spp)
+
+        def to_string(self) -> str:
+            depth = self.max_depth if self.max_depth < 2**31 else -1
+            return f"NeuralPath[max_depth={depth}, rr_depth={self.rr_depth}, networks={self.networks!r}]"
+
+        @classmethod
+        def from_properties(cls, properties: Any) -> Any:
+            """Make the plugin ``neural_path`` that a scene describes."""
+            found = {name: properties.get(name, value) for name, value in DEFAULTS.items()}
+            return cls(**found, properties=properties)
+
+    return NeuralPath

@@ -1,0 +1,150 @@
+"""The loop over bounces of ``neural_path``: a picture, or its derivative by path replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import mitsuba as mi
+
+from ..random.key import Key
+from .decoders import KEEP_INPUTS, upright
+from .vertex import Term, power_heuristic
+
+
+@dr.syntax
+def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, active):
+    """Follow paths from ``ray``; arguments and results as Mitsuba's ``ADIntegrator.sample``.
+
+    Directions, random numbers and weights are those of Mitsuba's ``path``, in its order, so that both make the same
+    picture of the same seed. With a derivative ``mode``, paths are replayed: ``state`` is their radiance, from which
+    every vertex takes what it added (Vicini et al. 2021). Geometry and sampling are not differentiated.
+    """
+    primal = mode == dr.ADMode.Primal
+    max_depth, lanes = integrator.max_depth, dr.width(ray)
+    hide = integrator.hide_emitters
+
+    ray = mi.Ray3f(dr.detach(ray))
+    L = mi.Spectrum(0 if primal else state)
+    adjoint = mi.Spectrum(0 if adjoint is None else adjoint)
+    throughput = mi.Spectrum(1)
+    eta = mi.Float(1)
+    depth = mi.UInt32(0)
+    active = mi.Bool(active) & (max_depth > 0)
+    valid = mi.Bool(max_depth > 0 and not hide and scene.environment() is not None)
+    previous = dr.zeros(mi.Interaction3f)
+    previous_pdf = mi.Float(1)
+    previous_delta = mi.Bool(True)
+    pi = scene.ray_intersect_preliminary(ray, coherent=True, active=active)
+    if dr.hint(hide, mode="scalar"):
+        hidden = pi.is_valid() & (pi.shape.emitter() != None) & active  # noqa: E711 - an array is compared
+        si = pi.compute_surface_interaction(ray, mi.RayFlags.Minimal, hidden)
+        pi[hidden] = integrator.skip_area_emitters(scene, si.spawn_ray(ray.d), True, hidden)
+
+    while dr.hint(active, max_iterations=max_depth, label=f"neural_path ({mode.name})"):
+        si = pi.compute_surface_interaction(ray, ray_flags=mi.RayFlags.All)
+
+        # Light that is met, weighted against having sampled it from the vertex before
+        ds = mi.DirectionSample3f(scene, si=si, ref=previous)
+        pdf = scene.pdf_emitter_direction(previous, ds, ~previous_delta)
+        weight = throughput * power_heuristic(previous_pdf, pdf)
+        seen = active & (previous_pdf > 0)
+        if dr.hint(hide, mode="scalar"):
+            seen &= (depth > 0) | si.is_valid()
+        with dr.resume_grad(when=not primal):
+            met = weight * ds.emitter.eval(si, seen)
+
+        # Light that is sampled
+        active_next = active & (depth + 1 < max_depth) & si.is_valid()
+        bsdf = si.bsdf(ray)
+        smooth = active_next & mi.has_flag(bsdf.flags(), mi.BSDFFlags.Smooth)
+        ds, light = scene.sample_emitter_direction(si, sampler.next_2d(), True, smooth)
+        smooth &= ds.pdf != 0
+        toward = si.to_local(ds.d)
+
+        # The material: one call for all that needs no network, then the networks
+        value, pdf, bs, factor, number, under, code = dr.dispatch(
+            bsdf, decoders.query, si, toward, sampler.next_1d(), sampler.next_2d(), active_next
+        )
+        share = throughput * dr.select(ds.delta, 1, power_heuristic(ds.pdf, pdf))
+        direct = dr.select(smooth, share * light, 0)
+        L = L + met if primal else L - dr.detach(met)
+        wi, *pair = upright(under, [si.wi, toward, bs.wo])
+        query = (number, code, wi, pair, key_at(integrator.key, depth, lanes))
+        if dr.hint(primal, mode="scalar"):
+            networks = decoders.evaluate(*query)
+        else:
+            with dr.resume_grad():
+                share = dr.select(smooth, share / ds.pdf, 0)
+                light = share * scene.eval_emitter_direction(si, ds, smooth)
+                codes, values = dr.dispatch(bsdf, decoders.attached, si, [toward, bs.wo], active_next)
+            term = Term(direct, L, adjoint if mode == dr.ADMode.Backward else mi.Spectrum(1))
+            networks, tangent = _differentiate(mode, decoders, query, term, met, light, codes, values)
+            adjoint = adjoint + tangent
+        value = dr.select(number > 0, networks[0], value)
+        factor = dr.select(number > 0, networks[1] * dr.select(bs.pdf > 0, dr.rcp(bs.pdf), 0), factor)
+        L = L + direct * value if primal else L - direct * value
+
+        # The next direction
+        ray = si.spawn_ray(si.to_world(bs.wo))
+        throughput *= factor
+        eta *= bs.eta
+        valid |= active & si.is_valid() & ~mi.has_flag(bs.sampled_type, mi.BSDFFlags.Null)
+        previous = mi.Interaction3f(si)
+        previous_pdf = bs.pdf
+        previous_delta = mi.has_flag(bs.sampled_type, mi.BSDFFlags.Delta)
+        depth[si.is_valid()] += 1
+
+        # Russian roulette
+        most = dr.max(throughput)
+        survival = dr.minimum(most * dr.square(eta), 0.95)
+        roulette = depth >= integrator.rr_depth
+        throughput[roulette] *= dr.rcp(survival)
+        survives = sampler.next_1d() < survival
+        active = active_next & (most != 0) & (~roulette | survives)
+        pi = scene.ray_intersect_preliminary(ray, coherent=False, reorder=primal, active=active)
+
+    L = dr.select(valid, L, 0) if primal else L
+    return L if primal else adjoint, valid, [], L
+
+
+def _differentiate(mode, decoders, query, term, met, light, codes, values):
+    """What a vertex adds to the gradients, or to the tangent of the radiance: ``(networks, tangent)``.
+
+    Args:
+        query: arguments of :meth:`Decoders.evaluate`.
+        met, light: radiance of emitters, with derivatives; ``light`` still wants the material's value as a factor.
+        codes, values: what materials say, with derivatives.
+    """
+    number = query[0]
+    tangent = mi.Spectrum(0)
+    with dr.resume_grad():
+        moving = [dr.grad_enabled(c) for c in codes]
+    if mode == dr.ADMode.Backward:
+        networks, slopes = decoders.backward(*query, term, any(moving))
+    else:
+        with dr.resume_grad():
+            moved = [_tangent(c, mi.Float) for c in codes]
+        networks, tangent = decoders.forward(*query, term, moved)
+    with dr.resume_grad():
+        value = dr.select(number > 0, networks[0], dr.detach(values[0]))
+        rest = term.adjoint * (met + value * light) + dr.select(number > 0, 0, term(*values))
+        if mode == dr.ADMode.Backward:
+            # a sum whose derivative by the codes is what the networks say it is
+            rest.x += sum(c * slope for c, slope in zip(codes, slopes, strict=True))
+            if dr.grad_enabled(rest):
+                dr.backward_from(rest)
+        else:
+            tangent = tangent + _tangent(rest, mi.Spectrum)
+    return networks, tangent
+
+
+def _tangent(value: Any, kind: type) -> Any:
+    return dr.forward_to(value, flags=KEEP_INPUTS) if dr.grad_enabled(value) else kind(0)
+
+
+def key_at(key: Key | None, depth: Any, lanes: int) -> Key | None:
+    """``key`` at a vertex: every one has an index of its own, unless the key says which."""
+    if key is None or key.index is not None:
+        return key
+    return Key(key.seed, dr.arange(mi.UInt32, lanes) + depth * lanes, key.step)

@@ -1,0 +1,61 @@
+"""Random directions at a BSDF, and what it says about them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import drjit as dr
+import mitsuba as mi
+
+from ..random.key import Key
+from ..training.sampling import uniform
+
+
+class Reflections(NamedTuple):
+    """Samples of a reflection: ``uv``; ``wi``, uniform in the hemisphere; ``wo``, by the BSDF's own sampling or, every
+    second one, a cosine lobe; ``value``, the BSDF times the cosine; ``pdf``, the density of ``wo``; where ``valid``.
+    """
+
+    uv: Any
+    wi: Any
+    wo: Any
+    value: Any
+    pdf: Any
+    valid: Any
+
+
+def draw(bsdf: Any, key: Key, samples: int) -> Reflections:
+    """Samples of ``bsdf`` at uniform points of the unit square, a function of ``key``; traced code."""
+    u = uniform(8, key, mi.Float, samples)
+    si, context = _interaction(u), mi.BSDFContext()
+    own, _ = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
+    lobe = mi.warp.square_to_cosine_hemisphere(mi.Point2f(u[5], u[6]))
+    first = u[7] < 0.5
+    wo = dr.select(first, own.wo, lobe)
+    value, density = bsdf.eval_pdf(context, si, wo)
+    pdf = 0.5 * density + 0.5 / math.pi * wo.z
+    valid = (wo.z > 0) & (pdf > 0) & (~first | (own.pdf > 0)) & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
+    wo = dr.select(valid, wo, mi.Vector3f(0, 0, 1))
+    return Reflections(si.uv, si.wi, wo, dr.select(valid, value, 0), dr.select(valid, pdf, 1), valid)
+
+
+def spread(bsdf: Any, key: Key, samples: int) -> Any:
+    """Relative standard deviation of the weights of samples of ``bsdf``, everywhere and from everywhere."""
+    u = uniform(7, key, mi.Float, samples)
+    own, weight = bsdf.sample(mi.BSDFContext(), _interaction(u), u[4], mi.Point2f(u[5], u[6]))
+    light = dr.select((own.pdf > 0) & (own.wo.z > 0), mi.luminance(weight), 0)
+    mean = dr.mean(light)
+    return dr.sqrt(dr.mean(dr.square(light - mean))) / mean
+
+
+def _interaction(u: list) -> Any:
+    """A uniform point of the unit square in the plane z = 0, seen from a uniform direction above, by four numbers."""
+    wi = mi.warp.square_to_uniform_hemisphere(mi.Point2f(u[2], u[3]))
+    wi.z = dr.maximum(wi.z, 1e-3)  # not along the surface
+    si = dr.zeros(mi.SurfaceInteraction3f, dr.width(wi))
+    si.t, si.uv, si.wi = 1.0, mi.Point2f(u[0], u[1]), dr.normalize(wi)
+    si.p, si.n = mi.Point3f(u[0], u[1], 0), mi.Normal3f(0, 0, 1)
+    si.sh_frame = mi.Frame3f(mi.Vector3f(1, 0, 0), mi.Vector3f(0, 1, 0), mi.Vector3f(0, 0, 1))
+    si.dp_du, si.dp_dv = mi.Vector3f(1, 0, 0), mi.Vector3f(0, 1, 0)
+    return si

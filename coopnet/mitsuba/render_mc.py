@@ -1,0 +1,138 @@
+"""How sure the networks of a scene are of a picture: Monte Carlo dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import drjit as dr
+import mitsuba as mi
+
+from ..checks import check_choice, check_int, check_type, check_unsigned, ensure
+from ..field import NeuralField
+from ..random.key import Key
+from ..training.interrupts import no_collection
+from ..training.turns import TURNS
+from ..uncertainty import has_dropout
+from . import callees, variants
+
+_WHERE = "render_mc"
+
+
+def render_mc(
+    scene: Any, samples: int, key: Key, *, integrator: Any = None, sensor: Any = 0, spp: int = 16, seed: int = 0,
+    masks: str = "pass",
+) -> tuple[Any, Any]:  # fmt: skip
+    r"""Mean and standard deviation of a picture over the dropout masks of the scene's networks (Gal and Ghahramani
+    2016).
+
+    .. math::
+        \mu = \frac1n \sum_{i<n} I_i, \qquad \sigma = \sqrt{\frac1n \sum_{i<n} (I_i - \mu)^2}, \qquad
+        I_i = \mathrm{render}(\mathrm{scene}, \mathrm{key.fold\_in}(\mathrm{key.step} \cdot n + i))
+
+    Every pass :math:`i` renders the scene with the same random numbers (``seed``), so that what differs between
+    passes is the networks alone: the deviation is that of the model and not that of path tracing. It is a little too
+    large where ``spp`` is small, since noise that the masks change is part of it, and where Russian roulette ends other
+    paths in other passes: ``rr_depth`` beyond ``max_depth`` turns that off. Moments are those of Welford (1962), in
+    single precision. One pass is a frozen function: after the first (the second, of a scene that was never
+    rendered before) nothing is traced or compiled again.
+
+    The mask of a sample depends on its index. With ``masks="pass"`` all samples have the index of the key, or 0 if it
+    has none: a pass sees one function drawn from the model, and :math:`\sigma` says how far such functions disagree
+    about a pixel. With ``"path"`` every vertex of every path draws masks of its own, in integrators that evaluate
+    networks outside of virtual calls (textures keep those of the pass): a pixel averages over functions, and
+    :math:`\sigma` shrinks with ``spp``; it says what noise dropout would add to the picture, and not what the model
+    knows.
+
+    Args:
+        scene: a ``mi.Scene`` with objects that have a ``key``, such as :class:`NeuralBSDF` and :class:`NeuralTexture`,
+            wherever they are in it, or rendered by such an integrator.
+        samples: number of passes :math:`n`, an int in [2, 2^24].
+        key: a :class:`coopnet.Key`; its index, if any, is one number.
+        integrator: as in ``mi.render``; ``None`` for the scene's own.
+        sensor: number of the sensor, or a sensor.
+        spp: samples per pixel of each pass.
+        seed: of the sampler, in [0, 2^32); the same in all passes.
+        masks: ``"pass"`` or ``"path"``, see above.
+
+    Returns:
+        The pair (mean, standard deviation), ``mi.TensorXf`` of shape (height, width, channels), in the unit of the
+        picture. Keys that the objects had are theirs again. Derivatives do not pass.
+
+    Raises:
+        TypeError: ``scene``, ``key`` or ``integrator`` is something else.
+        ValueError: no network of scene or integrator has a dropout with p > 0; ``masks="path"`` with an integrator
+            that has no key, or where textures alone have dropout; numbers out of range; an index of more than one
+            number.
+        RuntimeError: no variant is set that fields run in.
+
+    >>> mean, deviation = cn.mitsuba.render_mc(scene, samples=32, key=cn.Key(seed=0), spp=64)
+    """
+    variants.current(_WHERE)
+    check_type(_WHERE, "scene", scene, mi.Scene, "a mi.Scene of the variant that is set")
+    check_int(_WHERE, "samples", samples, 2, 2**24)
+    check_type(_WHERE, "key", key, Key, "a coopnet.Key")
+    one = key.index is None or isinstance(key.index, int) or len(key.index) == 1
+    ensure(one, f"{_WHERE}: key has an index of several numbers; one is needed, or None.")
+    integrator = scene.integrator() if integrator is None else integrator
+    check_type(_WHERE, "integrator", integrator, mi.Integrator, "a mi.Integrator, or None for the scene's,")
+    if not isinstance(sensor, mi.Sensor):
+        last = len(scene.sensors()) - 1
+        ensure(last >= 0, f"{_WHERE}: the scene has no sensor; pass one.")
+        check_int(_WHERE, "sensor", sensor, 0, last)
+    check_int(_WHERE, "spp", spp, 1)
+    check_unsigned(_WHERE, "seed", seed, 32)
+    check_choice(_WHERE, "masks", masks, ("pass", "path"))
+    plugins = [node for node in [*mi.traverse(scene).hierarchy, integrator] if _has_key(node)]
+    ensure(any(map(_drops, plugins)), f"{_WHERE}: no network of scene or integrator has a Dropout with p > 0.")
+    if masks == "path":
+        calls = all(isinstance(node, mi.Texture) for node in plugins if _drops(node))
+        ensure(not calls, f"{_WHERE}: masks is 'path', but textures are evaluated in virtual calls; use masks='pass'.")
+        cure = "networks are evaluated in virtual calls, where paths have no number; use NeuralPath"
+        ensure(_has_key(integrator), f"{_WHERE}: masks is 'path', but in a {type(integrator).__name__} {cure}.")
+
+    def render(scene: Any, integrator: Any, key: Key, _: Any) -> Any:
+        keys = {id(node): key for node in plugins}
+        if masks == "path":
+            keys[id(integrator)] = Key(key.seed, None, key.step)
+        with dr.suspend_grad(), _with_keys(plugins, keys):
+            return mi.render(scene, integrator=integrator, sensor=sensor, spp=spp, seed=mi.UInt32(seed))
+
+    key = key.traced(mi.UInt32)
+    key.index = dr.opaque(mi.UInt32, 0) if key.index is None else key.index
+    first, frozen = key.step * dr.opaque(mi.UInt32, samples), dr.freeze(render)
+    others = callees.pointers()
+    mean = spread = mi.TensorXf(0)
+    with TURNS, no_collection():
+        for i in range(samples):
+            image = frozen(scene, integrator, key.fold_in(first + dr.opaque(mi.UInt32, i)), others)
+            delta = image - mean
+            mean = mean + delta / dr.opaque(mi.Float, i + 1)
+            spread = dr.fma(delta, image - mean, spread)
+            dr.eval(mean, spread)
+    return mean, dr.sqrt(spread / dr.opaque(mi.Float, samples))
+
+
+@contextmanager
+def _with_keys(plugins: list, keys: dict[int, Key]) -> Iterator[None]:
+    """Gives each of ``plugins`` its key, and in the end the one it had."""
+    before = [node.key for node in plugins]
+    try:
+        for node in plugins:
+            node.key = keys[id(node)]
+        yield
+    finally:
+        for node, old in zip(plugins, before, strict=True):
+            node.key = old
+
+
+def _has_key(node: Any) -> bool:
+    return isinstance(getattr(type(node), "key", None), property)
+
+
+def _drops(node: Any) -> bool:
+    """Has a field of ``node``, or of what it holds, a dropout?"""
+    held = [node, *vars(node).values()]
+    fields = [f for f in (*held, *(getattr(v, "field", None) for v in held)) if isinstance(f, NeuralField)]
+    return any(map(has_dropout, fields))

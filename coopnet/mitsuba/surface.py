@@ -1,0 +1,123 @@
+"""What a field is told of a point on a surface: where it is, where from it is seen, and what it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import drjit as dr
+import mitsuba as mi
+
+from ..field import NeuralField
+from ..random.key import Key
+
+#: Inputs of a radiance cache by name, with the number of components of each, in their order.
+INPUTS = {"position": 3, "direction": 3, "normal": 3, "roughness": 1, "diffuse": 3, "specular": 3}
+
+#: Attributes by which Mitsuba's BSDFs call their roughness and the color of their specular lobe.
+_ROUGHNESS = ("roughness", "alpha")
+_SPECULAR = "specular_reflectance"
+
+
+class Material(NamedTuple):
+    """Diffuse and specular reflectance in [0, 1] (three components each), roughness in [0, 1], and ``factor``: the
+    diffuse reflectance of what is diffuse and nothing else, 1 of others."""
+
+    diffuse: Any
+    specular: Any
+    roughness: Any
+    factor: Any
+
+
+def material(bsdf: Any, si: Any, active: Any) -> Material:
+    """The material at ``si`` by one virtual call, in which a Python branch picks what each BSDF has.
+
+    The diffuse reflectance is ``eval_diffuse_reflectance`` of BSDFs with a diffuse lobe and 0 for others; the specular
+    one their ``specular_reflectance``, and 1 if they have none but a specular or glossy lobe; the roughness is
+    ``roughness`` or ``alpha``, and 1 for BSDFs that have neither. They tell materials apart, no more: a layer over
+    another is not described by them.
+    """
+
+    def ask(self: Any, si: Any, active: Any) -> Any:
+        flags = int(self.flags())
+        lobes = [bool(flags & int(kind)) for kind in (mi.BSDFFlags.Diffuse, mi.BSDFFlags.Glossy | mi.BSDFFlags.Delta)]
+        diffuse = dr.clip(self.eval_diffuse_reflectance(si, active), 0, 1) if lobes[0] else mi.Color3f(0)
+        specular = mi.Color3f(float(lobes[1]))
+        if lobes[1] and _has(self, _SPECULAR):
+            specular = dr.clip(mi.Color3f(self.eval_attribute_3(_SPECULAR, si, active)), 0, 1)
+        roughness = mi.Float(1.0 if lobes[0] or not flags & int(mi.BSDFFlags.Delta) else 0.0)
+        for name in _ROUGHNESS:
+            if _has(self, name):
+                roughness = dr.clip(self.eval_attribute_1(name, si, active), 0, 1)
+                break
+        return diffuse, specular, roughness, diffuse if lobes == [True, False] else mi.Color3f(1)
+
+    return Material(*dr.dispatch(bsdf, ask, si, active))
+
+
+def _has(bsdf: Any, name: str) -> bool:
+    found = bsdf.has_attribute(name)
+    return bool(found if isinstance(found, bool) else found[0])
+
+
+class Box(NamedTuple):
+    """The scene's bounding box, a little larger, as a map to the unit cube that keeps proportions."""
+
+    origin: Any
+    scale: Any
+
+    @classmethod
+    def of(cls, scene: Any) -> Box:
+        box = scene.bbox()
+        side = max(float(v) for v in box.extents())
+        center = [float(v) for v in box.center()]
+        scale = 1 / (1.02 * side)
+        return cls(tuple(c - 0.5 / scale for c in center), scale)
+
+    def to_unit(self, p: Any) -> Any:
+        return dr.clip((p - mi.Vector3f(*self.origin)) * self.scale, 0, 1)
+
+
+@dataclass
+class Question:
+    """Inputs of a field, what its output is to be multiplied by, and a mask. (Dr.Jit looks into dataclasses, but not
+    into named tuples.)"""
+
+    inputs: list
+    factor: Any
+    active: Any
+
+
+def inputs(si: Any, found: Material, box: Box) -> list:
+    """The 16 inputs of a radiance cache at ``si``, all in [0, 1], in the order of :data:`INPUTS`.
+
+    Direction (to the viewer) and normal are unit vectors :math:`v` of the world as :math:`(v + 1) / 2`; roughness
+    :math:`r` is :math:`1 - e^{-r}` (Müller et al. 2021, table 1, where directions are pairs of angles).
+    """
+    normal = dr.select(dr.dot(si.n, si.to_world(si.wi)) < 0, -si.sh_frame.n, si.sh_frame.n)  # of the side that is seen
+    parts = [box.to_unit(si.p), 0.5 * si.to_world(si.wi) + 0.5, 0.5 * normal + 0.5]
+    roughness = 1 - dr.exp(-found.roughness)
+    return [c for v in parts for c in v] + [roughness, *found.diffuse, *found.specular]
+
+
+class SurfaceRadiance(NamedTuple):
+    """What the output of a field means: radiance, in units of ``scale`` and, if ``factored``, of the reflectance."""
+
+    box: Box
+    factored: bool
+    scale: float
+
+    def ask(self, si: Any, active: Any) -> Question:
+        """What a field is to be asked about the interactions ``si``."""
+        active = mi.Bool(active) & si.is_valid()
+        found = material(si.bsdf(), si, active)
+        unit = mi.Color3f(self.scale)
+        return Question(inputs(si, found, self.box), found.factor * unit if self.factored else unit, active)
+
+    def answer(self, field: NeuralField, question: Question, key: Key | None = None) -> Any:
+        """The radiance by ``field``; negative where that is, 0 in inactive lanes."""
+        return mi.Color3f(field(question.inputs, key, question.active)) * question.factor
+
+    def __call__(self, field: NeuralField, si: Any, active: Any, key: Key | None = None) -> Any:
+        """The radiance that leaves ``si`` towards ``si.wi``, at least 0; 0 where nothing was hit."""
+        return dr.maximum(self.answer(field, self.ask(si, active), key), 0)

@@ -1,0 +1,59 @@
+"""Classes that derive from Mitsuba's, one for each variant.
+
+``mi.BSDF`` is another class after ``mi.set_variant()``, so what derives from it must be made again. A file declares
+
+    @per_variant
+    def NeuralTexture():
+        class NeuralTexture(mi.Texture):
+            ...
+        return NeuralTexture
+
+and :func:`made` finds the class of the variant that is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mitsuba as mi
+
+#: Variants that fields run in: single precision, RGB, arrays on a backend.
+VARIANTS = ("llvm_ad_rgb", "cuda_ad_rgb")
+
+_makers: dict[str, Callable[[], type]] = {}
+_made: dict[tuple[str, str], type] = {}
+
+
+def per_variant(make: Callable[[], type]) -> Callable[[], type]:
+    """Declare ``make()``, which makes the class of its name for the variant that is set."""
+    _makers[make.__name__] = make
+    return make
+
+
+def made(name: str) -> type:
+    """The class ``name`` of the variant that is set; the same one at every call.
+
+    Raises:
+        AttributeError: no such class.
+        RuntimeError: no variant is set, or one that fields do not run in.
+    """
+    if name not in _makers:
+        raise AttributeError(f"module 'coopnet.mitsuba' has no attribute {name!r}")
+    variant = current(f"mitsuba.{name}")
+    found = _made.get((name, variant))
+    if found is None:
+        found = _made[name, variant] = _makers[name]()
+    return found
+
+
+def current(where: str) -> str:
+    """The variant that is set; ``where`` opens the error.
+
+    Raises:
+        RuntimeError: none is set, or one that fields do not run in.
+    """
+    variant = mi.variant()
+    if variant not in VARIANTS:
+        given = "no Mitsuba variant is set" if variant is None else f"the Mitsuba variant is {variant}"
+        raise RuntimeError(f"{where}: {given}; call mitsuba.set_variant({' or '.join(map(repr, VARIANTS))}).")
+    return variant

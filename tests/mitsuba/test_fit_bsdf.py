@@ -1,0 +1,117 @@
+"""Learning BSDFs: how close, how bright, and what is refused."""
+
+from __future__ import annotations
+
+import drjit as dr
+import numpy as np
+import pytest
+
+import coopnet as cn
+
+mi = pytest.importorskip("mitsuba")
+
+
+@pytest.fixture(autouse=True)
+def variant(backend):
+    mi.set_variant(f"{backend}_ad_rgb")
+
+
+def learn(reference, steps=250, field=None, **options):
+    options = dict(samples=2048, lr=1e-2, seed=3) | options
+    if field is None:
+        field = cn.NeuralField(None, cn.MLP(-1, 3, width=16, depth=2, bias=True), in_features=options.pop("inputs", 8))
+    return cn.mitsuba.fit_bsdf(field, mi.load_dict(reference), steps=steps, **options)
+
+
+def furnace(bsdf, angle):
+    """Share of the light of a white sky that is reflected, by the BSDF's own samples."""
+    n, a = 1 << 16, np.radians(angle)
+    sampler = mi.load_dict({"type": "independent"})
+    sampler.seed(1, n)
+    si = dr.zeros(mi.SurfaceInteraction3f, n)
+    si.wi = mi.Vector3f(float(np.sin(a)), 0, float(np.cos(a)))
+    si.uv = sampler.next_2d()
+    _, weight = bsdf.sample(mi.BSDFContext(), si, sampler.next_1d(), sampler.next_2d())
+    return weight.numpy().mean(axis=1)
+
+
+WHITE = {"type": "roughconductor", "material": "none", "alpha": 0.3}
+
+
+def test_a_white_conductor_does_not_shine():
+    """In a white furnace: a fit of a BSDF that conserves energy reflects no more than all of it."""
+    found = learn(WHITE, steps=600)
+    assert found.relative_error < 0.15
+    reference = mi.load_dict(WHITE)
+    for angle in (0, 30, 60, 75, 85):
+        ours, true = furnace(found.bsdf, angle), furnace(reference, angle)
+        assert ours.max() < 1.05 and ours == pytest.approx(true, abs=0.12), angle
+    assert found.albedo == pytest.approx(found.reference_albedo, rel=0.03)
+    # the lobes are those of the material: broad errors of the angle would show as noise
+    specular, alpha = found.bsdf.lobes.constants.numpy()
+    assert specular > 0.6 and 0.15 < alpha < 0.45
+    assert found.spread < 1.5 and found.reference_spread < found.spread
+
+
+def test_figures():
+    """Of a fit that has learned nothing: the initial network reflects about 1 / sr, whatever the reference."""
+    found = learn({"type": "diffuse", "reflectance": 0.5}, steps=1, lr=1e-6)
+    assert found.reference_albedo == pytest.approx(0.5, rel=2e-2) and found.reference_spread < 1e-3
+    assert found.albedo == pytest.approx(furnace(found.bsdf, 45).mean(), rel=0.4)
+    assert found.relative_error == pytest.approx(found.albedo / 0.5 - 1, rel=0.2)
+    assert found.result.steps == 1 and "relative error" in repr(found)
+    better = learn({"type": "diffuse", "reflectance": 0.5}, steps=200)
+    assert better.relative_error < 0.1 and better.bsdf.lobes.constants.numpy()[0] < 0.3
+
+
+def test_textured():
+    """A code learned with the decoder: two halves of a checkerboard."""
+    checker = {"type": "checkerboard", "color0": {"type": "rgb", "value": [0.8, 0.2, 0.1]}, "color1": 0.2}
+    checker["to_uv"] = mi.ScalarTransform4f().scale([1, 1, 1])
+    code = cn.Grid(2, "dense", n_levels=1, n_features_per_level=2, base_resolution=17, init_scale=0.1)
+    reference = {"type": "principled", "base_color": checker, "roughness": 0.5}
+    found = learn(reference, steps=400, inputs=10, latent=code, lobe_resolution=4)
+    assert found.relative_error < 0.25 and found.bsdf.latent.varies and found.bsdf.lobes.varies
+    si = dr.zeros(mi.SurfaceInteraction3f, 4)
+    si.uv, si.wi = mi.Point2f([0.25, 0.75, 0.25, 0.75], [0.25, 0.75, 0.75, 0.25]), mi.Vector3f(0.6, 0, 0.8)
+    ours = found.bsdf.eval(mi.BSDFContext(), si, mi.Vector3f(0, 0.6, 0.8)).numpy()
+    true = mi.load_dict(reference).eval(mi.BSDFContext(), si, mi.Vector3f(0, 0.6, 0.8)).numpy()
+    np.testing.assert_allclose(ours, true, rtol=0.3)
+    assert abs(ours[0, 0] - ours[0, 2]) > 0.05
+
+
+def test_the_same_seed_learns_the_same(backend):
+    if backend == "cuda":
+        pytest.skip("atomics add in any order")
+    one, two, other = (learn(WHITE, steps=20, seed=seed) for seed in (1, 1, 2))
+    assert one.result.losses == two.result.losses != other.result.losses
+    assert one.relative_error == two.relative_error
+
+
+def test_a_built_field_is_trained_on():
+    field = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(8, 3, width=16, depth=1)))
+    first = learn(WHITE, steps=60, field=field)
+    assert first.bsdf.decoder.field is field
+    again = learn(WHITE, steps=60, field=field)
+    assert again.result.losses[0] < 0.5 * first.result.losses[0]
+
+
+def test_what_is_refused():
+    field = cn.NeuralField(None, cn.MLP(8, 3, width=8))
+    for reference, options, error, message in (
+        ({"type": "plastic"}, {}, ValueError, "reference has a perfectly specular part"),
+        ({"type": "roughdielectric"}, {}, ValueError, "reference transmits light"),
+        (WHITE, {"latent": [1.0, 2.0]}, ValueError, "latent is constant"),
+        (WHITE, {"latent": 3}, TypeError, "latent is a int"),
+        (WHITE, {"steps": 0}, ValueError, "steps is 0"),
+        (WHITE, {"lr": -1.0}, ValueError, "lr is -1.0"),
+        (WHITE, {"seed": 1 << 63}, ValueError, "seed is"),
+        (WHITE, {"directions": "polar"}, ValueError, "directions is 'polar'"),
+        (WHITE, {"directions": "plain"}, ValueError, "field has 8 inputs, but latent_features=0 .* make 6"),
+        (WHITE, {"field": cn.NeuralField(cn.Frequency(8, 2), cn.MLP(-1, 3))}, ValueError, "field has a Frequency"),
+        (WHITE, {"field": 3}, TypeError, "field is a int"),
+    ):
+        with pytest.raises(error, match=f"(fit_bsdf|Decoder): {message}"):
+            learn(reference, **({"field": field} | options))
+    with pytest.raises(TypeError, match="fit_bsdf: reference is a dict"):
+        cn.mitsuba.fit_bsdf(None, WHITE)
