@@ -151,3 +151,19 @@ def test_derivatives(backend, tmp_path):
     for row, expected in ((plain, calls), (compared, calls | others)):
         assert set(row) == {"field", "width", "inputs", "samples"} | expected
         assert min(row[name] for name in expected) > 0
+
+
+def test_photo_dropout(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    pytest.importorskip("matplotlib")
+    chosen = ["--conditions", "noisy, hash grid", "--quick"]
+    run("photo_dropout.py", "--backend", backend, *chosen, "--out", tmp_path)
+    results = json.loads((tmp_path / "photo-dropout-llvm.json").read_text())["results"]
+    assert [row["condition"] for row in results["conditions"]] == chosen[1:2]
+    for row in results["conditions"]:
+        plain, dropout = row["ways"]
+        assert plain["decay"] == row["best decay"] == 0 and dropout["dropout"] == 0.1
+        assert plain["best"][0] >= plain["last"][0] > 5
+        assert row["gains"]["0.1"]["last"][0] == pytest.approx(dropout["last"][0] - plain["best"][0], abs=2e-3)
+        assert dropout["area by dropout"][0] > 0

@@ -13,7 +13,7 @@ import pytest
 
 import coopnet as cn
 
-MODULES = (cn, cn.nn, cn.training)
+MODULES = (cn, cn.nn, cn.training, cn.render)
 PARSER = doctest.DocTestParser()
 
 
@@ -67,6 +67,12 @@ def surroundings(ns, backend, name):
     field.update(scope["opt"])
     scope["loss"] = dr.mean(field(scope["p"])[0])
     matrix = rng.random((4096, 8)).astype(np.float32)
+    if name.partition(".")[0] in cn.render.__all__:
+        o, d = ns.Array3f(u, v, -2), ns.Array3f(0, 0, 1)
+        grid = cn.render.OccupancyGrid(32, -1, 1, backend)
+        volume, sdf = (cn.NeuralField(None, cn.MLP(3, n, width=16, depth=1)).build(backend) for n in (4, 1))
+        scope |= {"o": o, "d": d, "p": o, "grid": grid, "volume": volume, "sdf": sdf}
+        scope["seen"] = cn.render.ray_march(volume, o, d, 0.5, 3.5, steps=4)
     gridded = cn.NeuralField(cn.HashGrid(2, n_levels=2, hashmap_size=2**6), cn.MLP(out_features=3)).build(backend)
     return scope | {
         "SphericalHarmonics": {"direction": ns.Array3f(u, v, w)},
@@ -102,6 +108,8 @@ def test_examples_run(ns, backend, name, tmp_path, monkeypatch):
         return build(self, backend, *args, **rest)
 
     monkeypatch.setattr(cn.NeuralField, "build", build_here)
+    grid = cn.render.OccupancyGrid
+    monkeypatch.setattr(cn.render, "OccupancyGrid", lambda *args, **rest: grid(*args, backend=backend, **rest))
     train = cn.fit
     monkeypatch.setattr(cn, "fit", lambda f, b, steps, **rest: train(f, b, 3, progress=False, **rest))
     if name == "load" or name == "io.read":

@@ -1,13 +1,84 @@
-"""The README's example runs as it stands, and what the documentation names exists."""
+"""Examples of the documentation run as they stand, but smaller, and what it names exists."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
+import pytest
 from support.machines import ROOT, python
 
 #: Files that commands in the documentation write.
 WRITTEN = ["benchmarks/results/threads-llvm.json"]
+
+
+#: What the pages take for granted, by page and by the name with which a block begins.
+BEFORE = {
+    "rendering": {
+        "with": """
+import coopnet as cn, drjit as dr
+from drjit.llvm.ad import Array3f, Float, UInt32
+field = cn.NeuralField(None, cn.MLP(1, 1, width=8, depth=1)).build("llvm")
+dr.enable_grad(field["network.weights"])
+state = UInt32(0), dr.linspace(Float, 0, 1, 100)
+more = lambda i, s: i < 4
+def turn(i, s):
+    dr.backward(field([s])[0])
+    return i + 1, s
+""",
+        "traced": """
+assert dr.any(dr.grad(field["network.weights"]) != 0)
+sdf = lambda p: dr.norm(p) - 1
+o, d = Array3f(dr.linspace(Float, -2, 2, 8), 0, -3), Array3f(0, 0, 1)
+""",
+        "grid": """
+assert dr.allclose(traced.t[3], 2, atol=0.1) and dr.any(hit) and seen[4] > 0.99 and seen[0] < 0.01
+field = cn.NeuralField(None, cn.MLP(3, 4, width=8, depth=1)).build("llvm")
+o, d, key = Array3f(0.5, 0.5, -1), Array3f(0, 0, 1), cn.Key(1)
+""",
+    },
+    "mitsuba": {
+        "wood": """
+import numpy as np
+mi.util.write_bitmap("wood.png", mi.TensorXf(np.random.default_rng(0).random((8, 8, 3), np.float32)))
+""",
+        "params": """
+view = mi.ScalarTransform4f().look_at([0, -4, 3], [0, 0, 0], [0, 0, 1])
+net = cn.MLP(-1, 3, width=8, depth=1, dropout=0.1, output_activation="sigmoid")
+texture = cn.mitsuba.NeuralTexture(cn.mitsuba.build(cn.NeuralField(cn.Sinusoidal(2, in_features=2), net)))
+scene = mi.load_dict({
+    "type": "scene", "integrator": {"type": "path", "max_depth": 3}, "light": {"type": "constant"},
+    "sensor": {"type": "perspective", "to_world": view, "film": {"type": "hdrfilm", "width": 6, "height": 6}},
+    "ground": {"type": "rectangle", "bsdf": {"type": "diffuse", "reflectance": texture}},
+    "sphere": {"type": "sphere", "radius": 0.5, "bsdf": found.bsdf},
+})
+target, decoder = mi.render(scene, spp=4), found.bsdf.decoder
+ray = mi.Ray3f([0, 0, 3], [0, 0, -1])
+""",
+    },
+}
+
+#: Numbers of the pages that would take long.
+SMALLER = {
+    "steps=2000": "steps=2, samples=64", "base_resolution=257": "base_resolution=9", "range(100)": "range(2)",
+    "1000, ": "2, progress=False, ", '"max_depth": 6': '"max_depth": 3', "300, samples=2**12": "2, samples=64",
+    "samples=32": "samples=2", "spp=64": "spp=1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", BEFORE)
+def test_pages(page, tmp_path):
+    if page == "mitsuba" and importlib.util.find_spec("mitsuba") is None:
+        pytest.skip("needs Mitsuba")
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    blocks, before = re.findall(r"```python\n(.*?)```", text, re.DOTALL), dict(BEFORE[page])
+    code = "".join(before.pop(re.match(r"\w*", block)[0], "") + block for block in blocks)
+    for number, smaller in SMALLER.items() if page == "mitsuba" else ():
+        assert number in code, number
+        code = code.replace(number, smaller)
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(blocks) >= 4 and not before
 
 
 def test_example(tmp_path):

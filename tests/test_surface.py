@@ -22,7 +22,7 @@ _spec.loader.exec_module(house)
 
 def test_every_public_name_exists_and_is_documented():
     assert len(cn.__all__) == len(set(cn.__all__))
-    for module in (cn, cn.nn, cn.training):
+    for module in (cn, cn.nn, cn.training, cn.render):
         for name in module.__all__:
             assert hasattr(module, name), name
             value = getattr(module, name)
@@ -36,11 +36,12 @@ def test_nothing_public_is_forgotten():
     submodules = {name for name in seen if inspect.ismodule(getattr(cn, name))}
     # importing a room binds its name in the package, unless a public name hides it (cn.dropout)
     assert seen - submodules == set(cn.__all__) - submodules
+    seen = {name for name, value in vars(cn.render).items() if not name.startswith("_") and not inspect.ismodule(value)}
+    assert seen - {"annotations"} == set(cn.render.__all__)
 
 
 def test_public_methods_are_documented():
-    for name in cn.__all__:
-        cls = getattr(cn, name)
+    for name, cls in [(name, getattr(module, name)) for module in (cn, cn.render) for name in module.__all__]:
         if inspect.isclass(cls) and cls.__module__.startswith("coopnet"):
             for method, value in vars(cls).items():
                 if inspect.isfunction(value) and not method.startswith("_"):
@@ -51,7 +52,7 @@ def test_public_methods_are_documented():
 # What changes numbers; the others hold, load, save or train.
 NOT_OPS = {
     "BackendError", "Encoding", "FitResult", "Key", "Module", "backend", "deterministic", "fit", "from_config",
-    "gradient_path", "load", "nn", "save", "training", "uniform",
+    "gradient_banks", "gradient_path", "load", "nn", "render", "save", "training", "uniform",
 }  # fmt: skip
 
 
@@ -124,17 +125,20 @@ ARROWS = {
     "audit": "nn reference",
     "field": "call derivatives audit",
     "uncertainty": "field",
+    "sparsification": "jit checks",
     "io": "field version",
     "training": "io",
+    "render": "training",
+    "mitsuba": "render uncertainty",
     "interop": "training",
-    "image": "training uncertainty",
+    "image": "training uncertainty sparsification",
     "cli": "image interop command",
     "__main__": "cli",
-    "": "command interop uncertainty",  # the public names
+    "": "command interop uncertainty sparsification render",  # the public names
 }
 GRAPH = house.imports()
 ASKS_NO_BACKEND = {"checks", "version", "command", "reference", "jit", "backend"}
-TOP = {"cli", "command", "image"}  # may import optional packages at the top of a module
+TOP = {"cli", "command", "image", "mitsuba"}  # may import optional packages at the top of a module
 
 
 def allowed(name: str) -> set[str]:

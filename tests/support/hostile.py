@@ -253,7 +253,7 @@ def _add_arrays(add: Callable, ns: ModuleType, space: str) -> None:
 #: Public names that are not called with arguments of the user's, and why.
 NOT_CALLED = {
     "BackendError": "an exception", "FitResult": "holds results", "Checkpoint": "holds results",
-    "LLVM": "holds results",
+    "LLVM": "holds results", "March": "holds results", "SurfaceHit": "holds results",
     "Configuration": "holds results", "prepare": "takes no arguments", "available": "takes no arguments",
     "info": "takes no arguments", "llvm_cure": "takes no arguments", "kernel_cache": "takes no arguments",
     "has_optix": "takes no arguments",
@@ -264,7 +264,7 @@ NOT_CALLED = {
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
     "params", "bodies", "parts", "traced", "words", "allocate", "pack", "active", "read", "width", "applied", "op",
-    "output_width", "side_by_side", "LAW",
+    "output_width", "side_by_side", "LAW", "check_backend", "holds", "skip",
 }  # fmt: skip
 #: Special methods that users call by their operators.
 OPERATORS = ("__call__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__eq__")
@@ -305,7 +305,7 @@ class Target:
 def _callables() -> dict[str, Any]:
     """Every public callable by name, functions and classes."""
     found: dict[str, Any] = {}
-    for module in (cn, cn.nn, cn.training, cn.io, cn.backend):
+    for module in (cn, cn.nn, cn.training, cn.render, cn.io, cn.backend):
         for name in module.__all__:
             if callable(value := getattr(module, name)):
                 found.setdefault(name, value)
@@ -357,6 +357,7 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
     if cls in (cn.training.Adam, cn.training.SGD):
         return cls(1e-3)
     made = {
+        cn.render.OccupancyGrid: lambda: cn.render.OccupancyGrid(4, backend=backend),
         cn.Residual: lambda: cn.Residual(cn.Linear(2, 2)),
         cn.Skip: lambda: cn.Skip(cn.Linear(2, 2)),
         cn.Heads: lambda: cn.Heads(None, {"a": cn.Linear(2, 1), "b": cn.Linear(2, 2)}),
@@ -392,6 +393,11 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         q = cn.uniform(2, key, ns.Float, 8)
         return q, [q[0]]
 
+    o, d = ns.Array3f([0, 0.1], 0, -2), ns.Array3f(0, 0, 1)
+    sdf = cn.NeuralField(None, cn.MLP(3, 1, width=4, depth=1)).build(backend)
+    volume = cn.NeuralField(None, cn.MLP(3, 4, width=4, depth=1, dropout=0.1)).build(backend)
+    rays = {"o": o, "d": d, "t_max": 4.0, "near": 0.5, "far": 3.0, "width": 0.1, "sdf": sdf, "active": True}
+    marched = {"field": volume, "steps": 2, "jitter": True, "density": "softplus", "color": "sigmoid"}
     three = drnn.CoopVec(ns.Float(0.25), ns.Float(0.5), ns.Float(0.75))
     return {
         "*": {
@@ -405,6 +411,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "seeded_dropout": {"x": y[0], "p": 0.5, "seed": 3, "convention": "triton"},
         "uniform": {"n": 2, "key": cn.Key(1), "dtype": ns.Float, "samples": 3},
         "philox4x32": {"counter": (1, 2, 3, ns.UInt32(4, 5)), "key": (1, 2)}, "gradient_path": {"name": "auto"},
+        "sparsification": {"error": np.arange(4.0), "uncertainty": np.ones(4), "norm": "rms"},
         "mc_dropout": {"x": p, "key": cn.Key(1), "samples": 2}, "numerical_gradient": {"eps": 0.1},
         "from_config": {"n_in": 2, "n_out": 1, "config": {}}, "exponential": {"decay": 0.5}, "cosine": {"steps": 10},
         "fit": {"steps": 1, "progress": False}, "gaussian_nll": {"y": [*y, *y]},
@@ -425,12 +432,19 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "Embedding.__call__": {"x": ns.UInt32(1, 2)}, "Embedding.jvp": {"x": drnn.CoopVec(ns.Float(1)), "tangents": []},
         "Dropout.__call__": {"x": x, "key": cn.Key(1)}, "DropPath.__call__": {"x": x, "key": cn.Key(1)},
         "GaussianDropout.__call__": {"x": x, "key": cn.Key(1)}, "save": {"path": "saved.safetensors"},
-        "fit_arguments": {"field": None},
+        "fit_arguments": {"field": None}, "sphere_trace": rays | {"steps": 2}, "ray_march": rays | marched,
+        "soft_visibility": rays | {"traced": cn.render.sphere_trace(sdf, o, d, 4, 2)},
+        "OccupancyGrid": {"resolution": 4, "lower": -1.0, "upper": 1.0}, "OccupancyGrid.occupied": {"p": o},
+        "OccupancyGrid.interval": rays, "OccupancyGrid.update": {"field": volume, "key": cn.Key(1)},
+        "OccupancyGrid.set_density": {"values": np.ones(64), "threshold": 0.5},
     }  # fmt: skip
 
 
 #: Arguments that are called, whose own errors reach the caller as they are.
-CALLED = {"batch", "objective", "loss", "penalty", "metric", "write", ("numerical_gradient", "field"), ("fit", "lr")}
+CALLED = {
+    "batch", "objective", "loss", "penalty", "metric", "write", ("numerical_gradient", "field"), ("fit", "lr"),
+    ("sphere_trace", "sdf"), ("soft_visibility", "sdf"), ("ray_march", "field"), ("OccupancyGrid.update", "field"),
+}  # fmt: skip
 #: Values that ask for work of hours rather than make an error: (target, parameter) -> most of an int.
 PATIENCE = {("fit", "steps"): 20, ("mc_dropout", "samples"): 1000, ("dropout_mask", "n"): 4096}
 
