@@ -115,3 +115,24 @@ def test_groups_fit(ns, backend):
     assert most(64, 6) == (3 if backend == "cuda" else 6)
     assert most(128, 3) == (1 if backend == "cuda" else 3)
     assert most(512, 3) == (1 if backend == "cuda" else 3)
+
+
+@pytest.mark.parametrize("precision", ["Float", "Float16"])
+def test_apart(ns, precision):
+    """In basic blocks of its own a function gives the same, NaN and literals included."""
+    leaf = getattr(ns, precision)
+    given = np.array([1, 2, np.nan, np.inf], np.float32)
+    first, turns = leaf(ns.Float(given)), 3
+    dr.eval(first)
+
+    def summed(function):
+        def turn(i, total):
+            return i + 1, total + ns.Float(function([first * 1, leaf(2)])[0])
+
+        return dr.while_loop((ns.UInt32(0), dr.zeros(ns.Float, 4)), lambda i, t: i < turns, turn, mode="symbolic")[1]
+
+    def product(v):
+        return [v[0] * v[1]]
+
+    np.testing.assert_array_equal(summed(lambda v: registers.apart(product, v)), 2 * turns * given)
+    assert registers.apart(product, [leaf(3), leaf(2)])[0].state == dr.VarState.Literal
