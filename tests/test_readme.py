@@ -40,7 +40,7 @@ o, d, key = Array3f(0.5, 0.5, -1), Array3f(0, 0, 1), cn.Key(1)
     "mitsuba": {
         "wood": """
 import numpy as np
-mi.util.write_bitmap("wood.png", mi.TensorXf(np.random.default_rng(0).random((8, 8, 3), np.float32)))
+mi.util.write_bitmap("wood.png", mi.TensorXf(np.random.default_rng(0).random((8, 8, 3), np.float32)), write_async=False)
 """,
         "params": """
 view = mi.ScalarTransform4f().look_at([0, -4, 3], [0, 0, 0], [0, 0, 1])
