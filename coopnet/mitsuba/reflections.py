@@ -28,6 +28,15 @@ class Reflections(NamedTuple):
 def draw(bsdf: Any, key: Key, samples: int) -> Reflections:
     """Samples of ``bsdf`` at uniform points of the unit square, a function of ``key``; traced code."""
     u = uniform(8, key, mi.Float, samples)
+    if dr.backend_v(mi.Float) != dr.JitBackend.CUDA:
+        return Reflections(*_drawn(bsdf, u))
+    # In a call, if only of this one function: BSDFs mask what they ask of their textures, and a masked lookup outside
+    # calls ends the process where a function is frozen (the pointer that it selects for other lanes has no variable).
+    return Reflections(*dr.switch(mi.UInt32(0), [lambda u: _drawn(bsdf, u)], u))
+
+
+def _drawn(bsdf: Any, u: list) -> tuple:
+    """The fields of :class:`Reflections`, by eight numbers."""
     si, context = _interaction(u), mi.BSDFContext()
     own, _ = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
     lobe = mi.warp.square_to_cosine_hemisphere(mi.Point2f(u[5], u[6]))
@@ -37,7 +46,7 @@ def draw(bsdf: Any, key: Key, samples: int) -> Reflections:
     pdf = 0.5 * density + 0.5 / math.pi * wo.z
     valid = (wo.z > 0) & (pdf > 0) & (~first | (own.pdf > 0)) & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
     wo = dr.select(valid, wo, mi.Vector3f(0, 0, 1))
-    return Reflections(si.uv, si.wi, wo, dr.select(valid, value, 0), dr.select(valid, pdf, 1), valid)
+    return si.uv, si.wi, wo, dr.select(valid, value, 0), dr.select(valid, pdf, 1), valid
 
 
 def spread(bsdf: Any, key: Key, samples: int) -> Any:

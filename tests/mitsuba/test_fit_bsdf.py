@@ -115,3 +115,16 @@ def test_what_is_refused():
             learn(reference, **({"field": field} | options))
     with pytest.raises(TypeError, match="fit_bsdf: reference is a dict"):
         cn.mitsuba.fit_bsdf(None, WHITE)
+
+
+def test_bitmaps(backend):
+    """Textures that hardware looks up, in a frozen step."""
+    values = np.linspace(0.1, 0.9, 4 * 4 * 3, dtype=np.float32).reshape(4, 4, 3)
+    reference = {
+        "type": "principled",
+        "base_color": {"type": "bitmap", "bitmap": mi.Bitmap(values), "raw": True},
+        "roughness": {"type": "bitmap", "bitmap": mi.Bitmap(values[..., :1].copy()), "raw": True},
+    }
+    latent = cn.Grid(2, "dense", n_levels=1, n_features_per_level=4, base_resolution=4, init_scale=0.05)
+    found = learn(reference, steps=40, inputs=12, latent=latent)
+    assert found.relative_error < 0.9

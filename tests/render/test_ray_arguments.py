@@ -73,7 +73,7 @@ def test_gradients_of_rays_of_every_kind(ns, backend, name):
         found.append(np.stack([dr.grad(v).numpy() for v in o]))
     assert (found[0] != 0).any()
     for other in found[1:]:
-        np.testing.assert_allclose(other, found[0], rtol=1e-6)
+        np.testing.assert_allclose(other, found[0], rtol=1e-6, atol=1e-6)  # tangents of a sphere are rounding errors
 
 
 WRONG = {
