@@ -140,6 +140,7 @@ def main() -> None:
             training += measure(
                 args.backend, name, ["plain", *(p for p in args.peers if p != "plain")], log2, frozen, repeat
             )
+    results = {"training": training, "memory": memory}
     for peer in args.peers:
         for steps in MEMORY_STEPS[:2] if args.quick else MEMORY_STEPS:
             if peer != "plain":
@@ -147,7 +148,8 @@ def main() -> None:
                 used = peak_bytes(args.backend, args.fields[0], peer, n, steps)
                 memory.append({"field": args.fields[0], "peer": peer, "rays": n, "steps": steps, "peak_bytes": used})
                 print(f"{peer:8} {steps:4} steps {used / 2**20:9.2f} MiB", file=sys.stderr)
-    print(common.write("marching", args.backend, {"training": training, "memory": memory}, args.out))
+                common.write("marching", args.backend, results, args.out)  # the last ones take minutes
+    print(common.write("marching", args.backend, results, args.out))
 
 
 if __name__ == "__main__":

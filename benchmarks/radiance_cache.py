@@ -121,8 +121,10 @@ def main() -> None:
     import mitsuba as mi
 
     mi.set_variant(f"{args.backend}_ad_rgb")
-    rows = [measure(ex, name, args) for name in args.scenes]
-    print(common.write("radiance-cache", args.backend, rows, args.out))
+    rows: list[dict] = []
+    for name in args.scenes:  # written after each, which takes minutes
+        rows.append(measure(ex, name, args))
+        print(common.write("radiance-cache", args.backend, rows, args.out))
 
 
 if __name__ == "__main__":

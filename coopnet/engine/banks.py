@@ -47,18 +47,20 @@ MOST = 512
 
 #: How often a symbolic loop is taken to run: its gradients add up, and their number is unknown while tracing.
 ITERATIONS = 8
+#: Most banks where each turn of a loop is differentiated by itself, so that turns share them whatever they are.
+MOST_TURNS = 1024
 #: Samples of a warp, which branch together.
 WARP = 32
 
 
-def banks_for(samples: int) -> int:
+def banks_for(samples: int, most: int = MOST) -> int:
     """Number of banks for a batch."""
-    return min(MOST, max(min(FEW, -(-samples // SAMPLES)), -(-samples // SAMPLES_LARGE)))
+    return min(most, max(min(FEW, -(-samples // SAMPLES)), -(-samples // SAMPLES_LARGE)))
 
 
-def banks_in_scope(samples: int, vectors: int = 1) -> int:
+def banks_in_scope(samples: int, vectors: int = 1, most: int = MOST) -> int:
     """Number of banks for a batch inside a symbolic loop, where each sample sends ``vectors`` through the network."""
-    return min(banks_for(samples * vectors * ITERATIONS), -(-samples // WARP))
+    return min(banks_for(samples * vectors * ITERATIONS, most), -(-samples // WARP))
 
 
 class BankOp(NetworkOp):
@@ -68,10 +70,11 @@ class BankOp(NetworkOp):
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
         count = banks_for(samples * self.plan.vectors)
-        sets = [_Banks(b, self.ops, count) for b in self.buffers]
         if count > 1:
             # Computed in a kernel of their own: fused with the call, their computation would compete for its registers.
+            # Before anything else is evaluated, as that would compute the scheduled losses, which share this kernel.
             dr.eval(xs, dys)
+        sets = [_Banks(b, self.ops, count) for b in self.buffers]
         dxs = self._fill(sets, count, samples, dys)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
         dr.eval(dxs, sample)
@@ -88,7 +91,7 @@ class BankOp(NetworkOp):
         bodies = [self._body(sets, k) for k in range(count)]
         if count == 1:
             return bodies[0](self.xs, dys, key_args)
-        block = -(-samples // count)
+        block = -(-samples // (count * WARP)) * WARP  # of whole warps: one that fills two banks runs twice
         return dr.switch(dr.arange(uint32, samples) // block, bodies, self.xs, dys, key_args)
 
     def _key_args(self, uint32: type, samples: int) -> list:
@@ -159,7 +162,7 @@ class ScopeBankOp(BankOp):
             count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
             dxs = self._fill(self._sets(count, [d and d.once for d in deferred]), count, samples, dys)
         elif self.spread and (found := collector()) and found.takes(self.plan.buffers):
-            count = found.banks or banks_in_scope(samples, self.plan.vectors)
+            count = found.banks or banks_in_scope(samples, self.plan.vectors, MOST_TURNS)
             once = [functools.partial(found.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
             dxs = self._fill(self._sets(count, once), count, samples, dys)
         else:
