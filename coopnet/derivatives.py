@@ -40,8 +40,7 @@ def pushforward(
     moved = [[single(v) for v in t] for t in moved]
     factors = [_exponent(t) if dr.is_half_v(work) else None for t in moved]
     scaled = [t if f is None else [v * f[0] for v in t] for t, f in zip(moved, factors, strict=True)]
-    x = drnn.CoopVec([work(v) for v in features])
-    y, *dys = apply([network], [x, *(drnn.CoopVec([work(v) for v in t]) for t in scaled)], key)
+    y, *dys = apply([network], [kinds.Loose(work(v) for v in vector) for vector in (features, *scaled)], key)
     result = []
     for dy, f in zip(dys, factors, strict=True):
         parts = widened(list(dy), single)

@@ -70,13 +70,13 @@ class BankOp(NetworkOp):
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
         count = banks_for(samples * self.plan.vectors)
+        sample = batch_sample([*dys, *xs], samples) if frozen() else None
         if count > 1:
             # Computed in a kernel of their own: fused with the call, their computation would compete for its registers.
             # Before anything else is evaluated, as that would compute the scheduled losses, which share this kernel.
-            dr.eval(xs, dys)
+            dr.eval(xs, dys, sample)
         sets = [_Banks(b, self.ops, count) for b in self.buffers]
         dxs = self._fill(sets, count, samples, dys)
-        sample = batch_sample([*dys, *xs], samples) if frozen() else None
         dr.eval(dxs, sample)
         if sample is not None:
             pin_batch_size(sample)

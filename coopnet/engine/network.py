@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
-import drjit.nn as drnn
 
 from ..jit.deferred import outside
-from ..jit.kinds import flat
+from ..jit.kinds import Loose, flat
 from ..jit.registers import ALL, apart
 from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
@@ -23,6 +22,8 @@ from .spill import SpillOp
 
 def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     """Evaluate ``ops`` on the bundle ``x``; :func:`choose` says by which path weight gradients are computed.
+
+    The vectors of ``x`` may be :class:`Loose`; those that are returned are packed.
 
     A sum over samples has as many terms as there are vectors: ``1 + k`` per sample.
     """
@@ -107,6 +108,6 @@ def _widened(x: Bundle) -> Bundle:
         parts = list(vector)
         if all(dr.width(v) == samples for v in parts):
             return vector
-        return drnn.CoopVec([v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in parts])
+        return Loose(v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in parts)
 
     return [wide(vector) for vector in x]

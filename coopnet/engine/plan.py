@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..jit.kinds import flat, split
+from ..jit.kinds import flat, packed, split
 from ..jit.registers import with_room
 from ..random.key import Key
 from .ops import Bundle, Op, Tape, Visit, evaluate, jvp, matrices, pullback, rebase, widest
@@ -62,6 +62,7 @@ class NetworkOp(dr.CustomOp):
 
 def in_room(ops: Sequence[Op], x: Bundle, key: Key | None) -> Tape:
     """Evaluate ``ops`` on the bundle ``x`` in a kernel whose threads have registers for all its vectors."""
+    x = [packed(v) for v in x]
     if len(x) > 1:
         used = len(x) * max(len(x[0]), widest(ops))
         x = [drnn.CoopVec(with_room(x[0], matrices(ops), used)), *x[1:]]

@@ -72,7 +72,8 @@ class SpillOp(NetworkOp):
     def _in_chunks(self, xs: list, dys: list, samples: int, chunk: int, sums: _Sums) -> tuple[list, Any]:
         leaf = dr.leaf_t(type(dys[0]))
         uint32 = dr.uint32_array_t(leaf)
-        dr.eval(xs, dys)
+        sample = batch_sample([*dys, *xs], samples) if frozen() else None
+        dr.eval(xs, dys, sample)
         key_args: list[Any] = []
         if self.key is not None:
             key = self.key.traced(uint32)
@@ -99,7 +100,7 @@ class SpillOp(NetworkOp):
                 dr.scatter(whole, piece, place, inside, mode=dr.ReduceMode.Permute)
             sums.add(products)
             dr.eval(dxs)
-        return dxs, batch_sample([*dys, *xs], samples) if frozen() else None
+        return dxs, sample
 
 
 def _spill(plan: Plan, ops: Sequence[Op], tape: Tape, dys: list, key: Key | None) -> tuple[list[_Product], list]:

@@ -14,12 +14,14 @@ import drjit as dr
 
 
 def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
-    """One of the arrays with an entry per sample that kernels compute, for :func:`pin_batch_size`."""
-    for v in vectors:
-        if dr.width(v) == samples and v.state != dr.VarState.Literal:
-            return v
-    # constants don't follow the number of samples: a gradient may well be one
-    return vectors[0] + dr.zeros(type(vectors[0]), samples)
+    """An array for :func:`pin_batch_size`, to be evaluated with ``vectors``, some of which have an entry per sample.
+
+    It is their sum: one alone may be a constant, as gradients often are, which does not follow the number of samples.
+    """
+    parts = [v for v in vectors if dr.width(v) == samples and v.state != dr.VarState.Literal]
+    total = sum(parts[1:], parts[0]) if parts else vectors[0] + dr.zeros(type(vectors[0]), samples)
+    # nor does an array that is not computed in the recording
+    return total + dr.opaque(type(total), 0) if total.state == dr.VarState.Evaluated else total
 
 
 def pin_batch_size(sample: Any) -> None:

@@ -187,6 +187,28 @@ def nested(parts: Sequence[Any]) -> Any:
     return nested_type(type(parts[0]))(parts)
 
 
+class Loose(list):
+    """The components of a vector that is to be packed by whoever needs it packed.
+
+    On CUDA a kernel is compiled by OptiX if there is a cooperative vector in it, also one that is packed, unpacked
+    and nothing else, as in the derivative of packing. OptiX takes longer to compile, and lacks some instructions, such
+    as atomics of several numbers before CUDA 13.2.
+    """
+
+    @property
+    def type(self) -> type:
+        """That of the components."""
+        return type(self[0])
+
+    def packed(self) -> drnn.CoopVec:
+        return drnn.CoopVec(list(self))
+
+
+def packed(vector: Any) -> Any:
+    """``vector``, :class:`Loose` or not, as a ``CoopVec``."""
+    return vector.packed() if isinstance(vector, Loose) else vector
+
+
 def flat(vectors: Sequence[Any]) -> list:
     """The components of vectors one after the other."""
     return [v for vector in vectors for v in vector]

@@ -14,6 +14,7 @@ import drjit.nn as drnn
 from ..checks import check_type, shown
 from ..checks.sizes import check_layers
 from ..engine import Affine, evaluate, fused
+from ..jit.kinds import Loose, packed
 from ..random.key import Key
 from .activations import Activation
 from .dropout import Dropout
@@ -91,7 +92,7 @@ class Segment(NamedTuple):
 
 
 def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
-    """Evaluate ``layers`` on the bundle ``x``: an input of any kind, or a ``CoopVec`` and its tangents.
+    """Evaluate ``layers`` on the bundle ``x``: an input of any kind, or a ``CoopVec`` or :class:`Loose` with tangents.
 
     Neighbours that the engine knows run as one network.
     """
@@ -99,16 +100,17 @@ def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
         check_type("Sequential", "key", key, Key, "a coopnet.Key or None")
     try:
         for segment in segments(layers):
-            if segment.ops is not None and isinstance(x[0], drnn.CoopVec):
+            if segment.ops is not None and isinstance(x[0], (drnn.CoopVec, Loose)):
                 segment.output_width(len(x[0]), x[0].type, key)
                 x = evaluate(segment.ops, x, key)
             else:
+                x = [packed(v) for v in x]
                 for layer in segment.layers:
                     check_stream(layer, key)
                     x = _alone(layer, x, key)
     except RecursionError:
         raise ValueError("Sequential: the layers are nested too deep, or contain themselves.") from None
-    return x
+    return [packed(v) for v in x]
 
 
 def _alone(layer: Any, x: list, key: Key | None) -> list:

@@ -18,7 +18,6 @@ from coopnet.checks import shown_bytes
 from coopnet.engine import FUNCTIONS, Affine, banks, modes, ops, spill
 from coopnet.engine import network as networks
 from coopnet.engine.choose import choose
-from coopnet.jit.batch_size import batch_sample
 from coopnet.nn.sequential import known_ops, segments
 
 PATHS = ["auto", "spill", "banks", "builtin"]
@@ -645,11 +644,3 @@ def test_against_finite_differences(ns, backend):
     t = 2e-3
     difference = (loss(t).numpy()[0].astype(np.float64) - loss(-t).numpy()[0]) / (2 * t)
     assert slope == pytest.approx(difference, rel=5e-3)
-
-
-def test_a_sample_of_the_batch_has_its_width(ns):
-    """What is to change with the number of samples must not be an array that all samples share."""
-    shared, wide = dr.opaque(ns.Float, 1), dr.opaque(ns.Float, 2, 7)
-    assert batch_sample([shared, wide], 7) is wide
-    made = batch_sample([shared, ns.Float(3)], 7)
-    assert dr.width(made) == 7

@@ -7,16 +7,20 @@ import pytest
 from coopnet.jit.batch_size import batch_sample, pin_batch_size
 
 
-@pytest.mark.parametrize("pinned", [True, False])
-def test_another_number_of_samples(ns, pinned):
+@pytest.mark.parametrize("of", ["computed", "evaluated", "input", "nothing"])
+def test_another_number_of_samples(ns, of):
     """By itself Dr.Jit replays with what was computed from the first: if no longer, there is nothing to pin."""
+    pinned = of != "nothing"
 
     @dr.freeze
     def count(x):
         y = x * 2
-        dr.eval(y)
+        sample = batch_sample([ns.Float(0), x if of == "input" else y], dr.width(y))
+        dr.eval(y, sample)
+        if of == "evaluated":
+            sample = batch_sample([ns.Float(0), y], dr.width(y))
         if pinned:
-            pin_batch_size(batch_sample([ns.Float(0), y], dr.width(y)))
+            pin_batch_size(sample)
         return y, dr.opaque(ns.Float, dr.width(y))
 
     for turn, n in enumerate((64, 64, 97, 97, 3000, 64)):
@@ -28,8 +32,14 @@ def test_another_number_of_samples(ns, pinned):
     assert count.n_recordings == (4 if pinned else 1)
 
 
-def test_the_sample_is_no_constant(ns):
-    wide = dr.arange(ns.Float, 5)
-    assert batch_sample([ns.Float(1), dr.ones(ns.Float, 5), wide], 5) is wide
-    made = batch_sample([ns.Float(1)], 5)
-    assert dr.width(made) == 5
+def test_the_sample_depends_on_all(ns):
+    one, constant, wide = dr.opaque(ns.Float, 1), dr.ones(ns.Float, 5), dr.arange(ns.Float, 5)
+    for vectors, expected in (
+        ([one, constant, wide], [0, 1, 2, 3, 4]),
+        ([wide, wide * 2], [0, 3, 6, 9, 12]),
+        ([dr.opaque(ns.Float, 2, 5)], [2] * 5),
+        ([ns.Float(1)], [1] * 5),
+    ):
+        made = batch_sample(vectors, 5)
+        assert made.state != dr.VarState.Evaluated
+        np.testing.assert_array_equal(made.numpy(), expected)
