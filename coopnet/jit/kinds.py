@@ -168,7 +168,7 @@ def even(parts: list) -> list:
 
 _SUFFIX = {
     dr.VarType.Float16: "f16", dr.VarType.Float32: "f", dr.VarType.Float64: "f64",
-    dr.VarType.Int32: "i", dr.VarType.UInt32: "u", dr.VarType.Bool: "b",
+    dr.VarType.Int32: "i", dr.VarType.Int64: "i64", dr.VarType.UInt32: "u", dr.VarType.Bool: "b",
 }  # fmt: skip
 
 

@@ -8,9 +8,12 @@ commute: numbers are rounded to multiples of a power of two :math:`1/s`, added u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
+
+from ..jit.kinds import nested_type
 
 
 def scale(largest: Any, terms: Any) -> Any:
@@ -20,9 +23,16 @@ def scale(largest: Any, terms: Any) -> Any:
     return dr.select(largest > 0, dr.exp2(exponent), 1)
 
 
-def add(sums: Any, scaled: Any, index: Any, active: Any = True) -> None:
-    """Add numbers that are multiplied by :math:`s` already to the ``Int64`` array ``sums``."""
-    dr.scatter_reduce(dr.ReduceOp.Add, sums, type(sums)(dr.round(scaled)), index, active)
+def add(sums: Any, scaled: Sequence[Any], index: Any, active: Any = True) -> None:
+    """Add numbers that are multiplied by :math:`s` already to the ``Int64`` array ``sums``, at ``len(scaled) * index``
+    and behind it."""
+    # In one packet, which the CPU adds up several times as fast as one number after the other. Where Dr.Jit gives each
+    # thread an array of its own, which it does up to a size, nothing else comes near; beyond it would take atomics that
+    # look for lanes with the same index, but lanes of a large array hardly have any.
+    own = dr.width(sums) <= dr.expand_threshold()
+    mode = dr.ReduceMode.Auto if own or dr.backend_v(sums) != dr.JitBackend.LLVM else dr.ReduceMode.Direct
+    packet = nested_type(type(sums))([type(sums)(dr.round(v)) for v in scaled])
+    dr.scatter_reduce(dr.ReduceOp.Add, sums, packet, index, active, mode)
 
 
 def finish(sums: Any, s: Any, broken: Any) -> Any:

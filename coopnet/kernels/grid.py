@@ -252,8 +252,7 @@ class _FixedPointOp(_ParametersOp):
         dr.eval(scales, broken)
         sums = dr.zeros(dr.int64_array_t(grid.dtype), dr.width(grid.data))
         for level, numbers, index in self.terms(cotangents):
-            for k, number in enumerate(numbers):
-                fixed_point.add(sums, number * scales[level], index * n + k)
+            fixed_point.add(sums, [v * scales[level] for v in numbers], index)
         dr.eval(sums)
         scale = scales[0]
         if self.tangents:  # levels have scales of their own

@@ -133,9 +133,8 @@ def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
     dr.eval(scale)
     sums, broken = dr.zeros(int64, count * width), dr.zeros(uint32, count * width)
     inside = index < count
+    fixed_point.add(sums, [dr.select(f, v * scale, 0) for f, v in zip(finite, rows, strict=True)], index, inside)
     for k in range(width):
-        place = index * width + k
-        fixed_point.add(sums, dr.select(finite[k], rows[k] * scale, 0), place, inside)
-        dr.scatter_reduce(dr.ReduceOp.Max, broken, uint32(1), place, inside & ~finite[k])
+        dr.scatter_reduce(dr.ReduceOp.Max, broken, uint32(1), index * width + k, inside & ~finite[k])
     dr.eval(sums, broken)
     return fixed_point.finish(sums, scale, broken)

@@ -21,16 +21,26 @@ def test_scales_leave_room_for_every_sum(ns, largest, terms):
     assert fixed_point.scale(ns.Float(0), ns.Float(terms))[0] == 1
 
 
-def test_sums(ns):
-    """Of a thousand small numbers beside a large one, in any order; what is broken says so."""
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_sums(ns, width, own):
+    """Of a thousand small numbers beside a large one, in any order; what is broken says so. With an array for each
+    thread and without.
+    """
     values = np.full(1001, 2.0**-30, np.float32)
     values[500] = 1024
-    totals = []
-    for order in (slice(None), slice(None, None, -1)):
-        sums, s = dr.zeros(ns.Int64, 2), fixed_point.scale(ns.Float(1024), ns.Float(1001))
-        fixed_point.add(sums, ns.Float(values[order]) * s, ns.UInt32(0))
-        fixed_point.add(sums, ns.Float(7) * s, ns.UInt32(1), ns.Bool(False))
-        np.testing.assert_array_equal(sums.numpy() / float(s[0]), [1024 + 1000 * 2.0**-30, 0])
-        totals.append(fixed_point.finish(sums, s, ns.Float(0)).numpy())
-        assert np.isnan(fixed_point.finish(sums, s, ns.Float(1)).numpy()).all()
-    np.testing.assert_array_equal(*totals)
+    totals, threshold = [], dr.expand_threshold()
+    try:
+        dr.set_expand_threshold(threshold if own else 1)
+        for order in (slice(None), slice(None, None, -1)):
+            sums, s = dr.zeros(ns.Int64, 2 * width), fixed_point.scale(ns.Float(1024), ns.Float(1001))
+            packet = [ns.Float(values[order]) * (s * 2**k) for k in range(width)]
+            fixed_point.add(sums, packet, ns.UInt32(0))
+            fixed_point.add(sums, [ns.Float(7) * s] * width, ns.UInt32(1), ns.Bool(False))
+            expected = [(1024 + 1000 * 2.0**-30) * 2**k for k in range(width)] + [0] * width
+            np.testing.assert_array_equal(sums.numpy() / float(s[0]), expected)
+            totals.append(fixed_point.finish(sums, s, ns.Float(0)).numpy())
+            assert np.isnan(fixed_point.finish(sums, s, ns.Float(1)).numpy()).all()
+        np.testing.assert_array_equal(*totals)
+    finally:
+        dr.set_expand_threshold(threshold)
