@@ -44,6 +44,9 @@ _CHECKED_BY: dict[type, Callable] = {
 _PLAIN = (bool, int, float, str, type(None))
 #: Arguments that layers got later, with the values that stand for what older files mean.
 _ADDED: dict[type, dict[str, Any]] = {
+    Dropout: {"rounds": 10},
+    DropPath: {"rounds": 10},
+    GaussianDropout: {"rounds": 10},
     nn.HashGrid: {"interpolation": "linear"},
     nn.Identity: {"scale": 1.0, "offset": 0.0},
     nn.Linear: {"init": "xavier_uniform", "gain": 1.0},

@@ -25,7 +25,7 @@ from .module import Module
 IDENTITY_WIDTH = 64
 
 
-def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16) -> Any:
+def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16, rounds: int = 10) -> Any:
     r"""Drop elements of ``x`` with probability ``p`` and rescale the others, by the mask law.
 
     .. math::
@@ -61,27 +61,29 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16)
         key: :class:`Key`, or ``None`` for no dropout.
         stream: tells the dropouts of one network apart.
         bits: random bits spent on an element: 8, 16 or 32. ``p`` is rounded to a multiple of ``2^-bits``.
+        rounds: of the generator: 10, or 7, the fewest that pass BigCrush (Salmon et al. 2011), for less arithmetic and
+            other masks.
 
     Returns:
         The same kind and type as ``x``; ``x`` itself if ``p`` is the number 0 or ``key is None``.
 
     Raises:
         ValueError: a number ``p`` outside [0, 1), NaN, or rounding to 1, or an array ``p`` of another size; other
-            ``bits``; empty or wrongly shaped ``x``; a key whose entries are not as many as the samples.
+            ``bits`` or ``rounds``; empty or wrongly shaped ``x``; a key whose entries are not as many as the samples.
         TypeError: ``x`` of another kind or not floating point; ``key`` no :class:`Key`; ``p`` neither a number nor a
             Dr.Jit floating point array, or one of another backend.
 
     >>> y = cn.dropout(x, 0.1, cn.Key(seed=7, step=3))
     """
-    return MaskLaw(p, bits, stream).apply(x, key)
+    return MaskLaw(p, bits, stream, rounds=rounds).apply(x, key)
 
 
-def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16) -> Any:
+def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16, rounds: int = 10) -> Any:
     """The ``n`` keep masks that :func:`dropout` would use for samples ``key.index``.
 
     Args:
         n: number of elements, at least 1.
-        p, stream, bits: as in :func:`dropout`.
+        p, stream, bits, rounds: as in :func:`dropout`.
         key: a :class:`Key` with an ``index``, which also says where the masks live.
 
     Returns:
@@ -94,7 +96,7 @@ def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16) -
     """
     where = "dropout_mask"
     check((whole(n) or 0) >= 1, where, "n", n, "an int of at least 1")
-    law = MaskLaw(p, bits, stream, where)
+    law = MaskLaw(p, bits, stream, where, rounds)
     law.check_entries()
     check_type(where, "key", key, Key, "a coopnet.Key")
     if key.index is None:
@@ -125,19 +127,21 @@ class Dropout(Module):
         stream: the stream number ``s`` of the mask law. ``None`` lets the network number its dropouts 0, 1, 2, ... in
             evaluation order when it is allocated (numbers given by hand are left out); a layer called on its own
             before that uses 0.
+        rounds: of the generator, 10 or 7.
 
     Raises:
-        TypeError, ValueError: ``p``, ``bits`` or ``stream`` out of range or of another type, as for :func:`dropout`.
+        TypeError, ValueError: ``p``, ``bits``, ``stream`` or ``rounds`` out of range or of another type, as for
+            :func:`dropout`.
 
     >>> net = cn.Sequential(cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
     """
 
     # rate: what p is, wrapped where drjit.nn.pack would take it for a weight
-    DRJIT_STRUCT = {"rate": object, "bits": int, "stream": int, "identity": Constant}
+    DRJIT_STRUCT = {"rate": object, "bits": int, "stream": int, "rounds": int, "identity": Constant}
     LAW: type[Law] = MaskLaw
 
-    def __init__(self, p: float = 0.5, bits: int = 16, stream: int | None = None):
-        self.bits, self.stream = bits, stream
+    def __init__(self, p: float = 0.5, bits: int = 16, stream: int | None = None, rounds: int = 10):
+        self.bits, self.stream, self.rounds = bits, stream, rounds
         self.p = p
         self.identity = Constant()
 
@@ -155,13 +159,13 @@ class Dropout(Module):
     @property
     def law(self) -> Law:
         """What it does to its input; made anew only when one of its settings is another object."""
-        settings, known = (self.p, self.bits, self.stream), self.__dict__.get("_known")
+        settings, known = (self.p, self.bits, self.stream, self.rounds), self.__dict__.get("_known")
         if known is None or any(a is not b for a, b in zip(known[0], settings, strict=True)):
             self._known = known = settings, self._law(self.p)
         return known[1]
 
     def _law(self, p: Any) -> Law:
-        return self.LAW(p, self.bits, 0 if self.stream is None else self.stream, type(self).__name__)
+        return self.LAW(p, self.bits, 0 if self.stream is None else self.stream, type(self).__name__, self.rounds)
 
     def active(self) -> bool:
         """Does the layer change its input, given a key?"""
@@ -191,7 +195,7 @@ class Dropout(Module):
             self.identity = next(alike)
 
     def __repr__(self) -> str:
-        return super().__repr__().replace(", stream=None", "")
+        return super().__repr__().replace(", stream=None", "").replace(", rounds=10", "")
 
 
 class DropPath(Dropout):
@@ -206,7 +210,7 @@ class DropPath(Dropout):
     Args:
         p: probability that a sample is dropped, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1.
         bits: random bits per sample, 8, 16 or 32.
-        stream: as in :class:`Dropout`.
+        stream, rounds: as in :class:`Dropout`.
 
     Raises:
         ValueError, TypeError: arguments that :func:`dropout` refuses, too.
@@ -233,18 +237,19 @@ class GaussianDropout(Dropout):
     Args:
         p: drop probability of the :class:`Dropout` to imitate, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1
             (then clipped to [0, :math:`1 - 2^{-24}`]).
-        stream: as in :class:`Dropout`.
+        stream, rounds: as in :class:`Dropout`.
 
     Raises:
-        ValueError, TypeError: ``p`` or ``stream`` of another kind or out of range; inputs that :func:`dropout` refuses.
+        ValueError, TypeError: ``p``, ``stream`` or ``rounds`` of another kind or out of range; inputs that
+            :func:`dropout` refuses.
 
     >>> net = cn.Sequential(cn.Linear(16, 64), cn.ReLU(), cn.GaussianDropout(0.1), cn.Linear(64, 3))
     """
 
     LAW = GaussianLaw
 
-    def __init__(self, p: float = 0.5, stream: int | None = None):
-        super().__init__(p, 32, stream)
+    def __init__(self, p: float = 0.5, stream: int | None = None, rounds: int = 10):
+        super().__init__(p, 32, stream, rounds)
 
 
 def identity_matrix(leaf: type, n: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -29,7 +30,8 @@ class MLP(Sequential):
         activation, output_activation: a name (``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``,
             ``"squareplus"``, ``"gelu"``, ``"silu"``, ``"sine"``, ``"exp"``, ``"identity"``), an :class:`Activation`
             layer, or ``None``.
-        dropout: drop probability after each hidden activation; 0 for no :class:`Dropout` there.
+        dropout: drop probability after each hidden activation; 0 for no :class:`Dropout` there. Or a layer to put
+            there, such as ``cn.Dropout(0.1, bits=8, rounds=7)``.
         bias: add the vectors :math:`b`?
         init: initial weights, see :class:`Linear`. ``"siren"`` gives the first layer ``"siren_first"`` and divides the
             others by the frequency ``omega`` of the :class:`Sine` before them, as in Sitzmann et al. 2020.
@@ -49,7 +51,7 @@ class MLP(Sequential):
         depth: int = 3,
         activation: Any = "relu",
         output_activation: Any = None,
-        dropout: float = 0.0,
+        dropout: float | Dropout = 0.0,
         bias: bool = False,
         init: str = "xavier_uniform",
         zero_last: bool = False,
@@ -58,7 +60,8 @@ class MLP(Sequential):
         check_int("MLP", "depth", depth, 0)
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             check_features("MLP", name, check_in_features("MLP", value, name))
-        law = MaskLaw(dropout, where="MLP")
+        own = dropout if isinstance(dropout, Dropout) else None
+        law = MaskLaw(dropout, where="MLP") if own is None else own.law
         law.check_entries()
         check_flag("MLP", "bias", bias)
         check_flag("MLP", "zero_last", zero_last)
@@ -72,7 +75,7 @@ class MLP(Sequential):
             start = (init, gain) if i else ("siren_first" if init == "siren" else init, 1.0)
             if i < depth:
                 layers += [Linear(n_in, n_out, bias, *start), as_activation(activation, "MLP")]
-                layers += [Dropout(dropout)] if law.drops else []
+                layers += [Dropout(dropout) if own is None else copy.copy(own)] if law.drops else []
             else:
                 layers += [Linear(n_in, n_out, bias, *(("zero", 1.0) if zero_last else start)), output]
         super().__init__(*(layer for layer in layers if layer is not None))

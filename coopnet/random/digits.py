@@ -64,7 +64,7 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
 
 def block(number: Any, sample: Any, step: Any, seed: Any, law: Any) -> Iterator[Any]:
     """The digits of the generator's block ``number``, in the order of its elements, at the top of words."""
-    for word in philox4x32((number, sample, step, law.stream), seed):
+    for word in philox4x32((number, sample, step, law.stream), seed, law.rounds):
         for shift in range(32 - law.bits, -1, -law.bits):
             yield word << shift if shift else word
 
@@ -120,7 +120,7 @@ def _as_expression(rows: int, columns: int, law: Any, key: Key, leaf: type) -> A
     sample = column if key.index is None else dr.gather(uint32, index, column) if dr.width(index) > 1 else index
     fields = 32 // law.bits
     word_number = row // fields
-    words = philox4x32((word_number // 4, sample, step, law.stream), seed)
+    words = philox4x32((word_number // 4, sample, step, law.stream), seed, law.rounds)
     lane = word_number & 3
     word = dr.select(lane < 2, dr.select(lane == 0, words[0], words[1]), dr.select(lane == 2, words[2], words[3]))
     return law.decide(word << ((fields - 1 - row % fields) * law.bits) if fields > 1 else word)

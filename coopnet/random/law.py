@@ -18,14 +18,16 @@ from . import digits
 from .key import Key
 
 BITS = (8, 16, 32)
+#: Rounds of the generator: its authors' recommendation, and the fewest that pass BigCrush (Salmon et al. 2011).
+ROUNDS = (10, 7)
 
 
 class Law:
     """Multiplies every element by a factor that depends on a random digit, and is therefore its own adjoint.
 
-    The digits have ``bits`` bits and come from the generator's stream number ``stream``. ``p`` is a number, which
-    kernels contain, or a Dr.Jit array, which they read: a *schedule*. What follows from ``p`` is computed by
-    :meth:`traced`, before digits are decided.
+    The digits have ``bits`` bits and come from the stream number ``stream`` of the generator with ``rounds`` rounds.
+    ``p`` is a number, which kernels contain, or a Dr.Jit array, which they read: a *schedule*. What follows from ``p``
+    is computed by :meth:`traced`, before digits are decided.
 
     Raises ``TypeError`` and ``ValueError``, whose messages begin with ``where``, for arguments that are out of range or
     of another type.
@@ -38,16 +40,19 @@ class Law:
     p: Any
     bits: int
     stream: int
+    rounds: int
     where: str
     scheduled: bool
 
-    def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout"):
+    def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout", rounds: int = 10):
         if not isinstance(bits, numbers.Integral) or bits not in BITS:
             raise ValueError(f"{where}: bits is {shown(bits)}; accepted are 8, 16 and 32.")
+        if not isinstance(rounds, numbers.Integral) or rounds not in ROUNDS:
+            raise ValueError(f"{where}: rounds is {shown(rounds)}; accepted are 10 and 7.")
         self.scheduled = isinstance(p, dr.ArrayBase)
         (check_schedule if self.scheduled else check_probability)(p, where)
         self.p, self.bits, self.stream = p, int(bits), check_unsigned(where, "stream", stream, 32)
-        self.where = where
+        self.rounds, self.where = int(rounds), where
 
     def check_entries(self, samples: int = 1) -> None:
         """Raise ``ValueError`` if ``p`` has neither one entry nor one for each of ``samples``."""
@@ -127,8 +132,8 @@ class MaskLaw(Law):
     bound: Any
     kept: Any
 
-    def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout"):
-        super().__init__(p, bits, stream, where)
+    def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout", rounds: int = 10):
+        super().__init__(p, bits, stream, where, rounds)
         if not self.scheduled and round(float(p) * 2**bits) >= 2**bits:
             what = f"p = {shown(p)} rounds to dropping everything with bits={bits}"
             raise ValueError(f"{where}: {what}; use more bits or a smaller p.")
@@ -183,8 +188,10 @@ class GaussianLaw(Law):
 
     sigma: Any
 
-    def __init__(self, p: Any = 0.5, bits: int = 32, stream: int = 0, where: str = "gaussian_dropout"):
-        super().__init__(p, bits, stream, where)
+    def __init__(
+        self, p: Any = 0.5, bits: int = 32, stream: int = 0, where: str = "gaussian_dropout", rounds: int = 10
+    ):
+        super().__init__(p, bits, stream, where, rounds)
 
     def traced(self, leaf: type) -> GaussianLaw:
         law = super().traced(leaf)

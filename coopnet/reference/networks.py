@@ -21,12 +21,13 @@ class MLPDropout(NamedTuple):
     index: Any = None
     step: Any = 0
     streams: Sequence[int] | None = None
+    rounds: int = 10
 
     def factors(self, layer: int, shape: tuple[int, ...], dtype: Any) -> Array:
         """Multipliers of the activations of a hidden layer: 0 or the scale rounded to ``dtype``."""
         stream = layer if self.streams is None else self.streams[layer]
         index = np.arange(shape[1]) if self.index is None else self.index
-        keep = keep_mask(shape[0], self.p, self.seed, index, self.step, stream, self.bits)
+        keep = keep_mask(shape[0], self.p, self.seed, index, self.step, stream, self.bits, self.rounds)
         return np.where(keep, float(np.dtype(dtype).type(scale(self.p, self.bits))), 0.0)
 
 

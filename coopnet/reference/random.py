@@ -58,7 +58,9 @@ def scale(p: float, bits: int = 16) -> float:
     return float(2**bits / (2**bits - threshold(p, bits)))
 
 
-def keep_mask(features: int, p: float, seed: int, index: Any, step: Any = 0, stream: int = 0, bits: int = 16) -> Array:
+def keep_mask(
+    features: int, p: float, seed: int, index: Any, step: Any = 0, stream: int = 0, bits: int = 16, rounds: int = 10
+) -> Array:
     r"""Keep mask of shape (features, samples): True where element i of a sample survives.
 
     Element i uses word :math:`w = \lfloor i k / 32 \rfloor` of its sample's random bits, i.e. lane :math:`w
@@ -70,50 +72,58 @@ def keep_mask(features: int, p: float, seed: int, index: Any, step: Any = 0, str
     t = threshold(p, bits)
     if not 0 <= seed < 2**64:
         raise ValueError(f"keep_mask: seed must be in [0, 2^64), got {seed!r}")
-    return np.asarray(_digits(features, seed, index, step, stream, bits) >= np.uint64(t))
+    return np.asarray(_digits(features, seed, index, step, stream, bits, rounds) >= np.uint64(t))
 
 
-def _digits(features: int, seed: int, index: Any, step: Any, stream: int, bits: int) -> Array:
+def _digits(features: int, seed: int, index: Any, step: Any, stream: int, bits: int, rounds: int) -> Array:
     """The digits of :func:`keep_mask`, shape (features, samples)."""
     sample = np.atleast_1d(np.asarray(index)).astype(np.uint32)[None, :]
     time = np.asarray(step).astype(np.uint32)
     first_bit = np.arange(features)[:, None] * bits  # where the digit starts in the sample's bit string
     block, lane, shift = first_bit // 128, first_bit // 32 % 4, first_bit % 32
-    words = philox4x32((block, sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32))
+    words = philox4x32((block, sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32), rounds)
     word = np.choose(np.broadcast_to(lane, words[0].shape), words)
     return np.asarray((word >> shift.astype(np.uint32)) % np.uint64(2**bits))
 
 
-def dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16) -> Array:
+def dropout(
+    x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16, rounds: int = 10
+) -> Array:
     """keep ? x * scale : 0 for x of shape (features, samples); scale and product have the type of x.
 
     ``index`` defaults to the column number. The gradient is the same function applied to the gradient.
     """
-    return _dropped(x, x.shape[0], p, seed, index, step, stream, bits)
+    return _dropped(x, x.shape[0], p, seed, index, step, stream, bits, rounds)
 
 
 def drop_path(
-    x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16
+    x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16, rounds: int = 10
 ) -> Array:
     """:func:`dropout` of whole samples: the decision about element 0 holds for all features of a sample."""
-    return _dropped(x, 1, p, seed, index, step, stream, bits)
+    return _dropped(x, 1, p, seed, index, step, stream, bits, rounds)
 
 
-def _dropped(x: Array, decisions: int, p: float, seed: int, index: Any, step: Any, stream: int, bits: int) -> Array:
+def _dropped(
+    x: Array, decisions: int, p: float, seed: int, index: Any, step: Any, stream: int, bits: int, rounds: int
+) -> Array:
     """x with as many keep decisions for a sample: one for each of its elements, or one for all."""
     if p == 0:
         return x
-    mask = keep_mask(decisions, p, seed, np.arange(x.shape[1]) if index is None else index, step, stream, bits)
+    index = np.arange(x.shape[1]) if index is None else index
+    mask = keep_mask(decisions, p, seed, index, step, stream, bits, rounds)
     return np.asarray(np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0)))
 
 
-def gaussian_dropout(x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0) -> Array:
+def gaussian_dropout(
+    x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, rounds: int = 10
+) -> Array:
     r"""x times noise of mean 1 and variance :math:`p / (1 - p)`, in double precision.
 
     Element i uses lane :math:`i \bmod 4` of :math:`\mathrm{philox}(\lfloor i / 4 \rfloor, index, step, stream)`, of
     which the upper 24 bits n make the normally distributed number :math:`\Phi^{-1}((n + 1/2) / 2^{24})`.
     """
-    n = _digits(len(x), seed, np.arange(x.shape[1]) if index is None else index, step, stream, 32) // 2**8
+    index = np.arange(x.shape[1]) if index is None else index
+    n = _digits(len(x), seed, index, step, stream, 32, rounds) // 2**8
     z = np.vectorize(statistics.NormalDist().inv_cdf, otypes=[np.float64])((n + 0.5) / 2**24)
     return np.asarray(x * (1 + math.sqrt(p / (1 - p)) * z))
 

@@ -716,3 +716,24 @@ def test_missing_package(backend, file, monkeypatch):
     for call in (lambda: io.load(file, backend), lambda: io.read(file), lambda: io.save(file, build(small(), backend))):
         with pytest.raises(ImportError, match=r"pip install coopnet\[train\]"):
             call()
+
+
+def test_rounds_of_dropout(backend, ns, tmp_path):
+    """They come back; files from before there was a choice mean ten."""
+    path = tmp_path / "field.safetensors"
+    field = build(small(dropout=cn.Dropout(0.4, bits=8, rounds=7)), backend)
+    layers = [layer for layer in field.network.layers if isinstance(layer, cn.Dropout)]
+    assert [(layer.p, layer.bits, layer.stream, layer.rounds) for layer in layers] == [(0.4, 8, 0, 7)]
+    key = cn.Key(1, step=2)
+    cn.save(path, field)
+    np.testing.assert_array_equal(evaluate(cn.load(path, backend), ns, key), evaluate(field, ns, key))
+
+    def older(architecture):
+        text = json.dumps(architecture)
+        assert text.count('"rounds": 7') == 1
+        architecture |= json.loads(text.replace(', "rounds": 7', "").replace('"rounds": 7, ', ""))
+
+    rewrite(path, older)
+    loaded = cn.load(path, backend)
+    assert next(layer for layer in loaded.network.layers if isinstance(layer, cn.Dropout)).rounds == 10
+    assert (evaluate(loaded, ns, key) != evaluate(field, ns, key)).any()

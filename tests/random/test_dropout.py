@@ -72,6 +72,40 @@ def test_dropout_mask(ns, n, bits, p, seed, data):
     np.testing.assert_array_equal(keep, expected)
 
 
+@few
+@given(n=st.integers(1, 130), bits=BITS, p=P, seed=SEED, data=st.data())
+def test_seven_rounds(backend, ns, n, bits, p, seed, data):
+    """The same law of other words, for every kind of input."""
+    index = np.array(data.draw(st.lists(WORD, min_size=1, max_size=20)), np.uint32)
+    kind, x = data.draw(st.sampled_from(kinds_for(backend))), np.ones((n, len(index)))
+    y = cn.dropout(make(ns, kind, x), p, cn.Key(seed, ns.UInt32(index), 3), stream=2, bits=bits, rounds=7)
+    expected = ref.keep_mask(n, p, seed, index, 3, 2, bits, 7)
+    np.testing.assert_array_equal(values(y) != 0, expected)
+    keep = cn.dropout_mask(n, p, cn.Key(seed, index, 3), stream=2, bits=bits, rounds=7)
+    np.testing.assert_array_equal(keep, expected)
+
+
+def test_seven_rounds_in_memory_and_layers(ns):
+    x = np.ones((64, 2048), np.float32)
+    assert (ref.dropout(x, 0.3, 6) != ref.dropout(x, 0.3, 6, rounds=7)).any()
+    given_ = ns.TensorXf(x)
+    dr.enable_grad(given_)
+    for layer, expected in (
+        (cn.Dropout(0.3, 8, 5, rounds=7), ref.dropout(x, 0.3, 6, None, 1, 5, 8, rounds=7)),
+        (cn.DropPath(0.3, rounds=7), ref.drop_path(x, 0.3, 6, None, 1, rounds=7)),
+    ):
+        y = layer(given_, cn.Key(6, step=1))
+        np.testing.assert_array_equal(y.numpy(), expected)
+        dr.backward(dr.sum(y))
+        np.testing.assert_array_equal(dr.grad(given_).numpy(), expected)
+        dr.clear_grad(given_)
+        layer.rounds = 10
+        assert (layer(given_, cn.Key(6, step=1)).numpy() != expected).any()
+    y = cn.GaussianDropout(0.3, rounds=7)(ns.TensorXf(x[:4, :50]), cn.Key(6, step=1))
+    np.testing.assert_allclose(y.numpy(), ref.gaussian_dropout(x[:4, :50], 0.3, 6, None, 1, rounds=7), atol=1e-6)
+    assert repr(cn.Dropout(0.3, rounds=7)) == "Dropout(p=0.3, bits=16, rounds=7)"
+
+
 @some
 @given(seed=SEED, order=st.randoms(use_true_random=False), first=st.integers(0, 60), data=st.data())
 def test_permuted_and_partial_batches(backend, ns, seed, order, first, data):
@@ -317,6 +351,9 @@ BAD = [
     (dict(bits=True), ValueError, "bits is True"),
     (dict(bits=None), ValueError, "bits is None"),
     (dict(bits=[16]), ValueError, r"bits is \[16\]"),
+    (dict(rounds=8), ValueError, "rounds is 8; accepted are 10 and 7"),
+    (dict(rounds=7.0), ValueError, "rounds is 7.0"),
+    (dict(rounds=None), ValueError, "rounds is None"),
     (dict(stream=-1), ValueError, r"stream is -1; an int in \[0, 2\^32\)"),
     (dict(stream=2**32), ValueError, "stream is 4294967296"),
     (dict(stream=0.5), ValueError, "stream is 0.5"),

@@ -14,7 +14,6 @@ from support.known import PHILOX
 import coopnet as cn
 from coopnet import reference as ref
 
-# Random123's kat_vectors, 10 rounds.
 WORD = st.integers(0, 2**32 - 1)
 
 
@@ -23,12 +22,12 @@ def random_words(n, shape, seed=0):
     return [rng.integers(0, 2**32, shape, dtype=np.uint32) for _ in range(n)]
 
 
-@pytest.mark.parametrize("counter, key, words", PHILOX)
-def test_known_answers(ns, counter, key, words):
+@pytest.mark.parametrize("counter, key, rounds, words", PHILOX)
+def test_known_answers(ns, counter, key, rounds, words):
     expected = [int(w, 16) for w in words.split()]
-    assert list(cn.philox4x32(counter, key)) == expected
-    numpy = cn.philox4x32([np.full(3, c, np.uint32) for c in counter], [np.full(3, k, np.uint32) for k in key])
-    drjit = cn.philox4x32([dr.opaque(ns.UInt32, c, 3) for c in counter], [dr.opaque(ns.UInt32, k) for k in key])
+    assert list(cn.philox4x32(counter, key, rounds)) == expected
+    numpy = cn.philox4x32([np.full(3, c, np.uint32) for c in counter], [np.full(3, k, np.uint32) for k in key], rounds)
+    drjit = cn.philox4x32([dr.opaque(ns.UInt32, c, 3) for c in counter], [dr.opaque(ns.UInt32, k) for k in key], rounds)
     for n, d, e in zip(numpy, drjit, expected, strict=True):
         assert type(n) is np.ndarray and n.dtype == np.uint32 and n.tolist() == [e] * 3
         assert type(d) is ns.UInt32 and d.numpy().tolist() == [e] * 3
