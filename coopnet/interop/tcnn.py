@@ -437,6 +437,7 @@ def _optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Optimize
         kind = Adam
         options |= {k: values[k] for k in ("epsilon", "relative_decay", "absolute_decay")}
         options |= {"beta_1": values["beta1"], "beta_2": values["beta2"]}
+        options["skip_zero_grad"] = values["skip_zero_grad_non_matrix_params"]
     if batched := wrappers.get("Batched"):
         options["accumulate"] = batched["batch_size_multiplier"]
     if slow := wrappers.get("Lookahead"):

@@ -11,6 +11,7 @@ twice, makes weights grow. :func:`own_rates` is what to do about it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -77,8 +78,57 @@ def own_rates(optimizer: dropt.Optimizer, factors: Mapping[str, Any]) -> Iterato
 
 def adam_correction(optimizer: dropt.Adam, dtype: type, memory: tuple) -> Any:
     r"""What Adam's next step is multiplied by, :math:`\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)`, as a ``dtype``."""
-    high, t = dr.float64_array_t(dtype), memory[0] + 1
+    t = memory[0] + 1
+    if counts_entries(memory):  # a double power for each would take longer than the step
+        return dr.sqrt(_debiased(optimizer.beta_2, dtype(t))) / _debiased(optimizer.beta_1, dtype(t))
+    high = dr.float64_array_t(dtype)
     return dtype(dr.sqrt(1 - high(optimizer.beta_2) ** t) / (1 - high(optimizer.beta_1) ** t))
+
+
+def _debiased(beta: float, t: Any) -> Any:
+    r""":math:`1 - \beta^t`, of which nothing is lost near 0: :math:`1 - e^u = -\tanh(u/2) (1 + e^u)`."""
+    if beta == 0:
+        return type(t)(1)
+    u = t * math.log(beta)
+    return -dr.tanh(0.5 * u) * (dr.exp(u) + 1)
+
+
+def counts_entries(memory: tuple) -> bool:
+    """Has every entry of a parameter with Adam's ``memory`` a number of steps of its own? See :class:`SparseAdam`."""
+    return dr.width(memory[0]) == dr.width(memory[1]) != 1
+
+
+class SparseAdam(dropt.Adam):
+    """Adam that can leave entries with a gradient of zero alone, and count the steps of each by itself."""
+
+    def _counts(self, name: str) -> bool:
+        """Are the entries of this parameter to be?"""
+        return False
+
+    def _step(self, cache: Any, value: Any, grad: Any, lr: Any, memory: tuple, /) -> tuple[Any, tuple]:
+        if not counts_entries(memory):
+            return super()._step(cache, value, grad, lr, memory)
+        t, m, v, _ = memory
+        new_m, new_v = dr.lerp(grad, m, self.beta_1), dr.lerp(dr.square(grad), v, self.beta_2)
+        # Dr.Jit's way of adding epsilon
+        small = self.epsilon <= 1e-6
+        step = new_m * dr.rsqrt(new_v + self.epsilon**2) if small else new_m / (dr.sqrt(new_v) + self.epsilon)
+        leaf = dr.leaf_t(grad)
+        rate = leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
+        new = value - rate * adam_correction(self, leaf, memory) * step
+        still = grad == 0
+        new_memory = SparseAdam._select(self, still, memory, (t + 1, new_m, new_v, None))
+        return dr.select(still, value, new), new_memory
+
+    def _select(self, mask: Any, memory: tuple, new: tuple, /) -> tuple:
+        selected = super()._select(mask, memory, new)
+        return (dr.select(mask, memory[0], new[0]), *selected[1:]) if counts_entries(memory) else selected
+
+    def _reset(self, name: str, value: Any, promoted: bool, /) -> None:
+        super()._reset(name, value, promoted)
+        if self._counts(name):
+            value, promoted, rate, (t, *moments) = self.state[name]
+            self.state[name] = value, promoted, rate, (dr.opaque(type(t), 0, dr.width(moments[0])), *moments)
 
 
 class Extension(dropt.Optimizer):
@@ -98,14 +148,14 @@ class Extension(dropt.Optimizer):
         """A new value, own memory and memory; ``step(grad)`` returns those of Dr.Jit's optimizer, value and memory."""
         raise NotImplementedError
 
-    def _decay(self, value: Any, lr: Any, memory: Any) -> Any:
-        """What the step that follows on ``memory`` takes from a parameter; ``None`` for nothing."""
+    def _decay(self, value: Any, grad: Any, lr: Any, memory: Any) -> Any:
+        """What the step by ``grad`` that follows on ``memory`` takes from a parameter; ``None`` for nothing."""
 
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
         own, memory = extra if self._remembers else (None, extra)
 
         def step(grad: Any) -> tuple[Any, Any]:
-            lost = self._decay(value, lr, memory)  # first: the step may multiply the rate
+            lost = self._decay(value, grad, lr, memory)  # first: the step may multiply the rate
             new, new_memory = super(Extension, self)._step(cache, value, grad, lr, memory)
             return new if lost is None else new - lost, new_memory
 

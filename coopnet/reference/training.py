@@ -62,6 +62,17 @@ def adam_step(
     return kept - rate * m / (np.sqrt(v) + epsilon), m, v
 
 
+def sparse_adam_step(
+    w: Array, m: Array, v: Array, t: Array, g: Array, **options: float
+) -> tuple[Array, Array, Array, Array]:
+    """:func:`adam_step` of the entries whose gradient is not zero: (weights, moments, number of steps of each)."""
+    w, m, v, t = (np.array(x) for x in (w, m, v, t))
+    for i in np.flatnonzero(g):
+        t[i] += 1
+        w[i], m[i], v[i] = adam_step(w[i], m[i], v[i], g[i], int(t[i]), **options)
+    return w, m, v, t
+
+
 def psnr(a: Array, b: Array, peak: float = 1.0) -> float:
     """Peak signal-to-noise ratio 10 log10(peak^2 / l2) in decibels; infinite for equal arrays."""
     error = l2(a, b)

@@ -25,7 +25,7 @@ import drjit as dr
 import drjit.opt as dropt
 
 from ..checks import check, check_flag, check_type, is_int, is_number, shown
-from ..jit.optimizers import Extension, adam_correction, values
+from ..jit.optimizers import Extension, SparseAdam, adam_correction, counts_entries, values
 
 
 class _Extended(Extension):
@@ -62,7 +62,7 @@ class _Extended(Extension):
         check_flag(f"{type(self).__name__}.step", "eval", eval)
         if self.l2_reg:
             for name, value in values(self).items():
-                if not self.matrices_only or name.rsplit(".", 1)[-1] == "weights":
+                if not self.matrices_only or is_matrix(name):
                     # the step multiplies gradients by grad_scale, which undoes the scale of the loss
                     term = dr.detach(value) * self.l2_reg
                     dr.set_grad(value, dr.grad(value) + (term if grad_scale is None else term / grad_scale))
@@ -96,8 +96,8 @@ class _Extended(Extension):
         return new, (mean, gathered, slow, moves), new_memory
 
 
-class Adam(_Extended, dropt.Adam):
-    """``drjit.opt.Adam`` with regularization.
+class Adam(_Extended, SparseAdam):
+    """``drjit.opt.Adam`` with regularization, and for parameters of which a batch touches few entries.
 
     Args:
         lr, params, options: as in ``drjit.opt.Adam``.
@@ -106,33 +106,46 @@ class Adam(_Extended, dropt.Adam):
         accumulate: number of gradients that make a move (see ``help(coopnet.training.optimizers)``).
         lookahead: number :math:`k` of moves between two of the slow weights; 0 for none.
         alpha: :math:`\\alpha`, the part of the way that the slow weights go.
+        skip_zero_grad: leave entries of grids and embeddings (of all parameters but matrices) alone in steps in which
+            their gradient is exactly zero: no momentum moves them, and each has a count of steps of its own for the
+            correction of its moments, as in tiny-cuda-nn.
 
     Raises:
         TypeError: ``params`` is no mapping.
         ValueError: a rate or strength that is negative or no number, a count that is no int or too small,
-            ``mask_updates`` with one of the counts.
+            ``mask_updates`` with one of the counts or ``skip_zero_grad``, and that with ``uniform`` or ``amsgrad``.
 
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.Adam(1e-2, l2_reg=1e-6))
     """
 
     matrices_only = True
+    skip_zero_grad = False
 
     def __init__(
         self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, relative_decay: float = 0.0,
-        absolute_decay: float = 0.0, accumulate: int = 1, lookahead: int = 0, alpha: float = 0.5, **options: Any,
+        absolute_decay: float = 0.0, accumulate: int = 1, lookahead: int = 0, alpha: float = 0.5,
+        skip_zero_grad: bool = False, **options: Any,
     ):  # fmt: skip
+        self.skip_zero_grad = check_flag("Adam", "skip_zero_grad", skip_zero_grad)
+        for name in ("mask_updates", "uniform", "amsgrad"):
+            if skip_zero_grad and options.get(name):
+                raise ValueError(f"Adam: {name}=True does not go with skip_zero_grad.")
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)
         options |= {"l2_reg": l2_reg, "accumulate": accumulate, "lookahead": lookahead, "alpha": alpha}
         super().__init__(lr, params, **options)
 
-    def _decay(self, value: Any, lr: Any, memory: Any) -> Any:
+    def _counts(self, name: str) -> bool:
+        return self.skip_zero_grad and not is_matrix(name)
+
+    def _decay(self, value: Any, grad: Any, lr: Any, memory: Any) -> Any:
         if not (self.relative_decay or self.absolute_decay):
             return None
         leaf = dr.leaf_t(value)
         rate = leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
         lost = value * self.relative_decay + dr.sign(value) * self.absolute_decay
-        return rate * adam_correction(self, leaf, memory) * lost
+        taken = rate * adam_correction(self, leaf, memory) * lost
+        return dr.select(grad == 0, 0, taken) if counts_entries(memory) else taken
 
 
 class SGD(_Extended, dropt.SGD):
@@ -148,6 +161,11 @@ class SGD(_Extended, dropt.SGD):
 
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.SGD(1e-1, l2_reg=1e-6))
     """
+
+
+def is_matrix(name: str) -> bool:
+    """Is this the name of a packed network, rather than of a grid or table?"""
+    return name.rsplit(".", 1)[-1] == "weights"
 
 
 def _strength(where: str, name: str, value: Any) -> float:

@@ -14,6 +14,7 @@ from support.arrays import arrays, values
 
 import coopnet as cn
 from coopnet import reference as ref
+from coopnet.jit.optimizers import adam_correction
 from coopnet.training.losses import LOSSES, loss_function
 
 POSITIVE = ("cross_entropy", "variance")
@@ -247,6 +248,59 @@ def test_adam(ns, scaled):
             expected[i] = ref.adam_step(*expected[i], d, t, 0.1, beta2=0.99, **strengths)
     for name, (w, _, _) in zip(names, expected, strict=True):
         np.testing.assert_allclose(optimizer[name].numpy(), w, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, dict(accumulate=2), dict(lookahead=2, alpha=0.5)])
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-3])
+def test_entries_without_gradient(ns, options, epsilon):
+    """Of a grid, they stay where they are, with their moments and counts; matrices go on by their momentum."""
+    rng = np.random.default_rng(2)
+    strengths = dict(relative_decay=0.2, absolute_decay=0.1)
+    start, gradients = rng.normal(size=6), rng.normal(size=(12, 6)) * (rng.random((12, 6)) < 0.5)
+    optimizer = cn.training.Adam(0.1, beta_2=0.999, epsilon=epsilon, skip_zero_grad=True, **strengths, **options)
+    for name in ("net.weights", "grid.data"):
+        optimizer[name] = ns.Float(start.astype(np.float32))
+    every, slow = options.get("accumulate", 1), start
+    grid, net = (start, 0 * start, 0 * start, np.zeros(6, int)), (start, 0 * start, 0 * start)
+    for i, g in enumerate(gradients, 1):
+        for value in optimizer.values():
+            dr.set_grad(value, ns.Float(64 * g.astype(np.float32)))
+        optimizer.step(grad_scale=ns.Float(1 / 64), active=ns.Bool(True))
+        if i % every == 0:
+            mean = gradients[i - every : i].mean(axis=0)
+            grid = ref.sparse_adam_step(*grid, mean, lr=0.1, epsilon=epsilon, **strengths)
+            net = ref.adam_step(*net, mean, i // every, lr=0.1, epsilon=epsilon, **strengths)
+            if "lookahead" in options and i % 2 == 0:
+                slow = slow + 0.5 * (grid[0] - slow)
+                grid = (slow, *grid[1:])
+        np.testing.assert_allclose(optimizer["grid.data"].numpy(), grid[0], rtol=1e-4, atol=1e-5)
+        if "lookahead" not in options:
+            np.testing.assert_allclose(optimizer["net.weights"].numpy(), net[0], rtol=1e-4, atol=1e-5)
+    assert len(set(grid[3])) > 1
+
+
+def test_counts_of_skipped_steps(ns):
+    """A step that a scaler skips counts for no entry."""
+    optimizer = cn.training.Adam(0.1, skip_zero_grad=True, params={"data": ns.Float(1, 2, 3)})
+    for i, (g, active) in enumerate((([1, 0, 2], True), ([np.inf, 1, np.nan], False), ([0, 0, 1], True))):
+        before = optimizer["data"].numpy()
+        dr.set_grad(optimizer["data"], ns.Float(g))
+        optimizer.step(active=ns.Bool(active))
+        stays = np.array(g) == 0 if active else np.full(3, True)
+        np.testing.assert_array_equal(optimizer["data"].numpy() == before, stays, err_msg=str(i))
+    assert optimizer.state["data"][3][0].numpy().tolist() == [1, 0, 2]
+    for name in ("uniform", "amsgrad", "mask_updates"):
+        with pytest.raises(ValueError, match=f"^Adam: {name}=True does not go with skip_zero_grad"):
+            cn.training.Adam(0.1, skip_zero_grad=True, **{name: True})
+
+
+@pytest.mark.parametrize("beta", [0.9, 0.99, 0.999, 0.9999])
+def test_corrections_of_entries(ns, beta):
+    t = np.array([0, 1, 5, 100, 5000, 10**6], np.uint32)
+    optimizer = cn.training.Adam(0.1, beta_1=0.5, beta_2=beta)
+    found = adam_correction(optimizer, ns.Float, (ns.UInt32(t), ns.Float(0.0 * t)))
+    expected = np.sqrt(1 - beta ** (t + 1.0)) / (1 - 0.5 ** (t + 1.0))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=2e-6)
 
 
 def test_sgd(ns):

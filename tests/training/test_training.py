@@ -118,6 +118,25 @@ def test_resume_equals_one_run(ns, backend, tmp_path, encoding):
         np.testing.assert_allclose(resumed.losses, reference.losses, rtol=0.2, atol=1e-3)
 
 
+def test_resume_counts_of_entries(ns, backend, tmp_path):
+    """The steps of every entry of a grid are part of the state."""
+
+    def run(steps, field=None, **options):
+        field = field or make_field(backend, encoding=cn.HashGrid(2, n_levels=3, base_resolution=4, hashmap_size=2**8))
+        optimizer = cn.training.Adam(1e-2, skip_zero_grad=True)
+        cn.fit(field, make_batch(ns), steps, optimizer=optimizer, progress=False, seed=3, **options)
+        return field, optimizer
+
+    path = tmp_path / "run.safetensors"
+    (whole, optimizer), _ = run(40), run(15, checkpoint=path)
+    counts = optimizer.state["encoding.data"][3][0].numpy()
+    assert len(counts) == whole["encoding.data"].shape[0] and counts.max() == 40
+    resumed, again = run(40, checkpoint=path, resume=True)
+    np.testing.assert_array_equal(again.state["encoding.data"][3][0].numpy(), counts)
+    if backend == "llvm":
+        assert same(weights(whole), weights(resumed))
+
+
 def test_resumes_in_half_precision(ns, backend, tmp_path):
     options = dict(lr=1e-2, seed=3, progress=False)
     whole = make_field(backend, precision="half")
