@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
 
 import drjit as dr
 import numpy as np
 
 from ..jit.openblas import one_thread
+from ..jit.pool import parallel
 
 #: Samples that are summed in single precision. One long sum would drift: equal increments all round the same way.
 PIECE = 2048
@@ -21,7 +21,7 @@ ALIGNMENT = 64
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """``a.T @ b`` for single-precision ``a`` of shape ``(samples, m)`` and ``b`` of shape ``(samples, n)``.
 
-    Our own threads each take a slice of the samples and call BLAS on one thread. BLAS's own threads spin while they
+    Dr.Jit's threads each take a slice of the samples and call BLAS on one thread. BLAS's own threads spin while they
     wait, as do Dr.Jit's, and together they slow each other down several times.
     """
     slices = max(1, min(dr.thread_count(), len(a) // LEAST))
@@ -38,9 +38,8 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return total
 
     with one_thread():
-        parts = [part(0)] if slices == 1 else list(_pool().map(part, range(slices)))
-        # in this order, whichever was done first
-        return _aligned(functools.reduce(np.add, parts), a.dtype)
+        # in this order, whichever is done first
+        return _aligned(functools.reduce(np.add, parallel(part, slices)), a.dtype)
 
 
 def _aligned(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -54,8 +53,3 @@ def _aligned(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     out = memory[start : start + size].view(dtype).reshape(values.shape)
     out[...] = values
     return out
-
-
-@functools.lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, dr.thread_count()), thread_name_prefix="coopnet")

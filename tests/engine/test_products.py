@@ -7,6 +7,7 @@ import pytest
 
 from coopnet.engine import products as blas
 from coopnet.jit import openblas
+from coopnet.jit.pool import parallel
 
 
 @pytest.fixture
@@ -21,21 +22,21 @@ def threads(monkeypatch):
 
     monkeypatch.setattr(openblas, "_controls", lambda: (lambda: 7, told.append))
     monkeypatch.setattr(blas, "dr", Drjit)
-    blas._pool.cache_clear()
-    yield told
-    blas._pool.cache_clear()
+    return told
 
 
 @pytest.mark.parametrize("samples", [1, 5, 4095, 4096, 8192, 16_384, 30_001])
 def test_products(threads, monkeypatch, samples):
     """Whatever slices and pieces there are; slices are what threads take."""
+    counts = []
     monkeypatch.setattr(blas, "LEAST", 1 << 12)
+    monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
     a, b = (np.random.default_rng(i).random((samples, n), np.float32) for i, n in enumerate((3, 5)))
     found = blas.product(a, b)
     assert found.shape == (3, 5) and found.dtype == np.float32
     np.testing.assert_allclose(found, a.T.astype(np.float64) @ b, rtol=3e-7 * min(samples, 8))
     assert threads == [1, 7]  # one at a time, and then as before
-    assert (blas._pool.cache_info().currsize == 1) == (samples >= 2 << 12)
+    assert counts == [max(1, min(3, samples >> 12))]
 
 
 def test_pieces_are_added_up_in_double_precision(threads):
