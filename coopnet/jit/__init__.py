@@ -20,6 +20,7 @@ file                what it relies on
 ``sorting``         ``detail.block_mkperm`` sorts and keeps the order of equals
 ``optimizers``      the tuples in an optimizer's state, ``_step`` and ``_reset``, and learning rates that are arrays
 ``openblas``        the thread controls of the OpenBLAS inside NumPy, by ``ctypes``
+``pool``            ``libnanothread`` gives work to Dr.Jit's threads, by ``ctypes``
 ``cuda``            the driver's and OptiX's libraries, by ``ctypes``
 ==================  ====================================================================================================
 """

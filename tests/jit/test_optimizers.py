@@ -167,7 +167,7 @@ class Counting(Extension, dropt.Adam):
 
 
 class Decaying(Extension, dropt.SGD):
-    def _decay(self, value, lr, memory):
+    def _decay(self, value, grad, lr, memory):
         return value * lr
 
 
