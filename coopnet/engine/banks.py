@@ -91,7 +91,7 @@ class BankOp(NetworkOp):
         bodies = [self._body(sets, k) for k in range(count)]
         if count == 1:
             return bodies[0](self.xs, dys, key_args)
-        block = -(-samples // (count * WARP)) * WARP  # of whole warps: one that fills two banks runs twice
+        block = -(-samples // count)
         return dr.switch(dr.arange(uint32, samples) // block, bodies, self.xs, dys, key_args)
 
     def _key_args(self, uint32: type, samples: int) -> list:

@@ -6,8 +6,7 @@ are :math:`\sum_c w_c(x) \theta_c`, and their derivative in direction :math:`\do
 along each axis, on simplices constant, and jumps at the faces of the cell; with smoothstep it is continuous.
 
 Features and derivatives are linear in the parameters. Their gradient is the transpose, another loop over the same
-vertices; it adds up many samples per entry, with atomics, of all features of a vertex at a time where the hardware can,
-or in fixed point (:mod:`.fixed_point`).
+vertices; it adds up many samples per entry, with atomics or in fixed point (:mod:`.fixed_point`).
 """
 
 from __future__ import annotations
@@ -86,19 +85,19 @@ class FeatureGrid:
         self.levels, self.dimension, self.n_features = levels, dimension, n_features
         self.hashed, self.interpolation, self.simplices = hashed, interpolation, simplices
 
-    def evaluate(self, coordinates: list, tangents: Sequence[list] = (), sums: str = "traced") -> list[list]:
+    def evaluate(self, coordinates: list, tangents: Sequence[list] = (), ordered: bool = False) -> list[list]:
         """``[features, *derivatives]`` at ``coordinates``, in the directions ``tangents``; differentiable.
 
-        ``sums`` says how the gradient of the parameters is added up: ``"traced"``, with an atomic for every number,
-        also in symbolic loops and calls; ``"packets"``, with one for every vertex; ``"fixed"``, in fixed point.
+        ``ordered``: sum the gradient of the parameters in fixed point instead of with atomics?
         """
-        if sums == "traced" or not dr.grad_enabled(self.data):
-            return self.interpolate(self.data, coordinates, tangents)
-        bundle = self.interpolate(dr.detach(self.data), coordinates, tangents)
+        ordered = ordered and dr.grad_enabled(self.data)
+        data = dr.detach(self.data) if ordered else self.data
+        bundle = self.interpolate(data, coordinates, tangents)
+        if not ordered:
+            return bundle
         # a function, so that Dr.Jit does not take the grid apart as an argument
         inputs = dr.detach(coordinates), [dr.detach(tangent) for tangent in tangents]
-        op = {"packets": _PacketsOp, "fixed": _FixedPointOp}[sums]
-        return split(dr.custom(op, lambda: self, self.data, *inputs, flat(bundle)), len(bundle))
+        return split(dr.custom(_ParametersOp, lambda: self, self.data, *inputs, flat(bundle)), len(bundle))
 
     def interpolate(self, data: Any, coordinates: list, tangents: Sequence[list]) -> list[list]:
         """:meth:`evaluate` for other parameters ``data``; their gradient, if any, is summed with atomics."""
@@ -194,10 +193,7 @@ def _order(tangents: Sequence[list]) -> int:
 
 
 class _ParametersOp(dr.CustomOp):
-    """Passes a bundle of features and derivatives through and adds the derivative with respect to the parameters.
-
-    Subclasses say how it is added up.
-    """
+    """Passes a bundle of features and derivatives through and adds the derivative with respect to the parameters."""
 
     def eval(self, grid: Any, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
         self.grid: FeatureGrid = grid()
@@ -209,50 +205,20 @@ class _ParametersOp(dr.CustomOp):
         self.set_grad_out([t + v for t, v in zip(flat(moved), self.grad_in("values"), strict=True)])
 
     def backward(self) -> None:
-        incoming = self.grad_out()
+        grid, incoming = self.grid, self.grad_out()
         self.set_grad_in("values", incoming)
-        self.set_grad_in("data", self.total(split(incoming, 1 + len(self.tangents))))
-
-    def total(self, cotangents: list[list]) -> Any:
-        """The gradient of the parameters, from that of the bundle."""
-        raise NotImplementedError
-
-    def terms(self, cotangents: list[list]) -> Iterator[tuple[int, list, Any]]:
-        """What to add for all levels and vertices: ``(level, numbers of its features, index of the vertex)``."""
-        n = self.grid.n_features
-        for level, weights, index in self.grid.walk(self.coordinates, self.tangents):
-            numbers = []
-            for k in range(level * n, level * n + n):
-                number = weights[0] * cotangents[0][k]
-                for weight, cotangent in zip(weights[1:], cotangents[1:], strict=True):
-                    number = dr.fma(weight, cotangent[k], number)
-                numbers.append(number)
-            yield level, numbers, index
-
-    def name(self) -> str:
-        return "coopnet: grid parameters"
-
-
-class _PacketsOp(_ParametersOp):
-    """Sums with one atomic operation for all features of a vertex."""
-
-    def total(self, cotangents: list[list]) -> Any:
-        packet, total = nested_type(self.grid.dtype), dr.zeros(self.grid.dtype, dr.width(self.grid.data))
-        for _, numbers, index in self.terms(cotangents):
-            dr.scatter_reduce(dr.ReduceOp.Add, total, packet(numbers), index)
-        return total
-
-
-class _FixedPointOp(_ParametersOp):
-    """Sums that do not depend on any order."""
-
-    def total(self, cotangents: list[list]) -> Any:
-        grid, n = self.grid, self.grid.n_features
+        n, cotangents = grid.n_features, split(incoming, 1 + len(self.tangents))
         scales, broken = self._scales(cotangents)
         dr.eval(scales, broken)
         sums = dr.zeros(dr.int64_array_t(grid.dtype), dr.width(grid.data))
-        for level, numbers, index in self.terms(cotangents):
-            fixed_point.add(sums, [v * scales[level] for v in numbers], index)
+        for level, weights, index in grid.walk(self.coordinates, self.tangents):
+            terms = []
+            for k in range(level * n, level * n + n):
+                term = weights[0] * cotangents[0][k]
+                for weight, cotangent in zip(weights[1:], cotangents[1:], strict=True):
+                    term = dr.fma(weight, cotangent[k], term)
+                terms.append(term * scales[level])
+            fixed_point.add(sums, terms, index)
         dr.eval(sums)
         scale = scales[0]
         if self.tangents:  # levels have scales of their own
@@ -260,7 +226,7 @@ class _FixedPointOp(_ParametersOp):
             scale = grid.dtype(1)
             for place, s in zip(grid.levels, scales, strict=True):
                 scale = dr.select(entry >= place.offset, s, scale)
-        return fixed_point.finish(sums, scale, broken)
+        self.set_grad_in("data", fixed_point.finish(sums, scale, broken))
 
     def _scales(self, cotangents: list[list]) -> tuple[list, Any]:
         """The scale of the sums of every level, and a number that is not zero if any term is not finite."""
@@ -268,9 +234,9 @@ class _FixedPointOp(_ParametersOp):
         if not self.tangents:  # weights are at most 1
             most = dr.max(largest([dr.abs(v) for v in cotangents[0]]))
             broken = _broken(cotangents[0])
-            return [fixed_point.scale(most, self._count(cotangents))] * len(grid.levels), broken
+            return [fixed_point.scale(most, self._terms(cotangents))] * len(grid.levels), broken
         # derivatives of weights are at most the level's steepest slope times the tangent
-        count = self._count(cotangents)
+        terms = self._terms(cotangents)
         lengths = [sum((dr.abs(v) for v in tangent), single(0)) for tangent in self.tangents]
         scales, broken = [], single(0)
         for level in range(len(grid.levels)):
@@ -279,15 +245,18 @@ class _FixedPointOp(_ParametersOp):
             for size, length in zip(sizes[1:], lengths, strict=True):
                 bound += size * (length * grid.steepest(level))
             broken = broken + _broken([bound])
-            scales.append(fixed_point.scale(dr.max(bound), count))
+            scales.append(fixed_point.scale(dr.max(bound), terms))
         return scales, broken
 
-    def _count(self, cotangents: list[list]) -> Any:
+    def _terms(self, cotangents: list[list]) -> Any:
         """How many terms a sum has at most."""
         grid, parts = self.grid, [*flat(cotangents), *self.coordinates]
         lanes = dr.zeros(grid.dtype, max(dr.width(v) for v in parts))
         vertices = grid.dimension + 1 if grid.simplices else 2**grid.dimension
         return grid.dtype(dr.opaque_width(self.coordinates[0] + cotangents[0][0] + lanes)) * vertices
+
+    def name(self) -> str:
+        return "coopnet: grid parameters"
 
 
 def _broken(values: list) -> Any:

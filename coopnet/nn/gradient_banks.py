@@ -22,9 +22,8 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     Loops that differentiate every turn by itself, such as the adjoint of path replay backpropagation (Vicini et al.
     2021), leave nothing to run after them. Without this context the gradients of a network add up in one buffer in half
     precision, where a sum of more than about 2^13 increments of one sign stops growing. Within it, lane :math:`i` of
-    :math:`N` adds to the accumulator :math:`\lfloor i / B \rfloor` of :math:`K`, blocks of :math:`B = N / K` lanes,
-    rounded up to whole warps, and on leaving, those are summed in single precision and added to the weights' gradients.
-    Gradients are complete only then.
+    :math:`N` adds to the accumulator :math:`\lfloor i K / N \rfloor` of :math:`K`, and on leaving, those are summed in
+    single precision and added to the weights' gradients. Gradients are complete only then.
 
     The networks may be evaluated anywhere in the body, also by functions that it calls; other networks, and gradients
     taken outside symbolic loops, are as without. In virtual calls there are no lane numbers, so that one buffer stays:

@@ -72,16 +72,10 @@ class Lattice(Encoding):
         inside = [_finite([grid.dtype(v) for v in coordinates])]
         inside += [_finite([grid.dtype(v) for v in t], inside[0][0]) for t in tangents]
         masks, (x, *directions) = zip(*inside, strict=True)
-        bundle = grid.evaluate(x, directions, self._sums(grid))
+        ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
+        bundle = grid.evaluate(x, directions, ordered)
         features, *moved = [[dr.select(m, v, dr.nan) for v in y] for m, y in zip(masks, bundle, strict=True)]
         return features, moved
-
-    @staticmethod
-    def _sums(grid: FeatureGrid) -> str:
-        """How to add up the gradient of the parameters, see :meth:`FeatureGrid.evaluate`."""
-        if symbolic():
-            return "traced"
-        return "fixed" if dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic() else "packets"
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)

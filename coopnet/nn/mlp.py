@@ -6,7 +6,7 @@ import copy
 import itertools
 from typing import Any
 
-from ..checks import check_flag, check_in_features, check_int
+from ..checks import check_flag, check_in_features, check_int, ensure
 from ..checks.sizes import check_features, check_layers
 from ..random.law import MaskLaw
 from .activations import Sine
@@ -31,7 +31,7 @@ class MLP(Sequential):
             ``"squareplus"``, ``"gelu"``, ``"silu"``, ``"sine"``, ``"exp"``, ``"identity"``), an :class:`Activation`
             layer, or ``None``.
         dropout: drop probability after each hidden activation; 0 for no :class:`Dropout` there. Or a layer to put
-            there, such as ``cn.Dropout(0.1, bits=8, rounds=7)``.
+            there, without a stream number, such as ``cn.Dropout(0.1, bits=8, rounds=7)``.
         bias: add the vectors :math:`b`?
         init: initial weights, see :class:`Linear`. ``"siren"`` gives the first layer ``"siren_first"`` and divides the
             others by the frequency ``omega`` of the :class:`Sine` before them, as in Sitzmann et al. 2020.
@@ -61,6 +61,8 @@ class MLP(Sequential):
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             check_features("MLP", name, check_in_features("MLP", value, name))
         own = dropout if isinstance(dropout, Dropout) else None
+        shared = "which all hidden layers would share; leave it None, and the network numbers them"
+        ensure(own is None or own.stream is None, f"MLP: dropout has the stream {own and own.stream}, {shared}.")
         law = MaskLaw(dropout, where="MLP") if own is None else own.law
         law.check_entries()
         check_flag("MLP", "bias", bias)

@@ -365,7 +365,7 @@ def test_samples_are_spread_evenly_over_banks(ns, backend, monkeypatch, samples)
     x = dr.opaque(leaf, 1, samples)
     with cn.gradient_path("banks"):
         dr.backward(next(iter(net(drnn.CoopVec([x])))))
-    block = -(-samples // (32 * count)) * 32  # whole warps
+    block = -(-samples // count)
     assert len(shares) == count == -(-samples // 1024) and sum(shares) == samples
     assert max(shares) == block and min(shares) == samples - block * (count - 1)
 

@@ -103,6 +103,8 @@ def test_seven_rounds_in_memory_and_layers(ns):
         assert (layer(given_, cn.Key(6, step=1)).numpy() != expected).any()
     y = cn.GaussianDropout(0.3, rounds=7)(ns.TensorXf(x[:4, :50]), cn.Key(6, step=1))
     np.testing.assert_allclose(y.numpy(), ref.gaussian_dropout(x[:4, :50], 0.3, 6, None, 1, rounds=7), atol=1e-6)
+    with pytest.raises(ValueError, match=r"^MLP: dropout has the stream 5, which all hidden layers would share"):
+        cn.MLP(2, 1, dropout=cn.Dropout(0.3, stream=5))
     assert repr(cn.Dropout(0.3, rounds=7)) == "Dropout(p=0.3, bits=16, rounds=7)"
 
 
