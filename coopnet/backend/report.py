@@ -128,10 +128,15 @@ def _cuda_rows(fault: str | None) -> list[Row]:
     driver, version, names = cuda.driver()
     optix = cuda.has_optix()
     cure = f"for the CUDA backend: {CURE_CUDA}" if fault and "libnvoptix" not in fault else ""
+    from ..jit import cublas  # imports Dr.Jit
+
+    library = cublas.location()
+    missing = "for training wide networks on the GPU: pip install nvidia-cublas" if names and not library else ""
     return [
         ("CUDA driver", f"{driver or 'unknown version'}, CUDA {version}" if version else "none", cure),
         ("GPU", ", ".join(names) or "none", ""),
         ("OptiX", "usable" if optix else "not found", "" if optix or not names else CURE_OPTIX),
+        ("cuBLAS", library or "not found", missing),
     ]
 
 

@@ -21,6 +21,7 @@ file                what it relies on
 ``optimizers``      the tuples in an optimizer's state, ``_step`` and ``_reset``, and learning rates that are arrays
 ``openblas``        the thread controls of the OpenBLAS inside NumPy, by ``ctypes``
 ``pool``            ``libnanothread`` gives work to Dr.Jit's threads, by ``ctypes``
+``cublas``          Dr.Jit's stream, context and addresses, by ``ctypes``, and cuBLAS's own interface
 ``cuda``            the driver's and OptiX's libraries, by ``ctypes``
 ==================  ====================================================================================================
 """

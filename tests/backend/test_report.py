@@ -9,7 +9,7 @@ from support.machines import pretend, run
 
 from coopnet import backend as b
 from coopnet.backend import llvm, report
-from coopnet.jit import cuda
+from coopnet.jit import cublas, cuda
 
 
 def test_runs_coopvec(backend):
@@ -55,7 +55,7 @@ def test_info():
     rows = b.info()
     table = {what: (finding, cure) for what, finding, cure in rows}
     packages = {p for extra in b.EXTRAS.values() for p in extra}
-    first = ("coopnet", "Dr.Jit", "Python", "NumPy", "LLVM", "CUDA driver", "GPU", "OptiX")
+    first = ("coopnet", "Dr.Jit", "Python", "NumPy", "LLVM", "CUDA driver", "GPU", "OptiX", "cuBLAS")
     assert set(table) == {*first, "LLVM product", "CUDA product", "kernel cache", *packages}
     assert len(table) == len(rows)
     assert all(finding for _, finding, _ in rows)
@@ -67,12 +67,16 @@ def test_info():
             assert table[package][1] == f"pip install {package}"
 
 
-def table_of(monkeypatch, faults=(None, None), reason=None, driver=("570.1", "12.8", ["GPU 1"]), optix=True):
+def table_of(
+    monkeypatch, faults=(None, None), reason=None, driver=("570.1", "12.8", ["GPU 1"]), optix=True,
+    library="libcublas.so",
+):  # fmt: skip
     """:func:`info` of a machine with ``faults`` of CUDA and LLVM, where products end with ``reason``."""
     monkeypatch.setattr(report, "fault_of", dict(zip(b.BACKENDS, faults, strict=True)).get)
     monkeypatch.setattr(report, "runs_coopvec", lambda name: reason)
     monkeypatch.setattr(cuda, "driver", lambda: driver)
     monkeypatch.setattr(cuda, "has_optix", lambda: optix)
+    monkeypatch.setattr(cublas, "location", lambda: library)
     return {what: (finding, cure) for what, finding, cure in b.info()}
 
 
@@ -80,7 +84,7 @@ def test_rows_of_info(monkeypatch):
     table = table_of(monkeypatch)
     assert table["Dr.Jit"] == (report._version("drjit"), "") and table["NumPy"][1] == ""
     assert table["CUDA driver"] == ("570.1, CUDA 12.8", "") and table["GPU"] == ("GPU 1", "")
-    assert table["OptiX"] == ("usable", "")
+    assert table["OptiX"] == ("usable", "") and table["cuBLAS"] == ("libcublas.so", "")
     assert table["LLVM product"] == ("cooperative vectors run, single precision", "")
     assert table["CUDA product"] == ("cooperative vectors run, half precision", "")
 
@@ -93,6 +97,8 @@ def test_rows_of_info(monkeypatch):
     assert table["CUDA driver"] == ("none", f"for the CUDA backend: {report.CURE_CUDA}")
     assert table["GPU"] == ("none", "") and table["OptiX"] == ("not found", "")
     assert table["CUDA product"] == ("not run: backend not usable", "")
+    assert table_of(monkeypatch, driver=("", "", []), library=None)["cuBLAS"] == ("not found", "")
+    assert table_of(monkeypatch, library=None)["cuBLAS"][1].endswith("pip install nvidia-cublas")
     assert table_of(monkeypatch, faults=("no libnvoptix", None))["CUDA driver"][1] == ""  # OptiX' row has the cure
 
 
