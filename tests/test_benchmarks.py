@@ -167,3 +167,47 @@ def test_photo_dropout(backend, tmp_path):
         assert plain["best"][0] >= plain["last"][0] > 5
         assert row["gains"]["0.1"]["last"][0] == pytest.approx(dropout["last"][0] - plain["best"][0], abs=2e-3)
         assert dropout["area by dropout"][0] > 0
+
+
+def test_whole_jobs(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (40, 30), (200, 100, 50)).save(tmp_path / "image.png")
+    jobs = ["--jobs", "config_hash", "16/2^8+5/bias/dropout", "--steps", 40]
+    run("whole_jobs.py", "--backend", backend, *jobs, "--image", tmp_path / "image.png", "--out", tmp_path)
+    first, second = json.loads((tmp_path / "whole-jobs-llvm.json").read_text())["results"]
+    assert first["psnr_db"] > 10 and "psnr_db" not in second
+    for row in (first, second):
+        assert row["steps"] == 40 and min(row[k] for k in ("wall_ms", "first_step_s", "kernel_ms", "launches")) > 0
+
+
+PRINTED = "Step#0: loss=3 time=9000[µs]\nStep#10: loss=1 time=4500[µs]\nStep#100: loss=1 time=44100[µs]\n"
+
+
+def test_what_tiny_cuda_nn_prints(tmp_path, monkeypatch):
+    """Of its sample, played by a script, times and picture are read; without a source tree, it is left out."""
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tcnn
+
+    assert "no source tree" in tcnn.missing(tmp_path)
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "mlp_learning_an_image.cu").touch()
+    assert "submodules" in tcnn.missing(tmp_path)
+    (tmp_path / "dependencies" / "cutlass" / "include").mkdir(parents=True)
+    monkeypatch.setattr(tcnn.shutil, "which", lambda name: None if name == "nvcc" else name)
+    assert tcnn.missing(tmp_path) == "nvcc is not installed"
+    monkeypatch.setattr(tcnn.shutil, "which", lambda name: name)
+    assert tcnn.missing(tmp_path) == ""
+
+    program, picture = tmp_path / "program", tmp_path / "image.png"
+    image.new("RGB", (16, 16), (100, 100, 100)).save(picture)
+    program.write_text(f"#!/bin/sh\nprintf '%b' {json.dumps(PRINTED)}\ncp {tmp_path}/other.png $4\n")
+    program.chmod(0o755)
+    image.new("RGB", (16, 16), (110, 110, 110)).save(tmp_path / "other.png")
+    row = tcnn.measure(program, {}, picture, 101)
+    assert row["wall_ms"] == pytest.approx(0.49) and row["samples"] == 2**18
+    assert row["psnr_db"] == pytest.approx(28.13, abs=0.01)
+    with pytest.raises(RuntimeError, match="printed no times"):
+        tcnn.wall("Uncaught exception")

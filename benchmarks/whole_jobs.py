@@ -1,0 +1,208 @@
+"""Whole training jobs by ``coopnet.fit``: wall time of a step, what of it is kernels, the first step, and memory.
+
+    python benchmarks/whole_jobs.py --backend cuda
+    python benchmarks/whole_jobs.py --backend cuda --jobs config_hash --image albert.jpg --tcnn tiny-cuda-nn
+
+``config_hash`` and ``config_oneblob`` are tiny-cuda-nn's sample configurations of these names, learning an image: that
+of ``--image``, or a made-up one. The others are networks 16 -> w -> w -> w -> 3 on inputs and targets in memory, by
+width, batch, and what they have: ``64/bias``, ``32/dropout``, ``64/2^14``, ``64/2^20+77``. Medians of several stretches
+of steps; kernels in a run of their own, as measuring them takes time. With ``--tcnn``, tiny-cuda-nn's own sample does
+the same job (see ``tcnn.py``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import common
+import drjit as dr
+import numpy as np
+import tcnn
+
+import coopnet as cn
+from coopnet.training.step import Step
+
+ADAM = {"otype": "Adam", "learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.99}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "config_hash": {
+        "loss": {"otype": "RelativeL2"},
+        "optimizer": ADAM | {"epsilon": 1e-15, "l2_reg": 1e-6},
+        "encoding": {
+            "otype": "HashGrid", "n_levels": 16, "n_features_per_level": 2, "log2_hashmap_size": 15,
+            "base_resolution": 16, "per_level_scale": 1.5,
+        },
+        "network": {"otype": "FullyFusedMLP", "activation": "ReLU", "n_neurons": 64, "n_hidden_layers": 2},
+    },
+    "config_oneblob": {
+        "loss": {"otype": "RelativeL2"},
+        "optimizer": ADAM | {"epsilon": 1e-8, "l2_reg": 1e-8},
+        "encoding": {"otype": "OneBlob", "n_bins": 64},
+        "network": {"otype": "FullyFusedMLP", "activation": "ReLU", "n_neurons": 128, "n_hidden_layers": 5},
+    },
+}  # fmt: skip
+JOBS = {
+    "cuda": [
+        "config_hash", "config_oneblob", "16", "32", "64", "96", "128", "32/bias", "64/bias", "64/2^20+77",
+        "64/2^14", "64/2^12", "32/dropout", "64/dropout", "64/dropout 7 8", "96/dropout",
+    ],
+    "llvm": ["config_hash", "16", "32", "64", "128", "64/bias", "64/2^12", "64/2^14", "64/dropout"],
+}  # fmt: skip
+#: Samples of a step, as powers of two: of the images, of the networks.
+SAMPLES = {"cuda": (18, 20), "llvm": (16, 17)}
+#: Steps between two looks at the clock, and stretches that are looked at, on a GPU and on the CPU.
+STRETCH, LOOKS = {"cuda": 200, "llvm": 20}, 5
+
+
+def image(path: Path | None) -> np.ndarray:
+    """Linear RGB ``(height, width, 3)``, by the rule of tiny-cuda-nn's sample."""
+    if path is None:
+        y, x = np.mgrid[0:1024, 0:1024] / 1024.0
+        waves = [np.sin(40 * x * (c + 1)) * np.cos(31 * y + c) + np.sin(300 * x * y) for c in range(3)]
+        return (np.stack(waves, axis=-1) / 4 + 0.5).astype(np.float32)
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None
+    found = np.asarray(Image.open(path).convert("RGB"), np.float32) / 255
+    return found**2.2
+
+
+def make(name: str, backend: str, path: Path | None) -> tuple[Any, Any, dict[str, Any], int]:
+    """A new field, its batches, options of ``fit``, and the samples of a step."""
+    module = cn.backend.namespace(backend)
+    if name in CONFIGS:
+        config = cn.from_config(2, 3, CONFIGS[name])
+        field, samples = config.field.build(backend, seed=1), 1 << SAMPLES[backend][0]
+        texture = module.Texture2f(module.TensorXf(image(path)), wrap_mode=dr.WrapMode.Clamp)
+
+        def pixels(key: Any) -> Any:
+            p = cn.uniform(2, key, module.Float, samples)
+            color = texture.eval(module.Array2f(p))
+            return p, [color[0], color[1], color[2]]
+
+        return field, pixels, config.fit_arguments(field), samples
+    width, *parts = name.split("/")
+    samples, options = 1 << SAMPLES[backend][1], {}
+    for part in parts:
+        if size := re.fullmatch(r"2\^(\d+)([+-]\d+)?", part):
+            samples = (1 << int(size[1])) + int(size[2] or 0)
+        elif part == "bias":
+            options["bias"] = True
+        else:
+            fast = {"rounds": 7, "bits": 8} if part == "dropout 7 8" else {}
+            options["dropout"] = cn.Dropout(0.1, **fast)
+    field = cn.NeuralField(None, cn.MLP(16, 3, width=int(width), depth=3, **options)).build(backend, seed=1)
+    leaf = module.Float16 if backend == "cuda" else module.Float
+    inputs = [leaf(v) for v in cn.uniform(16, cn.Key(3), module.Float, samples)]
+    targets = [dr.sin(6 * module.Float(v)) for v in inputs[:3]]
+    dr.eval(inputs, targets)
+    return field, lambda key: (inputs, targets), {"lr": 1e-3}, samples
+
+
+def measure(name: str, backend: str, path: Path | None, steps: int | None) -> dict[str, Any]:
+    field, batch, options, samples = make(name, backend, path)
+    looks: list[float] = []
+    firsts: list[float] = []
+    stretch = STRETCH[backend]
+    call = Step.__call__
+
+    def first(step: Step, *args: Any) -> None:
+        start = time.perf_counter()
+        call(step, *args)
+        dr.sync_thread()
+        firsts.append(time.perf_counter() - start)
+        Step.__call__ = call  # type: ignore[method-assign]
+
+    def clock(field: Any) -> float:
+        dr.sync_thread()
+        looks.append(time.perf_counter())
+        return 0.0
+
+    dr.flush_malloc_cache()
+    dr.detail.malloc_clear_statistics()
+    before = dr.detail.malloc_watermark(dr.backend_v(type(field["network.weights"])))
+    Step.__call__ = first  # type: ignore[method-assign]
+    # a long run that is ended early: what is worth compiling depends on the number of steps
+    ends = {} if steps else {"patience": LOOKS}
+    result = cn.fit(
+        field, batch, steps or 10_000, metric=clock, metric_every=stretch, progress=False, **ends, **options
+    )
+    row = {"job": name, "samples": samples, "first_step_s": firsts[0], "loss": result.losses[-1]}
+    row["peak_bytes"] = dr.detail.malloc_watermark(dr.backend_v(type(field["network.weights"]))) - before
+    row["wall_ms"] = statistics.median([(b - a) * 1e3 / stretch for a, b in itertools.pairwise(looks)])
+    row |= {"steps": result.steps, "skipped": result.skipped, "recordings": result.recordings}
+    if name in CONFIGS and path is not None:
+        row["psnr_db"] = psnr(field, path, backend)
+    return row | kernels(name, backend, path)
+
+
+def kernels(name: str, backend: str, path: Path | None) -> dict[str, float]:
+    """Time of the kernels of a step, and how many: of runs of different length, so that what looks cost cancels."""
+    found = []
+    for steps in (10, 20):
+        field, batch, options, _ = make(name, backend, path)
+        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+            ends = {"metric": lambda field: 0.0, "metric_every": steps, "patience": 1}
+            for _ in range(2):
+                dr.kernel_history_clear()
+                cn.fit(field, batch, 10_000, progress=False, **ends, **(options | fresh(name, field)))
+            history = dr.kernel_history()
+            dr.kernel_history_clear()
+        found.append((sum(k["execution_time"] for k in history), len(history)))
+    (short, few), (long, many) = found
+    return {"kernel_ms": (long - short) / 20, "launches": (many - few) / 20}  # two stretches each
+
+
+def fresh(name: str, field: Any) -> dict[str, Any]:
+    """Options with an optimizer of their own."""
+    return cn.from_config(2, 3, CONFIGS[name]).fit_arguments(field) if name in CONFIGS else {}
+
+
+def psnr(field: Any, path: Path, backend: str) -> float:
+    """Of all pixels as 8-bit numbers, which tiny-cuda-nn's sample writes."""
+    truth = image(path)
+    module, (height, width, _) = cn.backend.namespace(backend), truth.shape
+    seen = np.empty_like(truth)
+    for rows in np.array_split(np.arange(height), max(1, height * width >> 20)):
+        y, x = np.meshgrid((rows + 0.5) / height, (np.arange(width) + 0.5) / width, indexing="ij")
+        colors = field([module.Float(x.ravel().astype(np.float32)), module.Float(y.ravel().astype(np.float32))])
+        seen[rows] = np.stack([v.numpy() for v in colors], axis=-1).reshape(len(rows), width, 3)
+    shown, original = (np.floor(np.clip(v, 0, 1) ** (1 / 2.2) * 255 + 0.5) for v in (seen, truth))
+    return tcnn.quality(shown, original)
+
+
+def peer(source: Path, name: str, path: Path, steps: int) -> dict[str, Any] | None:
+    """What tiny-cuda-nn takes, if it can be built here."""
+    why = tcnn.missing(source)
+    if why:
+        print(f"tiny-cuda-nn is left out: {why}", file=sys.stderr)
+        return None
+    architecture = str(dr.detail.cuda_compute_capability())
+    return {"job": name} | tcnn.measure(tcnn.build(source, architecture), CONFIGS[name], path, steps)
+
+
+def main() -> None:
+    args = common.arguments(
+        __doc__,
+        jobs=dict(nargs="+", metavar="JOB", help="as above"),
+        image=dict(type=Path, help="what the configurations learn"),
+        steps=dict(type=int, help="how many to take, for all jobs"),
+        tcnn=dict(type=Path, metavar="SOURCE", help="a source tree of tiny-cuda-nn to build and compare with"),
+    )
+    rows: list[dict[str, Any]] = []
+    for name in args.jobs or JOBS[args.backend]:
+        if args.tcnn and args.image and name in CONFIGS and args.backend == "cuda":
+            rows += [row for row in [peer(args.tcnn, name, args.image, args.steps or 10_000)] if row]
+        rows.append(measure(name, args.backend, args.image, args.steps))
+        print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, file=sys.stderr, flush=True)
+        common.write("whole-jobs", args.backend, rows, args.out)  # what there is, should the next one not end
+    print(args.out / f"whole-jobs-{args.backend}.json")
+
+
+if __name__ == "__main__":
+    main()
