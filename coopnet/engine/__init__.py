@@ -6,6 +6,8 @@ from .explain import Explanation, explain
 from .modes import deterministic, gradient_path
 from .network import evaluate
 from .ops import Affine, Fork, Mask, Nonlinearity, fused
+from .pending import Pending, innermost, leaving
+from .products import library
 
 __all__ = [
     "FUNCTIONS",
@@ -15,10 +17,14 @@ __all__ = [
     "Fork",
     "Mask",
     "Nonlinearity",
+    "Pending",
     "collecting",
     "deterministic",
     "evaluate",
     "explain",
     "fused",
     "gradient_path",
+    "leaving",
+    "library",
+    "innermost",
 ]

@@ -26,7 +26,7 @@ from ..jit import views
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.deferred import outside
 from ..jit.kinds import flat
-from ..jit.lanes import live, only
+from ..jit.lanes import WARP, Warps, live, only
 from ..jit.layout import BIAS_COLUMNS
 from ..jit.registers import with_room
 from ..jit.scopes import frozen, symbolic
@@ -49,8 +49,6 @@ MOST = 512
 ITERATIONS = 8
 #: Most banks where each turn of a loop is differentiated by itself, so that turns share them whatever they are.
 MOST_TURNS = 1024
-#: Samples of a warp, which branch together.
-WARP = 32
 
 
 def banks_for(samples: int, most: int = MOST) -> int:
@@ -69,14 +67,22 @@ class BankOp(NetworkOp):
     def backward(self) -> None:
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
+        uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
         count = banks_for(samples * self.plan.vectors)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
+        key_args, lanes = self._key_args(uint32, samples), None
         if count > 1:
             # Computed in a kernel of their own: fused with the call, their computation would compete for its registers.
             # Before anything else is evaluated, as that would compute the scheduled losses, which share this kernel.
             dr.eval(xs, dys, sample)
+            lanes = Warps(uint32, samples)
+            xs, dys = lanes.widen(xs), lanes.widen(dys)
+            if self.key is not None and samples != lanes.count:
+                key_args[0] = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
         sets = [_Banks(b, self.ops, count) for b in self.buffers]
-        dxs = self._fill(sets, count, samples, dys)
+        dxs = self._fill(sets, count, xs, dys, key_args, samples)
+        if lanes is not None:
+            dxs = lanes.narrow(dxs)
         dr.eval(dxs, sample)
         if sample is not None:
             pin_batch_size(sample)
@@ -84,15 +90,17 @@ class BankOp(NetworkOp):
             self.set_grad_in("xs", dxs)
         self.set_grad_in("buffers", [s.sum() for s in sets])
 
-    def _fill(self, sets: list[_Banks], count: int, samples: int, dys: list) -> list:
-        """Add the batch's gradients to the banks; returns the input's gradient."""
+    def _fill(self, sets: list[_Banks], count: int, xs: list, dys: list, key_args: list, samples: int) -> list:
+        """Add the gradients of ``samples`` samples to the banks; returns the input's gradient."""
         uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
-        key_args = self._key_args(uint32, samples)
         bodies = [self._body(sets, k) for k in range(count)]
         if count == 1:
-            return bodies[0](self.xs, dys, key_args)
-        block = -(-samples // count)
-        return dr.switch(dr.arange(uint32, samples) // block, bodies, self.xs, dys, key_args)
+            return bodies[0](xs, dys, key_args)
+        lane = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs]))
+        bank = lane // -(-samples // count)
+        if dr.width(lane) > samples:
+            bank = dr.minimum(bank, count - 1)
+        return dr.switch(bank, bodies, xs, dys, key_args)
 
     def _key_args(self, uint32: type, samples: int) -> list:
         """The key for a call: there is no lane number inside, so every sample's identity goes in."""
@@ -110,7 +118,7 @@ class BankOp(NetworkOp):
             side = sides.get(id(op)) if biased else None
             _accumulate(target[id(op)], dy, x, biased and side is None)
             if side is not None:
-                one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
+                one = drnn.CoopVec([x.type(1)] * BIAS_COLUMNS)
                 _accumulate(Affine(Weights(side)), dy, one, False)
 
         def body(xs: list, dys: list, key_args: list) -> list:
@@ -156,15 +164,17 @@ class ScopeBankOp(BankOp):
     def backward(self) -> None:
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
+        uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
         # weights that want no gradient have no such twin, so that nobody reads their banks
         deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
         if all(d.waits() for d in deferred if d is not None):
             count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
-            dxs = self._fill(self._sets(count, [d and d.once for d in deferred]), count, samples, dys)
+            sets = self._sets(count, [d and d.once for d in deferred])
+            dxs = self._fill(sets, count, xs, dys, self._key_args(uint32, samples), samples)
         elif self.spread and (found := collector()) and found.takes(self.plan.buffers):
             count = found.banks or banks_in_scope(samples, self.plan.vectors, MOST_TURNS)
             once = [functools.partial(found.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-            dxs = self._fill(self._sets(count, once), count, samples, dys)
+            dxs = self._fill(self._sets(count, once), count, xs, dys, self._key_args(uint32, samples), samples)
         else:
             # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do
             if dr.backend_v(type(dys[0])) == dr.JitBackend.CUDA:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import drjit as dr
 
+from ..jit.registers import LONG
 from .banks import SAMPLES
+
+#: Components of vectors beyond which a kernel that goes forward and back at once is slower than two, and takes minutes
+#: to compile.
+LONGER = 96
+#: Components of vectors up to which outer products compile in a second or two.
+SHORT = 32
+#: Outer products of a layer that take about as long as compiling the kernel that adds them up.
+FEW = 1 << 31
 
 
 def choose(
@@ -17,6 +26,10 @@ def choose(
     deterministic: bool = False,
     forced: str = "auto",
     layouts_known: bool = True,
+    width: int = 0,
+    masked: bool = False,
+    apart: bool = False,
+    planned: int = 0,
 ) -> tuple[str, str]:
     """The path of the weight gradients, and why it is taken.
 
@@ -24,9 +37,12 @@ def choose(
     in symbolic loops and conditionals                  ``banks``, summed when the scope is left
     in virtual calls                                    ``builtin``: there are no lane numbers to choose a bank by
     LLVM                                                ``spill``: reproducible, and matrix products are fastest
-    CUDA, ``deterministic()``                           ``spill``
+    CUDA, ``deterministic()``                           ``spill``, with long vectors ``store``
+    CUDA, long vectors, products computed apart         ``store``: they do not fit into the registers of one kernel
+    CUDA, few steps, products computed apart            ``store``: outer products take seconds to compile
     CUDA, in a frozen function, or a small batch        ``banks``: fastest
-    CUDA otherwise                                      ``spill``: banks cost Python time that only freezing saves
+    CUDA otherwise                                      ``spill``, with long vectors ``store``: banks cost Python time
+                                                        that only freezing saves
     ==================================================  ===============================================================
 
     Args:
@@ -35,6 +51,10 @@ def choose(
         deterministic: are sums to be in a fixed order?
         forced: the path that is asked for, ``"auto"`` for any.
         layouts_known: are the packed layouts of all matrices known?
+        width: components of the longest vector between layers.
+        masked: is there dropout?
+        apart: in a frozen function, will a library multiply outside of it? See :mod:`.pending`.
+        planned: outer products in all runs of the function, if that is known.
 
     Raises:
         RuntimeError: what is asked for is not possible.
@@ -51,20 +71,25 @@ def choose(
             return forced, "gradient_path() asks for it"
         return "banks", "inside a symbolic loop or conditional nothing can be evaluated"
     cuda = backend == dr.JitBackend.CUDA
-    if cuda and not layouts_known and (forced == "spill" or (forced == "auto" and deterministic)):
+    if cuda and not layouts_known and (forced in ("spill", "store") or (forced == "auto" and deterministic)):
+        where, path = ("deterministic", "store") if forced == "auto" else ("gradient_path", forced)
         raise RuntimeError(
-            f"{'deterministic' if forced == 'auto' else 'gradient_path'}: the path 'spill' needs to know the packed "
-            f"layout of every matrix, but the network has a drjit.nn.Linear, or a layer wider than 2047; use "
-            f"coopnet.Linear and narrower layers."
+            f"{where}: the path '{path}' needs to know the packed layout of every matrix, but the network has a "
+            f"drjit.nn.Linear, or a layer wider than 2047; use coopnet.Linear and narrower layers."
         )
     if forced != "auto":
         return forced, "gradient_path() asks for it"
+    written = "store" if width > LONG else "spill"
     if not cuda:
         return "spill", "matrix products are the fastest way on the CPU, and reproducible"
     if deterministic:
-        return "spill", "deterministic() asks for a fixed order of sums"
+        return written, "deterministic() asks for a fixed order of sums"
+    if apart and layouts_known and width > (LONG if masked else LONGER):
+        return "store", "vectors so long do not fit into the registers of one kernel"
+    if apart and layouts_known and width > SHORT and 0 < planned < FEW:
+        return "store", "so few steps do not make up for the seconds that outer products take to compile"
     if frozen or terms <= SAMPLES:
         return "banks", "the fastest way on the GPU that half precision does not stall"
     if not layouts_known:
         return "banks", "the packed layout of a matrix is not known, as spilling would need"
-    return "spill", "outside dr.freeze, tracing many banks would cost more than it saves"
+    return written, "outside dr.freeze, tracing many banks would cost more than it saves"

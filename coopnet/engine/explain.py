@@ -13,7 +13,8 @@ from .banks import banks_for
 from .choose import choose
 from .modes import forced_path, is_deterministic
 from .network import layouts_known
-from .ops import Op, affine, buffers
+from .ops import Op, affine, buffers, masked, widest
+from .products import library
 from .spill import bytes_per_sample, chunk_size
 
 
@@ -21,8 +22,8 @@ from .spill import bytes_per_sample, chunk_size
 class Explanation:
     """How the weight gradient of a batch is computed.
 
-    ``path`` is ``"spill"``, ``"banks"`` or ``"builtin"`` and ``reason`` why; ``memory`` the bytes it takes beside
-    inputs and outputs; ``chunks`` how many pieces a spilled batch goes in, ``banks`` the number of accumulators.
+    ``path`` is ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"`` and ``reason`` why; ``memory`` the bytes it takes
+    beside inputs and outputs; ``chunks`` how many pieces a spilled batch goes in, ``banks`` the number of accumulators.
     """
 
     samples: int
@@ -40,6 +41,8 @@ class Explanation:
         how = {
             "spill": f"activations and deltas are written out in {self.chunks} chunk(s), {memory} at a time, and "
             f"multiplied",
+            "store": f"activations are written out on the way forward and deltas on the way back, in {self.chunks} "
+            f"chunk(s), {memory} at a time, and multiplied",
             "banks": f"outer products are added up in the kernel, in {self.banks} bank(s), {memory} in all",
             "builtin": "outer products are added up in the kernel by Dr.Jit's own operation",
         }[self.path]
@@ -57,9 +60,12 @@ def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsiz
         deterministic=is_deterministic(),
         forced=forced_path(),
         layouts_known=layouts_known(ops),
+        width=widest(ops),
+        masked=masked(ops),
+        apart=frozen and library(which) is not None,
     )
     memory, chunks, banks = 0, 1, 1
-    if path == "spill" and affine(ops):
+    if path in ("spill", "store") and affine(ops):
         chunk = chunk_size(ops, samples, itemsize)
         chunks, memory = -(-samples // chunk), chunk * bytes_per_sample(ops, itemsize)
     elif path == "banks":

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ..checks import check_choice, check_flag
 
 #: The paths by name.
-PATHS = ("auto", "spill", "banks", "builtin")
+PATHS = ("auto", "spill", "store", "banks", "builtin")
 
 _deterministic: contextvars.ContextVar[bool] = contextvars.ContextVar("deterministic", default=False)
 _path: contextvars.ContextVar[str] = contextvars.ContextVar("path", default="auto")
@@ -39,7 +39,7 @@ def gradient_path(name: str) -> Iterator[None]:
     """For experiments: evaluate networks so that their weight gradients take the path ``name``.
 
     Args:
-        name: ``"auto"``, ``"spill"``, ``"banks"`` or ``"builtin"`` (see ``docs/gradients.md``).
+        name: ``"auto"``, ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"`` (see ``docs/gradients.md``).
 
     Raises:
         ValueError: another name.

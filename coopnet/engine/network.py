@@ -15,9 +15,13 @@ from ..random.key import Key
 from .banks import BankOp, ScopeBankOp
 from .choose import choose
 from .modes import forced_path, is_deterministic, warn_stall
-from .ops import Bundle, Op, affine, buffers, widest
+from .ops import Bundle, Op, affine, buffers, masked, widest
+from .pending import innermost
 from .plan import Plan, in_room
-from .spill import SpillOp
+from .spill import SpillOp, StoreOp
+
+#: How gradients are computed where arrays can be evaluated, by the name of the path.
+OPS = {"spill": SpillOp, "store": StoreOp, "banks": BankOp}
 
 
 def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
@@ -43,7 +47,7 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         return in_room(ops, x, key).y
     plan = Plan(ops, packed, len(x), wants_x=any(dr.grad_enabled(v) for v in xs))
     if not symbolic():
-        return plan.split(dr.custom(SpillOp if path == "spill" else BankOp, plan, packed, xs, key))
+        return plan.split(dr.custom(OPS[path], plan, packed, xs, key))
     later = [outside(b).buffer for b in packed if dr.grad_enabled(b)]
     # Dr.Jit notes that the scope depends on a buffer at ordinary operations only, not at custom ones; without the
     # note, forward mode would lose the tangents of the weights.
@@ -64,15 +68,20 @@ def _shares_a_call(xs: list) -> bool:
 def _path(ops: Sequence[Op], xs: list, vectors: int) -> str:
     leaf = type(xs[0])
     backend, in_call = dr.backend_v(leaf), inside_call(leaf)
+    terms, left = max(dr.width(v) for v in xs) * vectors, innermost()
     path, _ = choose(
         backend,
-        max(dr.width(v) for v in xs) * vectors,
+        terms,
         symbolic=symbolic(),
         in_call=in_call,
         frozen=frozen(),
         deterministic=is_deterministic(),
         forced=forced_path(),
         layouts_known=layouts_known(ops),
+        width=widest(ops),
+        masked=masked(ops),
+        apart=left is not None and left.takes(ops, buffers(ops), terms),
+        planned=0 if left is None else left.steps * terms,
     )
     if in_call and backend == dr.JitBackend.CUDA:
         warn_stall(None)

@@ -24,6 +24,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit import views
+from ..jit.kinds import flat
 from ..jit.registers import in_order
 from ..jit.unpacked import Constant
 from ..random.key import Key
@@ -48,15 +49,26 @@ class Tape:
     def __init__(self, records: list[Record], y: Bundle):
         self.records, self.y = records, y
 
+    def flat(self) -> list:
+        """The components of the vectors that came out, one after the other."""
+        return flat(self.y)
+
 
 # ---- Lists of ops ------------------------------------------------------------------------------------------
 
 
-def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Tape:
-    """Evaluate ``ops`` on the bundle ``x``, one after the other."""
-    records = []
+def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None) -> Tape:
+    """Evaluate ``ops`` on the bundle ``x``, one after the other.
+
+    ``store(op, x)`` sees what goes into every affine op, and returns it or what is to be used instead.
+    """
+    records: list[Record] = []
     for op in ops:
-        records.append(op.evaluate(x, key))
+        if store is not None and isinstance(op, Affine):
+            x = store(op, x)
+            if records:
+                records[-1].y = x
+        records.append(op.evaluate(x, key, store))
         x = records[-1].y
         if len(x) > 1:  # otherwise the vectors of all layers stay live until the last tangent is computed
             in_order(dr.backend_v(x[0].type))
@@ -67,7 +79,8 @@ def pullback(tape: Tape, dy: Bundle, key: Key | None, wanted: bool, visit: Visit
     """The cotangents of the bundle that went in, from those of the one that came out; ``None`` unless ``wanted``.
 
     ``visit(op, cotangent, vector, biased)`` sees every vector of every affine op on the way, ``biased`` where its bias
-    was added. It is called at once: whoever writes cotangents out late keeps all of them in registers.
+    was added, and may return the cotangent to go on with. It is called at once: whoever writes cotangents out late
+    keeps all of them in registers.
     """
     first = next((i for i, record in enumerate(tape.records) if affine([record.op])), len(tape.records))
     for i in reversed(range(len(tape.records))):
@@ -127,6 +140,12 @@ def widest(ops: Sequence[Op]) -> int:
     return max((max(view.shape) for view in matrices(ops)), default=0)
 
 
+def masked(ops: Sequence[Op]) -> bool:
+    """Is there dropout between the ops?"""
+    bodies = [body for op in ops if isinstance(op, Fork) for body in op.bodies]
+    return any(isinstance(op, (Mask, Dropped)) for op in ops) or any(map(masked, bodies))
+
+
 def kept(ops: Sequence[Op], vectors: int) -> int:
     """Components in use at a time in the backward pass of ``vectors`` vectors.
 
@@ -161,7 +180,12 @@ def go_back(y: Any) -> None:
 class Op:
     """What the engine can do with a layer; the functions of the same names do it with a list of them."""
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Record:
+    @property
+    def flat(self) -> bool:
+        """Is it linear in pieces, so that no derivative is infinite?"""
+        return False
+
+    def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         raise NotImplementedError
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
@@ -223,15 +247,19 @@ class Affine(Op):
         dx = drnn.matvec(self.weights, dy, transpose=True)
         return dx if len(dx) == n else drnn.CoopVec(list(dx)[:n])
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Record:
+    @property
+    def flat(self) -> bool:
+        return True
+
+    def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         y = [self.product(x[0])]
         for tangent in x[1:]:
             y.append(self.product(tangent, False))
         return Record(self, x, y)
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        for i, (d, x) in enumerate(zip(dy, record.x, strict=True)):
-            visit(self, d, x, i == 0)
+        seen = [visit(self, d, x, i == 0) for i, (d, x) in enumerate(zip(dy, record.x, strict=True))]
+        dy = [d if s is None else s for d, s in zip(dy, seen, strict=True)]
         return [self.transposed(d, len(record.x[0])) for d in dy] if wanted else None
 
     def jvp(self, record: Record, moving: Affine, dx: Bundle, key: Key | None) -> Bundle:
@@ -262,7 +290,7 @@ class Elementwise(Op):
         """``w`` times the second derivative at ``x``."""
         raise NotImplementedError
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Record:
+    def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         y = [self.value(x[0], key)]
         for tangent in x[1:]:
             y.append(self.slope(tangent, x[0], y[0], key))
@@ -298,8 +326,12 @@ class Nonlinearity(Elementwise):
         return FUNCTIONS[self.layer.function]
 
     @property
+    def flat(self) -> bool:
+        return self.function.flat
+
+    @property
     def curved(self) -> bool:  # type: ignore[override]
-        return not self.function.flat
+        return not self.flat
 
     def value(self, x: Any, key: Key | None = None) -> Any:
         return self.function.coopvec(x, *self.layer.params())
@@ -328,6 +360,10 @@ class Mask(Elementwise):
     def __init__(self, layer: Any):
         self.layer = layer
 
+    @property
+    def flat(self) -> bool:
+        return True
+
     def value(self, x: Any, key: Key | None) -> Any:
         return self.layer(x, key)
 
@@ -345,7 +381,11 @@ class Dropped(Op):
     def __init__(self, activation: Nonlinearity, mask: Mask):
         self.activation, self.mask = activation, mask
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Record:
+    @property
+    def flat(self) -> bool:
+        return self.activation.flat
+
+    def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         inner = evaluate((self.activation, self.mask), x, key)
         return Record(self, x, inner.y, [inner])
 
@@ -393,8 +433,12 @@ class Fork(Op):
         """:meth:`join` of bundles, vector by vector."""
         return [self.join(vectors) for vectors in zip(*bundles, strict=True)]
 
-    def evaluate(self, x: Bundle, key: Key | None) -> Record:
-        inner = [evaluate(body, x, key) for body in self.bodies]
+    @property
+    def flat(self) -> bool:
+        return all(op.flat for body in self.bodies for op in body)
+
+    def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
+        inner = [evaluate(body, x, key, store) for body in self.bodies]
         return Record(self, x, self.joined([tape.y for tape in inner]), inner)
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
@@ -416,4 +460,5 @@ class Fork(Op):
         return [found for body in self.bodies for found in affine(body)]
 
 
-Visit = Callable[[Affine, Any, Any, bool], None]
+Visit = Callable[[Affine, Any, Any, bool], Any]
+Store = Callable[[Affine, Bundle], Bundle]

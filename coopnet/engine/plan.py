@@ -11,7 +11,7 @@ import drjit.nn as drnn
 from ..jit.kinds import flat, packed, split
 from ..jit.registers import with_room
 from ..random.key import Key
-from .ops import Bundle, Op, Tape, Visit, evaluate, jvp, matrices, pullback, rebase, widest
+from .ops import Bundle, Op, Store, Tape, Visit, evaluate, jvp, matrices, pullback, rebase, widest
 
 
 class Plan:
@@ -28,8 +28,8 @@ class Plan:
         """The bundle of a flat list."""
         return [drnn.CoopVec(vector) for vector in split(components, self.vectors)]
 
-    def evaluate(self, ops: Sequence[Op], xs: list, key: Key | None) -> Tape:
-        return in_room(ops, self.split(xs), key)
+    def evaluate(self, ops: Sequence[Op], xs: list, key: Key | None, store: Store | None = None) -> Tape:
+        return in_room(ops, self.split(xs), key, store)
 
     def pullback(self, tape: Tape, dys: list, key: Key | None, visit: Visit) -> list:
         """The inputs' gradients (empty unless wanted); ``visit`` as for :func:`pullback`."""
@@ -50,7 +50,7 @@ class NetworkOp(dr.CustomOp):
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
         self.ops = rebase(plan.ops, plan.buffers, buffers)
         self.tape = plan.evaluate(self.ops, xs, key)
-        return flat(self.tape.y)
+        return self.tape.flat()
 
     def forward(self) -> None:
         moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))
@@ -60,10 +60,10 @@ class NetworkOp(dr.CustomOp):
         return f"coopnet.{type(self).__name__}"
 
 
-def in_room(ops: Sequence[Op], x: Bundle, key: Key | None) -> Tape:
+def in_room(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None) -> Tape:
     """Evaluate ``ops`` on the bundle ``x`` in a kernel whose threads have registers for all its vectors."""
     x = [packed(v) for v in x]
     if len(x) > 1:
         used = len(x) * max(len(x[0]), widest(ops))
         x = [drnn.CoopVec(with_room(x[0], matrices(ops), used)), *x[1:]]
-    return evaluate(ops, x, key)
+    return evaluate(ops, x, key, store)

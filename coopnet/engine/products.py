@@ -1,25 +1,122 @@
-"""Products over the sample axis by NumPy's BLAS, on the memory of LLVM arrays."""
+"""Weight gradients as products over the sample axis, by whatever multiplies fastest where they are asked for."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import drjit as dr
 import numpy as np
 
-from ..jit.openblas import one_thread
+from ..jit import cublas, openblas, views
 from ..jit.pool import parallel
+from ..jit.scopes import frozen
+from .ops import Affine
+from .rows import Rows
 
-#: Samples that are summed in single precision. One long sum would drift: equal increments all round the same way.
+#: Samples that BLAS sums in single precision at a time, see :data:`~.rows.PIECE`.
 PIECE = 2048
+#: Samples that tensor cores sum up at a time: they add in single precision.
+LONG = 1 << 13
 #: Samples of a slice below which another thread is not worth starting.
 LEAST = 1 << 13
-#: Bytes: what a vector register of any CPU is loaded from fastest, and what Dr.Jit looks for.
-ALIGNMENT = 64
 
 
-def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """``a.T @ b`` for single-precision ``a`` of shape ``(samples, m)`` and ``b`` of shape ``(samples, n)``.
+class Product:
+    """A layer's weight gradient: the sum over samples of the outer products of cotangents and activations."""
+
+    def __init__(self, op: Affine, cotangent: Rows, activation: Rows):
+        self.op, self.cotangent, self.activation = op, cotangent, activation
+
+    def unpack(self, product: Any, total: Any) -> None:
+        """Write ``product``, which has rows and columns to spare, to its places in ``total``, a packed gradient."""
+        op, uint32 = self.op, dr.uint32_array_t(type(total))
+        (rows, inputs), biased = op.weights.shape, op.bias is not None
+        # of the columns, the one behind the matrix's belongs to the bias
+        used = inputs + biased
+        i = dr.arange(uint32, rows * used)
+        row, column = i // used, i % used
+        target = views.places(op.weights, row, column, op.layout, column < inputs)
+        if biased:
+            target = dr.select(column < inputs, target, views.places(op.bias, row))
+        value = dr.gather(type(product), product, row * self.activation.columns + column)
+        # A plain scatter: scatter_reduce on LLVM turns NaN into 0, and the loss scaler would miss an overflow.
+        dr.scatter(total, type(total)(value), target, mode=dr.ReduceMode.Permute)
+
+
+class Sums:
+    """Products by the matrix of one buffer that they are the gradient of, added up: layers may share one."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Product, Any]] = {}  # by where the matrix begins
+
+    def add(self, p: Product, parts: Any) -> None:
+        """Add a product that :func:`multiply` computed."""
+        value = _sum(parts, p.cotangent.columns * p.activation.columns)
+        known, total = self._entries.get(p.op.weights.offset, (p, None))
+        self._entries[p.op.weights.offset] = (known, value if total is None else total + value)
+
+    def eval(self) -> None:
+        dr.eval([total for _, total in self._entries.values()])
+
+    def gradient(self, like: Any) -> Any:
+        """Gradients of all matrices and biases, in their packed layout, as the buffer ``like`` in type and size."""
+        total = dr.zeros(type(like), dr.width(like))
+        for p, product in self._entries.values():
+            p.unpack(product, total)
+        return total
+
+
+def library(backend: dr.JitBackend) -> Callable[[Rows, Rows], Any] | None:
+    """A library's :func:`multiply` on a backend, if there is one. It cannot be called in a recorded function."""
+    if backend == dr.JitBackend.CUDA:
+        return _by_cublas if cublas.available() else None
+    return _by_blas if openblas.available() else None
+
+
+def multiply(a: Rows, b: Rows) -> Any:
+    """Sums over samples of the outer products of their rows: in single precision, one or several behind each other.
+
+    Those of several are parts of the whole, which :class:`Sums` adds up: rather in a frozen function than here.
+    """
+    by = None if frozen() else library(dr.backend_v(a.leaf))
+    return _by_drjit(a, b) if by is None else by(a, b)
+
+
+def _by_drjit(a: Rows, b: Rows) -> Any:
+    single = dr.tensor_t(dr.float32_array_t(a.leaf))
+    return single(dr.matmul(a.tensor(), b.tensor(), At=True)).array
+
+
+def _by_cublas(a: Rows, b: Rows) -> Any:
+    pieces, length = a.pieces, a.length
+    while pieces % 2 == 0 and length < LONG:
+        pieces, length = pieces // 2, length * 2
+    return cublas.batched(a.numbers, b.numbers, pieces, length, a.columns, b.columns)
+
+
+def _sum(parts: Any, size: int) -> Any:
+    """The sum of matrices of ``size`` entries behind one another."""
+    count = dr.width(parts) // size
+    if count == 1:
+        return parts
+    # by a product, too: as a reduction over the first axis it is a few threads' work
+    tensor = dr.tensor_t(type(parts))
+    return (dr.full(tensor, 1, (1, count)) @ tensor(parts, (count, size))).array
+
+
+def _by_blas(a: Rows, b: Rows) -> Any:
+    found = blas(*(v.numbers.numpy().reshape(-1, v.columns) for v in (a, b)))  # without a copy
+    # into memory of Dr.Jit's own: it compiles another kernel for other addresses, and NumPy's vary
+    result = dr.empty(a.leaf, found.size)
+    dr.eval(result)
+    result.numpy()[:] = found.ravel()
+    return result
+
+
+def blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``a.T @ b`` for single-precision ``a`` of shape ``(samples, m)`` and ``b`` of ``(samples, n)``, in double.
 
     Dr.Jit's threads each take a slice of the samples and call BLAS on one thread. BLAS's own threads spin while they
     wait, as do Dr.Jit's, and together they slow each other down several times.
@@ -37,19 +134,6 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
                 total += np.dot(a[rows].T, b[rows], out=out)
         return total
 
-    with one_thread():
+    with openblas.one_thread():
         # in this order, whichever is done first
-        return _aligned(functools.reduce(np.add, parallel(part, slices)), a.dtype)
-
-
-def _aligned(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """``values`` as ``dtype`` at a multiple of :data:`ALIGNMENT`.
-
-    Dr.Jit compiles another kernel for memory at other addresses, and NumPy's allocator returns varying alignments.
-    """
-    size = values.size * dtype.itemsize
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    out = memory[start : start + size].view(dtype).reshape(values.shape)
-    out[...] = values
-    return out
+        return functools.reduce(np.add, parallel(part, slices))

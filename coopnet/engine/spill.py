@@ -4,38 +4,44 @@ The gradient of a matrix is a sum of outer products over samples, :math:`\partia
 x_s^T`. Accumulating it inside the kernel takes an atomic operation per entry and sample, whose order and, on some
 backends, precision we cannot control. Here one fused kernel runs the network forward and the cotangents
 back and writes activations and cotangents out as they appear, in rows ``(samples, width)``; a matrix product then sums
-over the sample axis, in a fixed order.
+over the sample axis, in a fixed order. GPUs rather write activations on the way forward, and read them on the way back:
+all of a wide network's vectors do not fit into the registers of one kernel.
 
 What is spilled at a time stays below :data:`MEMORY` bytes: larger batches go in chunks, each a run of the same kernels.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
+import drjit.nn as drnn
 
-from ..jit import openblas, views
 from ..jit.batch_size import batch_sample, pin_batch_size
-from ..jit.kinds import nested_type
 from ..jit.lanes import live, only
-from ..jit.registers import with_room
+from ..jit.registers import LONG, with_room
 from ..jit.scopes import frozen
 from ..random.key import Key
-from .ops import Affine, Op, Tape, affine, kept, matrices
+from .ops import Affine, Bundle, Op, affine, kept, matrices, widest
+from .pending import innermost
 from .plan import NetworkOp, Plan
-from .products import product as blas_product
+from .products import Product, Sums, multiply
+from .rows import PIECE, Rows, columns, spilled
 
 #: Bytes that are spilled at a time.
-MEMORY = 1 << 30
-#: Samples that one partial product sums over.
-PIECE = 1024
+MEMORY = 2 << 30
 
 
 def bytes_per_sample(ops: Sequence[Op], itemsize: int) -> int:
     """Memory that one sample's activations and cotangents take when spilled."""
-    return itemsize * sum(sum(op.weights.shape) + (op.bias is not None) for op in affine(ops))
+    return itemsize * sum(_activations(op, itemsize) + columns(op.weights.shape[0], itemsize) for op in affine(ops))
+
+
+def _activations(op: Affine, itemsize: int) -> int:
+    # a constant input makes the bias one more column of the matrix
+    return columns(op.weights.shape[1] + (op.bias is not None), itemsize)
 
 
 def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1) -> int:
@@ -50,26 +56,58 @@ def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1)
 class SpillOp(NetworkOp):
     """Differentiates by spilling and multiplying."""
 
+    shelf: Shelf | None = None
+
     def backward(self) -> None:
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
         leaf = dr.leaf_t(type(dys[0]))
-        chunk = chunk_size(self.ops, samples, dr.itemsize_v(_spilled(leaf)), self.plan.vectors)
-        sums = _Sums()
-        if chunk == samples:
-            products, dxs = _spill(self.plan, self.ops, self.tape, dys, self.key)
-            sample = batch_sample([v for p in products for v in p.vectors], samples) if frozen() else None
-            dr.eval([p.cotangent for p in products], [p.activation for p in products], dxs, sample)
-            sums.add(products)
+        stored = self.shelf is not None and self.shelf.samples == samples
+        chunk = chunk_size(self.ops, samples, dr.itemsize_v(spilled(leaf)), self.plan.vectors)
+        sums: dict[int, Sums] | None = None
+        if stored or chunk == samples:
+            products, dxs = self._whole(dys, samples, self.shelf if stored else None)
+            later = innermost()
+            if (
+                later is not None
+                and later.open
+                and later.takes(self.plan.ops, self.plan.buffers, samples * self.plan.vectors)
+            ):
+                known = dict(zip(map(id, affine(self.ops)), affine(self.plan.ops), strict=True))
+                for p in products:
+                    later.leave(known[id(p.op)], p)
+            else:
+                _add(sums := {}, products)
         else:
-            dxs, sample = self._in_chunks(xs, dys, samples, chunk, sums)
-        if sample is not None:
-            pin_batch_size(sample)
+            sums = {}
+            dxs = self._in_chunks(xs, dys, samples, chunk, sums)
         if self.plan.wants_x:
             self.set_grad_in("xs", dxs)
-        self.set_grad_in("buffers", [sums.gradient(b) for b in self.buffers])
+        if sums is not None:
+            self.set_grad_in("buffers", _gradients(sums, self.buffers))
 
-    def _in_chunks(self, xs: list, dys: list, samples: int, chunk: int, sums: _Sums) -> tuple[list, Any]:
+    def _whole(self, dys: list, samples: int, shelf: Shelf | None) -> tuple[list[Product], list]:
+        """Spill the whole batch; returns the evaluated operands of the products and the input's gradient."""
+        if shelf is not None:
+            if all(v.state == dr.VarState.Literal for v in dys):
+                # Beside what is read from rows the kernel needs an input with an entry for each sample: without, frozen
+                # functions guess how many lanes to replay it with.
+                dys = [dr.copy(v) for v in dys]
+                dr.make_opaque(dys[0])
+            tape = self.plan.evaluate(self.ops, self.xs, self.key, shelf.reader())
+            products, dxs = _spill(self.plan, self.ops, tape, dys, self.key, samples, shelf)
+            dr.eval([p.cotangent.numbers for p in products], dxs)
+            shelf.clear()
+            return products, dxs
+        vectors: list[Any] = []
+        products, dxs = _spill(self.plan, self.ops, self.tape, dys, self.key, samples, vectors=vectors)
+        sample = batch_sample(vectors, samples) if frozen() else None
+        dr.eval([[p.cotangent.numbers, p.activation.numbers] for p in products], dxs, sample)
+        if sample is not None:
+            pin_batch_size(sample)
+        return products, dxs
+
+    def _in_chunks(self, xs: list, dys: list, samples: int, chunk: int, sums: dict[int, Sums]) -> list:
         leaf = dr.leaf_t(type(dys[0]))
         uint32 = dr.uint32_array_t(leaf)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
@@ -94,119 +132,133 @@ class SpillOp(NetworkOp):
                 key_part = Key(key.seed, part(key_args[0]), part(key_args[1]))
             tape = self.plan.evaluate(self.ops, [part(x) for x in xs], key_part)
             dy = [dr.select(inside, part(v), leaf(0)) for v in dys]
-            products, dx = _spill(self.plan, self.ops, tape, dy, key_part)
-            dr.eval([p.cotangent for p in products], [p.activation for p in products], dx)
+            products, dx = _spill(self.plan, self.ops, tape, dy, key_part, chunk)
+            dr.eval([[p.cotangent.numbers, p.activation.numbers] for p in products], dx)
             for whole, piece in zip(dxs, dx, strict=True):
                 dr.scatter(whole, piece, place, inside, mode=dr.ReduceMode.Permute)
-            sums.add(products)
+            _add(sums, products)
             dr.eval(dxs)
-        return dxs, sample
+        if sample is not None:
+            pin_batch_size(sample)
+        return dxs
 
 
-def _spill(plan: Plan, ops: Sequence[Op], tape: Tape, dys: list, key: Key | None) -> tuple[list[_Product], list]:
-    """Trace the backward pass with its spilling; returns operands of the products and the input's gradient."""
-    products: list[_Product] = []
-    mask = live(dys)
+class StoreOp(SpillOp):
+    """The same, but what goes into the matrices is written on the way forward: nothing is computed again."""
 
-    def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
-        products.append(_Product(op, dy, x, mask, biased))
+    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
+        y = super().eval(plan, buffers, xs, key)
+        samples, itemsize = max(dr.width(v) for v in y + xs), dr.itemsize_v(spilled(type(y[0])))
+        needed = samples * plan.vectors * itemsize * sum(_activations(op, itemsize) for op in affine(self.ops))
+        whole = chunk_size(self.ops, samples, itemsize, plan.vectors) == samples
+        if whole and needed + Shelf.occupied() <= MEMORY:
+            self.shelf = Shelf(samples, needed)
+            y = plan.evaluate(self.ops, xs, key, self.shelf.write).flat()
+            sample = batch_sample(y, samples) if frozen() else None
+            dr.eval(self.shelf.numbers(), y, sample)
+            if sample is not None:
+                pin_batch_size(sample)
+        return y
 
-    dys = with_room(dys, matrices(ops), kept(ops, plan.vectors))
+
+class Shelf:
+    """What went into the matrices on the way forward, for the way back."""
+
+    _all: weakref.WeakSet[Shelf] = weakref.WeakSet()
+
+    def __init__(self, samples: int, size: int):
+        self.samples, self.size = samples, size
+        self._rows: list[Rows] = []
+        self._found: dict[int, tuple[Any, Rows]] = {}  # by the vector that was read
+        Shelf._all.add(self)
+
+    @classmethod
+    def occupied(cls) -> int:
+        """Bytes on all shelves: a function may evaluate networks often before any of them is differentiated."""
+        return sum(shelf.size for shelf in cls._all)
+
+    def write(self, op: Affine, x: Bundle) -> Bundle:
+        for i, vector in enumerate(x):
+            # Whether anyone will want the gradient of a lane is not known yet: 0 times what stands there must be 0.
+            finite = [dr.select(dr.isfinite(v), v, 0) for v in op.fill(vector)]
+            self._rows.append(Rows(_with_bias(op, finite, i == 0), self.samples))
+        return x
+
+    def numbers(self) -> list[Any]:
+        return [rows.numbers for rows in self._rows]
+
+    def reader(self) -> Any:
+        """The counterpart of :meth:`write`: passes on what is on the shelf, in the same order."""
+        rows = iter(self._rows)
+
+        def read(op: Affine, x: Bundle) -> Bundle:
+            found = []
+            for vector in x:
+                own = next(rows)
+                found.append(drnn.CoopVec(own.read(vector.type, len(vector))))
+                self._found[id(found[-1])] = found[-1], own
+            return found
+
+        return read
+
+    def rows(self, vector: Any) -> Rows:
+        return self._found[id(vector)][1]
+
+    def clear(self) -> None:
+        self.size = 0
+        self._rows.clear()
+        self._found.clear()
+
+
+def _with_bias(op: Affine, x: Sequence[Any], biased: bool) -> list[Any]:
+    """``x`` and, for a layer with a bias, the constant input that it is the weight of."""
+    return list(x) if op.bias is None else [*x, type(x[0])(1 if biased else 0)]
+
+
+def _spill(
+    plan: Plan, ops: Sequence[Op], tape: Any, dys: list, key: Key | None, samples: int, shelf: Shelf | None = None,
+    vectors: list[Any] | None = None,
+) -> tuple[list[Product], list]:  # fmt: skip
+    """Trace the backward pass with its spilling; returns operands of the products and the input's gradient.
+
+    ``vectors`` gets what the kernel could return as well as write, see :func:`pin_batch_size`.
+    """
+    products: list[Product] = []
+    # from 0 and what is finite on the shelf, functions that are linear in pieces make no NaN
+    mask = None if shelf is not None and all(op.flat for op in ops) else live(dys)
+
+    def visit(op: Affine, dy: Any, x: Any, biased: bool) -> Any:
+        cotangents = list(dy) if mask is None else only(mask, list(dy))
+        if shelf is not None:
+            activation = shelf.rows(x)
+        else:
+            activations = only(mask, _with_bias(op, list(op.fill(x)), biased))
+            activation = Rows(activations, samples)
+            if vectors is not None:
+                vectors.extend([cotangents[0], activations[0]])
+        products.append(Product(op, Rows(cotangents, samples), activation))
+        if shelf is None or widest(ops) <= LONG:
+            return None
+        # a kernel for each layer: the vectors of one fill the registers
+        dr.eval(products[-1].cotangent.numbers)
+        return drnn.CoopVec(products[-1].cotangent.read(dy.type, len(cotangents)))
+
+    used = kept(ops, plan.vectors) if shelf is None else 2 * plan.vectors * widest(ops)
+    dys = with_room(dys, matrices(ops), used)
     # the caller evaluates dx along, or whoever uses it next would run the whole network again
     dx = plan.pullback(tape, dys, key, visit)
-    return products, only(mask, dx)
+    return products, dx if mask is None else only(mask, dx)
 
 
-def _spilled(leaf: type) -> type:
-    """Type of spilled numbers: the CPU multiplies single precision; tensor cores take half and add up in single."""
-    half_on_cpu = dr.is_half_v(leaf) and dr.backend_v(leaf) == dr.JitBackend.LLVM
-    return dr.float32_array_t(leaf) if half_on_cpu else leaf
+def _add(sums: dict[int, Sums], products: list[Product]) -> None:
+    """Compute ``products`` and add them to those of their buffers."""
+    for p in products:
+        sums.setdefault(id(p.op.weights.buffer), Sums()).add(p, multiply(p.cotangent, p.activation))
+    for found in sums.values():
+        found.eval()
 
 
-class _Product:
-    """The spilled operands of one layer's weight gradient, zeros in the lanes that ``mask`` leaves out."""
-
-    def __init__(self, op: Affine, dy: Any, x: Any, mask: Any, biased: bool):
-        self.op = op
-        leaf = _spilled(dr.leaf_t(dy.type))
-        cotangents, activations = (only(mask, [leaf(v) for v in vector]) for vector in (dy, op.fill(x)))
-        if op.bias is not None:
-            # a constant input makes the bias one more column of the matrix
-            activations.append(leaf(1 if biased else 0))
-        self.samples = n = max(dr.width(v) for v in cotangents + activations)
-        self.rows, self.columns = len(cotangents), len(activations)
-        # what the kernel could return as well as scatter, see pin_batch_size()
-        self.vectors = [cotangents[0], activations[0]] if frozen() else []
-        # Products are cut along the sample axis and their pieces added up afterwards, in single precision. One long sum
-        # would drift: equal increments all round the same way.
-        self.pieces = max(1, n // PIECE)
-        length = -(-n // self.pieces)
-        self.length = length
-        # Rows of a sample's components: one store each, and the zeros behind the last sample add nothing.
-        lane = dr.arange(dr.uint32_array_t(leaf), n)
-        allocate = dr.empty if length * self.pieces == n else dr.zeros
-        packet = nested_type(leaf)
-
-        def spill(vector: list) -> Any:
-            target = allocate(leaf, len(vector) * length * self.pieces)
-            # Permute promises that no two lanes write the same entry; without it every scatter is a kernel of its own.
-            dr.scatter(target, packet(vector), lane, mode=dr.ReduceMode.Permute)
-            return target
-
-        self.cotangent, self.activation = spill(cotangents), spill(activations)
-
-    def multiply(self) -> Any:
-        """``(rows, columns)`` tensor: the sum over samples of cotangent times activation."""
-        tensor = dr.tensor_t(type(self.cotangent))
-        a, b = (self.pieces, self.length, self.rows), (self.pieces, self.length, self.columns)
-        if dr.backend_v(tensor) == dr.JitBackend.LLVM and not frozen() and openblas.available():
-            # NumPy reads this memory without a copy, and its BLAS is faster; recording a function, it cannot be called
-            cotangent, activation = self.cotangent.numpy().reshape(-1, a[2]), self.activation.numpy().reshape(-1, b[2])
-            return tensor(blas_product(cotangent, activation))
-        single = dr.tensor_t(dr.float32_array_t(type(self.cotangent)))
-        pieces = single(dr.matmul(tensor(self.cotangent, a), tensor(self.activation, b), At=True))
-        if self.pieces == 1:
-            return single(pieces.array, (self.rows, self.columns))
-        # summed by a product, too: as a reduction over the first axis it is a few threads' work
-        flat = single(pieces.array, (self.pieces, self.rows * self.columns))
-        total = dr.full(single, 1, (1, self.pieces)) @ flat
-        return single(total.array, (self.rows, self.columns))
-
-
-class _Sums:
-    """Products of all chunks, by the matrix that they are the gradient of: several layers may share one."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[Affine, Any]] = []
-
-    def add(self, products: list[_Product]) -> None:
-        for p in products:
-            product = p.multiply()
-            for i, (op, total) in enumerate(self.entries):
-                same = op.weights.buffer is p.op.weights.buffer
-                if same and op.weights.offset == p.op.weights.offset:
-                    self.entries[i] = (op, total + product)
-                    break
-            else:
-                self.entries.append((p.op, product))
-        dr.eval([total for _, total in self.entries])
-
-    def gradient(self, buffer: Any) -> Any:
-        """Gradients of all matrices and biases in ``buffer``, in its packed layout."""
-        uint32 = dr.uint32_array_t(type(buffer))
-        total = dr.zeros(type(buffer), dr.width(buffer))
-        for op, product in self.entries:
-            if op.weights.buffer is not buffer:
-                continue
-            rows, columns = product.shape
-            i = dr.arange(uint32, rows * columns)
-            row, column = i // columns, i % columns
-            inside = column < op.weights.shape[1]
-            target = views.places(op.weights, row, column, op.layout, inside)
-            if op.bias is not None:
-                # one product holds both: the last column belongs to the bias
-                target = dr.select(inside, target, views.places(op.bias, row))
-            # A plain scatter: scatter_reduce on LLVM turns NaN into 0, and the loss scaler would miss an overflow.
-            dr.scatter(total, type(buffer)(product.array), target, mode=dr.ReduceMode.Permute)
-        dr.eval(total)
-        return total
+def _gradients(sums: dict[int, Sums], buffers: Sequence[Any]) -> list[Any]:
+    found = [sums.get(id(buffer), Sums()).gradient(buffer) for buffer in buffers]
+    dr.eval(found)
+    return found

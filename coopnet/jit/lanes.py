@@ -30,6 +30,50 @@ def only(mask: Any, values: Sequence[Any]) -> list[Any]:
     return [dr.select(mask, v, 0) for v in values]
 
 
+#: Lanes of a GPU that branch together.
+WARP = 32
+
+
+class Warps:
+    """Lanes for ``samples``, and on a GPU as many more as make all warps full.
+
+    OptiX runs a kernel with products 1.6 times as long if its last warp is not (H200, driver 580), whatever the lanes
+    beyond the samples do. The arrays are evaluated ones.
+    """
+
+    def __init__(self, uint32: type, samples: int):
+        cuda = dr.backend_v(uint32) == dr.JitBackend.CUDA
+        self.samples, self.count = samples, -(-samples // WARP) * WARP if cuda and samples > WARP else samples
+        self.number = dr.arange(uint32, self.count)
+        if self.count != samples:
+            # In memory, an input of every kernel that has so many lanes: of one that has no input of its own size,
+            # frozen functions guess how many lanes to replay it with.
+            dr.eval(self.number)
+        self.inside = self.number < samples
+
+    def widen(self, values: Sequence[Any]) -> list[Any]:
+        """``values`` of the samples with zeros behind them."""
+        if self.count == self.samples:
+            return list(values)
+
+        def wide(v: Any) -> Any:
+            constant = v.state == dr.VarState.Literal
+            if constant or dr.width(v) == 1:
+                return dr.select(self.inside, type(v)(v[0]) if constant else v, 0)
+            return dr.gather(type(v), v, self.number, self.inside)
+
+        return [wide(v) for v in values]
+
+    def narrow(self, values: Sequence[Any]) -> list[Any]:
+        """The samples' among ``values``."""
+        if self.count == self.samples:
+            return list(values)
+        result = [dr.empty(type(v), self.samples) for v in values]
+        for target, v in zip(result, values, strict=True):
+            dr.scatter(target, v, self.number, self.inside, mode=dr.ReduceMode.Permute)
+        return result
+
+
 class Gate:
     """Keeps the gradient of ``enter``'s arrays zero in lanes where that of ``leave``'s is.
 

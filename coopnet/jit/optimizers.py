@@ -86,11 +86,14 @@ def adam_correction(optimizer: dropt.Adam, dtype: type, memory: tuple) -> Any:
 
 
 def _debiased(beta: float, t: Any) -> Any:
-    r""":math:`1 - \beta^t`, of which nothing is lost near 0: :math:`1 - e^u = -\tanh(u/2) (1 + e^u)`."""
+    r""":math:`1 - \beta^t`, of which nothing is lost near 0: there by the series of :math:`1 - e^u`."""
     if beta == 0:
         return type(t)(1)
     u = t * math.log(beta)
-    return -dr.tanh(0.5 * u) * (dr.exp(u) + 1)
+    series = type(t)(1)
+    for k in range(8, 1, -1):
+        series = dr.fma(series, u * (1 / k), 1)
+    return dr.select(u > -0.5, -u * series, 1 - dr.exp(u))
 
 
 def counts_entries(memory: tuple) -> bool:

@@ -85,10 +85,21 @@ class _Walk:
 
 
 def _companions(found: list) -> list:
-    libraries = {base.__module__.split(".")[0] for value in found for base in type(value).__mro__}
+    if not COMPANIONS:
+        return []
+    kinds: set[Any] = {type(value) for value in found}
+    libraries = frozenset[str]().union(*map(_libraries, kinds))
     return [more for name, companions in COMPANIONS.items() if name in libraries for more in companions()]
 
 
-def _names(code: CodeType) -> set[str]:
+@functools.lru_cache(maxsize=1024)
+def _libraries(kind: type) -> frozenset[str]:
+    """Those that a type and its bases come from."""
+    return frozenset(base.__module__.split(".")[0] for base in kind.__mro__)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(code: CodeType) -> frozenset[str]:
     """Names that a function's code, and that of functions written in it, looks up."""
-    return set(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+    inside = (_names(inner) for inner in code.co_consts if isinstance(inner, CodeType))
+    return frozenset(code.co_names).union(*inside)

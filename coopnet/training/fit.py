@@ -135,6 +135,7 @@ def fit(
     arguments.check_losses(step, Key(seed))
     optimizer.update(field)
     run = Run(step, steps, seed, measure, file, progress)
+    step.planned = steps - run.result.steps
     with run.going():
         while run.goes_on():
             run.take_step(rate(run.result.steps))

@@ -15,10 +15,8 @@ from .interrupts import caused_by_interrupt, interrupts_held, no_collection
 from .metric import Metric
 from .result import FitResult
 from .state import File
-from .step import Step
+from .step import WINDOW, Step
 from .turns import TURNS
-
-WINDOW = 256  #: steps after which losses are brought to the host, if nothing asked for them before
 
 
 class Run:
@@ -34,7 +32,7 @@ class Run:
         self.watch = Watch(step, seed, self.result)
         self.uint32 = dr.uint32_array_t(step.float32)
         self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
-        self.losses: list[Any] = []  # of the last steps, on the device
+        self.taken = 0  # steps whose losses are on the device
         self.interrupts: list = []  # what came of Ctrl-C and waits for the end of a step
         self.stepping = False  # between the beginning of a step and its end?
         self.start = time.monotonic()
@@ -70,16 +68,19 @@ class Run:
         self.step.optimizer.lr = dr.opaque(self.step.float32, rate)
         number = dr.opaque(self.uint32, self.result.steps)
         self.stepping = True
-        self.losses.append(self.step(self.seed, number))
+        self.step(self.seed, number)
         self.result.steps += 1
+        self.taken += 1
         self.stepping = False
 
     def collect(self, at_end: bool = False) -> bool:
         """Bring the losses of the steps since the last call to the host, which waits for the device; is all finite?"""
         result = self.result
-        first = result.steps - len(self.losses)
-        result.losses[first:] = [float(v.numpy()[0]) for v in self.losses]
-        self.losses.clear()
+        first = result.steps - self.taken
+        if self.taken:
+            found = self.step.losses.numpy()
+            result.losses[first:] = [float(found[i % WINDOW]) for i in range(first, result.steps)]
+        self.taken = 0
         result.skipped = self.step.skipped()
         if self.watch.diverged(result.losses[first:], at_end or result.steps >= self.steps):
             result.stopped = "diverged"
@@ -88,7 +89,7 @@ class Run:
     def after_step(self) -> None:
         """Losses, metric and checkpoint, whichever are due."""
         result = self.result
-        if len(self.losses) >= WINDOW and not self.collect():
+        if self.taken >= WINDOW and not self.collect():
             return
         if self.bar is not None:
             self.bar.update(1)
@@ -99,7 +100,7 @@ class Run:
             self.step.release(self.step.optimizer)
             if self.metric.ask(self.step.field, result):
                 self.best = snapshot(self.step.optimizer) if self.metric.patience is not None else None
-        if self.bar is not None and not self.losses:
+        if self.bar is not None and not self.taken:
             metric = f", metric {result.metrics[-1][1]:.4g}" if measured else ""
             self.bar.set_postfix_str(f"loss {result.losses[-1]:.3g}{metric}")
         if self.file.due():

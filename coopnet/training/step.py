@@ -11,6 +11,7 @@ import drjit as dr
 from drjit.opt import Optimizer
 
 from ..checks import check_above, check_number, check_type, ensure, shown
+from ..engine import Pending, innermost, leaving, library
 from ..field import NeuralField
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
@@ -22,6 +23,9 @@ from .losses import components, loss_function
 from .scaler import LossScaler
 from .weights import decay_masks, layer_multipliers
 
+#: Steps whose losses stay on the device, at most: then someone has to have looked at them.
+WINDOW = 256
+
 
 class Step:
     """A step in named pieces, each of which may run elsewhere: :meth:`take` lists them in their order.
@@ -31,7 +35,7 @@ class Step:
 
     DRJIT_STRUCT = {
         "field": NeuralField, "optimizer": Optimizer, "scaler": LossScaler, "multipliers": dict, "decays": dict,
-        "ema": EMA,
+        "ema": EMA, "losses": object,
     }  # fmt: skip
 
     def __init__(
@@ -64,32 +68,81 @@ class Step:
         elif decay_rate(optimizer) > 0:
             self.weight_decay = decay_rate(optimizer)
             self.decays = {name: dr.opaque(self.float32, 1) for name in field}
+        #: Mean losses of the last steps; that of a step is at its number modulo :data:`WINDOW`.
+        self.losses = dr.zeros(self.float32, WINDOW)
+        dr.make_opaque(self.losses)
         self.untouched = False
-        self.frozen = dr.freeze(Step.take, state_fn=Captures(batch, function, objective, penalty))
+        #: Steps that are going to be taken, 0 if that is not known.
+        self.planned = 0
+        self.frozen = dr.freeze(_take, state_fn=Captures(batch, function, objective, penalty))
+        self.rest = dr.freeze(_finish)
 
-    def __call__(self, seed: Any, number: Any) -> Any:
-        """Take step ``number``, frozen; returns its mean loss. Both are opaque."""
-        mean = self.frozen(self, seed, number)
+    def __call__(self, seed: Any, number: Any) -> None:
+        """Take step ``number``, frozen. Both are opaque."""
+        gradients, operands, left = self.frozen(self, seed, number)
+        if left is not None:
+            self.rest(self, gradients, left.multiply(operands), left)
         if self.untouched:
             self.untouched = False  # once
             where = "fit: no gradient reaches the parameters of the field; nothing is learned."
             cure = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
             warnings.warn(f"{where} {cure} in the objective.", RuntimeWarning, stacklevel=5)
-        return mean
 
-    def take(self, seed: Any, number: Any) -> Any:
-        """A step as it is traced; a key among its arguments would be traversed in Python."""
+    def take(self, seed: Any, number: Any) -> tuple[dict[str, Any], list, Pending | None]:
+        """A step as it is traced; a key among its arguments would be traversed in Python.
+
+        Returns what :meth:`finish` wants unless the step is complete: the gradients so far, operands of products, and
+        what is to be done with them.
+        """
         self.push()
         key = Key(seed, None, number)
-        losses = self.evaluate(self.draw(key), key)
-        value = dr.detach(losses)
-        dr.schedule(value)  # so that the kernel of the backward pass writes it along
-        self.pullback(losses)
+        left = Pending(self.name_of, self.planned) if library(dr.backend_v(self.float32)) is not None else None
+        with leaving(left):
+            losses = self.evaluate(self.draw(key), key)
+            value = dr.detach(losses)
+            dr.schedule(value)  # so that the kernel of the backward pass writes it along
+            if left is not None:
+                left.open = True
+            self.pullback(losses)
+        # dr.mean() would copy the width to the device at every replay, and wait for all kernels before it
+        mean = dr.sum(value) * (1 / dr.width(value))
+        complete = left is None or not left.entries
+        if complete:
+            self.move()
+        # last, so that it shares a kernel with other single numbers
+        dr.scatter(self.losses, mean, number % WINDOW, mode=dr.ReduceMode.Permute)
+        if left is None or complete:
+            dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)
+            return {}, [], None
+        gradients = {name: value.array.grad for name, value in values(self.optimizer).items()}
+        dr.clear_grad(values(self.optimizer))
+        operands = left.take()
+        dr.eval(self.losses, gradients, operands)
+        return gradients, operands, left
+
+    def finish(self, gradients: dict[str, Any], products: list, left: Pending) -> None:
+        """The second half of a step that left products: the first does not know the gradients of networks yet."""
+        parameters = values(self.optimizer)
+        more = left.gradients(products, {name: value.array for name, value in self.field.items()})
+        for name, value in parameters.items():
+            flat = gradients[name]
+            if name in more:
+                flat = flat + type(flat)(more[name])
+            dr.set_grad(value, like(dr.detach(value), flat))
+        self.move()
+        dr.eval(self.scaler, self.optimizer.state, self.ema)
+
+    def move(self) -> None:
+        """What a step does with gradients."""
         self.clip()
         self.update(self.unscale())
-        mean = dr.mean(value)
-        dr.eval(self.scaler, mean, self.optimizer.state, self.ema)
-        return mean
+
+    def name_of(self, buffer: Any) -> str | None:
+        """The parameter of the field that ``buffer`` is, if it is one as it came from the optimizer."""
+        for name, value in self.field.items():
+            if value.array.index == buffer.index and value.array.index_ad == buffer.index_ad:
+                return name
+        return None
 
     # ---- pieces -------------------------------------------------------------
 
@@ -123,7 +176,9 @@ class Step:
         dr.traverse(dr.ADMode.Backward)  # all at once: a second traversal would find the graph already freed
         # known while it is recorded: a gradient that nothing was added to is a literal
         gradients = [value.array.grad for value in values(self.optimizer).values()]
-        self.untouched = all(g.state == dr.VarState.Literal for g in gradients)
+        left = innermost()
+        untouched = all(g.state == dr.VarState.Literal for g in gradients)
+        self.untouched = untouched and not (left is not None and left.entries)
 
     def clip(self) -> None:
         """Limit the norm of the gradients, which are still scaled."""
@@ -171,3 +226,14 @@ def _check_penalty(penalty: Callable, field: NeuralField) -> None:
     shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
     found, fits = f"{type(value).__name__}{shape}", shape and math.prod(dr.shape(value)) == 1
     ensure(fits, f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.", TypeError)
+
+
+# Frozen functions look into the global variables that they name, at every call: these name none.
+
+
+def _take(step: Any, *args: Any) -> Any:
+    return step.take(*args)
+
+
+def _finish(step: Any, *args: Any) -> Any:
+    return step.finish(*args)

@@ -18,9 +18,10 @@ from support.cuda_on_cpu import Drjit, as_cuda
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import checks, field, reference
-from coopnet.engine import Affine, Fork, banks, modes, ops, spill
+from coopnet.engine import Affine, Fork, banks, modes, ops, products
 from coopnet.engine import network as networks
 from coopnet.engine.ops import Weights
+from coopnet.engine.rows import Rows
 from coopnet.jit import layout, registers, views
 from coopnet.jit.unpacked import Constant
 from coopnet.nn import linear
@@ -241,12 +242,15 @@ def scattered(llvm):
 
 def test_sums_of_spilled_products_go_where_views_say(llvm):
     buffer, op, of_matrix, of_bias = scattered(llvm)
-    sums = spill._Sums()
-    sums.entries = [(op, llvm.TensorXf(np.arange(1, 10, dtype=np.float32).reshape(3, 3)))]  # the last column: bias
+    sums = products.Sums()
+    cotangent, activation = (Rows([llvm.Float(0)] * n, 1) for n in (3, 3))
+    for _ in range(2):
+        # the last column belongs to the bias
+        sums.add(products.Product(op, cotangent, activation), llvm.Float(np.arange(1, 10, dtype=np.float32)))
     expected = np.zeros(30)
-    expected[of_matrix], expected[of_bias] = [1, 2, 4, 5, 7, 8], [3, 6, 9]
+    expected[of_matrix], expected[of_bias] = [2, 4, 8, 10, 14, 16], [6, 12, 18]
     np.testing.assert_array_equal(sums.gradient(buffer).numpy(), expected)
-    np.testing.assert_array_equal(sums.gradient(dr.zeros(llvm.Float, 30)).numpy(), 0)  # another's
+    assert not products.Sums().gradient(buffer).numpy().any()
 
 
 def test_sums_of_banks_go_where_views_say(llvm):

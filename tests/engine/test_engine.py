@@ -20,7 +20,7 @@ from coopnet.engine import network as networks
 from coopnet.engine.choose import choose
 from coopnet.nn.sequential import known_ops, segments
 
-PATHS = ["auto", "spill", "banks", "builtin"]
+PATHS = ["auto", "spill", "store", "banks", "builtin"]
 
 
 def network(ns, backend, n_in=3, n_out=2, width=16, depth=2, seed=0, **options):
@@ -153,7 +153,7 @@ def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
                 assert len(dx[0]) == 2 if wanted else dx is None
 
 
-@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("path", ["spill", "store", "banks"])
 @pytest.mark.parametrize("name", NAMES)
 def test_activations_with_dropout(ns, backend, name, path):
     """Activation and dropout in one step: the adjoint from the output alone equals the one from the mask."""
@@ -166,7 +166,7 @@ def test_activations_with_dropout(ns, backend, name, path):
     agree([got[2]], [dx], backend, 2)
 
 
-@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("path", ["spill", "store", "banks"])
 @pytest.mark.parametrize("name", ["relu", "sigmoid"])
 def test_dropout_first_and_activation_last(ns, backend, name, path):
     """Nothing comes before a first layer, and least of all the last."""
@@ -192,7 +192,7 @@ def test_dropout_first_and_activation_last(ns, backend, name, path):
 
 
 @pytest.mark.parametrize("samples", [1, 2, 31, 8191, 8193, 30_001])
-@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("path", ["spill", "store", "banks"])
 def test_batch_sizes(ns, backend, samples, path):
     """Borders of chunks, pieces and banks; positive activations and gradients of one sign, so that sums grow."""
     net, weights, biases = network(ns, backend, bias=True)
@@ -230,7 +230,7 @@ def test_chunks_fit_the_memory(ns, backend):
     affine = [Affine(m) for m in net.layers if isinstance(m, cn.Linear)]
     for itemsize in (2, 4):
         per_sample = spill.bytes_per_sample(affine, itemsize)
-        assert per_sample == itemsize * (16 + 6 * 128 + 3)
+        assert per_sample == itemsize * (16 + 6 * 128 + (8 if itemsize == 2 else 3))  # tensor cores take eights
         for samples in (1, 1000, 2**17, 2**22, 2**22 + 1):
             chunk = spill.chunk_size(affine, samples, itemsize)
             assert chunk * per_sample <= spill.MEMORY
@@ -242,7 +242,7 @@ def test_shapes(ns, backend, shape):
     n_in, n_out, width, depth = shape
     rng = np.random.default_rng(2)
     x, dy = rng.uniform(-1, 1, (n_in, 50)), rng.standard_normal((n_out, 50)) / 50
-    for path in ("spill", "banks"):
+    for path in ("spill", "store", "banks"):
         net, weights, _ = network(ns, backend, n_in, n_out, width, depth)
         got = differentiate(net, ns, backend, x, dy, None, path)
         _, dx, dw, _ = reference.mlp_vjp(weights, x, dy, "relu")
@@ -250,7 +250,7 @@ def test_shapes(ns, backend, shape):
         agree([got[2]], [dx], backend)
 
 
-@pytest.mark.parametrize("path", ["auto", "spill", "banks"])
+@pytest.mark.parametrize("path", ["auto", "spill", "store", "banks"])
 def test_frozen_with_changing_batches(ns, backend, path):
     """A frozen step is recorded anew for another number of samples, and only then."""
     field = cn.NeuralField(None, cn.MLP(3, 2, width=16, depth=2, dropout=0.2)).build(backend)
@@ -303,7 +303,7 @@ def test_frozen_chunks_of_changing_batches(ns, backend, monkeypatch):
     assert frozen.n_recordings == 3
 
 
-@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("path", ["spill", "store", "banks"])
 @pytest.mark.parametrize("samples", [500, 5000])
 def test_the_gradient_of_the_input_is_computed_along(ns, backend, path, samples):
     """Left to whoever reads it, it would take another run through the whole network."""
@@ -318,7 +318,7 @@ def test_the_gradient_of_the_input_is_computed_along(ns, backend, path, samples)
     assert sum(k["operation_count"] for k in rest) < 20
 
 
-@pytest.mark.parametrize("path", ["auto", "banks"])
+@pytest.mark.parametrize("path", ["auto", "store", "banks"])
 def test_frozen_constant_gradients(ns, backend, path):
     """A gradient that is the same for all samples is a constant, which does not follow the number of samples."""
     field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=0)).build(backend)
@@ -411,7 +411,7 @@ def test_gradients_accumulate(ns, backend):
 
 def test_nan_reaches_the_gradient(ns, backend):
     """An overflow must not be lost on the way: the loss scaler looks for it."""
-    for path in ("spill", "banks"):
+    for path in ("spill", "store", "banks"):
         net, _, _ = network(ns, backend, dropout=0.2)
         dy = np.full((2, 64), np.inf)
         weights, _, _ = differentiate(net, ns, backend, np.random.default_rng(0).random((3, 64)), dy, cn.Key(1), path)
@@ -472,9 +472,23 @@ CUDA, LLVM = dr.JitBackend.CUDA, dr.JitBackend.LLVM
         (LLVM, 1 << 20, {"layouts_known": False, "forced": "spill"}, "spill"),
         (CUDA, banks.SAMPLES, {}, "banks"),
         (CUDA, banks.SAMPLES + 1, {}, "spill"),
+        (CUDA, banks.SAMPLES + 1, {"width": 65}, "store"),
         (CUDA, 1 << 20, {"frozen": True}, "banks"),
         (CUDA, 1 << 20, {"layouts_known": False}, "banks"),
         (CUDA, 100, {"deterministic": True}, "spill"),
+        (CUDA, 100, {"deterministic": True, "width": 65}, "store"),
+        (CUDA, 100, {"forced": "store"}, "store"),
+        (LLVM, 100, {"forced": "store"}, "store"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 96}, "banks"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 97}, "store"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 64, "masked": True}, "banks"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 65, "masked": True}, "store"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": False, "width": 128}, "banks"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 128, "layouts_known": False}, "banks"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 64, "planned": 1 << 30}, "store"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": False, "width": 64, "planned": 1 << 30}, "banks"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 32, "planned": 1 << 30}, "banks"),
+        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 64, "planned": 1 << 31}, "banks"),
         (CUDA, 100, {"forced": "builtin"}, "builtin"),
         (CUDA, 100, {"forced": "spill"}, "spill"),
         (CUDA, 1 << 20, {"forced": "banks", "deterministic": True}, "banks"),
@@ -510,7 +524,7 @@ def test_explain(ns, backend):
         chunk = spill.chunk_size([Affine(m) for m in field.network.layers if isinstance(m, cn.Linear)], 2**22, 4)
         assert (big.path, big.banks, big.memory) == ("spill", 1, chunk * row)
         assert big.chunks == -(-(2**22) // chunk) > 1
-        assert f"in {big.chunks} chunk(s), {big.memory / 2**20:.1f} MiB at a time" in str(big)
+        assert f"in {big.chunks} chunk(s), {big.memory / 2**30:.1f} GiB at a time" in str(big)
         assert (small.chunks, small.memory) == (1, 100 * row) and f"{100 * row / 1024:.1f} KiB" in str(small)
     for found in (big, small):
         assert str(found).startswith(f"{backend.upper()}, {found.samples} samples, inside dr.freeze: {found.path}, ")
@@ -518,7 +532,8 @@ def test_explain(ns, backend):
     assert "outside dr.freeze" in str(field.explain(100, frozen=False))
     with cn.deterministic():
         spilled = field.explain(2**22)
-    assert spilled.path == "spill" and spilled.chunks > 1 and spilled.memory <= spill.MEMORY
+    assert spilled.path == "spill"
+    assert spilled.chunks > 1 and spilled.memory <= spill.MEMORY
     with cn.gradient_path("builtin"):
         builtin = field.explain(2**22)
     assert (builtin.path, builtin.memory, builtin.chunks, builtin.banks) == ("builtin", 0, 1, 1)
@@ -563,7 +578,8 @@ def test_what_is_chosen_from(ns, backend, monkeypatch):
     assert which == dr.backend_v(net["weights"]) and (terms, wider) == (7, 21)
     assert how == {
         "symbolic": False, "in_call": False, "frozen": False, "deterministic": False, "forced": "auto",
-        "layouts_known": backend == "cuda",
+        "layouts_known": backend == "cuda", "width": 16, "masked": False, "apart": False,
+        "planned": 0,
     }  # fmt: skip
     assert other == how | {"deterministic": True, "forced": "spill"}
 
@@ -584,7 +600,7 @@ def test_calls_on_cuda_warn_once(ns, backend, monkeypatch):
         net(x)
 
 
-@pytest.mark.parametrize("path", ["auto", "spill", "banks", "builtin"])
+@pytest.mark.parametrize("path", ["auto", "spill", "store", "banks", "builtin"])
 def test_two_networks_share_an_encoding(ns, backend, path):
     """Both reach the grid's parameters and the coordinates; the packed weights are two buffers."""
     rng = np.random.default_rng(5)
@@ -644,3 +660,17 @@ def test_against_finite_differences(ns, backend):
     t = 2e-3
     difference = (loss(t).numpy()[0].astype(np.float64) - loss(-t).numpy()[0]) / (2 * t)
     assert slope == pytest.approx(difference, rel=5e-3)
+
+
+@pytest.mark.parametrize("samples", [1025, 5000, 5024])
+def test_banks_of_odd_batches(ns, backend, samples):
+    """Whatever fills the last warp up adds nothing, to weights, biases and inputs; masks are those of the samples."""
+    rng = np.random.default_rng(0)
+    x, dy = rng.uniform(-1, 1, (5, samples)), rng.standard_normal((2, samples)) / samples
+    for key in (cn.Key(3), cn.Key(3, index=ns.UInt32(np.arange(samples)[::-1].copy()))):
+        found = []
+        for path in ("spill", "banks"):
+            net, _, _ = network(ns, backend, 5, 2, 8, bias=True, dropout=0.3)
+            weights, biases, dx = differentiate(net, ns, backend, x, dy * 1e3, key, path)
+            found.append([*weights, *biases, dx])
+        agree(*found[::-1], backend)

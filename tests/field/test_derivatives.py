@@ -185,7 +185,7 @@ def test_one_kernel(ns, backend):
 # ---- Second order ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["auto", "spill", "banks", "builtin"])
+@pytest.mark.parametrize("path", ["auto", "spill", "store", "banks", "builtin"])
 @pytest.mark.parametrize("name", NAMES)
 def test_eikonal_gradients(ns, backend, name, path):
     """Of a loss on the gradient: with respect to weights and coordinates, by every path."""

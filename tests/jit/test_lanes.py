@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import coopnet as cn
-from coopnet.jit.lanes import Gate, live, only
+from coopnet.jit.lanes import WARP, Gate, Warps, live, only
 
 #: One sample of five is nowhere.
 POINTS = np.array([[0.1, 0.7, np.nan, 0.4, 0.9], [0.2, 0.3, 0.5, np.inf, 0.6]])
@@ -294,3 +294,25 @@ def test_what_becomes_of_no_number(ns, name):
 
 def test_every_activation_is_in_the_table():
     assert set(NO_NUMBERS) == set(cn.nn.ACTIVATIONS) - {"identity"}
+
+
+@pytest.mark.parametrize("samples", [32, 33, 77, 96])
+def test_full_warps(ns, backend, samples):
+    """Zeros fill the last one up, and go when they are not needed any more."""
+    values = [ns.Float(np.random.default_rng(0).random(samples)), ns.Float(2)]
+    warps = Warps(ns.UInt32, samples)
+    assert warps.count == (-(-samples // WARP) * WARP if backend == "cuda" else samples)
+    wide, constant = warps.widen(values)
+    assert dr.width(wide) == warps.count
+    np.testing.assert_array_equal(wide.numpy()[:samples], values[0].numpy())
+    assert not wide.numpy()[samples:].any()
+    both = (wide * constant).numpy()
+    assert not both[samples:].any()
+    (narrow,) = warps.narrow([wide * constant])
+    np.testing.assert_array_equal(narrow.numpy(), values[0].numpy() * 2)
+
+
+def test_full_warps_as_on_a_gpu(monkeypatch):
+    llvm = pytest.importorskip("drjit.llvm.ad")
+    monkeypatch.setattr(dr, "backend_v", lambda _: dr.JitBackend.CUDA)
+    test_full_warps(llvm, "cuda", 77)

@@ -129,3 +129,25 @@ def test_levels(multiple, most):
     assert [(level.scale, level.resolution) for level in found] == [(4, 5), (9, 10), (19, 20), (39, 40)]
     assert [level.size for level in found] == [min(-(-(n**2) // multiple) * multiple, most) for n in (5, 10, 20, 40)]
     assert [level.offset for level in found] == [0, *(level.end for level in found[:-1])]
+
+
+def test_the_gradient_is_no_kernel_of_optix(ns, backend):
+    """There, sums of several numbers at a time become sums of one after the other, and take twice as long."""
+    if backend != "cuda":
+        pytest.skip("an option of CUDA")
+    field = cn.NeuralField(cn.HashGrid(2, n_levels=4, hashmap_size=2**10), cn.MLP(out_features=3, width=16)).build(
+        backend
+    )
+    for name in field:
+        dr.enable_grad(field[name])
+    points = cn.uniform(2, cn.Key(1), ns.Float, 4096)
+    dr.eval(points)
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        dr.kernel_history_clear()
+        dr.backward(sum(dr.square(v) for v in field(points)))
+        dr.eval(dr.grad(field["encoding.data"]))
+        kernels = [k for k in dr.kernel_history() if k["size"] == 4096 and k["type"] == dr.KernelType.JIT]
+        dr.kernel_history_clear()
+    optix = [k["uses_optix"] for k in kernels]
+    # forward, network, grid
+    assert len(optix) >= 2 and not optix[-1]

@@ -15,7 +15,7 @@ from support.networks import gradients, in_order, linears, matrices, randomize_b
 import coopnet as cn
 from coopnet import io
 from coopnet import reference as ref
-from coopnet.engine import spill
+from coopnet.engine import rows, spill
 from coopnet.nn.sequential import stated_width
 
 TANH, SINE = ref.ACTIVATIONS["tanh"][0], ref.ACTIVATIONS["sine"][0]
@@ -103,7 +103,7 @@ def run(case, ns, backend, key, path):
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "dropout"])
-@pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
+@pytest.mark.parametrize("path", ["spill", "store", "banks", "builtin"])
 def test_cooperative_vectors(case, ns, backend, path, key):
     if backend == "cuda" and (path == "builtin" or key is None):
         pytest.skip("a slow kernel each")
@@ -124,7 +124,8 @@ def test_in_chunks(case, ns, backend, monkeypatch):
 
 def test_the_whole_is_one_network(case):
     ops = cn.nn.sequential.known_ops([case.packed])
-    widths = [sum(m.weights.shape) + (m.bias is not None) for m in linears(case.packed)]
+    widths = [rows.columns(m.weights.shape[0], 4) for m in linears(case.packed)]
+    widths += [rows.columns(m.weights.shape[1] + (m.bias is not None), 4) for m in linears(case.packed)]
     assert spill.bytes_per_sample(ops, 4) == 4 * sum(widths)
     assert [type(op).__name__ for op in ops] == ["Affine", "Fork", "Fork", "Affine", "Nonlinearity", "Fork"]
 

@@ -446,7 +446,7 @@ def container(ns, backend, name):
     return field.pack(), cn.Key(5, step=2), twin, weights, biases
 
 
-@pytest.mark.parametrize("path", ["auto", "spill", "banks", "builtin"])
+@pytest.mark.parametrize("path", ["auto", "spill", "store", "banks", "builtin"])
 @pytest.mark.parametrize("name", NETS)
 def test_containers(ns, backend, name, path):
     """Gradients with respect to the input, and the gradient of a loss on those, by all paths."""

@@ -648,7 +648,7 @@ def test_gradients_of_fields_by_differences(ns, backend, name):
     assert slope == pytest.approx(difference, rel=1e-2, abs=1e-3)
 
 
-@pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
+@pytest.mark.parametrize("path", ["spill", "store", "banks", "builtin"])
 def test_scaled_identity_inside_networks(ns, backend, path):
     """y = B (s A x + o), on every way that the engine differentiates networks."""
     tensor, leaf = (ns.TensorXf16, ns.Float16) if backend == "cuda" else (ns.TensorXf, ns.Float)

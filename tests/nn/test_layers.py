@@ -322,7 +322,7 @@ def test_network_with_each_activation(ns, backend, kind, activation, p):
     check_network(ns, backend, kind, (3, 8, 1, 2), 100, activation, None, True, p, 1)
 
 
-@pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
+@pytest.mark.parametrize("path", ["spill", "store", "banks", "builtin"])
 def test_every_path_of_gradients(ns, backend, path):
     with cn.gradient_path(path):
         check_network(ns, backend, "coopvec", (5, 16, 2, 3), 100, "relu", "sigmoid", True, 0.25, 2)

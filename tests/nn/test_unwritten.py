@@ -39,7 +39,8 @@ def compare(monkeypatch):
 
 @pytest.mark.parametrize("memory", [None, 2**18])  # in one piece, and in chunks
 @pytest.mark.parametrize("samples", [2048, 3001])  # partial products of equal lengths, and not
-def test_spilled_gradients(ns, backend, monkeypatch, compare, samples, memory):
+@pytest.mark.parametrize("path", ["spill", "store"])
+def test_spilled_gradients(ns, backend, monkeypatch, compare, path, samples, memory):
     if memory:
         monkeypatch.setattr(spill, "MEMORY", memory // 2 if backend == "cuda" else memory)  # of numbers of that size
     net = cn.MLP(3, 2, width=8, depth=1, bias=True, dropout=0.2)
@@ -52,13 +53,13 @@ def test_spilled_gradients(ns, backend, monkeypatch, compare, samples, memory):
         buffer, xs = net["weights"], [leaf(v) for v in x]
         dr.disable_grad(buffer)
         dr.enable_grad(buffer, xs)
-        with cn.gradient_path("spill"):
+        with cn.gradient_path(path):
             y = list(net(drnn.CoopVec(xs), cn.Key(1)))
             dr.backward(y[0] + y[1] * 0.5)
         return np.concatenate([dr.grad(v).numpy().astype(np.float64) for v in (buffer, *xs)])
 
     made = compare(gradients)
-    assert bool(made) == (memory is not None or samples == 2048)
+    assert any(n > 1000 for n in made) == (memory is not None or samples == 2048)  # the results of products are short
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 5000])

@@ -275,7 +275,7 @@ def compiled(run):
     return [k for k in kernels if not k["cache_hit"]]
 
 
-@pytest.mark.parametrize("path", ["spill", "banks"])
+@pytest.mark.parametrize("path", ["spill", "store", "banks"])
 def test_new_values_compile_nothing(backend, ns, path):
     # Values that no earlier run of the tests has left a kernel on disk for.
     first, second = np.random.default_rng().uniform(0.2, 0.8, 2)
@@ -460,7 +460,7 @@ def test_tangents_are_the_layer_of_the_tangents(backend, ns, layer):
     np.testing.assert_array_equal(values(dy), values(layer(0.3, stream=1)(dx, key)))
 
 
-@pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
+@pytest.mark.parametrize("path", ["spill", "store", "banks", "builtin"])
 def test_layers_in_the_engine(backend, ns, path):
     """Inside a chain, the gradient of each path is that of Dr.Jit's own differentiation."""
     half = backend == "cuda"

@@ -1,0 +1,68 @@
+"""Vectors of all samples in memory, in rows: the operands of products over the sample axis."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+
+from ..jit.kinds import nested_type
+
+#: Numbers that are written and read at a time. Longer rows are a multiple of it, those of tensor cores always.
+PACKET = 8
+#: Samples that one partial product sums over. One long sum would drift: equal increments all round the same way.
+PIECE = 1024
+
+
+def columns(width: int, itemsize: int) -> int:
+    """Numbers of ``itemsize`` bytes in a row for a vector of ``width`` components."""
+    return -(-width // PACKET) * PACKET if width > PACKET or itemsize == 2 else width
+
+
+def spilled(leaf: type) -> type:
+    """Type of the numbers: the CPU multiplies single precision; tensor cores take half and add up in single."""
+    half_on_cpu = dr.is_half_v(leaf) and dr.backend_v(leaf) == dr.JitBackend.LLVM
+    return dr.float32_array_t(leaf) if half_on_cpu else leaf
+
+
+class Rows:
+    """A matrix ``(samples, columns)`` in memory, of which ``width`` columns are used and the others are zero.
+
+    ``numbers`` holds it, unevaluated at first; it is cut into ``pieces`` of ``length`` rows, and what is missing at the
+    end is zero, which adds nothing to a product.
+    """
+
+    def __init__(self, vector: Sequence[Any], samples: int):
+        self.leaf = leaf = spilled(type(vector[0]))
+        self.samples, self.width, self.columns = samples, len(vector), columns(len(vector), dr.itemsize_v(leaf))
+        self.pieces = max(1, samples // PIECE)
+        self.length = -(-samples // self.pieces)
+        allocate = dr.empty if self.length * self.pieces == samples else dr.zeros
+        self.numbers = allocate(leaf, self.columns * self.length * self.pieces)
+        row = [leaf(v) for v in vector] + [leaf(0)] * (self.columns - self.width)
+        lane = dr.arange(dr.uint32_array_t(leaf), samples)
+        # Permute promises that no two lanes write the same entry; without it every scatter is a kernel of its own.
+        dr.scatter(self.numbers, nested_type(leaf)(row), lane, mode=dr.ReduceMode.Permute)
+
+    def read(self, leaf: type, count: int) -> list[Any]:
+        """The first ``count`` components of every vector as ``leaf``."""
+        lane = dr.arange(dr.uint32_array_t(self.leaf), self.samples)
+        row = dr.gather(nested_type(self.leaf), self.numbers, lane, shape=(self.columns, self.samples))
+        return [leaf(row[i]) for i in range(count)]
+
+    def of(self, numbers: Any) -> Rows:
+        """A matrix of the same shape with other ``numbers``."""
+        other = copy.copy(self)
+        other.numbers = numbers
+        return other
+
+    def take(self) -> Any:
+        """The numbers, which are not kept here."""
+        numbers, self.numbers = self.numbers, None
+        return numbers
+
+    def tensor(self) -> Any:
+        """As a tensor ``(pieces, length, columns)``."""
+        return dr.tensor_t(self.leaf)(self.numbers, (self.pieces, self.length, self.columns))
