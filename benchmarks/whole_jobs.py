@@ -6,8 +6,9 @@
 ``config_hash`` and ``config_oneblob`` are tiny-cuda-nn's sample configurations of these names, learning an image: that
 of ``--image``, or a made-up one. The others are networks 16 -> w -> w -> w -> 3 on inputs and targets in memory, by
 width, batch, and what they have: ``64/bias``, ``32/dropout``, ``64/2^14``, ``64/2^20+77``. Medians of several stretches
-of steps; kernels in a run of their own, as measuring them takes time. With ``--tcnn``, tiny-cuda-nn's own sample does
-the same job (see ``tcnn.py``).
+of steps; kernels in a run of their own, as measuring them takes time. Kernel caches are empty at the start; the first
+step of a job finds what jobs before it have compiled, if that is the same. With ``--tcnn``, tiny-cuda-nn's own sample
+does the same job (see ``tcnn.py``).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import common
-import drjit as dr
 import numpy as np
 import tcnn
 
-import coopnet as cn
-from coopnet.training.step import Step
+common.empty_caches()
+
+import drjit as dr  # noqa: E402  # isort: skip
+import coopnet as cn  # noqa: E402
+from coopnet.training.step import Step  # noqa: E402
 
 ADAM = {"otype": "Adam", "learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.99}
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -125,11 +125,11 @@ def _loaded_path() -> str:
 
 
 def _cuda_rows(fault: str | None) -> list[Row]:
+    from ..jit import cublas  # imports Dr.Jit
+
     driver, version, names = cuda.driver()
     optix = cuda.has_optix()
     cure = f"for the CUDA backend: {CURE_CUDA}" if fault and "libnvoptix" not in fault else ""
-    from ..jit import cublas  # imports Dr.Jit
-
     library = cublas.location()
     missing = "for training wide networks on the GPU: pip install nvidia-cublas" if names and not library else ""
     return [

@@ -24,7 +24,7 @@ __all__ = [
     "explain",
     "fused",
     "gradient_path",
+    "innermost",
     "leaving",
     "library",
-    "innermost",
 ]

@@ -118,7 +118,7 @@ class BankOp(NetworkOp):
             side = sides.get(id(op)) if biased else None
             _accumulate(target[id(op)], dy, x, biased and side is None)
             if side is not None:
-                one = drnn.CoopVec([x.type(1)] * BIAS_COLUMNS)
+                one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
                 _accumulate(Affine(Weights(side)), dy, one, False)
 
         def body(xs: list, dys: list, key_args: list) -> list:

@@ -33,8 +33,12 @@ class Pending:
         self.name, self.steps, self.open = name, steps, False
         self.entries: list[tuple[str, Product]] = []
 
+    def leaves(self, ops: Sequence[Op], buffers: Sequence[Any], samples: int) -> bool:
+        """Are the gradients of ``ops`` over ``samples`` samples to be left now?"""
+        return self.open and self.takes(ops, buffers, samples)
+
     def takes(self, ops: Sequence[Op], buffers: Sequence[Any], samples: int) -> bool:
-        """Are the gradients of ``ops`` over ``samples`` samples to be left?"""
+        """Will they be left, when it comes to that?"""
         work = samples * sum(math.prod(view.shape) for view in matrices(ops))
         return work >= LEAST and all(self.name(buffer) is not None for buffer in buffers)
 

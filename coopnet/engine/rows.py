@@ -28,7 +28,7 @@ def spilled(leaf: type) -> type:
 
 
 class Rows:
-    """A matrix ``(samples, columns)`` in memory, of which ``width`` columns are used and the others are zero.
+    """A matrix ``(samples, columns)`` in memory; columns that the vector does not need are zero.
 
     ``numbers`` holds it, unevaluated at first; it is cut into ``pieces`` of ``length`` rows, and what is missing at the
     end is zero, which adds nothing to a product.
@@ -36,12 +36,12 @@ class Rows:
 
     def __init__(self, vector: Sequence[Any], samples: int):
         self.leaf = leaf = spilled(type(vector[0]))
-        self.samples, self.width, self.columns = samples, len(vector), columns(len(vector), dr.itemsize_v(leaf))
+        self.samples, self.columns = samples, columns(len(vector), dr.itemsize_v(leaf))
         self.pieces = max(1, samples // PIECE)
         self.length = -(-samples // self.pieces)
         allocate = dr.empty if self.length * self.pieces == samples else dr.zeros
         self.numbers = allocate(leaf, self.columns * self.length * self.pieces)
-        row = [leaf(v) for v in vector] + [leaf(0)] * (self.columns - self.width)
+        row = [leaf(v) for v in vector] + [leaf(0)] * (self.columns - len(vector))
         lane = dr.arange(dr.uint32_array_t(leaf), samples)
         # Permute promises that no two lanes write the same entry; without it every scatter is a kernel of its own.
         dr.scatter(self.numbers, nested_type(leaf)(row), lane, mode=dr.ReduceMode.Permute)

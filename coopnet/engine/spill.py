@@ -24,7 +24,7 @@ from ..jit.lanes import live, only
 from ..jit.registers import LONG, with_room
 from ..jit.scopes import frozen
 from ..random.key import Key
-from .ops import Affine, Bundle, Op, affine, kept, matrices, widest
+from .ops import Affine, Bundle, Op, Store, affine, kept, matrices, widest
 from .pending import innermost
 from .plan import NetworkOp, Plan
 from .products import Product, Sums, multiply
@@ -62,17 +62,16 @@ class SpillOp(NetworkOp):
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
         leaf = dr.leaf_t(type(dys[0]))
-        stored = self.shelf is not None and self.shelf.samples == samples
+        # taken off: another backward pass through the same graph computes activations again
+        shelf, self.shelf = self.shelf, None
+        if shelf is not None and shelf.samples != samples:
+            shelf = None
         chunk = chunk_size(self.ops, samples, dr.itemsize_v(spilled(leaf)), self.plan.vectors)
         sums: dict[int, Sums] | None = None
-        if stored or chunk == samples:
-            products, dxs = self._whole(dys, samples, self.shelf if stored else None)
-            later = innermost()
-            if (
-                later is not None
-                and later.open
-                and later.takes(self.plan.ops, self.plan.buffers, samples * self.plan.vectors)
-            ):
+        if shelf is not None or chunk == samples:
+            products, dxs = self._whole(dys, samples, shelf)
+            later, terms = innermost(), samples * self.plan.vectors
+            if later is not None and later.leaves(self.plan.ops, self.plan.buffers, terms):
                 known = dict(zip(map(id, affine(self.ops)), affine(self.plan.ops), strict=True))
                 for p in products:
                     later.leave(known[id(p.op)], p)
@@ -97,7 +96,6 @@ class SpillOp(NetworkOp):
             tape = self.plan.evaluate(self.ops, self.xs, self.key, shelf.reader())
             products, dxs = _spill(self.plan, self.ops, tape, dys, self.key, samples, shelf)
             dr.eval([p.cotangent.numbers for p in products], dxs)
-            shelf.clear()
             return products, dxs
         vectors: list[Any] = []
         products, dxs = _spill(self.plan, self.ops, self.tape, dys, self.key, samples, vectors=vectors)
@@ -146,15 +144,19 @@ class SpillOp(NetworkOp):
 class StoreOp(SpillOp):
     """The same, but what goes into the matrices is written on the way forward: nothing is computed again."""
 
+    def _store(self) -> Store | None:
+        samples, itemsize = max(dr.width(v) for v in self.xs), dr.itemsize_v(spilled(type(self.xs[0])))
+        needed = samples * self.plan.vectors * itemsize * sum(_activations(op, itemsize) for op in affine(self.ops))
+        whole = chunk_size(self.ops, samples, itemsize, self.plan.vectors) == samples
+        if not whole or needed + Shelf.occupied() > MEMORY:
+            return None
+        self.shelf = Shelf(samples, needed)
+        return self.shelf.write
+
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         y = super().eval(plan, buffers, xs, key)
-        samples, itemsize = max(dr.width(v) for v in y + xs), dr.itemsize_v(spilled(type(y[0])))
-        needed = samples * plan.vectors * itemsize * sum(_activations(op, itemsize) for op in affine(self.ops))
-        whole = chunk_size(self.ops, samples, itemsize, plan.vectors) == samples
-        if whole and needed + Shelf.occupied() <= MEMORY:
-            self.shelf = Shelf(samples, needed)
-            y = plan.evaluate(self.ops, xs, key, self.shelf.write).flat()
-            sample = batch_sample(y, samples) if frozen() else None
+        if self.shelf is not None:
+            sample = batch_sample(y, self.shelf.samples) if frozen() else None
             dr.eval(self.shelf.numbers(), y, sample)
             if sample is not None:
                 pin_batch_size(sample)
@@ -203,11 +205,6 @@ class Shelf:
 
     def rows(self, vector: Any) -> Rows:
         return self._found[id(vector)][1]
-
-    def clear(self) -> None:
-        self.size = 0
-        self._rows.clear()
-        self._found.clear()
 
 
 def _with_bias(op: Affine, x: Sequence[Any], biased: bool) -> list[Any]:

@@ -674,3 +674,21 @@ def test_banks_of_odd_batches(ns, backend, samples):
             weights, biases, dx = differentiate(net, ns, backend, x, dy * 1e3, key, path)
             found.append([*weights, *biases, dx])
         agree(*found[::-1], backend)
+
+
+@pytest.mark.parametrize("path", ["spill", "store"])
+def test_a_graph_that_is_walked_twice(ns, backend, path):
+    """What was stored is gone after the first backward pass, and computed again."""
+    net, _, _ = network(ns, backend, bias=True)
+    buffer = net["weights"]
+    dr.enable_grad(buffer)
+    x = [type(buffer)(ns.Float(v)) for v in np.random.default_rng(0).random((3, 100))]
+    with cn.gradient_path(path):
+        y = sum(net(drnn.CoopVec(x)))
+        found = []
+        for _ in range(2):
+            dr.clear_grad(buffer)
+            dr.backward(y, flags=dr.ADFlag.ClearVertices)
+            found.append(dr.grad(buffer).numpy().astype(np.float64))
+    assert np.abs(found[0]).max() > 0
+    agree(found[:1], found[1:], backend)

@@ -138,7 +138,7 @@ def test_batches_of_changing_size(ns, backend, halves):
 def test_products_in_parts(ns, backend, halves, monkeypatch):
     """As cuBLAS returns them; they are added up in the second half."""
     if backend == "cuda":
-        pytest.skip("that is how it is there")
+        pytest.skip("cuBLAS returns parts by itself: the other tests have them")
 
     def in_parts(a, b):
         whole = [v.numbers.numpy().reshape(-1, v.columns) for v in (a, b)]

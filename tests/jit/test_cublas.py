@@ -87,7 +87,7 @@ def test_failures_are_errors(played, llvm):
     played.code = 13
     ones = llvm.Float16(np.ones(8))
     dr.eval(ones)
-    with pytest.raises(RuntimeError, match="cublasSetStream failed with status 13"):
+    with pytest.raises(RuntimeError, match=r"cublasSetStream returned 13.*gradient_path"):
         cublas.batched(ones, ones, 1, 1, 8, 8)
 
 

@@ -134,7 +134,7 @@ def test_levels(multiple, most):
 def test_the_gradient_is_no_kernel_of_optix(ns, backend):
     """There, sums of several numbers at a time become sums of one after the other, and take twice as long."""
     if backend != "cuda":
-        pytest.skip("an option of CUDA")
+        pytest.skip("OptiX compiles kernels of CUDA only")
     field = cn.NeuralField(cn.HashGrid(2, n_levels=4, hashmap_size=2**10), cn.MLP(out_features=3, width=16)).build(
         backend
     )
