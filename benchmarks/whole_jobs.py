@@ -60,6 +60,8 @@ JOBS = {
 SAMPLES = {"cuda": (18, 20), "llvm": (16, 17)}
 #: Steps between two looks at the clock, and stretches that are looked at, on a GPU and on the CPU.
 STRETCH, LOOKS = {"cuda": 200, "llvm": 20}, 5
+#: Steps in which the configurations learn the picture of ``--image``.
+WHOLE = 10_000
 
 
 def image(path: Path | None) -> np.ndarray:
@@ -108,6 +110,8 @@ def make(name: str, backend: str, path: Path | None) -> tuple[Any, Any, dict[str
 
 
 def measure(name: str, backend: str, path: Path | None, steps: int | None) -> dict[str, Any]:
+    if name in CONFIGS and path is not None:
+        steps = steps or WHOLE
     field, batch, options, samples = make(name, backend, path)
     looks: list[float] = []
     firsts: list[float] = []
@@ -132,9 +136,7 @@ def measure(name: str, backend: str, path: Path | None, steps: int | None) -> di
     Step.__call__ = first  # type: ignore[method-assign]
     # a long run that is ended early: what is worth compiling depends on the number of steps
     ends = {} if steps else {"patience": LOOKS}
-    result = cn.fit(
-        field, batch, steps or 10_000, metric=clock, metric_every=stretch, progress=False, **ends, **options
-    )
+    result = cn.fit(field, batch, steps or WHOLE, metric=clock, metric_every=stretch, progress=False, **ends, **options)
     row = {"job": name, "samples": samples, "first_step_s": firsts[0], "loss": result.losses[-1]}
     row["peak_bytes"] = dr.detail.malloc_watermark(dr.backend_v(type(field["network.weights"]))) - before
     row["wall_ms"] = statistics.median([(b - a) * 1e3 / stretch for a, b in itertools.pairwise(looks)])
@@ -153,7 +155,7 @@ def kernels(name: str, backend: str, path: Path | None) -> dict[str, float]:
             ends = {"metric": lambda field: 0.0, "metric_every": steps, "patience": 1}
             for _ in range(2):
                 dr.kernel_history_clear()
-                cn.fit(field, batch, 10_000, progress=False, **ends, **(options | fresh(name, field)))
+                cn.fit(field, batch, WHOLE, progress=False, **ends, **(options | fresh(name, field)))
             history = dr.kernel_history()
             dr.kernel_history_clear()
         found.append((sum(k["execution_time"] for k in history), len(history)))
@@ -200,7 +202,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in args.jobs or JOBS[args.backend]:
         if args.tcnn and args.image and name in CONFIGS and args.backend == "cuda":
-            rows += [row for row in [peer(args.tcnn, name, args.image, args.steps or 10_000)] if row]
+            rows += [row for row in [peer(args.tcnn, name, args.image, args.steps or WHOLE)] if row]
         rows.append(measure(name, args.backend, args.image, args.steps))
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, file=sys.stderr, flush=True)
         common.write("whole-jobs", args.backend, rows, args.out)  # what there is, should the next one not end

@@ -1,7 +1,7 @@
 r"""Weight gradients inside the kernel, spread over enough accumulators: *gradient banks*.
 
 CUDA's cooperative vectors add outer products to a buffer in half precision with atomics. A sum of more than about
-2^13 increments of one sign stops growing, and thousands of threads queue for the same addresses. Here blocks of
+2^13 increments of one sign stops growing, and thousands of threads queue for the same addresses. Here groups of
 samples add to buffers of their own, all alike in shape, which are summed in single precision at the end: no sum gets
 long, and fewer threads meet at an address.
 
@@ -80,7 +80,7 @@ class BankOp(NetworkOp):
             if self.key is not None and samples != lanes.count:
                 key_args[0] = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
         sets = [_Banks(b, self.ops, count) for b in self.buffers]
-        dxs = self._fill(sets, count, xs, dys, key_args, samples)
+        dxs = self._fill(sets, count, xs, dys, key_args)
         if lanes is not None:
             dxs = lanes.narrow(dxs)
         dr.eval(dxs, sample)
@@ -90,17 +90,15 @@ class BankOp(NetworkOp):
             self.set_grad_in("xs", dxs)
         self.set_grad_in("buffers", [s.sum() for s in sets])
 
-    def _fill(self, sets: list[_Banks], count: int, xs: list, dys: list, key_args: list, samples: int) -> list:
-        """Add the gradients of ``samples`` samples to the banks; returns the input's gradient."""
+    def _fill(self, sets: list[_Banks], count: int, xs: list, dys: list, key_args: list) -> list:
+        """Add the gradients of all samples to the banks; returns the input's gradient."""
         uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
         bodies = [self._body(sets, k) for k in range(count)]
         if count == 1:
             return bodies[0](xs, dys, key_args)
+        # By turns: warps that run at the same time are neighbours, and would queue for the addresses of one bank.
         lane = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs]))
-        bank = lane // -(-samples // count)
-        if dr.width(lane) > samples:
-            bank = dr.minimum(bank, count - 1)
-        return dr.switch(bank, bodies, xs, dys, key_args)
+        return dr.switch(lane // WARP % count, bodies, xs, dys, key_args)
 
     def _key_args(self, uint32: type, samples: int) -> list:
         """The key for a call: there is no lane number inside, so every sample's identity goes in."""
@@ -170,11 +168,11 @@ class ScopeBankOp(BankOp):
         if all(d.waits() for d in deferred if d is not None):
             count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
             sets = self._sets(count, [d and d.once for d in deferred])
-            dxs = self._fill(sets, count, xs, dys, self._key_args(uint32, samples), samples)
+            dxs = self._fill(sets, count, xs, dys, self._key_args(uint32, samples))
         elif self.spread and (found := collector()) and found.takes(self.plan.buffers):
             count = found.banks or banks_in_scope(samples, self.plan.vectors, MOST_TURNS)
             once = [functools.partial(found.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-            dxs = self._fill(self._sets(count, once), count, xs, dys, self._key_args(uint32, samples), samples)
+            dxs = self._fill(self._sets(count, once), count, xs, dys, self._key_args(uint32, samples))
         else:
             # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do
             if dr.backend_v(type(dys[0])) == dr.JitBackend.CUDA:

@@ -365,9 +365,18 @@ def test_samples_are_spread_evenly_over_banks(ns, backend, monkeypatch, samples)
     x = dr.opaque(leaf, 1, samples)
     with cn.gradient_path("banks"):
         dr.backward(next(iter(net(drnn.CoopVec([x])))))
-    block = -(-samples // count)
     assert len(shares) == count == -(-samples // 1024) and sum(shares) == samples
-    assert max(shares) == block and min(shares) == samples - block * (count - 1)
+    warps = -(-samples // 32)
+    assert max(shares) <= 32 * -(-warps // count) and min(shares) >= 32 * (warps // count) - 31
+
+
+def test_neighbouring_warps_have_banks_of_their_own(ns, backend, monkeypatch):
+    """They run at the same time, and would queue for the same addresses."""
+    seen, switch = [], banks.dr.switch
+    monkeypatch.setattr(banks.dr, "switch", lambda index, *args: seen.append(index.numpy()) or switch(index, *args))
+    net, *_ = network(ns, backend, depth=0)
+    differentiate(net, ns, backend, np.ones((3, 3 * 1024)), np.ones((2, 3 * 1024)), path="banks")
+    np.testing.assert_array_equal(seen[0], np.arange(3 * 1024) // 32 % 3)
 
 
 @pytest.mark.parametrize(
