@@ -12,8 +12,10 @@ from .banks import SAMPLES
 LONGER = 96
 #: Components of vectors up to which outer products compile in a second or two.
 SHORT = 32
-#: Outer products of a layer that take about as long as compiling the kernel that adds them up.
-FEW = 1 << 31
+#: Samples, in all runs of a function, up to which compiling outer products takes longer than they would save.
+FEW = 1 << 32
+#: As many samples take as long to store and to read back as calling the library takes, however few there are.
+CALLS = 1 << 19
 
 
 def choose(
@@ -54,7 +56,7 @@ def choose(
         width: components of the longest vector between layers.
         masked: is there dropout?
         apart: in a frozen function, will a library multiply outside of it? See :mod:`.pending`.
-        planned: outer products in all runs of the function, if that is known.
+        planned: how often the function will run, 0 if that is not known.
 
     Raises:
         RuntimeError: what is asked for is not possible.
@@ -86,7 +88,7 @@ def choose(
         return written, "deterministic() asks for a fixed order of sums"
     if apart and layouts_known and width > (LONG if masked else LONGER):
         return "store", "vectors so long do not fit into the registers of one kernel"
-    if apart and layouts_known and width > SHORT and 0 < planned < FEW:
+    if apart and layouts_known and width > SHORT and 0 < planned * (terms + CALLS) < FEW:
         return "store", "so few steps do not make up for the seconds that outer products take to compile"
     if frozen or terms <= SAMPLES:
         return "banks", "the fastest way on the GPU that half precision does not stall"

@@ -81,7 +81,7 @@ def _path(ops: Sequence[Op], xs: list, vectors: int) -> str:
         width=widest(ops),
         masked=masked(ops),
         apart=left is not None and left.takes(ops, buffers(ops), terms),
-        planned=0 if left is None else left.steps * terms,
+        planned=0 if left is None else left.steps,
     )
     if in_call and backend == dr.JitBackend.CUDA:
         warn_stall(None)
