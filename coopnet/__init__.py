@@ -11,7 +11,7 @@ from . import backend
 backend.prepare()  # before anything makes Dr.Jit look for LLVM
 
 from . import nn, render, training
-from .backend import BackendError
+from .backend import BackendError, on_backend, to, with_backend
 from .derivatives import numerical_gradient
 from .engine import deterministic, gradient_path
 from .field import NeuralField
@@ -39,7 +39,8 @@ __all__ = [
     "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection", "SphericalHarmonics", "Squareplus",
     "Tanh", "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "fit",
     "from_config", "gradient_banks", "gradient_path", "load", "mc_dropout", "nn", "numerical_gradient",
-    "philox4x32", "render", "save", "seeded_dropout", "sparsification", "training", "uniform",
+    "on_backend", "philox4x32", "render", "save", "seeded_dropout", "sparsification", "to", "training", "uniform",
+    "with_backend",
 ]  # fmt: skip
 
 

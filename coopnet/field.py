@@ -8,10 +8,12 @@ from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
+import numpy as np
 
 from .audit import Audit
 from .audit import audit as run_audit
 from .backend import namespace, require
+from .backend.transfer import NUMPY, Packing
 from .call import Call
 from .checks import check_choice, check_flag, check_in_features, check_int, check_module, check_unsigned, ensure
 from .checks.sizes import MAX_ENTRIES, check_features
@@ -21,6 +23,7 @@ from .jit import kinds
 from .jit.scopes import recording
 from .nn import Encoding, Identity, Module
 from .nn.module import allocated, check_network
+from .nn.parameters import parameters
 from .nn.sequential import apply, segments, stated_width
 from .nn.tree import children
 from .random.key import Key
@@ -101,6 +104,31 @@ class NeuralField(Module):
         """Pack the parameters of an allocated field, and return it: the second half of :meth:`build`."""
         self.encoding, self.network = _pack(self.encoding), _pack(self.network)
         return self
+
+    def _to(self, mover: Any) -> Any:
+        """This field on the backend that ``mover`` moves to, in the precision it asks for; see :func:`coopnet.to`."""
+        found = list(parameters(self))
+        if self.precision is None or not found:
+            return self
+        if mover.backend == NUMPY:
+            return {p.name: p.numpy("to").copy() for p in found}
+        dtype, precision = storage(mover.backend, mover.precision, "to")
+        if mover.has(self) and (mover.precision == "auto" or precision == self.precision):
+            return self
+        field = self.allocate(dtype, precision)
+        values = {p.name: p.numpy("to") for p in found}
+        for p in parameters(field):
+            p.fill(values[p.name], "to")
+        return field.pack()
+
+    def _layouts(self) -> dict[str, Packing]:
+        """How the arrays that optimizers and averages know are stored, by their names."""
+        result = {}
+        for name, value in self.items():
+            index = value.array.index
+            parts = [p.places().numpy() for p in parameters(self) if p.storage.array.index == index]
+            result[name] = Packing(type(value.array), dr.width(value.array), np.concatenate(parts))
+        return result
 
     def _input_size(self) -> int:
         """Number of coordinates: what the encoding says, or what the first layer of the network leaves for it."""

@@ -84,6 +84,8 @@ def surroundings(ns, backend, name):
         "layer_multipliers": {"field": gridded, "opt": dr.opt.Adam(lr=1e-3, params=gridded)},
         "EMA.apply": {"net": field},
         "EMA.applied": {"net": field},
+        "to": {"image": ns.TensorXf([1, 2], (2, 1))},
+        "with_backend": {"train": lambda field, points: field, "points": ns.Array2f(u, v)},
         "io.atomic_write": {"atomic_write": cn.io.atomic_write, "figure": Figure()},
     }.get(name, {})
 
@@ -117,7 +119,8 @@ def test_examples_run(ns, backend, name, tmp_path, monkeypatch):
     for example in PARSER.get_examples(inspect.getdoc(NAMES[name])):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(example.source, f"<example of {name}>", "single"), scope)
+            source = example.source if name == "BackendError" else example.source.replace('"cuda"', repr(backend))
+            exec(compile(source, f"<example of {name}>", "single"), scope)
         if example.want:
             assert printed.getvalue() == example.want, example.source
     dr.eval(*(value for value in scope.values() if isinstance(value, dr.ArrayBase)))

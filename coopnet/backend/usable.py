@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import importlib
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -34,19 +37,33 @@ class BackendError(RuntimeError):
 
 
 _known: dict[Any, str] = {}  # argument of require() -> its answer
+_preferred: contextvars.ContextVar[str | None] = contextvars.ContextVar("backend", default=None)
+
+
+@contextlib.contextmanager
+def preferring(backend: str) -> Iterator[None]:
+    """A context in which ``"auto"`` means ``backend``."""
+    token = _preferred.set(backend)
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
 
 
 def require(backend: Any = "auto") -> str:
     """The name of a usable backend, ``"cuda"`` or ``"llvm"``.
 
-    ``backend`` is ``"auto"`` (CUDA where it works, else LLVM), ``"cuda"``, ``"llvm"``, a ``drjit.JitBackend``
-    or a Dr.Jit array type. Raises :class:`BackendError` with the cure if that backend is not usable here.
+    ``backend`` is ``"auto"`` (that of the section that runs, see :func:`coopnet.with_backend`, or CUDA where it works,
+    else LLVM), ``"cuda"``, ``"llvm"``, a ``drjit.JitBackend`` or a Dr.Jit array type. Raises :class:`BackendError` with
+    the cure if that backend is not usable here.
     """
+    auto = isinstance(backend, str) and backend == "auto"
+    if auto and (preferred := _preferred.get()) is not None:
+        return preferred
     try:
         return _known[backend]
     except (KeyError, TypeError):
         pass
-    auto = isinstance(backend, str) and backend == "auto"
     faults = []
     for name in BACKENDS if auto else (_name_of(backend),):
         fault = fault_of(name)

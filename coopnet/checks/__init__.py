@@ -144,13 +144,16 @@ def check_backend(what: str, value: Any, leaf: Any, other: str = "the input") ->
     """Raise ``TypeError``, ``what a Type, but other lives on ...``, unless ``value`` is of the backend of ``leaf``."""
     if dr.backend_v(value) != dr.backend_v(leaf):
         given = f"{type(value).__module__}.{type(value).__name__}"
-        raise TypeError(f"{what} a {given}, but {other} lives on the {dr.backend_v(leaf).name} backend.")
+        name = dr.backend_v(leaf).name
+        cure = f"move it, as in coopnet.to(x, {name.lower()!r})"
+        raise TypeError(f"{what} a {given}, but {other} lives on the {name} backend; {cure}.")
 
 
-def check_same_backend(what: str, a: Any, other: str, b: Any, cure: str) -> None:
-    """Raise ``TypeError``, ``what on the A backend, other on B; cure.``, unless ``a`` and ``b`` are of one backend."""
+def check_same_backend(what: str, a: Any, other: str, b: Any) -> None:
+    """Raise ``TypeError``, ``what on the A backend, other on B``, unless ``a`` and ``b`` are of one backend."""
     first, second = dr.backend_v(a), dr.backend_v(b)
     if first != second:
+        cure = f"move one of them, as in coopnet.to(x, {second.name.lower()!r})"
         raise TypeError(f"{what} on the {first.name} backend{other} on {second.name}; {cure}.")
 
 

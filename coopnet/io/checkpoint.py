@@ -21,7 +21,7 @@ import numpy as np
 from ..checks import check_type, ensure, shown
 from ..field import NeuralField, storage
 from ..jit.scopes import recording
-from ..nn.parameters import NUMPY_TYPES, converted, listed, parameters
+from ..nn.parameters import NUMPY_TYPES, listed, parameters
 from ..version import __version__
 from .amounts import check_amounts
 from .architecture import check_format, construct, describe
@@ -144,16 +144,7 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         _ensure(fits, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
         known = value.dtype in NUMPY_TYPES.values()
         _ensure(known, "load", path, f"{p.name} holds {value.dtype}; float16, float32 or float64 is needed.")
-        dtype = NUMPY_TYPES[dr.type_v(p.value)]
-        numbers = converted(value.reshape(p.shape), dtype)
-        if numbers is None:
-            largest = np.abs(value[np.isfinite(value)]).max()
-            cure = "; load the field with precision='single'" if dtype is np.float16 else ""
-            raise _bad("load", path, f"{p.name} reaches {largest:g}, too large for {np.dtype(dtype).name}{cure}.")
-        stored = dr.shape(p.value)
-        if p.shape != stored:
-            numbers = np.pad(numbers, [(0, held - given) for held, given in zip(stored, p.shape, strict=True)])
-        setattr(p.owner, p.attribute, type(p.value)(numbers))
+        p.fill(value.reshape(p.shape), f"load: {os.fspath(path)!r}")
     return field.pack()
 
 

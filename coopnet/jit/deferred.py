@@ -17,6 +17,8 @@ from typing import Any
 
 import drjit as dr
 
+from .unpacked import Hidden
+
 
 class Deferred:
     """A buffer as networks in a symbolic scope see it: the same numbers, another variable of the AD graph.
@@ -32,9 +34,9 @@ class Deferred:
         # two ends are both from outside the scope.
         start = type(origin)(0)
         dr.enable_grad(start)
-        self.buffer = dr.custom(_Buffer, _Hidden(self), start)
+        self.buffer = dr.custom(_Buffer, Hidden(self), start)
         self._called: list[bool] = []
-        self._probe = dr.custom(_Probe, _Hidden(self._called), start)
+        self._probe = dr.custom(_Probe, Hidden(self._called), start)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """What is in ``finish`` under ``key``; Dr.Jit may trace a body several times and discard all but the last."""
@@ -55,15 +57,8 @@ class Deferred:
         return not self._called
 
 
-class _Hidden:
-    """Keeps Dr.Jit from looking for arrays in an argument."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-
 class _Buffer(dr.CustomOp):
-    def eval(self, hidden: _Hidden, start: Any) -> Any:  # type: ignore[override]
+    def eval(self, hidden: Hidden, start: Any) -> Any:  # type: ignore[override]
         self.deferred = hidden.value
         return dr.detach(self.deferred.origin)
 
@@ -76,7 +71,7 @@ class _Buffer(dr.CustomOp):
 
 
 class _Probe(dr.CustomOp):
-    def eval(self, hidden: _Hidden, start: Any) -> Any:  # type: ignore[override]
+    def eval(self, hidden: Hidden, start: Any) -> Any:  # type: ignore[override]
         self.called = hidden.value
         return dr.detach(start)
 

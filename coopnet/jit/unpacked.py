@@ -17,6 +17,13 @@ def traversable(value: Any) -> bool:
     return isinstance(value, dr.ArrayBase) or hasattr(value, "DRJIT_STRUCT") or hasattr(value, "_traverse_1_cb_ro")
 
 
+class Hidden:
+    """Keeps Dr.Jit from looking for arrays in an argument."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
 class Traversed:
     """Shows the arrays in its ``__dict__`` to ``dr.freeze``."""
 

@@ -197,8 +197,7 @@ def _ids(x: Any, own: type) -> Any:
     ensure(features == 1, f"Embedding: the input has {features} features; one id per sample is needed.")
     numbers = (dr.is_integral_v(leaf) or dr.is_float_v(leaf)) and not dr.is_mask_v(leaf)
     ensure(numbers, f"Embedding: ids are {leaf.__module__}.{leaf.__name__}; integers are needed.", TypeError)
-    cure = "allocate the layer for the backend of its ids"
-    check_same_backend("Embedding: the ids live", leaf, " and the table", own, cure)
+    check_same_backend("Embedding: the ids live", leaf, " and the table", own)
     return dr.detach(x.array if kind == kinds.TENSOR else kinds.components(x)[0])
 
 

@@ -100,5 +100,4 @@ class Encoding(Module):
 
     def _same_backend(self, leaf: type, own: type) -> None:
         """Raise ``TypeError`` unless an input of type ``leaf`` lives where the parameters of type ``own`` do."""
-        cure = "build the network for the backend of its input"
-        check_same_backend(f"{type(self).__name__}: the input lives", leaf, " and the parameters", own, cure)
+        check_same_backend(f"{type(self).__name__}: the input lives", leaf, " and the parameters", own)

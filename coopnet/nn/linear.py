@@ -168,8 +168,7 @@ def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
     ensure(features == takes, f"Linear: the input has {features} features, but the layer takes {takes}.")
     packed = isinstance(weights, drnn.MatrixView)
     own = type(weights.buffer) if packed else dr.array_t(weights)
-    cure = "build the network for the backend of its input"
-    check_same_backend("Linear: the input lives", leaf, " and the weights", own, cure)
+    check_same_backend("Linear: the input lives", leaf, " and the weights", own)
     if packed:
         check_precision(own, "Linear")
     if dr.type_v(own) != dr.type_v(leaf):

@@ -206,6 +206,15 @@ class Module(drnn.Module):
         """
         return report(self)
 
+    def _to(self, mover: Any) -> Any:
+        """This layer on another backend, if all of its parameters are those of fields; see :func:`coopnet.to`."""
+        inner = [layer for layer in children(self) if hasattr(layer, "_layouts")]
+        own = len(list(parameters(self))) - sum(len(list(parameters(field))) for field in inner)
+        name = type(self).__name__
+        alone = f"a {name} cannot be moved by itself; put it into a field, NeuralField(None, {name}(...)).build()"
+        ensure(not own, f"to: {alone}.", TypeError)
+        return mover.parts_of(self) if inner else self
+
     # ---- mapping of parameters ------------------------------------------
 
     def _slots(self) -> dict[str, tuple[Any, str]]:
@@ -314,7 +323,7 @@ def _as_parameter(value: Any, current: Any, what: str) -> Any:
     shape, needed = (tuple(dr.shape(v)) for v in (value, current))
     ensure(shape == needed, f"{what} has shape {needed}, but the new value has shape {shape}.")
     if isinstance(value, dr.ArrayBase):
-        check_same_backend(f"{what} lives", current, ", but the new value", value, "convert it by way of NumPy")
+        check_same_backend(f"{what} lives", current, ", but the new value", value)
     return value if type(value) is type(current) else type(current)(value)
 
 

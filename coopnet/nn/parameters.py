@@ -92,6 +92,18 @@ class Parameter(NamedTuple):
             array = array[:, : self.shape[1]]
         return np.require(array.reshape(self.shape), requirements="C")
 
+    def fill(self, value: np.ndarray, where: str) -> None:
+        """Make NumPy's ``value`` the numbers of a parameter that is not packed; raises ``ValueError`` if too large."""
+        dtype = NUMPY_TYPES[dr.type_v(self.value)]
+        numbers = converted(value, dtype)
+        if numbers is None:
+            largest, name = np.abs(value[np.isfinite(value)]).max(), np.dtype(dtype).name
+            cure = "; use precision='single'" if dtype is np.float16 else ""
+            raise ValueError(f"{where}: {self.name} reaches {largest:g}, too large for {name}{cure}.")
+        pairs = zip(self.shape, self._stored_shape, strict=True)
+        numbers = np.pad(numbers, [(0, held - given) for given, held in pairs])
+        setattr(self.owner, self.attribute, type(self.value)(numbers))
+
     def write(self, value: Any, where: str) -> None:
         """Replace the numbers by NumPy's ``value``, in place; see :meth:`Module.set_matrix`."""
         new = f"the new value of {self.name}"

@@ -8,7 +8,18 @@ from typing import Any
 import drjit as dr
 
 from ..backend import namespace, require
-from ..checks import check, check_backend, check_int, check_number, check_type, ensure, entries, is_int, is_number
+from ..checks import (
+    check,
+    check_backend,
+    check_int,
+    check_number,
+    check_same_backend,
+    check_type,
+    ensure,
+    entries,
+    is_int,
+    is_number,
+)
 from ..checks.sizes import check_entries
 from ..jit import kinds
 from ..random.key import Key
@@ -237,7 +248,7 @@ class OccupancyGrid:
         float32, uint32 = type(self.density), type(self.bits)
         if isinstance(values, dr.ArrayBase):
             _, leaf = kinds.in_kernels(values, where, single=True)
-            ensure(dr.backend_v(leaf) == dr.backend_v(float32), f"{where}: values live on another backend.", TypeError)
+            check_same_backend(f"{where}: values live", leaf, " and the grid", float32)
             given = float32(values.array if dr.is_tensor_v(values) else values)
         else:
             given = float32(_numbers(where, values))
@@ -256,8 +267,7 @@ class OccupancyGrid:
 
     def check_backend(self, leaf: type, where: str) -> None:
         """Raise ``TypeError`` unless the grid lives on the backend of ``leaf``."""
-        own, other = dr.backend_v(self.bits).name, dr.backend_v(leaf).name
-        ensure(own == other, f"{where}: occupancy lives on the {own} backend, the rays on {other}.", TypeError)
+        check_same_backend(f"{where}: occupancy lives", self.bits, ", the rays", leaf)
 
     def __repr__(self) -> str:
         return f"OccupancyGrid(resolution={self.resolution}, lower={self.lower}, upper={self.upper})"

@@ -7,7 +7,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import check_type, ensure
+from ..checks import check_same_backend, check_type, ensure
 from ..derivatives import numerical_gradient
 from ..field import NeuralField
 from ..jit import kinds
@@ -90,7 +90,7 @@ class Surface:
         """What ``sdf`` returned as a ``Float``."""
         what = f"{self.where}: what sdf returned"
         kind, leaf = kinds.in_kernels(value, what, single=True)
-        ensure(dr.backend_v(leaf) == dr.backend_v(self.leaf), f"{what} lives on another backend than o.", TypeError)
+        check_same_backend(f"{what} lives", leaf, " and o", self.leaf)
         outputs = kinds.features(value, kind)
         ensure(outputs == 1, f"{what} has {outputs} components; one, the distance, is needed.")
         part = value.array if kind == kinds.TENSOR else kinds.components(value)[0]

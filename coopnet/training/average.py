@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import drjit as dr
@@ -49,6 +50,12 @@ class EMA:
             # the sum makes an array of its own, which updates cannot share with the network
             self.average[name] = dr.float32_array_t(type(flat))(flat) + 0
         dr.eval(self.average)
+
+    def _to(self, mover: Any) -> EMA:
+        """This average on another backend, laid out as its network is there; see :func:`coopnet.to`."""
+        new = copy(self)
+        new.average = {name: mover.follow(name, value, single=True) for name, value in self.average.items()}
+        return new
 
     def update(self, params: Any) -> None:
         """Take the present values of ``params`` in: the network, or an optimizer that trains it (exact where it keeps

@@ -629,7 +629,7 @@ def test_tensors_that_are_too_large(backend, file):
     value = st.load_file(file)[name].astype(np.float64)
     value[0, :3] = -70000, 3, np.inf
     rewrite(file, tensors={name: value})
-    with pytest.raises(ValueError, match=rf"': {name} reaches 70000, too large for float16; load .*'single'\.$"):
+    with pytest.raises(ValueError, match=rf"': {name} reaches 70000, too large for float16; use .*'single'\.$"):
         io.load(file, backend, "half")
     value[0, 0] = 1e39
     rewrite(file, tensors={name: value})

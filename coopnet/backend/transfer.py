@@ -1,0 +1,315 @@
+"""Moving what a program works with from one backend to another, and to NumPy."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .usable import BackendError, namespace, require
+
+NUMPY = "numpy"
+#: Dr.Jit's flat types by NumPy's kind and bytes of an entry.
+_TWINS = {
+    "b1": "Bool", "i1": "Int8", "u1": "UInt8", "i4": "Int", "u4": "UInt", "i8": "Int64", "u8": "UInt64",
+    "f2": "Float16", "f4": "Float", "f8": "Float64",
+}  # fmt: skip
+
+
+def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
+    """``tree`` with all that is in it on ``backend``.
+
+    Moved are Dr.Jit's arrays, nested arrays, matrices, tensors and textures; NumPy arrays, those of one dimension into
+    flat arrays and others into tensors; :class:`Key`, :class:`NeuralField`, ``drjit.opt`` optimizers,
+    :class:`coopnet.training.EMA`, occupancy grids; and lists, tuples, dictionaries, dataclasses and objects with a
+    ``DRJIT_STRUCT`` that hold such. Anything else stays what it is. What is there already is not copied, and a tree of
+    nothing else is returned as it is; every other array is copied once, however often it occurs.
+
+    Derivatives follow arrays that track gradients: ``dr.backward`` and forward mode go through, except to NumPy. The
+    parameters of fields and optimizers are new ones.
+
+    Fields change their precision by the target's rule, half on CUDA and single on LLVM, and the layout of their packed
+    weights. Those of an optimizer or average follow their field, so all belong into one tree. Optimizers keep single
+    precision where they have it.
+
+    Args:
+        tree: as above.
+        backend: ``"llvm"``, ``"cuda"``, ``"auto"``, or ``"numpy"``: there a field is a dictionary of its parameters by
+            name, as in checkpoints, a texture is its texels, and optimizers cannot be.
+        precision: of fields, as in :meth:`NeuralField.build`. ``"auto"`` leaves those that are there already alone.
+
+    Raises:
+        BackendError: ``backend`` is not usable here, or has no memory left.
+        TypeError: something that cannot be moved: cooperative vectors, layers outside of fields, Mitsuba's objects.
+        ValueError: unknown names; an optimizer or average of packed weights without their field; weights too large
+            for half precision.
+        RuntimeError: called while Dr.Jit records a frozen function or a loop.
+
+    >>> field, opt, ema = cn.to((field, opt, ema), "cuda")
+    >>> image = cn.to(image, "numpy")
+    """
+    from ..checks import check_choice, ensure  # not above: it imports Dr.Jit
+    from ..jit.scopes import recording
+
+    check_choice("to", "precision", precision, ("auto", "half", "single"))
+    name = NUMPY if isinstance(backend, str) and backend == NUMPY else require(backend)
+    cure = "called while Dr.Jit records a function or loop; move things before it"
+    ensure(not recording(), f"to: {cure}.", RuntimeError)
+    mover = Mover(name, precision)
+    for node in _walk(tree, set()):
+        if hasattr(node, "_layouts"):  # before those that follow their layouts
+            mover.moved(node)
+    return mover.moved(tree)
+
+
+def place(tree: Any, elsewhere: str) -> str | None:
+    """Where the first array in ``tree`` is that is not on the backend ``elsewhere``; ``None`` without such."""
+    places = (_place(node) for node in _walk(tree, set()))
+    return next((found for found in places if found not in (None, elsewhere)), None)
+
+
+class Packing(NamedTuple):
+    """How a flat parameter of a field is stored: type, number of entries, and where those of its matrices stand."""
+
+    dtype: type
+    width: int
+    places: np.ndarray
+
+
+class Mover:
+    """Moves things to ``backend``. What knows best how it is moved has a method ``_to(mover)``."""
+
+    def __init__(self, backend: str, precision: str):
+        self.backend, self.precision = backend, precision
+        self._done: dict[int, tuple[Any, Any]] = {}  # by identity: (original, which must stay alive; moved)
+        self._packings: dict[tuple[str, int], tuple[Packing, Packing]] = {}
+
+    def has(self, value: Any) -> bool:
+        """Is ``value`` there already?"""
+        return _place(value) == self.backend
+
+    def moved(self, value: Any) -> Any:
+        """``value``, or what it became: itself if there was nothing to move."""
+        if id(value) not in self._done:
+            self._done[id(value)] = value, self._move(value)
+        return self._done[id(value)][1]
+
+    def _move(self, value: Any) -> Any:
+        import drjit as dr
+        import drjit.nn as drnn
+        from drjit.opt import Optimizer
+
+        there = self.has(value)
+        if there and not hasattr(value, "_to") and not isinstance(value, Optimizer):
+            return value
+        if isinstance(value, np.ndarray):
+            return self._from_numpy(value)
+        if isinstance(value, dr.ArrayBase):
+            return self._array(value)
+        if isinstance(value, Optimizer):
+            return value if there and not self._packings else self._optimizer(value)
+        if hasattr(value, "IsTexture"):
+            return self._texture(value)
+        if hasattr(value, "_to") and not isinstance(value, type):
+            new = value._to(self)
+            if new is not value and hasattr(value, "_layouts") and hasattr(new, "_layouts"):
+                self._register(value._layouts(), new._layouts())
+            return new
+        if isinstance(value, drnn.CoopVec):
+            raise TypeError("to: a CoopVec lives within a kernel; move its components, list(x).")
+        if isinstance(value, drnn.MatrixView):
+            raise TypeError("to: a packed matrix cannot be moved by itself; move the NeuralField that has it.")
+        if _parts(value) is not None:
+            return self.parts_of(value)
+        if hasattr(value, "_traverse_1_cb_ro") and not callable(value):
+            raise TypeError(f"to: a {type(value).__name__} cannot be moved; move the arrays that it is made of.")
+        return value
+
+    def parts_of(self, value: Any) -> Any:
+        """A copy of the container ``value`` with what it holds moved; itself if nothing of that is."""
+        parts = _parts(value) or {}
+        new = {key: self.moved(part) for key, part in parts.items()}
+        if all(new[key] is part for key, part in parts.items()):
+            return value
+        if isinstance(value, tuple):
+            return type(value)(*new.values()) if hasattr(value, "_fields") else type(value)(new.values())
+        twin = copy.copy(value)
+        for key, part in new.items():
+            if isinstance(value, (list, dict)):
+                twin[key] = part
+            else:
+                object.__setattr__(twin, key, part)  # dataclasses may be frozen
+        return twin
+
+    # ---- arrays ---------------------------------------------------------
+
+    def _from_numpy(self, value: np.ndarray) -> Any:
+        import drjit as dr
+
+        flat = getattr(namespace(self.backend), _TWINS.get(value.dtype.newbyteorder("=").str[1:], ""), None)
+        if flat is None:
+            raise TypeError(f"to: a NumPy array of {value.dtype}; Dr.Jit has bools, integers and floating point.")
+        array = self._flat(value.ravel(), flat)
+        return array if value.ndim < 2 else dr.tensor_t(flat)(array, value.shape)
+
+    def _array(self, value: Any) -> Any:
+        import drjit as dr
+
+        if self.backend == NUMPY:
+            return np.array(dr.detach(value).numpy())
+        if not dr.is_jit_v(value):
+            return value
+        twin = self.twin(type(value))
+        if dr.is_tensor_v(value):
+            return twin(self._flat(value.array, dr.array_t(twin)), dr.shape(value))
+        if dr.depth_v(value) == 1:
+            return self._flat(value, twin)
+        parts = [self._array(value[i]) for i in range(len(value))]
+        if dr.size_v(twin) < 0:
+            return twin(parts)
+        new = dr.zeros(twin)
+        for i, part in enumerate(parts):
+            new[i] = part
+        return new
+
+    def _flat(self, value: Any, tp: type) -> Any:
+        """A flat array as a ``tp``, with its derivatives."""
+        import drjit as dr
+
+        from ..jit.crossing import copied, crossing
+
+        try:
+            tracks = isinstance(value, dr.ArrayBase) and dr.grad_enabled(value)
+            return crossing(value, tp) if tracks else copied(value, tp)
+        except RuntimeError as error:
+            if "out of memory" not in str(error):
+                raise
+            size = len(value) * dr.itemsize_v(tp)
+            cure = "free arrays and call dr.flush_malloc_cache(), or move less at a time"
+            raise BackendError(f"to: no memory for {size} bytes on the {self.backend} backend; {cure}.") from error
+
+    def twin(self, tp: type) -> type:
+        """The type on ``backend`` that corresponds to ``tp``, one of Dr.Jit's."""
+        ending = ".ad" if tp.__module__.endswith(".ad") else ""
+        return getattr(importlib.import_module(f"drjit.{self.backend}{ending}"), tp.__name__)
+
+    def _texture(self, value: Any) -> Any:
+        texels = self.moved(value.tensor())
+        if self.backend == NUMPY:
+            return texels
+        options = {name: getattr(value, name)() for name in ("use_accel", "filter_mode", "wrap_mode")}
+        return self.twin(type(value))(texels, **options)
+
+    # ---- packed weights -------------------------------------------------
+
+    def _register(self, old: Mapping[str, Packing], new: Mapping[str, Packing]) -> None:
+        for name, packing in old.items():
+            found, known = (packing, new[name]), self._packings.get((name, packing.width))
+            same = known is None or all(np.array_equal(a.places, b.places) for a, b in zip(known, found, strict=True))
+            clash = "two fields have it in different layouts; move each with its own optimizer"
+            if not same:
+                raise ValueError(f"to: there are several parameters {name!r} of {packing.width} entries, and {clash}.")
+            self._packings[name, packing.width] = found
+
+    def follow(self, name: str, value: Any, single: bool = False) -> Any:
+        """``value``, a flat array like the parameter ``name`` of a field, as the moved field would have it.
+
+        With ``single``, in single precision; otherwise in that of the parameter.
+        """
+        import drjit as dr
+
+        known = self._packings.get((name, dr.width(value)))
+        if known is None:
+            if _packed(name) and not self.has(value):
+                alone = f"{name!r} is in a layout of its backend's, and nothing here says which"
+                raise ValueError(f"to: {alone}; move it along with its field, as in to((field, optimizer), ...).")
+            return self._array(dr.detach(value))
+        old, new = known
+        tp = dr.float32_array_t(new.dtype) if single else new.dtype
+        numbers = dr.detach(value).numpy()
+        laid = np.zeros(new.width, numbers.dtype)
+        laid[new.places] = numbers[old.places]
+        return self._flat(laid.astype({2: np.float16, 4: np.float32, 8: np.float64}[dr.itemsize_v(tp)]), tp)
+
+    def _optimizer(self, value: Any) -> Any:
+        import drjit as dr
+
+        if self.backend == NUMPY:
+            raise TypeError(f"to: {type(value).__name__} works on Dr.Jit's arrays; NumPy has no place for it.")
+        new = copy.copy(value)
+        for name, own in vars(value).items():
+            if name != "state":
+                setattr(new, name, self.moved(own))
+        new.state = {}
+        for name, (parameter, promoted, rate, memory) in value.state.items():
+            known = self._packings.get((name, dr.width(parameter))) if dr.depth_v(parameter) == 1 else None
+            if known is None and not (_packed(name) and dr.depth_v(parameter) == 1 and not dr.is_tensor_v(parameter)):
+                moved, rest = self._array(dr.detach(parameter)), self.moved(memory)
+            else:
+                if known is not None:
+                    promoted = value.promote_fp16 and dr.itemsize_v(known[1].dtype) == 2
+                moved = self.follow(name, parameter, promoted)
+                rest = self._like(name, memory, dr.width(parameter), promoted)
+            dr.enable_grad(moved)
+            new.state[name] = moved, promoted, self.moved(rate), rest
+        return new
+
+    def _like(self, name: str, memory: Any, width: int, single: bool) -> Any:
+        """What an optimizer remembers of a parameter: arrays of its ``width`` are laid out as it is."""
+        import drjit as dr
+
+        if isinstance(memory, tuple):
+            return tuple(self._like(name, part, width, single) for part in memory)
+        entries = isinstance(memory, dr.ArrayBase) and dr.depth_v(memory) == 1 and dr.width(memory) == width
+        return self.follow(name, memory, single) if entries and dr.is_float_v(memory) else self.moved(memory)
+
+
+def _packed(name: str) -> bool:
+    """Is this the name of packed weights, rather than of a grid or table?"""
+    return name.rsplit(".", 1)[-1] == "weights"
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """What the container ``value`` holds, by index, key or attribute; ``None`` for what is none."""
+    if isinstance(value, type):
+        return None
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    if isinstance(value, dict):
+        return value
+    names: Any = getattr(value, "DRJIT_STRUCT", None)
+    if names is None and dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+    return None if names is None else {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _walk(value: Any, seen: set[int]) -> Iterator[Any]:
+    """``value`` and all that it holds, each once."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    yield value
+    if not hasattr(value, "_layouts"):
+        for part in (_parts(value) or {}).values():
+            yield from _walk(part, seen)
+
+
+def _place(value: Any) -> str | None:
+    """Where an array, texture, field or optimizer is; ``None`` for other things."""
+    import drjit as dr
+    from drjit.opt import Optimizer
+
+    if isinstance(value, np.ndarray):
+        return NUMPY
+    if isinstance(value, type):
+        return None
+    if hasattr(value, "_layouts") or isinstance(value, Optimizer):
+        return next((_place(array) for array in dict(value.items()).values()), None)
+    if hasattr(value, "IsTexture"):
+        return type(value).__module__.split(".")[1]
+    jit = isinstance(value, dr.ArrayBase) and dr.is_jit_v(value)
+    return dr.backend_v(value).name.lower() if jit else None

@@ -1,0 +1,367 @@
+"""Moving things between backends: LLVM and CUDA, or LLVM in both roles where there is no GPU."""
+
+import dataclasses
+from typing import NamedTuple
+
+import drjit as dr
+import numpy as np
+import pytest
+from support.training import make_batch, make_field
+from support.two_backends import both, two_backends
+
+import coopnet as cn
+from coopnet import backend as backends
+from coopnet.backend import transfer
+from coopnet.jit import crossing
+
+pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="needs LLVM")
+
+
+@pytest.fixture
+def place():
+    with two_backends() as where:
+        yield where
+
+
+@pytest.fixture
+def llvm():
+    return backends.namespace("llvm")
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """Sizes of the arrays that were copied."""
+    seen, copied = [], crossing.copied
+    monkeypatch.setattr(crossing, "copied", lambda value, tp: seen.append(len(value)) or copied(value, tp))
+    return seen
+
+
+class Pair(NamedTuple):
+    a: object
+    b: object
+
+
+@dataclasses.dataclass(frozen=True)
+class Points:
+    p: object
+    name: str
+
+
+class Struct:
+    DRJIT_STRUCT = {"x": object, "n": int}
+
+    def __init__(self):
+        self.x, self.n, self.extra = None, 0, "kept"
+
+
+NUMBERS = np.random.default_rng(1).random(12)
+
+
+def kinds(ns):
+    f = NUMBERS.astype(np.float32)
+    return {
+        "flat": ns.Float(f), "half": ns.Float16(f), "double": ns.Float64(NUMBERS), "mask": ns.Bool(f > 0.5),
+        "int": ns.Int([-1, 5]), "uint64": ns.UInt64([2**63, 1]), "one": ns.Float(0.25),
+        "nested": ns.Array3f(*f.reshape(3, 4)), "empty": ns.Float(), "tensor": ns.TensorXf(f, (3, 4)),
+        "dynamic": ns.ArrayXf([ns.Float(f[:3]), ns.Float(f[3:6])]), "matrix": ns.Matrix2f(*map(float, f[:4])),
+        "complex": ns.Complex2f(ns.Float(f[:3]), ns.Float(f[3:6])),
+    }  # fmt: skip
+
+
+def numbers(value):
+    return np.asarray(value.numpy() if isinstance(value, dr.ArrayBase) else value)
+
+
+@pytest.mark.parametrize("kind", sorted(kinds(backends.namespace("llvm")) if "llvm" in backends.available() else []))
+def test_arrays(place, llvm, kind):
+    """There and back, and to NumPy, they are the same numbers in the same kind of array."""
+    value = kinds(llvm)[kind]
+    there = cn.to(value, "cuda")
+    if kind == "empty" and not both():
+        pytest.skip("has no number to be told by")
+    assert place(there) == "cuda"
+    assert type(there).__name__ == type(value).__name__
+    back = cn.to(there, "llvm")
+    assert type(back) is type(value) and (place(back) == "llvm")
+    for found in (there, back):
+        np.testing.assert_array_equal(numbers(found), numbers(value))
+    host = cn.to(there, "numpy")
+    assert isinstance(host, np.ndarray) and host.flags.writeable
+    np.testing.assert_array_equal(host, numbers(value))
+
+
+def test_what_is_there_is_not_copied(place, llvm, copies):
+    tree = {"a": [llvm.Float(1, 2), llvm.Array2f(1, 2)], "b": (3, None, "text", np), "key": cn.Key(3)}
+    assert cn.to(tree, "llvm") is tree and not copies
+    there = cn.to(tree, "cuda")
+    assert len(copies) == 3 and there["b"] is tree["b"] and there["key"] is tree["key"]
+    assert cn.to(there, "cuda") is there and len(copies) == 3
+    mixed = cn.to([there["a"][0], tree["a"][0]], "cuda")
+    assert mixed[0] is there["a"][0] and len(copies) == 4
+
+
+def test_once_however_often_it_occurs(place, llvm, copies):
+    x = llvm.Float(1, 2)
+    there = cn.to([x, {"again": x}, Pair(x, 1)], "cuda")
+    assert len(copies) == 1 and there[0] is there[1]["again"] is there[2].a
+
+
+def test_containers(place, llvm):
+    x = llvm.Float(1, 2)
+    struct = Struct()
+    struct.x, struct.n = x, 4
+    tree = {"pair": Pair(x, [x]), "points": Points(x, "seen"), "struct": struct, "key": cn.Key(1, llvm.UInt32(3, 4), 2)}
+    there = cn.to(tree, "cuda")
+    assert isinstance(there["pair"], Pair) and place(there["pair"].b[0]) == "cuda"
+    assert there["points"] == Points(there["points"].p, "seen") and place(there["points"].p) == "cuda"
+    assert (there["struct"].n, there["struct"].extra) == (4, "kept") and place(there["struct"].x) == "cuda"
+    assert struct.x is x and place(tree["key"].index) == "llvm"  # the originals keep theirs
+    assert there["key"].seed == 1 and place(there["key"].index) == "cuda"
+
+
+def test_numpy_arrays(place):
+    given = [np.arange(3, dtype=t) for t in ("f2", "f4", "f8", "i1", "u1", "i4", "u4", "i8", "u8")]
+    given += [np.array([True, False]), np.ones((2, 3, 4), np.float32), np.arange(8.0)[::2], np.zeros(0, np.float32)]
+    for value in given:
+        there = cn.to(value, "llvm")
+        assert dr.is_tensor_v(there) == (value.ndim > 1)
+        np.testing.assert_array_equal(numbers(there), value)
+        assert numbers(there).dtype == value.dtype
+    own = np.arange(4096, dtype=np.float32)
+    there = cn.to(own, "llvm")
+    own[:] = 7
+    np.testing.assert_array_equal(numbers(there), np.arange(4096))  # memory of its own
+    assert cn.to(own, "numpy") is own
+    for wrong in (np.array(["a"]), np.array([object()]), np.array([1j])):
+        with pytest.raises(TypeError, match="to: a NumPy array of"):
+            cn.to(wrong, "llvm")
+
+
+def test_textures(place, llvm):
+    texels = np.random.default_rng(0).random((5, 4, 3)).astype(np.float32)
+    texture = llvm.Texture2f(llvm.TensorXf(texels), filter_mode=dr.FilterMode.Nearest, wrap_mode=dr.WrapMode.Mirror)
+    there = cn.to(texture, "cuda")
+    assert there is not texture and cn.to(texture, "llvm") is texture
+    assert (there.filter_mode(), there.wrap_mode()) == (dr.FilterMode.Nearest, dr.WrapMode.Mirror)
+    np.testing.assert_array_equal(there.tensor().numpy(), texels)
+    np.testing.assert_array_equal(cn.to(texture, "numpy"), texels)
+
+
+# ---- derivatives ------------------------------------------------------------
+
+
+def test_reverse_mode(place, llvm):
+    """Through several crossings, there and back."""
+    w = llvm.Float(1, 2, 3)
+    dr.enable_grad(w)
+    x = w * w
+    y = cn.to([x, dr.sin(x)], "cuda")
+    z = cn.to(y[0] * 3 + y[1], "llvm")
+    dr.backward(z * 2 + x)
+    n = np.array([1.0, 2, 3])
+    np.testing.assert_allclose(dr.grad(w).numpy(), 2 * (6 * n + 2 * n * np.cos(n * n)) + 2 * n, rtol=1e-5)
+
+
+def test_forward_mode(place, llvm):
+    w = llvm.Float(1, 2, 3)
+    dr.enable_grad(w)
+    y = cn.to(llvm.Array2f(w * w, 5 * w), "cuda")
+    z = y.x + 2 * y.y
+    dr.forward(w)
+    np.testing.assert_allclose(dr.grad(z).numpy(), [12, 14, 16])
+
+
+def test_tensors_and_several_passes(place, llvm):
+    w = llvm.TensorXf([1, 2, 3, 4], (2, 2))
+    dr.enable_grad(w)
+    y = cn.to(w * 3, "cuda")
+    for factor in (1, 5):
+        dr.backward(dr.sum(y * factor), flags=dr.ADFlag.ClearVertices)
+    np.testing.assert_allclose(dr.grad(w).numpy(), np.full((2, 2), 18))
+    dr.backward(cn.to(w[0], "cuda"))
+    np.testing.assert_allclose(dr.grad(w).numpy(), [[19, 19], [18, 18]])
+
+
+def test_none_where_nobody_asks(place, llvm):
+    w = llvm.Float(1, 2)
+    assert not dr.grad_enabled(cn.to(w, "cuda"))
+    dr.enable_grad(w)
+    with dr.suspend_grad():
+        assert not dr.grad_enabled(cn.to(w, "cuda"))
+    assert not isinstance(cn.to(w, "numpy"), dr.ArrayBase)
+
+
+# ---- fields, optimizers, averages -------------------------------------------
+
+
+def grid_field(backend="llvm"):
+    return make_field(backend, encoding=cn.HashGrid(2, n_levels=3, base_resolution=4, hashmap_size=256))
+
+
+def test_fields(place, llvm):
+    field = grid_field()
+    points = np.random.default_rng(2).random((2, 300)).astype(np.float32)
+    expected = field(list(llvm.Array2f(points)))
+    there = cn.to(field, "cuda")
+    assert there.precision == "half" and field.precision == "single"
+    for name, value in cn.to(field, "numpy").items():
+        np.testing.assert_array_equal(there.matrix(name), value.astype(there.matrix(name).dtype))
+    found = there(cn.to(list(llvm.Array2f(points)), "cuda"))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), atol=3e-3)
+    back = cn.to(there, "llvm")
+    assert back.precision == "single" and back is not there
+    assert cn.to(cn.NeuralField(None, cn.MLP(2, 1)), "cuda").precision is None  # not built: nowhere
+
+
+def test_masks_are_the_same(place, llvm):
+    field = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 32), cn.Dropout(0.5), cn.Linear(32, 32))).build(
+        "llvm", "half"
+    )
+    there = cn.to(field, "cuda")
+    key = cn.Key(7, step=3)
+    x = llvm.Array2f(np.random.default_rng(2).random((2, 100)).astype(np.float32))
+    one, other = field(x, key), there(cn.to(x, "cuda"), key)
+    np.testing.assert_allclose(other.numpy(), one.numpy(), atol=5e-3)
+    assert np.abs(one.numpy() - field(x).numpy()).max() > 0.1
+
+
+class Two(cn.Module):
+    DRJIT_STRUCT = {"a": cn.NeuralField, "b": cn.NeuralField}
+
+    def __init__(self, a=None, b=None):
+        self.a, self.b = a, b
+
+
+def test_modules_of_fields_and_grids_of_bits(place, llvm):
+    joint = Two(grid_field(), make_field("llvm", seed=3))
+    there = cn.to(joint, "cuda")
+    assert isinstance(there, Two) and {place(there.a), place(there.b)} == {"cuda"} and place(joint.a) == "llvm"
+    assert cn.to(joint, "llvm") is joint
+    grid = cn.render.OccupancyGrid(8, backend="llvm")
+    grid.set_density(np.arange(512) % 2, threshold=0.5)
+    moved = cn.to(grid, "cuda")
+    assert place(moved.bits) == "cuda" and moved.resolution == grid.resolution
+    np.testing.assert_array_equal(moved.bits.numpy(), grid.bits.numpy())
+
+
+def test_a_precision_that_is_asked_for(llvm):
+    field = grid_field()
+    half = cn.to(field, "llvm", precision="half")
+    assert half.precision == "half" and cn.to(half, "llvm") is half
+    field.set_matrix("layers.0.weights", np.full_like(field.matrix("layers.0.weights"), 1e6))
+    with pytest.raises(ValueError, match=r"to: network\.layers\.0\.weights reaches 1e\+06, too large for float16"):
+        cn.to(field, "llvm", precision="half")
+    with pytest.raises(ValueError, match="to: precision is 'double'"):
+        cn.to(field, "llvm", precision="double")
+
+
+def steps(ns, backend, field, opt, ema, n):
+    """Plain steps of training, from wherever the optimizer is."""
+    points, targets = make_batch(ns)(cn.Key(3))
+    for i in range(n):
+        field.update(opt)
+        loss = dr.mean(dr.square(field(points, cn.Key(1, step=i))[0] - targets[0]))
+        dr.backward(loss)
+        opt.step()
+        ema.update(opt)
+    return loss.numpy()[0]
+
+
+@pytest.mark.parametrize("kind", [dr.opt.Adam, cn.training.Adam, dr.opt.SGD, dr.opt.AdamW, dr.opt.RMSProp])
+def test_training_goes_on(place, llvm, kind):
+    """On CUDA, and back: parameters, moments and average are where training goes on as if it had not moved."""
+    ran = {}
+    for moves in (False, True):
+        field = grid_field()
+        opt = kind(1e-2, momentum=0.9) if kind is dr.opt.SGD else kind(1e-2)
+        opt.update(field)
+        ema = cn.training.EMA(field, 0.9)
+        steps(llvm, "llvm", field, opt, ema, 5)
+        if moves:
+            field, opt, ema = cn.to((field, opt, ema), "cuda")
+            assert all(place(v) == "cuda" for v in [*dict(opt.items()).values(), *ema.average.values()])
+            field, opt, ema = cn.to((field, opt, ema), "llvm")
+        steps(llvm, "llvm", field, opt, ema, 5)
+        ran[moves] = {name: v.numpy() for name, v in [*opt.items(), *(("ema " + n, v) for n, v in ema.average.items())]}
+    for name, value in ran[False].items():
+        np.testing.assert_array_equal(ran[True][name], value, err_msg=name)  # single precision is kept all the way
+
+
+def test_an_optimizer_alone(place, llvm):
+    field = grid_field()
+    opt = dr.opt.Adam(1e-2)
+    opt.update(field)
+    with pytest.raises(ValueError, match=r"to: 'network.weights' is in a layout .* move it along with its field"):
+        cn.to(opt, "cuda")
+    with pytest.raises(ValueError, match="move it along with its field"):
+        cn.to(cn.training.EMA(field), "cuda")
+    with pytest.raises(TypeError, match="to: Adam works on"):
+        cn.to((field, opt), "numpy")
+    free = dr.opt.Adam(1e-2, params={"vertices": llvm.Array3f(1, 2, 3), "texels": llvm.TensorXf([1, 2], (1, 2))})
+    there = cn.to(free, "cuda")
+    assert place(dict(there.items())["vertices"]) == "cuda" and dr.grad_enabled(there["texels"])
+
+
+def test_layouts_follow_a_permutation():
+    """As a GPU's would: entries go where the field's go, and gaps are zero."""
+    ns = backends.namespace("llvm")
+    mover = transfer.Mover("llvm", "auto")
+    rng = np.random.default_rng(0)
+    old, new = rng.permutation(8)[:5], rng.permutation(11)[:5]
+    mover._register({"weights": transfer.Packing(ns.Float, 8, old)}, {"weights": transfer.Packing(ns.Float16, 11, new)})
+    value = ns.Float(np.arange(8) + 1)
+    expected = np.zeros(11)
+    expected[new] = (np.arange(8) + 1)[old]
+    for single, tp in ((True, ns.Float), (False, ns.Float16)):
+        moved = mover.follow("weights", value, single)
+        assert type(moved) is tp
+        np.testing.assert_array_equal(moved.numpy(), expected)
+    with pytest.raises(ValueError, match="two fields have it in different layouts"):
+        mover._register(
+            {"weights": transfer.Packing(ns.Float, 8, new)}, {"weights": transfer.Packing(ns.Float, 8, old)}
+        )
+
+
+# ---- what cannot be moved ---------------------------------------------------
+
+
+def test_what_cannot_be_moved(place, llvm):
+    import drjit.nn as drnn
+
+    with pytest.raises(TypeError, match=r"to: a CoopVec lives within a kernel; move its components"):
+        cn.to([drnn.CoopVec(llvm.Float(1))], "cuda")
+    net = cn.MLP(2, 1, width=4).alloc(llvm.TensorXf)
+    with pytest.raises(TypeError, match=r"to: a Sequential cannot be moved by itself; put it into a field"):
+        cn.to(net, "cuda")
+    with pytest.raises(ValueError, match="to: precision"):
+        cn.to(1, "llvm", precision=3)
+    with pytest.raises(ValueError, match="is not a backend"):
+        cn.to(1, "opencl")
+
+
+def test_not_while_something_is_recorded(llvm):
+    @dr.freeze
+    def frozen(x):
+        cn.to(x, "numpy")
+        return x
+
+    with pytest.raises(RuntimeError) as caught:
+        frozen(llvm.Float(1, 2))
+    assert "to: called while Dr.Jit records" in str(caught.getrepr(chain=True))
+
+
+def test_no_memory_left(place, llvm, monkeypatch):
+    def full(value, tp):
+        raise RuntimeError("jit_malloc(): out of memory! Could not allocate 8 bytes of device memory.")
+
+    monkeypatch.setattr(crossing, "copied", full)
+    with pytest.raises(cn.BackendError, match=r"to: no memory for 8 bytes on the cuda backend; free arrays"):
+        cn.to(llvm.Float(1, 2), "cuda")
+
+
+def test_a_backend_that_is_not_there():
+    if both():
+        pytest.skip("both are here")
+    with pytest.raises(cn.BackendError, match="The CUDA backend needs"):
+        cn.to(1, "cuda")
