@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .transfer import place, to
+from .transfer import back, place, to
 from .usable import preferring, require
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -16,9 +16,9 @@ def with_backend(backend: Any, function: Callable[..., Any], /, *args: Any, **kw
     """``function(*args, **kwargs)`` on ``backend``: arguments are moved there, results back to where they came from.
 
     Everything is moved as by :func:`to`, derivatives included. Results go to where the first array among the arguments
-    was that had to be moved, fields excepted if that is NumPy; without such, they stay. Within, ``"auto"`` means this
-    backend, as in ``field.build()``; afterwards it means what it did before, also when ``function`` raises. Sections
-    nest, and each thread has its own.
+    was that had to be moved; fields, optimizers and averages stay if that is NumPy. Without such, all results stay.
+    Within, ``"auto"`` means this backend, as in ``field.build()``; afterwards it means what it did before, also when
+    ``function`` raises. Sections nest, and each thread has its own.
 
     What ``function`` changes are copies: return what is to be kept, such as a field that it trains.
 
@@ -40,7 +40,7 @@ def with_backend(backend: Any, function: Callable[..., Any], /, *args: Any, **kw
     args, kwargs = to((args, kwargs), name)
     with preferring(name):
         result = function(*args, **kwargs)
-    return result if home is None else to(result, home)
+    return result if home is None else back(result, home)
 
 
 def on_backend(backend: Any) -> Callable[[F], F]:

@@ -66,6 +66,13 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     return mover.moved(tree)
 
 
+def back(tree: Any, home: str) -> Any:
+    """``tree``, moved; to NumPy, only arrays and textures are."""
+    if home != NUMPY:
+        return to(tree, home)
+    return _Arrays(NUMPY, "auto").moved(tree)
+
+
 def place(tree: Any, elsewhere: str) -> str | None:
     """Where the first array in ``tree`` is that is not on the backend ``elsewhere``; ``None`` without such."""
     places = (_place(node) for node in _walk(tree, set()))
@@ -266,6 +273,15 @@ class Mover:
             return tuple(self._like(name, part, width, single) for part in memory)
         entries = isinstance(memory, dr.ArrayBase) and dr.depth_v(memory) == 1 and dr.width(memory) == width
         return self.follow(name, memory, single) if entries and dr.is_float_v(memory) else self.moved(memory)
+
+
+class _Arrays(Mover):
+    """Moves arrays and textures only."""
+
+    def _move(self, value: Any) -> Any:
+        from drjit.opt import Optimizer
+
+        return value if hasattr(value, "_to") or isinstance(value, Optimizer) else super()._move(value)
 
 
 def _packed(name: str) -> bool:

@@ -41,6 +41,13 @@ def test_in_and_out(place, llvm):
     assert isinstance(host["y"], np.ndarray) and host["y"].tolist() == [2, 2]
 
 
+def test_fields_do_not_go_to_numpy(place):
+    field = cn.to(make_field("llvm"), "cuda")
+    opt = dr.opt.Adam(1e-2, params=field)
+    result = cn.with_backend("cuda", lambda x: (field, opt, {"x": [x]}), np.ones(2, np.float32))
+    assert result[0] is field and result[1] is opt and isinstance(result[2]["x"][0], np.ndarray)
+
+
 def test_what_is_there_stays(place, llvm):
     x = cn.to(llvm.Float(1, 2), "cuda")
     assert cn.with_backend("cuda", lambda v: v, x) is x
