@@ -719,7 +719,7 @@ def test_losses_by_hand():
     """Of the predictions 2 and 0.5 for the targets 1 and -0.5, with the density 0.5."""
     y, t, p = np.array([[2.0], [0.5]]), np.array([[1.0], [-0.5]]), np.array([[0.5], [0.5]])
     expected = {
-        "l1": 1, "l2": 1, "huber": 0.5, "relative_l1": (1 / 2.01 + 1 / 0.51) / 2,
+        "l1": 1, "l2": 1, "huber": 0.5, "log_l1": math.log(2), "relative_l1": (1 / 2.01 + 1 / 0.51) / 2,
         "relative_l2": (1 / 4.01 + 1 / 0.26) / 2, "mape": (1 / 1.01 + 1 / 0.51) / 2,
         "smape": (1 / 1.51 + 1 / 0.51) / 2, "cross_entropy": -(math.log(2) - 0.5 * math.log(0.5)) / 2,
         "variance": (1 / 2 - 1 / 1 + 0.25 / 0.5 - 0.25 / 1) / 2,
@@ -739,6 +739,10 @@ def test_losses_by_hand():
     assert ref.loss("relative_l2_luminance", rgb, 0 * rgb) == pytest.approx([14 / 3 / (luminance**2 + 0.01)])
     two, luminance = np.concatenate([rgb, 2 * rgb]), 3 * luminance
     assert ref.loss("relative_l2_luminance", two, 0 * two) == pytest.approx([70 / 6 / (luminance**2 + 0.01)])
+    more = np.concatenate([two, [[7.0]]])  # of further components the luminance knows nothing
+    assert ref.loss("relative_l2_luminance", more, 0 * more) == pytest.approx([119 / 7 / (luminance**2 + 0.01)])
+    found = ref.loss("relative_l2_luminance", more[:5], 0 * more[:5])
+    assert found == pytest.approx([34 / 5 / ((luminance / 3) ** 2 + 0.01)])
     found = ref.loss("gaussian_nll", np.array([[1.0], [0.5]]), np.array([[3.0]]))
     assert found == pytest.approx([(0.5 + 4 * math.exp(-0.5)) / 2])
     assert len(expected) + 2 == len(ref.LOSSES)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
-import re
+import warnings
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any
 from drjit.opt import Optimizer
 
 from .. import nn, training
-from ..checks import check, check_positive, check_text, check_type, ensure, is_number, shown, shown_path
+from ..checks import check, check_choice, check_positive, check_text, ensure, is_number, shown
 from ..checks.sizes import MAX_FEATURES, check_features
 from ..field import NeuralField
-from ..training import SGD, Adam, exponential
+from ..training import SGD, Adam, Novograd, exponential
+from . import json_files
 
 _WHERE = "from_config"
 
@@ -27,9 +28,9 @@ _WHERE = "from_config"
 class Configuration:
     """What :func:`from_config` read.
 
-    ``field`` is not built yet; ``loss`` is the name of a loss; ``optimizer()`` makes a new optimizer; ``lr`` is the
-    learning rate, a number or a function of the step; ``ema`` is the decay per step of an exponential moving average
-    of the parameters that inference should use, or ``None``.
+    ``field`` is not built yet; ``loss`` is the name of a loss, or a function for one that has none; ``optimizer()``
+    makes a new optimizer; ``lr`` is the learning rate, a number or a function of the step; ``ema`` is the decay per
+    step of an exponential moving average of the parameters that inference should use, or ``None``.
 
     >>> config = cn.from_config(2, 3, "config.json")
     >>> field = config.field.build()
@@ -37,7 +38,7 @@ class Configuration:
     """
 
     field: NeuralField
-    loss: str
+    loss: str | Callable[..., Any]
     optimizer: Callable[[], Optimizer]
     lr: float | Callable[[int], float]
     ema: float | None = None
@@ -54,72 +55,72 @@ class Configuration:
         return arguments
 
 
-def from_config(n_in: int, n_out: int, config: Mapping[str, Any] | str | Path) -> Configuration:
+def from_config(
+    n_in: int, n_out: int, config: Mapping[str, Any] | str | Path, *, unknown: str = "error"
+) -> Configuration:
     """A field, its loss and its optimizer from a JSON configuration of tiny-cuda-nn.
 
     The sections are ``"encoding"``, ``"network"``, ``"loss"`` and ``"optimizer"``; what a section leaves out, or a
     section left out, has tiny-cuda-nn's default. ``docs/config.md`` says what becomes what and where behavior differs.
     As there, names of components and activations may be in any case, and JSON may have comments, and commas behind the
-    last entry.
+    last entry. A file may name a ``"parent"``, seen from its folder, for which it is then a merge patch (RFC 7386), as
+    in instant-ngp.
 
     Args:
         n_in: number of coordinates.
         n_out: number of outputs.
         config: a dictionary, JSON text (which starts with a brace), or the path of a file.
+        unknown: what to do about keys that are not known here, such as those that a patch of ``"otype"`` leaves behind
+            and instant-ngp's further sections: raise an ``"error"``, or ``"warn"`` and ignore them.
 
     Returns:
         A :class:`coopnet.interop.tcnn.Configuration`: ``.field``, ``.loss``, ``.optimizer``, ``.lr``, ``.ema``.
 
     Raises:
         ValueError: text that is no JSON; a component, key or value that is unknown, named with the nearest that is
-            known, or that has no counterpart here, named with the reason.
+            known, or that has no counterpart here, named with the reason; a file among its own parents; a parent of
+            what is no file.
         TypeError: ``config`` is none of the above.
-        OSError: the file cannot be read.
+        OSError: the file, or a parent of it, cannot be read.
+
+    Warns:
+        UserWarning: with ``unknown="warn"``, names all keys that are ignored.
 
     >>> config = cn.from_config(2, 3, {"network": {"otype": "FullyFusedMLP", "n_neurons": 64, "n_hidden_layers": 2}})
     """
     for name, value in (("n_in", n_in), ("n_out", n_out)):
         check_features(_WHERE, name, check_positive(_WHERE, name, value))
+    check_choice(_WHERE, "unknown", unknown, ("error", "warn"))
+    ignored: dict[str, None] = {}  # a set in order
+    token = _IGNORED.set(ignored if unknown == "warn" else None)
     try:
-        sections = _parse(config)
-        _known("the configuration", sections, ("encoding", "network", "loss", "optimizer"))
+        sections = json_files.read(_WHERE, config)
+        _known("the configuration", sections, ("encoding", "network", "loss", "optimizer"), _NO_SECTIONS)
         encoding = _encoding(_object(sections.get("encoding", {}), "encoding"), "encoding", n_in)
         network = _network(_object(sections.get("network", {}), "network"), n_out)
         loss = _loss(_object(sections.get("loss", {}), "loss"), n_out)
         optimizer, lr, ema = _optimizer(_object(sections.get("optimizer", {}), "optimizer"), "optimizer")
     except RecursionError:
         raise ValueError("from_config: the configuration is nested too deep, or contains itself.") from None
+    finally:
+        _IGNORED.reset(token)
+    if ignored:
+        keys = ", ".join(map(shown, ignored))
+        warnings.warn(f"from_config: ignored what is not known here: {keys}.", UserWarning, stacklevel=2)
     return Configuration(NeuralField(encoding, network, in_features=n_in), loss, optimizer, lr, ema)
 
 
 # ---- Reading ------------------------------------------------------------------------------------------------
 
-_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
-
-
-def _parse(config: Any) -> dict[str, Any]:
-    if isinstance(config, str):
-        config = str.__str__(config)  # a plain one
-    if isinstance(config, Mapping):
-        return dict(config)
-    check_type(_WHERE, "config", config, (str, Path), "a dictionary, JSON text or a file's path")
-    where, text = "config", config
-    if isinstance(config, Path) or not config.lstrip().startswith(("{", "//", "/*")):
-        where = shown_path(config)
-        try:
-            text = Path(config).read_text(encoding="utf-8")
-        except ValueError as error:  # no path, or no text
-            raise ValueError(f"from_config: {where!r} cannot be read: {error}") from None
-    try:
-        # a space, so that what is around stays apart
-        for pattern in (_COMMENT, _TRAILING_COMMA):
-            text = pattern.sub(lambda m: m.group(1) or " ", text)
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"from_config: {where} is no JSON: {error}") from None
-    ensure(isinstance(parsed, dict), f"from_config: {where} holds a {type(parsed).__name__}; an object is needed.")
-    return parsed
+_OF_NERF = (
+    "it belongs to instant-ngp's radiance fields; make a field of its own of it, or ignore it with unknown='warn'"
+)
+#: Sections of instant-ngp beside those that it shares with tiny-cuda-nn.
+_NO_SECTIONS = dict.fromkeys(("dir_encoding", "rgb_network", "distortion_map", "envmap"), _OF_NERF) | {
+    "snapshot": "weights are not read from instant-ngp's snapshots; ignore it with unknown='warn'"
+}
+#: Keys that are not known, while they are ignored.
+_IGNORED: ContextVar[dict[str, None] | None] = ContextVar("ignored", default=None)
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -173,9 +174,17 @@ def _read(where: str, given: Mapping[str, Any], keys: Mapping[str, Option]) -> d
     return {name: key.read(given.get(name, key.default), f"{where}.{name}") for name, key in keys.items()}
 
 
-def _known(where: str, given: Mapping[str, Any], accepted: tuple[str, ...]) -> None:
+def _known(where: str, given: Mapping[str, Any], accepted: tuple[str, ...], refused: Mapping[str, str] = {}) -> None:
+    """Raise unless all keys are ``accepted``, or note those that are not, while they are ignored."""
+    ignored = _IGNORED.get()
     for name in given:
-        if name not in accepted:
+        if name in accepted:
+            continue
+        if ignored is not None:
+            ignored[str(name) if where == "the configuration" else f"{where}.{name}"] = None
+        elif name in refused:
+            raise ValueError(f"from_config: {where} has the section {shown(name)}, which is not read: {refused[name]}.")
+        else:
             raise ValueError(f"from_config: {where} has the unknown key {shown(name)}{_nearest(name, accepted)}")
 
 
@@ -232,7 +241,10 @@ ENCODINGS: dict[str, tuple[type, dict[str, Option]]] = {
     "NRC": (nn.Composite, _NRC),
     "OneBlobFrequency": (nn.Composite, _NRC),
 }
-_NO_ENCODINGS = {"Empty": "an encoding without features cannot feed a network"}
+_NO_ENCODINGS = {
+    "Empty": "an encoding without features cannot feed a network",
+    "Takikawa": "it needs the octree of a mesh; HashGrid is the nearest",
+}
 
 
 def _component(given: Mapping[str, Any], where: str) -> tuple[type, dict[str, Option]]:
@@ -345,8 +357,14 @@ def _network(given: dict[str, Any], n_out: int) -> Any:
     return net
 
 
-#: Losses by their name there.
-LOSSES = {
+def _huber(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    """instant-ngp's ``"Huber"``: the squared error up to an error of 0.1, then a line."""
+    return 2 * training.huber(y, target, 0.1, pdf=pdf)
+
+
+#: Losses by their name there; the last three are instant-ngp's for radiance fields, by formulas in its
+#: ``nerf_device.cuh``.
+LOSSES: dict[str, str | Callable[..., Any]] = {
     "L1": "l1",
     "L2": "l2",
     "RelativeL1": "relative_l1",
@@ -356,20 +374,22 @@ LOSSES = {
     "SMAPE": "smape",
     "CrossEntropy": "cross_entropy",
     "Variance": "variance",
+    "Huber": _huber,
+    "SmoothL1": _huber,
+    "LogL1": "log_l1",
 }
 
 
-def _loss(given: dict[str, Any], n_out: int) -> str:
+def _loss(given: dict[str, Any], n_out: int) -> str | Callable[..., Any]:
     name, loss = _choice("loss.otype", given.get("otype", "RelativeL2"), LOSSES)
     _read("loss", given, {})
-    fits = loss != "relative_l2_luminance" or n_out in (3, 6)
-    ensure(fits, f"from_config: loss.otype is {name!r}, which needs 3 or 6 outputs, not {n_out}.")
+    fits = loss != "relative_l2_luminance" or n_out >= 3
+    ensure(fits, f"from_config: loss.otype is {name!r}, which needs at least 3 outputs, not {n_out}.")
     return loss
 
 
 # ---- Optimizers ---------------------------------------------------------------------------------------------
 
-_ALL = "every parameter has the same learning rate and is trained"
 #: Optimizers by their name there: their keys with tiny-cuda-nn's defaults.
 OPTIMIZERS: dict[str, dict[str, Option]] = {
     "Adam": {
@@ -380,14 +400,22 @@ OPTIMIZERS: dict[str, dict[str, Option]] = {
         "l2_reg": Option(1e-8, 0),
         "relative_decay": Option(0.0, 0),
         "absolute_decay": Option(0.0, 0),
-        "adabound": Option(False, only="Adam's step sizes are not bounded"),
-        "clipping_magnitude": Option(0.0, only="weights are not clipped"),
-        "gradient_clipping_magnitude": Option(0.0, only="gradients are not clipped"),
-        "non_matrix_learning_rate_factor": Option(1.0, only=_ALL),
-        "non_matrix_l2_reg": Option(0.0, only="only matrices are regularized"),
-        "optimize_matrix_params": Option(True, only=_ALL),
-        "optimize_non_matrix_params": Option(True, only=_ALL),
+        "adabound": Option(False),
+        "clipping_magnitude": Option(0.0, 0),
+        "gradient_clipping_magnitude": Option(0.0, 0),
+        "non_matrix_learning_rate_factor": Option(1.0, 0),
+        "non_matrix_l2_reg": Option(0.0, 0),
+        "optimize_matrix_params": Option(True),
+        "optimize_non_matrix_params": Option(True),
         "skip_zero_grad_non_matrix_params": Option(True),
+    },
+    "Novograd": {
+        "learning_rate": Option(1e-3, 0),
+        "beta1": Option(0.9, 0, 1),
+        "beta2": Option(0.999, 0, 1),
+        "epsilon": Option(1e-8, 1e-18),
+        "relative_decay": Option(0.0, 0),
+        "absolute_decay": Option(0.0, 0),
     },
     "SGD": {"learning_rate": Option(1e-3, 0), "l2_reg": Option(1e-8, 0)},
     "ExponentialDecay": {
@@ -402,16 +430,31 @@ OPTIMIZERS: dict[str, dict[str, Option]] = {
     "Lookahead": {"alpha": Option(0.5, 0), "n_steps": Option(16, 1, 2**32), "nested": Option({})},
 }
 _NO_OPTIMIZERS = {
-    "Average": "the parameters of so many steps would have to be kept; EMA is the nearest",
-    "Composite": "all parameters have one optimizer",
-    "Novograd": "it is not implemented; Adam is the nearest",
-    "Shampoo": "it is not implemented; drjit.opt.Muon is the nearest",
+    "Average": "copies of all parameters would have to be kept, n_samples of them; EMA is the nearest",
+    "Composite": "all parameters have one optimizer; Adam's non_matrix and optimize keys tell grids from networks",
+    "Shampoo": "it needs roots of matrices, for which Dr.Jit has no solver; drjit.opt.Muon is the nearest",
 }
 #: Pairs of wrappers of which the first means something else around the second than inside it, or nothing.
 _NOT_AROUND = {
-    ("EMA", "Lookahead"): "the average would be of its slow weights, which the field does not have",
     ("Batched", "EMA"): "the average is taken at every step; put EMA around Batched",
     ("Lookahead", "Batched"): "steps are counted where parameters move; put Batched around Lookahead",
+}
+
+
+#: Keys, and what :class:`coopnet.training.Adam` and its relatives call them.
+_OURS = {
+    "l2_reg": "l2_reg",
+    "beta1": "beta_1",
+    "beta2": "beta_2",
+    "epsilon": "epsilon",
+    "relative_decay": "relative_decay",
+    "absolute_decay": "absolute_decay",
+    "adabound": "adabound",
+    "non_matrix_learning_rate_factor": "non_matrix_lr_factor",
+    "non_matrix_l2_reg": "non_matrix_l2_reg",
+    "optimize_matrix_params": "train_matrices",
+    "optimize_non_matrix_params": "train_non_matrices",
+    "skip_zero_grad_non_matrix_params": "skip_zero_grad",
 }
 
 
@@ -431,22 +474,25 @@ def _optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Optimize
         wrappers[name] = values
         where += ".nested"
         given = _object(values["nested"], where)
-    lr, options = values["learning_rate"], {"l2_reg": values["l2_reg"]}
-    kind: type = SGD
+    lr, options = values["learning_rate"], {_OURS[key]: value for key, value in values.items() if key in _OURS}
+    kinds: dict[str, type] = {"Adam": Adam, "Novograd": Novograd, "SGD": SGD}
     if name == "Adam":
-        kind = Adam
-        options |= {k: values[k] for k in ("epsilon", "relative_decay", "absolute_decay")}
-        options |= {"beta_1": values["beta1"], "beta_2": values["beta2"]}
-        options["skip_zero_grad"] = values["skip_zero_grad_non_matrix_params"]
+        limits = {"weight_limit": "clipping_magnitude", "gradient_limit": "gradient_clipping_magnitude"}
+        options |= {ours: values[theirs] or None for ours, theirs in limits.items()}  # 0 is none
+    elif name == "Novograd":
+        options["train_non_matrices"] = False  # it knows the layers of networks only
     if batched := wrappers.get("Batched"):
         options["accumulate"] = batched["batch_size_multiplier"]
     if slow := wrappers.get("Lookahead"):
         options |= {"lookahead": slow["n_steps"], "alpha": slow["alpha"]}
-    factory = partial(kind, lr, **options)
+    factory = partial(kinds[name], lr, **options)
     if decay := wrappers.get("ExponentialDecay"):
         every = decay["decay_interval"]
         lr = exponential(lr, decay["decay_base"], every, decay["decay_start"] - every, decay["decay_end"])
         if batched and [*wrappers].index("Batched") < [*wrappers].index("ExponentialDecay"):
             moves = lr  # it counts the moves of its own optimizer
             lr = lambda step: moves(step // batched["batch_size_multiplier"])  # noqa: E731
-    return factory, lr, wrappers.get("EMA", {}).get("decay")
+    outside = [*wrappers][: [*wrappers].index("EMA")] if "EMA" in wrappers else []
+    # the slow weights of what is around an average are used instead of it
+    ema = None if "Lookahead" in outside else wrappers.get("EMA", {}).get("decay")
+    return factory, lr, ema

@@ -19,7 +19,7 @@ file                what it relies on
 ``lanes``           what comparisons with NaN answer, and that custom operations see lists of gradients
 ``half``            LLVM narrows maxima of widened half-precision numbers
 ``sorting``         ``detail.block_mkperm`` sorts and keeps the order of equals
-``optimizers``      the tuples in an optimizer's state, ``_step`` and ``_reset``, and learning rates that are arrays
+``optimizers``      the tuples in an optimizer's state, ``_step``, its order, ``_reset``, and rates that are arrays
 ``openblas``        the thread controls of the OpenBLAS inside NumPy, by ``ctypes``
 ``pool``            ``libnanothread`` gives work to Dr.Jit's threads, by ``ctypes``
 ``cublas``          Dr.Jit's stream, context and addresses, by ``ctypes``, and cuBLAS's own interface

@@ -97,31 +97,40 @@ def _debiased(beta: float, t: Any) -> Any:
 
 
 def counts_entries(memory: tuple) -> bool:
-    """Has every entry of a parameter with Adam's ``memory`` a number of steps of its own? See :class:`SparseAdam`."""
+    """Has every entry of a parameter with Adam's ``memory`` a number of steps of its own? See :class:`EntryAdam`."""
     return dr.width(memory[0]) == dr.width(memory[1]) != 1
 
 
-class SparseAdam(dropt.Adam):
-    """Adam that can leave entries with a gradient of zero alone, and count the steps of each by itself."""
+class EntryAdam(dropt.Adam):
+    """Adam in which entries of a parameter may have a number of steps of their own, and rates within bounds.
+
+    The bounds are AdaBound's (Luo et al. 2019) as tiny-cuda-nn has them: they depend on the number of steps, which is
+    the last entry of the memory then, and close in on 0.1.
+    """
+
+    adabound = False
 
     def _counts(self, name: str) -> bool:
-        """Are the entries of this parameter to be?"""
+        """Have the entries of this parameter such numbers?"""
         return False
 
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, memory: tuple, /) -> tuple[Any, tuple]:
-        if not counts_entries(memory):
+        if not (self.adabound or counts_entries(memory)):
             return super()._step(cache, value, grad, lr, memory)
-        t, m, v, _ = memory
+        t, m, v, taken = memory
         new_m, new_v = dr.lerp(grad, m, self.beta_1), dr.lerp(dr.square(grad), v, self.beta_2)
         # Dr.Jit's way of adding epsilon
         small = self.epsilon <= 1e-6
-        step = new_m * dr.rsqrt(new_v + self.epsilon**2) if small else new_m / (dr.sqrt(new_v) + self.epsilon)
+        inverse = dr.rsqrt(new_v + self.epsilon**2) if small else dr.rcp(dr.sqrt(new_v) + self.epsilon)
         leaf = dr.leaf_t(grad)
-        rate = leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
-        new = value - rate * adam_correction(self, leaf, memory) * step
-        still = grad == 0
-        new_memory = SparseAdam._select(self, still, memory, (t + 1, new_m, new_v, None))
-        return dr.select(still, value, new), new_memory
+        rate = opaque_rate(leaf, lr)
+        scale = rate * adam_correction(self, leaf, memory) * inverse
+        if self.adabound:
+            taken = taken + 1
+            s = leaf(taken) * (1 - self.beta_2)
+            bounded = dr.minimum(dr.maximum(scale, 0.1 * s / (s + 1)), 0.1 + 0.1 / s)
+            scale = dr.select(rate == 0, 0, bounded)  # what is frozen stays
+        return value - scale * new_m, (t + 1, new_m, new_v, taken)
 
     def _select(self, mask: Any, memory: tuple, new: tuple, /) -> tuple:
         selected = super()._select(mask, memory, new)
@@ -129,9 +138,28 @@ class SparseAdam(dropt.Adam):
 
     def _reset(self, name: str, value: Any, promoted: bool, /) -> None:
         super()._reset(name, value, promoted)
+        value, promoted, rate, (t, m, v, last) = self.state[name]
         if self._counts(name):
-            value, promoted, rate, (t, *moments) = self.state[name]
-            self.state[name] = value, promoted, rate, (dr.opaque(type(t), 0, dr.width(moments[0])), *moments)
+            t = dr.opaque(type(t), 0, dr.width(m))
+        if self.adabound:
+            last = type(t)(0)
+        self.state[name] = value, promoted, rate, (t, m, v, last)
+
+
+def opaque_rate(leaf: type, lr: Any) -> Any:
+    """A learning rate, number or array, as a ``leaf`` that is no part of a kernel."""
+    return leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
+
+
+class Remembering(dropt.Optimizer):
+    """Base of optimizers of one's own: a parameter's memory begins with what :meth:`_start` returns, a PyTree."""
+
+    def _start(self, name: str, value: Any) -> Any:
+        """The first memory of the parameter ``name``, whose flat value is ``value``."""
+        raise NotImplementedError
+
+    def _reset(self, name: str, value: Any, promoted: bool, /) -> None:
+        self.state[name] = value, promoted, None, self._start(name, dr.detach(value).array)
 
 
 class Extension(dropt.Optimizer):
@@ -139,6 +167,9 @@ class Extension(dropt.Optimizer):
 
     All values are flat arrays. One that :attr:`_remembers` has memories (own, that of Dr.Jit's optimizer).
     """
+
+    #: Names of the parameters that the step under way has not come to yet.
+    _visited: Iterator[str]
 
     #: Is there anything to remember beside what Dr.Jit's optimizer does?
     _remembers = False
@@ -148,19 +179,31 @@ class Extension(dropt.Optimizer):
         raise NotImplementedError
 
     def _move(self, value: Any, grad: Any, own: Any, memory: Any, step: Callable[[Any], tuple[Any, Any]]) -> tuple:
-        """A new value, own memory and memory; ``step(grad)`` returns those of Dr.Jit's optimizer, value and memory."""
+        """A new value, own memory and memory; ``step(grad)`` makes a move and returns its value and memory."""
         raise NotImplementedError
 
-    def _decay(self, value: Any, grad: Any, lr: Any, memory: Any) -> Any:
-        """What the step by ``grad`` that follows on ``memory`` takes from a parameter; ``None`` for nothing."""
+    def _adjust(
+        self, name: str, value: Any, grad: Any, lr: Any, memory: Any, step: Callable[[Any, Any], tuple[Any, Any]]
+    ) -> tuple[Any, Any]:
+        """A move of the parameter ``name``: its new value and memory.
+
+        ``step(grad, lr)`` returns those of Dr.Jit's optimizer, and may multiply a rate that is an array in place.
+        """
+        return step(grad, lr)
+
+    def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
+        self._visited = iter(tuple(self.state))
+        super().step(eval=eval, grad_scale=grad_scale, active=active)
 
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
+        name = next(self._visited)  # steps visit parameters in the order of the state
         own, memory = extra if self._remembers else (None, extra)
 
+        def plain(grad: Any, lr: Any) -> tuple[Any, Any]:
+            return super(Extension, self)._step(cache, value, grad, lr, memory)
+
         def step(grad: Any) -> tuple[Any, Any]:
-            lost = self._decay(value, grad, lr, memory)  # first: the step may multiply the rate
-            new, new_memory = super(Extension, self)._step(cache, value, grad, lr, memory)
-            return new if lost is None else new - lost, new_memory
+            return self._adjust(name, value, grad, lr, memory, plain)
 
         if not self._remembers:
             return step(grad)

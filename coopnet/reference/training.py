@@ -17,9 +17,9 @@ def l2(a: Array, b: Array) -> float:
 
 
 def _luminance(y: Array) -> Array:
-    """Luminance of a color (3 rows), or of the sum of two (6 rows)."""
-    colors = y.reshape(-1, 3, y.shape[-1]).sum(axis=0)
-    return np.asarray(np.array([[0.299, 0.587, 0.114]]) @ colors)
+    """Luminance of a color, the first 3 rows, or of the sum of two, if there are 6."""
+    color = y[:3] + y[3:6] if len(y) >= 6 else y[:3]
+    return np.asarray(np.array([[0.299, 0.587, 0.114]]) @ color)
 
 
 def _gaussian(t: Array, m: Array, s: Array) -> Array:
@@ -32,6 +32,7 @@ LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "l2": lambda y, t, at, p: (y - t) ** 2,
     "l1": lambda y, t, at, p: np.abs(y - t),
     "huber": lambda y, t, at, p: np.where(np.abs(y - t) <= 1, (y - t) ** 2 / 2, np.abs(y - t) - 0.5),
+    "log_l1": lambda y, t, at, p: np.log1p(np.abs(y - t)),
     "relative_l1": lambda y, t, at, p: np.abs(y - t) / (np.abs(at) + 0.01),
     "relative_l2": lambda y, t, at, p: (y - t) ** 2 / (at**2 + 0.01),
     "relative_l2_luminance": lambda y, t, at, p: (y - t) ** 2 / (_luminance(at) ** 2 + 0.01),
@@ -53,17 +54,24 @@ def loss(name: str, y: Array, t: Array, pdf: Any = None, at: Array | None = None
 def adam_step(
     w: Array, m: Array, v: Array, g: Array, t: int, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
     epsilon: float = 1e-8, l2_reg: float = 0.0, relative_decay: float = 0.0, absolute_decay: float = 0.0,
+    gradient_limit: float = math.inf, weight_limit: float = math.inf, bounds: tuple[float, float] = (0.0, math.inf),
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Step t = 1, 2, ... of Adam (Kingma and Ba 2015): (weights, first moment, second moment)."""
-    g = g + l2_reg * w
+    g = np.clip(g + l2_reg * w, -gradient_limit, gradient_limit)
     m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
     rate = lr * math.sqrt(1 - beta2**t) / (1 - beta1**t)
     kept = (1 - rate * relative_decay) * w - rate * absolute_decay * np.sign(w)
-    return kept - rate * m / (np.sqrt(v) + epsilon), m, v
+    return np.clip(kept - np.clip(rate / (np.sqrt(v) + epsilon), *bounds) * m, -weight_limit, weight_limit), m, v
+
+
+def adabound(t: int, beta2: float = 0.999) -> tuple[float, float]:
+    """The ``bounds`` of :func:`adam_step` for AdaBound (Luo et al. 2019), with the final rate 0.1."""
+    s = (1 - beta2) * t
+    return 0.1 - 0.1 / (s + 1), 0.1 + 0.1 / s
 
 
 def sparse_adam_step(
-    w: Array, m: Array, v: Array, t: Array, g: Array, **options: float
+    w: Array, m: Array, v: Array, t: Array, g: Array, **options: Any
 ) -> tuple[Array, Array, Array, Array]:
     """:func:`adam_step` of the entries whose gradient is not zero: (weights, moments, number of steps of each)."""
     w, m, v, t = (np.array(x) for x in (w, m, v, t))
@@ -71,6 +79,17 @@ def sparse_adam_step(
         t[i] += 1
         w[i], m[i], v[i] = adam_step(w[i], m[i], v[i], g[i], int(t[i]), **options)
     return w, m, v, t
+
+
+def novograd_step(
+    w: Array, m: Array, v: float, g: Array, t: int, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+    epsilon: float = 1e-8, relative_decay: float = 0.0, absolute_decay: float = 0.0,
+) -> tuple[Array, Array, float]:  # fmt: skip
+    """Step t = 1, 2, ... of Novograd (Ginsburg et al. 2019) on one layer: (weights, first moment, second moment)."""
+    beta1, beta2 = (0.0, 0.0) if t == 1 else (beta1, beta2)
+    v = beta2 * v + (1 - beta2) * float(np.sum(np.square(g)))
+    m = beta1 * m + (1 - beta1) * g / (math.sqrt(v) + epsilon)
+    return (1 - lr * relative_decay) * w - lr * absolute_decay * np.sign(w) - lr * m, m, v
 
 
 def psnr(a: Array, b: Array, peak: float = 1.0) -> float:

@@ -4,9 +4,10 @@ from .average import EMA
 from .fit import fit
 from .gradients import clip_gradient_norm, clip_gradient_values, gradient_norm
 from .losses import (
-    LOSSES, cross_entropy, gaussian_nll, huber, l1, l2, mape, relative_l1, relative_l2, relative_l2_luminance, smape,
-    variance,
+    LOSSES, cross_entropy, gaussian_nll, huber, l1, l2, log_l1, mape, relative_l1, relative_l2, relative_l2_luminance,
+    smape, variance,
 )  # fmt: skip
+from .novograd import Novograd
 from .optimizers import SGD, Adam
 from .result import FitResult
 from .sampling import uniform
@@ -17,8 +18,8 @@ from .weights import (
 )  # fmt: skip
 
 __all__ = [
-    "Adam", "EMA", "FitResult", "LOSSES", "SGD", "clip_gradient_norm", "clip_gradient_values", "clip_weights", "cosine",
-    "cross_entropy", "decay_masks", "decay_weights", "exclusive", "exponential", "fit", "gaussian_nll", "gradient_norm",
-    "huber", "l1", "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "mape", "relative_l1", "relative_l2",
-    "relative_l2_luminance", "smape", "spectral_norms", "uniform", "variance",
+    "Adam", "EMA", "FitResult", "LOSSES", "Novograd", "SGD", "clip_gradient_norm", "clip_gradient_values",
+    "clip_weights", "cosine", "cross_entropy", "decay_masks", "decay_weights", "exclusive", "exponential", "fit",
+    "gaussian_nll", "gradient_norm", "huber", "l1", "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "log_l1",
+    "mape", "relative_l1", "relative_l2", "relative_l2_luminance", "smape", "spectral_norms", "uniform", "variance",
 ]  # fmt: skip

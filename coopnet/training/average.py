@@ -14,6 +14,7 @@ from ..checks import check, check_type, ensure, is_number
 from ..nn import Module
 from ..nn.parameters import like
 from .gradients import arrays
+from .optimizers import Extended
 
 
 class EMA:
@@ -59,13 +60,15 @@ class EMA:
 
     def update(self, params: Any) -> None:
         """Take the present values of ``params`` in: the network, or an optimizer that trains it (exact where it keeps
-        half-precision weights in single precision).
+        half-precision weights in single precision; the slow weights of one that looks ahead).
 
         Raises ``ValueError`` if names or sizes are others than at the start.
 
         >>> ema.update(opt)
         """
         values = arrays("EMA.update", params)
+        if isinstance(params, Extended):
+            values |= params.slow_weights()
         for name, average in self.average.items():
             if name not in values or math.prod(dr.shape(values[name])) != dr.width(average):
                 raise ValueError(f"EMA.update: the parameters have no {name!r} of {dr.width(average)} entries.")

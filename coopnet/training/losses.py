@@ -78,6 +78,16 @@ def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
     return _loss("huber", one, y, target, pdf)
 
 
+def log_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    r""":math:`\log(1 + |y - t|)`, which outliers move little (instant-ngp's ``"LogL1"``).
+
+    Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
+
+    >>> loss = cn.training.log_l1(list(field(p)), targets)
+    """
+    return _loss("log_l1", lambda a, b: dr.log(1 + dr.abs(a - b)), y, target, pdf)
+
+
 def relative_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
     r""":math:`|y - t| / (|y| + 0.01)`, the denominator taken as constant.
 
@@ -102,8 +112,8 @@ def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
     r""":math:`(y - t)^2 / (L^2 + 0.01)` with the luminance :math:`L = 0.299 r + 0.587 g + 0.114 b` of the prediction,
     the denominator taken as constant (Müller et al. 2021).
 
-    ``y`` has 3 components, or 6 for two colors that add up, whose sum's luminance is taken. Raises ``ValueError`` for
-    other numbers.
+    The first three of 3 to 5 components are red, green and blue; of 6 or more, the first six are two colors that add
+    up, whose sum's luminance is taken. All components count. Raises ``ValueError`` for fewer than 3.
 
     Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
 
@@ -111,9 +121,9 @@ def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
     """
     y = components(y, "relative_l2_luminance: y")
     n = len(y)
-    ensure(n in (3, 6), f"relative_l2_luminance: y has {n} components; RGB needs 3, or 6 for two colors.")
+    ensure(n >= 3, f"relative_l2_luminance: y has {n} components; at least 3, red, green and blue, are needed.")
     ys, ts, ps = _arguments("relative_l2_luminance", y, target, pdf)
-    colors = ys if n == 3 else [a + b for a, b in zip(ys[:3], ys[3:], strict=True)]
+    colors = ys[:3] if n < 6 else [a + b for a, b in zip(ys[:3], ys[3:6], strict=True)]
     luminance = sum(dr.detach(c) * w for c, w in zip(colors, LUMINANCE, strict=True))
     scale = dr.rcp(dr.square(luminance) + EPSILON)
     return _mean([dr.square(a - b) * scale for a, b in zip(ys, ts, strict=True)], ps)
@@ -273,7 +283,8 @@ def components(value: Any, what: str) -> list:
 
 #: Losses by the name that ``fit`` takes.
 LOSSES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (
-    l2, l1, huber, relative_l1, relative_l2, relative_l2_luminance, mape, smape, cross_entropy, variance, gaussian_nll,
+    l2, l1, huber, log_l1, relative_l1, relative_l2, relative_l2_luminance, mape, smape, cross_entropy, variance,
+    gaussian_nll,
 )}  # fmt: skip
 
 

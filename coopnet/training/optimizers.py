@@ -6,14 +6,16 @@ Loshchilov and Hutter 2019), relative, :math:`w \mathrel{-}= \alpha_t r w`, or a
 :math:`w \mathrel{-}= \alpha_t a \operatorname{sign} w`, where :math:`\alpha_t` is the learning rate with Adam's
 correction of the bias of its moments.
 
-Adam adds the term to gradients of matrices only, that is of parameters named ``"weights"``, such as a packed network:
-features of grids, most of which no sample of a batch touches, would all go to 0. SGD adds it to all gradients.
+Adam adds the term to gradients of matrices, that is of parameters named ``"weights"``, such as a packed network, and
+has a strength of its own for the others: features of grids, most of which no sample of a batch touches, would all go to
+0. SGD adds it to all gradients.
 
-Both can gather gradients and look ahead. With ``accumulate=n``, only every n-th call of ``step`` moves the parameters,
+All can gather gradients and look ahead. With ``accumulate=n``, only every n-th call of ``step`` moves the parameters,
 by the mean of the last n gradients, like one step on a batch n times as large; steps that a loss scaler skips don't
 count. What :func:`coopnet.fit` does beside the optimizer (``clip_norm``, ``weight_decay``, ``ema``) it does at every
 call. With ``lookahead=k`` (Zhang et al. 2019), slow weights follow: after k moves from them to :math:`w`, they and the
-parameters become :math:`s \leftarrow s + \alpha (w - s)`. Train for a multiple of :math:`k` moves to end there.
+parameters become :math:`s \leftarrow s + \alpha (w - s)`. Train for a multiple of :math:`k` moves to end there. A
+moving average (``EMA``) is one of the slow weights then.
 """
 
 from __future__ import annotations
@@ -24,19 +26,16 @@ from typing import Any
 import drjit as dr
 import drjit.opt as dropt
 
-from ..checks import check, check_flag, check_type, is_int, is_number, shown
-from ..jit.optimizers import Extension, SparseAdam, adam_correction, counts_entries, values
+from ..checks import check, check_above, check_flag, check_type, is_int, is_number, shown
+from ..jit.optimizers import EntryAdam, Extension, adam_correction, memories, opaque_rate
 
 
-class _Extended(Extension):
-    """What Adam and SGD have in common beyond Dr.Jit's: an L2 term, gathering gradients, and looking ahead.
+class Extended(Extension):
+    """What optimizers here have in common beyond Dr.Jit's: an L2 term, gathering gradients, and looking ahead.
 
     For the latter two, they remember (mean gradient so far, gradients in it, slow weights, moves away from them) of a
     parameter, with ``None`` for what is not used. Counters are arrays, so that frozen functions carry them.
     """
-
-    #: Is the L2 term for parameters named ``"weights"`` only?
-    matrices_only = False
 
     def __init__(
         self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, accumulate: int = 1,
@@ -60,13 +59,21 @@ class _Extended(Extension):
     def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
         """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
         check_flag(f"{type(self).__name__}.step", "eval", eval)
-        if self.l2_reg:
-            for name, value in values(self).items():
-                if not self.matrices_only or is_matrix(name):
-                    # the step multiplies gradients by grad_scale, which undoes the scale of the loss
-                    term = dr.detach(value) * self.l2_reg
-                    dr.set_grad(value, dr.grad(value) + (term if grad_scale is None else term / grad_scale))
         super().step(eval=eval, grad_scale=grad_scale, active=active)
+
+    def _l2(self, name: str) -> float:
+        """The strength of the L2 term of the parameter ``name``."""
+        return self.l2_reg
+
+    def _adjust(
+        self, name: str, value: Any, grad: Any, lr: Any, memory: Any, step: Callable[[Any, Any], tuple[Any, Any]]
+    ) -> tuple[Any, Any]:
+        l2 = self._l2(name)
+        return step(dr.fma(value, l2, grad) if l2 else grad, lr)
+
+    def slow_weights(self) -> dict[str, Any]:
+        """Those of parameters that are looked ahead of: flat arrays, none without ``lookahead``."""
+        return {name: own[2] for name, (own, _) in memories(self).items()} if self.lookahead else {}
 
     @property
     def _remembers(self) -> bool:  # type: ignore[override]
@@ -96,59 +103,104 @@ class _Extended(Extension):
         return new, (mean, gathered, slow, moves), new_memory
 
 
-class Adam(_Extended, SparseAdam):
-    """``drjit.opt.Adam`` with regularization, and for parameters of which a batch touches few entries.
+class Adam(Extended, EntryAdam):
+    r"""``drjit.opt.Adam`` with regularization and limits, and for parameters of which a batch touches few entries.
+
+    *Matrices* are parameters named ``"weights"``, such as a packed network; others are features of grids and tables.
+    A step does what tiny-cuda-nn's does, in its order: entries are skipped, the L2 term is added, gradients are
+    limited, moments and rates follow, weights decay, move, and are limited.
 
     Args:
         lr, params, options: as in ``drjit.opt.Adam``.
-        l2_reg: :math:`\\lambda`, for matrices.
+        l2_reg: :math:`\lambda` of matrices.
+        non_matrix_l2_reg: :math:`\lambda` of other parameters. With ``skip_zero_grad``, of entries with a gradient.
         relative_decay, absolute_decay: :math:`r` and :math:`a`, for all parameters.
         accumulate: number of gradients that make a move (see ``help(coopnet.training.optimizers)``).
         lookahead: number :math:`k` of moves between two of the slow weights; 0 for none.
-        alpha: :math:`\\alpha`, the part of the way that the slow weights go.
+        alpha: :math:`\alpha`, the part of the way that the slow weights go.
         skip_zero_grad: leave entries of grids and embeddings (of all parameters but matrices) alone in steps in which
             their gradient is exactly zero: no momentum moves them, and each has a count of steps of its own for the
             correction of its moments, as in tiny-cuda-nn.
+        non_matrix_lr_factor: multiplies the learning rate of all parameters but matrices.
+        train_matrices, train_non_matrices: move them at all?
+        gradient_limit: clip every entry of a gradient, with its L2 term, to at most this size; ``None`` for any.
+        weight_limit: clip every entry of a parameter that has moved to at most this size; ``None`` for any.
+        adabound: keep the rates of all entries, :math:`\alpha_t / (\sqrt{v_t} + \epsilon)`, within :math:`[0.1 -
+            0.1 / (s + 1), 0.1 + 0.1 / s]`, where :math:`s = (1 - \beta_2) t` in step :math:`t` (Luo et al. 2019,
+            *AdaBound*). These don't depend on ``lr``, but a rate of exactly 0 moves nothing.
 
     Raises:
         TypeError: ``params`` is no mapping.
-        ValueError: a rate or strength that is negative or no number, a count that is no int or too small,
-            ``mask_updates`` with one of the counts or ``skip_zero_grad``, and that with ``uniform`` or ``amsgrad``.
+        ValueError: a rate, factor, strength or limit that is negative or no number, a limit of 0, a count that is no
+            int or too small, ``mask_updates`` with one of the counts, and ``mask_updates``, ``uniform`` or ``amsgrad``
+            with ``skip_zero_grad`` or ``adabound``.
 
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.Adam(1e-2, l2_reg=1e-6))
     """
 
-    matrices_only = True
-    skip_zero_grad = False
-
     def __init__(
-        self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, relative_decay: float = 0.0,
-        absolute_decay: float = 0.0, accumulate: int = 1, lookahead: int = 0, alpha: float = 0.5,
-        skip_zero_grad: bool = False, **options: Any,
+        self, lr: Any, params: Mapping[str, Any] | None = None, *, l2_reg: float = 0.0, non_matrix_l2_reg: float = 0.0,
+        relative_decay: float = 0.0, absolute_decay: float = 0.0, accumulate: int = 1, lookahead: int = 0,
+        alpha: float = 0.5, skip_zero_grad: bool = False, non_matrix_lr_factor: float = 1.0,
+        train_matrices: bool = True, train_non_matrices: bool = True, gradient_limit: float | None = None,
+        weight_limit: float | None = None, adabound: bool = False, **options: Any,
     ):  # fmt: skip
         self.skip_zero_grad = check_flag("Adam", "skip_zero_grad", skip_zero_grad)
-        for name in ("mask_updates", "uniform", "amsgrad"):
-            if skip_zero_grad and options.get(name):
-                raise ValueError(f"Adam: {name}=True does not go with skip_zero_grad.")
+        self.adabound = check_flag("Adam", "adabound", adabound)
+        for mine in ("skip_zero_grad", "adabound"):
+            for name in ("mask_updates", "uniform", "amsgrad"):
+                if getattr(self, mine) and options.get(name):
+                    raise ValueError(f"Adam: {name}=True does not go with {mine}.")
+        self.non_matrix_l2_reg = _strength("Adam", "non_matrix_l2_reg", non_matrix_l2_reg)
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)
+        self.non_matrix_lr_factor = _strength("Adam", "non_matrix_lr_factor", non_matrix_lr_factor)
+        self.train_matrices = check_flag("Adam", "train_matrices", train_matrices)
+        self.train_non_matrices = check_flag("Adam", "train_non_matrices", train_non_matrices)
+        self.gradient_limit = None if gradient_limit is None else check_above("Adam", "gradient_limit", gradient_limit)
+        self.weight_limit = None if weight_limit is None else check_above("Adam", "weight_limit", weight_limit)
         options |= {"l2_reg": l2_reg, "accumulate": accumulate, "lookahead": lookahead, "alpha": alpha}
         super().__init__(lr, params, **options)
 
     def _counts(self, name: str) -> bool:
         return self.skip_zero_grad and not is_matrix(name)
 
-    def _decay(self, value: Any, grad: Any, lr: Any, memory: Any) -> Any:
+    def _l2(self, name: str) -> float:
+        return self.l2_reg if is_matrix(name) else self.non_matrix_l2_reg
+
+    def _adjust(
+        self, name: str, value: Any, grad: Any, lr: Any, memory: Any, step: Callable[[Any, Any], tuple[Any, Any]]
+    ) -> tuple[Any, Any]:
+        if not (self.train_matrices if is_matrix(name) else self.train_non_matrices):
+            return value, memory
+        if not is_matrix(name) and self.non_matrix_lr_factor != 1:
+            lr = lr * self.non_matrix_lr_factor
+        lost = self._decay(value, lr, memory)  # first: the step may multiply the rate
+
+        def limited(grad: Any, lr: Any) -> tuple[Any, Any]:
+            limit = self.gradient_limit
+            return step(grad if limit is None else dr.clip(grad, -limit, limit), lr)
+
+        new, new_memory = super()._adjust(name, value, grad, lr, memory, limited)
+        new = new if lost is None else new - lost
+        if self.weight_limit is not None:
+            new = dr.clip(new, -self.weight_limit, self.weight_limit)
+        if self._counts(name):
+            still, taken = grad == 0, new_memory[3]  # steps of the parameter, not of its entries
+            new = dr.select(still, value, new)
+            new_memory = (*dr.select(still, memory[:3], new_memory[:3]), taken)
+        return new, new_memory
+
+    def _decay(self, value: Any, lr: Any, memory: Any) -> Any:
+        """What the step that follows on ``memory`` takes from a parameter beside moving it."""
         if not (self.relative_decay or self.absolute_decay):
             return None
         leaf = dr.leaf_t(value)
-        rate = leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
         lost = value * self.relative_decay + dr.sign(value) * self.absolute_decay
-        taken = rate * adam_correction(self, leaf, memory) * lost
-        return dr.select(grad == 0, 0, taken) if counts_entries(memory) else taken
+        return opaque_rate(leaf, lr) * adam_correction(self, leaf, memory) * lost
 
 
-class SGD(_Extended, dropt.SGD):
+class SGD(Extended, dropt.SGD):
     """``drjit.opt.SGD`` with regularization.
 
     Args:

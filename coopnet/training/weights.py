@@ -146,6 +146,20 @@ def _spread(where: str, net: Any, factors: Mapping[str, float]) -> dict[str, Any
     return result
 
 
+def layer_numbers(net: Module) -> dict[str, tuple[Any, int]]:
+    """For every entry of the mapping ``net`` that has parameters: the number of the matrix, bias or table that each of
+    its entries is part of, from 1 on and 0 for none, a flat ``UInt32``; and how many those are."""
+    slots: dict[int, list[str]] = {}
+    for p in parameters(net):
+        slots.setdefault(id(p.storage), []).append(p.name)
+    numbers = {name: float(i) for names in slots.values() for i, name in enumerate(names, 1)}
+    spread = _spread("layer_numbers", net, numbers)
+    found = {slot: dr.uint32_array_t(type(value))(value) for slot, value in spread.items()}
+    dr.eval(found)
+    counts = {slot: len(slots[id(value)]) for slot, value in net.items() if slot in found}
+    return {slot: (value, counts[slot]) for slot, value in found.items()}
+
+
 def decay_masks(net: Module, biases: bool = False) -> dict[str, Any]:
     """1 for what :func:`decay_weights` shrinks and 0 for the rest, for every entry of the mapping ``net``.
 

@@ -160,9 +160,13 @@ DEFAULTS = {
     "Adam": {
         "learning_rate": (1e-3, 0, INF), "beta1": (0.9, 0, 1), "beta2": (0.999, 0, 1), "epsilon": (1e-8, 1e-18, INF),
         "l2_reg": (1e-8, 0, INF), "relative_decay": DECAY, "absolute_decay": DECAY, "adabound": False,
-        "clipping_magnitude": (0.0, None, INF), "gradient_clipping_magnitude": (0.0, None, INF),
-        "non_matrix_learning_rate_factor": (1.0, None, INF), "non_matrix_l2_reg": (0.0, None, INF),
+        "clipping_magnitude": (0.0, 0, INF), "gradient_clipping_magnitude": (0.0, 0, INF),
+        "non_matrix_learning_rate_factor": (1.0, 0, INF), "non_matrix_l2_reg": (0.0, 0, INF),
         "optimize_matrix_params": True, "optimize_non_matrix_params": True, "skip_zero_grad_non_matrix_params": True,
+    },
+    "Novograd": {
+        "learning_rate": (1e-3, 0, INF), "beta1": (0.9, 0, 1), "beta2": (0.999, 0, 1), "epsilon": (1e-8, 1e-18, INF),
+        "relative_decay": DECAY, "absolute_decay": DECAY,
     },
     "SGD": {"learning_rate": (1e-3, 0, INF), "l2_reg": (1e-8, 0, INF)},
     "ExponentialDecay": {
@@ -175,9 +179,7 @@ DEFAULTS = {
 }  # fmt: skip
 #: Keys that take their default alone.
 FIXED = {
-    "stochastic_interpolation", "fixed_point_pos", "hash", "adabound", "clipping_magnitude",
-    "gradient_clipping_magnitude", "non_matrix_learning_rate_factor", "non_matrix_l2_reg", "optimize_matrix_params",
-    "optimize_non_matrix_params",
+    "stochastic_interpolation", "fixed_point_pos", "hash",
 }  # fmt: skip
 
 
@@ -226,6 +228,11 @@ def test_wrapped_optimizers():
     both = read("EMA", "Batched", "SGD", l2_reg=0.5)
     assert both.ema == 0.99 and pace(both) == (16, 0, 0.5) and both.optimizer().l2_reg == 0.5
     assert pace(read("Batched", "Lookahead", "SGD")) == (16, 16, 0.5)
+    # inference takes the average of slow weights, or slow weights instead of an average
+    assert read("EMA", "ExponentialDecay", "Lookahead").ema == 0.99 == read("EMA", "Adam").ema
+    inside = read("Lookahead", "ExponentialDecay", "EMA")
+    assert inside.ema is None and pace(inside) == (1, 16, 0.5)
+    assert pace(read("Lookahead", "Novograd")) == (1, 16, 0.5) and pace(read("Batched", "Novograd")) == (16, 0, 0.5)
     given = {"otype": "Lookahead", "alpha": 0.25, "n_steps": 4, "nested": {"otype": "Adam", "learning_rate": 0.5}}
     config = cn.from_config(2, 3, IDENTITY | {"optimizer": given})
     assert pace(config) == (1, 4, 0.25) and config.lr == 0.5
@@ -262,7 +269,7 @@ def test_sine_networks_start_as_siren(ns):
         assert 0.97 * bound < np.abs(w).max() <= bound * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("name", rooms.LOSSES)
+@pytest.mark.parametrize("name", sorted(set(rooms.LOSSES) - {"Huber", "SmoothL1"}))  # see test_json_files.py
 def test_losses(name):
     config = cn.from_config(2, 3, IDENTITY | {"loss": {"otype": name.swapcase()}})
     assert config.loss == rooms.LOSSES[name] and config.loss in cn.training.LOSSES
@@ -382,7 +389,8 @@ def test_sizes_of_fused_networks(name):
 ADAM = {"otype": "Adam"}
 REFUSED = [
     ({"netwrok": {}}, r"the configuration has the unknown key 'netwrok'; did you mean 'network'\?"),
-    ({"envmap": {}}, r"unknown key 'envmap'; known are encoding, network, loss, optimizer\."),
+    ({"hyperparams": {}}, r"unknown key 'hyperparams'; known are encoding, network, loss, optimizer\."),
+    ({"envmap": {}}, r"section 'envmap', which is not read: it belongs to instant-ngp's radiance fields; make a field"),
     ({"network": []}, r"network is \[\]; an object is needed"),
     ({"network": {"otype": "FullyFusedMlpp"}}, r"'FullyFusedMlpp', which is unknown; did you mean 'FullyFusedMLP'\?"),
     ({"network": {"n_neurons": 10**30}}, r"network\.n_neurons is 10+; at least 1 and less than 65536"),
@@ -399,7 +407,7 @@ REFUSED = [
     ({"network": {"otype": "FullyFusedMLP", "n_hidden_layers": 0}}, "a hidden layer. Use CutlassMLP"),
     ({"loss": {"otype": "RelativeL3"}}, r"loss\.otype is 'RelativeL3', which is unknown; did you mean 'RelativeL"),
     ({"loss": {"otype": "L2", "scale": 1}}, r"loss has the unknown key 'scale'"),
-    ({"loss": {"otype": "RelativeL2Luminance"}}, r"'RelativeL2Luminance', which needs 3 or 6 outputs, not 1"),
+    ({"loss": {"otype": "RelativeL2Luminance"}}, r"'RelativeL2Luminance', which needs at least 3 outputs, not 1"),
     ({"encoding": {"otype": "Hashgrid2"}}, r"encoding\.otype is 'Hashgrid2', .* did you mean 'HashGrid'\?"),
     ({"encoding": {"otype": "Empty"}}, r"'Empty', which has no counterpart here: an encoding without features"),
     ({"encoding": {"otype": "HashGrid", "log2_hashmap": 3}}, r"'log2_hashmap'; did you mean 'log2_hashmap_size'\?"),
@@ -432,10 +440,6 @@ REFUSED = [
     ({"optimizer": {"otype": "Adamm"}}, r"optimizer\.otype is 'Adamm', which is unknown; did you mean 'Adam'\?"),
     ({"optimizer": ADAM | {"beta_1": 0.9}}, r"optimizer has the unknown key 'beta_1'; did you mean 'beta1'\?"),
     ({"optimizer": ADAM | {"beta1": 1.0}}, r"optimizer\.beta1 is 1\.0; at least 0 and less than 1"),
-    (
-        {"optimizer": ADAM | {"adabound": True}},
-        r"optimizer\.adabound is True, which has no counterpart here: Adam's step",
-    ),
     ({"optimizer": ADAM | {"adabound": 0}}, r"optimizer\.adabound is 0; true or false"),
     ({"optimizer": ADAM | {"epsilon": 0}}, r"optimizer\.epsilon is 0\.0; at least 1e-18"),
     ({"optimizer": ADAM | {"learning_rate": -1}}, r"learning_rate is -1\.0; at least 0"),
@@ -444,10 +448,6 @@ REFUSED = [
     (
         {"optimizer": {"otype": "EMA", "nested": {"otype": "Average"}}},
         r"optimizer\.nested\.otype is 'Average', which has no counterpart",
-    ),
-    (
-        {"optimizer": {"otype": "EMA", "nested": {"otype": "ExponentialDecay", "nested": {"otype": "Lookahead"}}}},
-        r"optimizer\.nested\.nested is Lookahead inside EMA, which has no counterpart here: the average would be of",
     ),
     ({"optimizer": {"otype": "Batched", "nested": {"otype": "EMA"}}}, r"is EMA inside Batched, .* put EMA around"),
     ({"optimizer": {"otype": "Lookahead", "nested": {"otype": "Batched"}}}, r"is Batched inside Lookahead, .* around"),
@@ -470,7 +470,7 @@ def test_refused(given, message):
         cn.from_config(2, 1, IDENTITY | given)
 
 
-@pytest.mark.parametrize("name", ["Average", "Composite", "Novograd", "Shampoo"])
+@pytest.mark.parametrize("name", ["Average", "Composite", "Shampoo"])
 def test_optimizers_without_a_counterpart_say_why(name):
     with pytest.raises(ValueError, match=f"'{name}', which has no counterpart here: "):
         cn.from_config(2, 1, IDENTITY | {"optimizer": {"otype": name}})
@@ -500,7 +500,7 @@ def test_all_is_documented():
     for keys in [keys for _, keys in rooms.ENCODINGS.values()] + list(rooms.OPTIMIZERS.values()):
         names |= set(keys)
     assert not [name for name in sorted(names) if f"`{name}`" not in text]
-    assert not [name for name in rooms.LOSSES.values() if f'`"{name}"`' not in text]
+    assert not [name for name in rooms.LOSSES.values() if isinstance(name, str) and f'`"{name}"`' not in text]
 
 
 def test_it_is_alive_on_the_device(ns, backend):
@@ -518,6 +518,12 @@ BOUNDS = {
     "Adam": {
         "learning_rate": (0.0, None), "beta1": (0.0, 1.0), "beta2": (0.0, 1.0), "epsilon": (1e-18, None),
         "l2_reg": (0.0, None), "relative_decay": (0.0, None), "absolute_decay": (0.0, None),
+        "non_matrix_l2_reg": (0.0, None), "non_matrix_learning_rate_factor": (0.0, None),
+        "clipping_magnitude": (0.0, None), "gradient_clipping_magnitude": (0.0, None),
+    },
+    "Novograd": {
+        "learning_rate": (0.0, None), "beta1": (0.0, 1.0), "beta2": (0.0, 1.0), "epsilon": (1e-18, None),
+        "relative_decay": (0.0, None), "absolute_decay": (0.0, None),
     },
     "SGD": {"learning_rate": (0.0, None), "l2_reg": (0.0, None)},
     "ExponentialDecay": {

@@ -166,9 +166,12 @@ class Counting(Extension, dropt.Adam):
         return new, (count + 1, last + grad), memory
 
 
-class Decaying(Extension, dropt.SGD):
-    def _decay(self, value, grad, lr, memory):
-        return value * lr
+class Named(Extension, dropt.SGD):
+    """Moves ``a`` and lets it decay, and leaves the others alone."""
+
+    def _adjust(self, name, value, grad, lr, memory, step):
+        new, memory = step(grad, lr)
+        return (new - lr * value, memory) if name == "a" else (value, memory)
 
 
 def test_extensions(ns):
@@ -187,11 +190,35 @@ def test_extensions(ns):
     assert optimizers.memories(optimizer)["a"][0][0].numpy()[0] == 0
 
 
-def test_decay_of_extensions(ns):
-    optimizer = Decaying(lr=0.5, params={"a": ns.Float(4)})
-    dr.set_grad(dict(optimizer.items())["a"], 2)
+def test_extensions_know_names(ns):
+    """A step visits parameters in the order in which they came, whatever became of them since."""
+    optimizer = Named(lr=0.5, params={"c": ns.Float(1), "b": ns.Float(3), "a": ns.Float(4), "d": ns.Float(5)})
+    del optimizer["c"]
+    optimizer["b"] = ns.Float(6, 7)
+    for value in optimizer.values():
+        dr.set_grad(value, 2)
     optimizer.step()
-    assert optimizer["a"].numpy()[0] == 4 - 0.5 * 2 - 0.5 * 4
+    assert {name: value.numpy().tolist() for name, value in optimizer.items()} == {
+        "b": [6, 7], "a": [4 - 0.5 * 2 - 0.5 * 4], "d": [5]
+    }  # fmt: skip
+
+
+def test_memories_of_ones_own(ns):
+    class Steps(Extension, optimizers.Remembering):
+        def _start(self, name, value):
+            return {name: dr.width(value)}, value * 0
+
+        def _adjust(self, name, value, grad, lr, memory, step):
+            return value - lr * grad, (memory[0], memory[1] + 1)
+
+    optimizer = Steps(lr=0.5, params=two(ns))
+    assert moved(optimizer, 2)["b"].tolist() == [2, 2, 2]
+    (names, steps), _ = optimizers.memories(optimizer)["b"], optimizers.memories(optimizer)["a"]
+    assert names == {"b": 3} and steps.numpy().tolist() == [2, 2, 2]
+    optimizer.reset("b")
+    assert optimizers.memories(optimizer)["b"][1].numpy().tolist() == [0, 0, 0]
+    with pytest.raises(NotImplementedError):
+        optimizers.Remembering(lr=0.1, params=two(ns))
 
 
 @pytest.mark.parametrize("remembers", [False, True])

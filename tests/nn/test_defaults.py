@@ -58,6 +58,7 @@ DEFAULTS = {
         "loss": "l2", "seed": 0, "weight_decay": 0.0, "metric_every": 100, "higher_is_better": True,
         "checkpoint_every": 60.0, "resume": False, "progress": True,
     },
+    "from_config": {"unknown": "error"},
     "training.EMA": {"decay": 0.999},
     "training.cosine": {"warmup": 0, "final": 0.0},
     "training.exponential": {"every": 1, "start": 0},
@@ -67,9 +68,15 @@ DEFAULTS = {
     "training.clip_weights": {"biases": False},
     "training.decay_weights": {"biases": False},
     "training.decay_masks": {"biases": False},
+    "training.Novograd": {
+        "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "relative_decay": 0.0, "absolute_decay": 0.0, "accumulate": 1,
+        "lookahead": 0, "alpha": 0.5, "train_non_matrices": True,
+    },
     "training.SGD": {"l2_reg": 0.0, "accumulate": 1, "lookahead": 0, "alpha": 0.5},
     "training.Adam": {
-        "l2_reg": 0.0, "relative_decay": 0.0, "absolute_decay": 0.0, "accumulate": 1, "lookahead": 0, "alpha": 0.5,
+        "l2_reg": 0.0, "non_matrix_l2_reg": 0.0, "relative_decay": 0.0, "absolute_decay": 0.0, "accumulate": 1,
+        "lookahead": 0, "alpha": 0.5, "skip_zero_grad": False, "non_matrix_lr_factor": 1.0, "train_matrices": True,
+        "train_non_matrices": True, "gradient_limit": None, "weight_limit": None, "adabound": False,
     },
 }  # fmt: skip
 

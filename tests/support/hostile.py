@@ -354,7 +354,7 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
         return cn.Key(1, step=2)
     if cls is cn.training.EMA:
         return cn.training.EMA(_instance(cn.NeuralField, ns, backend), 0.5)
-    if cls in (cn.training.Adam, cn.training.SGD):
+    if cls in (cn.training.Adam, cn.training.Novograd, cn.training.SGD):
         return cls(1e-3)
     made = {
         cn.render.OccupancyGrid: lambda: cn.render.OccupancyGrid(4, backend=backend),
@@ -419,7 +419,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "relative_l2_luminance": {"y": y * 3, "target": y * 3}, "construct": {"description": cn.io.describe(field)},
         "register": {"cls": cn.ReLU}, "atomic_write": {"write": lambda path: path.write_text("x")},
         "Heads": {"heads": {"a": cn.Linear(2, 1)}}, "EMA": {"net": field}, "Adam": {"params": None},
-        "SGD": {"params": None},
+        "SGD": {"params": None}, "Novograd": {"params": None},
         "alloc": {"size": 2}, "explain": {"batch": 1000}, "fold_in": {"step": 1}, "build": {"backend": backend},
         "set_matrix": {"value": np.ones((4, 2), np.float32)}, "matrix": {"name": "layers.0.weights"},
         "SparseProjection.dense": {"dtype": np.float32}, "Heads.split": {"y": three},

@@ -33,7 +33,7 @@ def draw(name, components, samples, seed):
 
 
 def components_of(name, n):
-    return (6 if n > 3 else 3) if name == "relative_l2_luminance" else n
+    return max(n, 3) if name == "relative_l2_luminance" else n
 
 
 def test_every_loss_has_a_twin():
@@ -43,7 +43,7 @@ def test_every_loss_has_a_twin():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@given(n=st.integers(1, 5), samples=st.integers(1, 20), density=st.integers(0, 2), seed=st.integers(0, 99))
+@given(n=st.integers(1, 8), samples=st.integers(1, 20), density=st.integers(0, 2), seed=st.integers(0, 99))
 def test_values_and_gradients(ns, name, n, samples, density, seed):
     """Against the reference, its gradient by differences with the denominators held."""
     n = components_of(name, n)
@@ -90,7 +90,7 @@ def test_a_noisy_target_is_fitted_by_its_mean(ns):
 def test_formulas_by_hand(ns):
     y, t = [ns.Float(2), ns.Float(0.5)], [ns.Float(1), ns.Float(-0.5)]
     expected = {
-        "l1": 1, "l2": 1, "huber": 0.5, "relative_l1": (1 / 2.01 + 1 / 0.51) / 2,
+        "l1": 1, "l2": 1, "huber": 0.5, "log_l1": math.log(2), "relative_l1": (1 / 2.01 + 1 / 0.51) / 2,
         "relative_l2": (1 / 4.01 + 1 / 0.26) / 2,
         "mape": (1 / 1.01 + 1 / 0.51) / 2, "smape": (1 / 1.51 + 1 / 0.51) / 2,
         "cross_entropy": -(np.log(2) - 0.5 * np.log(0.5)) / 2, "variance": (0.5 - 1 + 0.5 - 0.25) / 2,
@@ -101,6 +101,17 @@ def test_formulas_by_hand(ns):
     luminance = 0.299 + 2 * 0.587 + 3 * 0.114
     value = cn.training.relative_l2_luminance(rgb, [ns.Float(0)] * 3)
     np.testing.assert_allclose(value.numpy(), 14 / 3 / (luminance**2 + 0.01), rtol=1e-5)
+    many = [ns.Float(v) for v in (1, 2, 3, 4, 5, 6, 7)]
+    zeros = [ns.Float(0)] * 7
+    for n, squares in ((4, 30), (5, 55)):
+        value = cn.training.relative_l2_luminance(many[:n], zeros[:n])
+        np.testing.assert_allclose(value.numpy(), squares / n / (luminance**2 + 0.01), rtol=1e-5)
+    both = 5 * 0.299 + 7 * 0.587 + 9 * 0.114
+    for n, squares in ((6, 91), (7, 140)):
+        value = cn.training.relative_l2_luminance(many[:n], zeros[:n])
+        np.testing.assert_allclose(value.numpy(), squares / n / (both**2 + 0.01), rtol=1e-5)
+    with pytest.raises(ValueError, match="relative_l2_luminance: y has 2 components; at least 3"):
+        cn.training.relative_l2_luminance(many[:2], zeros[:2])
     value = cn.training.gaussian_nll([ns.Float(1), ns.Float(0.5)], [ns.Float(3)])
     np.testing.assert_allclose(value.numpy(), (0.5 + 4 * np.exp(-0.5)) / 2, rtol=1e-5)
 

@@ -1,0 +1,222 @@
+"""What Adam and SGD have beside Dr.Jit's, against the NumPy reference and in whole runs."""
+
+from __future__ import annotations
+
+import math
+
+import drjit as dr
+import numpy as np
+import pytest
+from support.networks import weights
+from support.training import make_batch, make_field
+
+import coopnet as cn
+from coopnet import reference as ref
+from coopnet.jit.optimizers import memories
+
+
+def grid_field(backend, precision="auto"):
+    return make_field(backend, precision, cn.HashGrid(2, n_levels=3, base_resolution=4, hashmap_size=2**8))
+
+
+def numbers(optimizer):
+    return {name: np.array(value.numpy()).ravel() for name, value in optimizer.items()}
+
+
+@pytest.mark.parametrize("options, epsilon", [
+    (dict(gradient_limit=0.3), 1e-8), (dict(weight_limit=0.8), 1e-8),
+    (dict(gradient_limit=0.3, weight_limit=0.8), 1e-8), (dict(adabound=True), 1e-8), (dict(adabound=True), 1e-3),
+])  # fmt: skip
+@pytest.mark.parametrize("sparse", [False, True])
+def test_limits(ns, options, epsilon, sparse):
+    """Of gradients after their L2 term, of weights after the step, and of rates, with a rate that is an array."""
+    rng = np.random.default_rng(0)
+    start, gradients = rng.normal(size=8), rng.normal(size=(8, 8)) * (rng.random((8, 8)) < 0.7)
+    more = dict(epsilon=epsilon, relative_decay=0.2)
+    optimizer = cn.training.Adam(
+        ns.Float(0.1), beta_2=0.99, non_matrix_l2_reg=0.3, skip_zero_grad=sparse, **options, **more
+    )
+    optimizer["data"] = ns.Float(start.astype(np.float32))
+    state = start, 0 * start, 0 * start, np.zeros(8, int)
+    more |= {k: v for k, v in options.items() if k != "adabound"} | dict(beta2=0.99, l2_reg=0.3)
+    for t, g in enumerate(gradients, 1):
+        dr.set_grad(optimizer["data"], ns.Float(g.astype(np.float32)))
+        optimizer.set_learning_rate(ns.Float(0.1))
+        optimizer.step()
+        bounds = {"bounds": ref.adabound(t, 0.99)} if "adabound" in options else {}
+        if sparse:
+            state = ref.sparse_adam_step(*state, g, lr=0.1, **more, **bounds)
+        else:
+            state = (*ref.adam_step(*state[:3], g, t, lr=0.1, **more, **bounds), None)
+        np.testing.assert_allclose(optimizer["data"].numpy(), state[0], rtol=1e-4, atol=1e-5)
+
+
+def test_bounds_close_in(ns):
+    """In the end every step is a tenth of the first moment, as that of SGD with momentum."""
+    optimizer = cn.training.Adam(1e-3, beta_1=0.0, beta_2=0.0, adabound=True, params={"x": ns.Float(1, 2)})
+    for _ in range(200):
+        before = numbers(optimizer)["x"]
+        dr.set_grad(optimizer["x"], ns.Float(1e-2, -3))
+        optimizer.step()
+    np.testing.assert_allclose(before - numbers(optimizer)["x"], [1e-3, -0.3], rtol=1e-2)
+
+
+def test_a_rate_of_zero_moves_nothing(ns):
+    """Though AdaBound has a least rate: multipliers freeze layers with it."""
+    optimizer = cn.training.Adam(ns.Float(0, 0.1), adabound=True, params={"x": ns.Float(1, 2)})
+    for _ in range(3):
+        optimizer.set_learning_rate(ns.Float(0, 0.1))
+        dr.set_grad(optimizer["x"], ns.Float(1, 1))
+        optimizer.step()
+    assert optimizer["x"].numpy()[0] == 1 and optimizer["x"].numpy()[1] < 2
+
+
+def test_steps_that_a_scaler_skips_count_for_no_bound(ns):
+    optimizer = cn.training.Adam(
+        0.1, adabound=True, skip_zero_grad=True, params={"weights": ns.Float(1), "data": ns.Float(1, 2)}
+    )
+    for active in (True, False, True):
+        for value in optimizer.values():
+            dr.set_grad(value, 1 if active else math.inf)
+        optimizer.step(active=ns.Bool(active))
+    assert [memory[3].numpy().tolist() for memory in memories(optimizer).values()] == [[2], [2]]
+    assert all(np.isfinite(v).all() for v in numbers(optimizer).values())
+
+
+def test_what_is_not_matrices(ns):
+    """Has a strength of its own and a factor of the rate, which its decay has, too."""
+    options = dict(l2_reg=0.5, non_matrix_l2_reg=0.25, non_matrix_lr_factor=0.5, relative_decay=0.2)
+    optimizer = cn.training.Adam(0.1, params={"a.weights": ns.Float(1, 2), "a.data": ns.Float(1, 2)}, **options)
+    dr.set_grad(optimizer["a.weights"], ns.Float(1, -1))
+    dr.set_grad(optimizer["a.data"], ns.Float(1, -1))
+    optimizer.step()
+    w, g = np.array([1.0, 2.0]), np.array([1.0, -1.0])
+    for name, lr, l2 in (("a.weights", 0.1, 0.5), ("a.data", 0.05, 0.25)):
+        expected = ref.adam_step(w, 0 * w, 0 * w, g, 1, lr=lr, l2_reg=l2, relative_decay=0.2)[0]
+        np.testing.assert_allclose(optimizer[name].numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["single", "half"])
+@pytest.mark.parametrize("matrices", [False, True])
+def test_one_kind_is_trained_in_fit(ns, backend, precision, matrices):
+    """The other stays as it is to the last bit, and so does what the optimizer remembers of it."""
+    field = grid_field(backend, precision)
+    before = {name: np.array(value.numpy()) for name, value in field.items()}
+    optimizer = cn.training.Adam(1e-2, train_matrices=matrices, train_non_matrices=not matrices, relative_decay=0.1)
+    result = cn.fit(field, make_batch(ns), 12, optimizer=optimizer, progress=False)
+    assert result.recordings <= 2 and result.skipped == 0
+    moved = {name: not np.array_equal(value.numpy(), before[name]) for name, value in field.items()}
+    assert moved == {"network.weights": matrices, "encoding.data": not matrices}
+    counts = {name: memory[0].numpy()[0] for name, memory in memories(optimizer).items()}
+    assert counts == {"network.weights": 12 * matrices, "encoding.data": 12 * (not matrices)}
+
+
+EVERYTHING = dict(
+    l2_reg=1e-3, non_matrix_l2_reg=1e-4, relative_decay=0.1, absolute_decay=0.01, accumulate=2, lookahead=2,
+    skip_zero_grad=True, non_matrix_lr_factor=2.0, gradient_limit=1e-3, weight_limit=0.05, adabound=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["single", "half"])
+def test_everything_in_fit(ns, backend, precision, tmp_path):
+    """A run that is resumed goes on as if it had not stopped."""
+
+    def run(steps, **options):
+        field = grid_field(backend, precision)
+        optimizer = cn.training.Adam(1e-2, **EVERYTHING)
+        result = cn.fit(field, make_batch(ns), steps, optimizer=optimizer, progress=False, seed=3, **options)
+        assert result.recordings <= 2 + ("resume" in options) and result.skipped == 0  # NumPy aligns otherwise
+        return field, optimizer
+
+    path = tmp_path / "run.safetensors"
+    (whole, optimizer), _ = run(30), run(13, checkpoint=path)
+    resumed, again = run(30, checkpoint=path, resume=True)
+    for name, value in numbers(optimizer).items():
+        assert 0.02 < abs(value).max() < 0.06, name  # half of the first weights, halved seven times, is left
+        _, (_, _, _, taken) = memories(optimizer)[name]
+        assert taken.numpy().tolist() == [15]
+    if backend == "llvm":
+        for one, other in ((weights(whole), weights(resumed)), (numbers(optimizer), numbers(again))):
+            assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_novograd_of_arrays(ns):
+    """Each is one layer, against the reference; a step that a scaler skips is none, not even the first."""
+    rng = np.random.default_rng(0)
+    start = {"a": rng.normal(size=5), "b.weights": rng.normal(size=3)}
+    options = dict(relative_decay=0.2, absolute_decay=0.1, epsilon=0.1)
+    optimizer = cn.training.Novograd(0.1, beta_1=0.8, beta_2=0.9, **options)
+    optimizer.update({name: ns.Float(w.astype(np.float32)) for name, w in start.items()})
+    state = {name: (w, 0 * w, 0.0) for name, w in start.items()}
+    for t in range(5):
+        for name, w in start.items():
+            g = rng.normal(size=w.shape)
+            dr.set_grad(optimizer[name], ns.Float(g.astype(np.float32)) if t else ns.Float(math.inf))
+            if t:
+                state[name] = ref.novograd_step(*state[name], g, t, 0.1, 0.8, 0.9, **options)
+        optimizer.step(active=ns.Bool(t > 0))
+        for name in start:
+            np.testing.assert_allclose(optimizer[name].numpy(), state[name][0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["single", "half"])
+def test_novograd_in_fit(ns, backend, precision, tmp_path):
+    """It learns with one recording or two, and resumes."""
+
+    def run(steps, **options):
+        field = grid_field(backend, precision)
+        optimizer = cn.training.Novograd(0.02, relative_decay=0.01)
+        result = cn.fit(field, make_batch(ns), steps, optimizer=optimizer, progress=False, seed=3, **options)
+        assert result.recordings <= 2 + ("resume" in options) and result.skipped == 0
+        return field, result
+
+    path = tmp_path / "run.safetensors"
+    (whole, result), _ = run(60), run(25, checkpoint=path)
+    assert np.mean(result.losses[-5:]) < 0.6 * np.mean(result.losses[:5])
+    resumed, _ = run(60, checkpoint=path, resume=True)
+    if backend == "llvm":
+        assert all(np.array_equal(weights(whole)[name], weights(resumed)[name]) for name in weights(whole))
+
+
+def test_layers_of_biased_networks(ns, backend):
+    """Matrices, biases and tables count for themselves, wherever they are kept."""
+    net = cn.MLP(-1, 3, 16, 1, bias=True)
+    field = cn.NeuralField(cn.HashGrid(2, n_levels=2, base_resolution=4, hashmap_size=2**6), net).build(backend)
+    optimizer = cn.training.Novograd(1e-2)
+    optimizer.update(field)
+    amounts = {name: len(memory[2]) for name, memory in memories(optimizer).items()}
+    assert amounts == {"network.weights": 4, "encoding.data": 1}
+    counts = np.bincount(optimizer.layers["network.weights"].numpy())
+    assert counts[1:].tolist() == [16 * 4, 16, 3 * 16, 3] and set(optimizer.layers) == {"network.weights"}
+
+
+def test_errors_of_novograd():
+    for name in ("beta_1", "beta_2"):
+        for bad in (-0.1, 1, "0.5", True):
+            with pytest.raises(ValueError, match=rf"^Novograd: {name} is {bad!r}; a number in \[0, 1\)"):
+                cn.training.Novograd(1e-3, **{name: bad})
+    for name, bad in (("epsilon", 0), ("relative_decay", -1), ("absolute_decay", math.nan), ("train_non_matrices", 1)):
+        with pytest.raises(ValueError, match=f"^Novograd: {name} is {bad!r}; "):
+            cn.training.Novograd(1e-3, **{name: bad})
+    with pytest.raises(ValueError, match=r"^Novograd: accumulate is 0"):
+        cn.training.Novograd(1e-3, accumulate=0)
+    with pytest.raises(TypeError, match=r"^Novograd: params is a list"):
+        cn.training.Novograd(1e-3, [])
+
+
+def test_errors():
+    def refused(name, bad, needed):
+        with pytest.raises(ValueError, match=f"^Adam: {name} is {bad!r}; {needed}"):
+            cn.training.Adam(1e-3, **{name: bad})
+
+    for bad in (-1, float("nan"), "1", True):
+        refused("non_matrix_l2_reg", bad, "a finite number of at least 0")
+        refused("non_matrix_lr_factor", bad, "a finite number of at least 0")
+    for name in ("gradient_limit", "weight_limit"):
+        for bad, needed in ((0, "a positive number"), (-1, "a positive number"), (math.inf, "a finite number")):
+            refused(name, bad, needed)
+    for name in ("adabound", "train_matrices", "train_non_matrices"):
+        refused(name, 1, "True or False")
+    for name in ("uniform", "amsgrad", "mask_updates"):
+        with pytest.raises(ValueError, match=f"^Adam: {name}=True does not go with adabound"):
+            cn.training.Adam(0.1, adabound=True, **{name: True})
