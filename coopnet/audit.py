@@ -13,7 +13,7 @@ import numpy as np
 
 from . import reference
 from .engine import Fork
-from .nn import Composite, Embedding, Encoding, Fourier, Identity, Module, Permutohedral
+from .nn import Composite, Embedding, Encoding, Fourier, Identity, Module, Pad, Permutohedral
 from .nn.containers import Branches, Parallel
 from .nn.dropout import Dropout, GaussianDropout
 from .nn.lattice import Lattice
@@ -169,6 +169,9 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
             known = all(y is not None for y in ys)
             parts: list = [(0, 0, lambda _, y=y: y) for y in ys]
             return reference.composite(x, parts, layer.reduction) if known else None
+        if isinstance(layer, Pad):
+            y = _twin(layer.nested, x, key, samples)
+            return None if y is None else reference.pad(y, layer.before, layer.after, layer.value)
         held = _held(layer, key, samples)
         if isinstance(layer, Dropout) and (key is None or held["p"] == 0):
             return x
@@ -203,6 +206,7 @@ def _held(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
         grid = layer.grid.value
         held = {name: getattr(layer, name) for name in ("hashmap_size", "base_resolution", "storage")}
         held |= {"level_scales": [level.scale for level in grid.levels], "multiple": layer._MULTIPLE}
+        held |= {} if layer.max_level is None else {"max_level": dr.detach(layer.max_level).numpy()}
         held |= {} if isinstance(layer, Permutohedral) else {"interpolation": layer.interpolation}
         return held | {"params": dr.detach(grid.data).numpy()}
     return {}

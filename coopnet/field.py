@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from reprlib import recursive_repr
-from typing import Any
+from typing import Any, ClassVar
 
 import drjit as dr
 import drjit.nn as drnn
@@ -56,6 +57,10 @@ class NeuralField(Module):
     """
 
     DRJIT_STRUCT = {"encoding": Module, "network": Module, "output": str, "precision": str, "in_features": int}
+
+    # methods that coopnet.interop.tcnn_parameters adds: this room knows of no other systems
+    load_tcnn: ClassVar[Callable[..., None]]
+    to_tcnn: ClassVar[Callable[..., np.ndarray]]
 
     def __init__(self, encoding: Any = None, network: Any = None, output: str = "float32", in_features: int = -1):
         for name, part in (("encoding", encoding), ("network", network)):

@@ -20,6 +20,7 @@ from ..checks.sizes import MAX_FEATURES, check_features
 from ..field import NeuralField
 from ..training import SGD, Adam, Novograd, exponential
 from . import json_files
+from .tcnn_padding import padded
 
 _WHERE = "from_config"
 
@@ -56,7 +57,7 @@ class Configuration:
 
 
 def from_config(
-    n_in: int, n_out: int, config: Mapping[str, Any] | str | Path, *, unknown: str = "error"
+    n_in: int, n_out: int, config: Mapping[str, Any] | str | Path, *, pad: str = "none", unknown: str = "error"
 ) -> Configuration:
     """A field, its loss and its optimizer from a JSON configuration of tiny-cuda-nn.
 
@@ -70,6 +71,9 @@ def from_config(
         n_in: number of coordinates.
         n_out: number of outputs.
         config: a dictionary, JSON text (which starts with a brace), or the path of a file.
+        pad: ``"tcnn"`` fills the encoding's features up to a multiple of 16 as tiny-cuda-nn does, mostly with ones, so
+            that the network has the same inputs; with ``"none"`` it has the features alone. Parameters of tiny-cuda-nn
+            (:meth:`NeuralField.load_tcnn`) need the former.
         unknown: what to do about keys that are not known here, such as those that a patch of ``"otype"`` leaves behind
             and instant-ngp's further sections: raise an ``"error"``, or ``"warn"`` and ignore them.
 
@@ -90,6 +94,7 @@ def from_config(
     """
     for name, value in (("n_in", n_in), ("n_out", n_out)):
         check_features(_WHERE, name, check_positive(_WHERE, name, value))
+    check_choice(_WHERE, "pad", pad, ("none", "tcnn"))
     check_choice(_WHERE, "unknown", unknown, ("error", "warn"))
     ignored: dict[str, None] = {}  # a set in order
     token = _IGNORED.set(ignored if unknown == "warn" else None)
@@ -97,6 +102,8 @@ def from_config(
         sections = json_files.read(_WHERE, config)
         _known("the configuration", sections, ("encoding", "network", "loss", "optimizer"), _NO_SECTIONS)
         encoding = _encoding(_object(sections.get("encoding", {}), "encoding"), "encoding", n_in)
+        if pad == "tcnn":
+            encoding = padded(encoding, n_in)
         network = _network(_object(sections.get("network", {}), "network"), n_out)
         loss = _loss(_object(sections.get("loss", {}), "loss"), n_out)
         optimizer, lr, ema = _optimizer(_object(sections.get("optimizer", {}), "optimizer"), "optimizer")
@@ -208,16 +215,18 @@ def _nearest(name: Any, accepted: tuple[str, ...]) -> str:
 # ---- Encodings ----------------------------------------------------------------------------------------------
 
 _DIMS = {"n_dims_to_encode": Option(0, 0), "dims_to_encode_begin": Option(0, 0)}
-_STORAGE = {"Hash": "hash", "Tiled": "tiled", "Dense": "dense"}
+_STORAGE = {"Hash": "hash", "Tiled": "tiled", "Tile": "tiled", "Dense": "dense"}
 _INTERPOLATION = {"Linear": "linear", "Nearest": "nearest", "Smoothstep": "smoothstep"}
 _REDUCTION = {"Concatenation": "concatenation", "Sum": "sum", "Product": "product"}
 _GRID = {
     "type": Option("Hash", names=_STORAGE),
     "n_levels": Option(16, 1),
+    "n_features": Option(0, 0),  # of all levels, instead of their number; n_grid_features is an older name
+    "n_grid_features": Option(0, 0),
     "n_features_per_level": Option(2, 1),
     "log2_hashmap_size": Option(19, 0, 32),
     "base_resolution": Option(16, 1),
-    "per_level_scale": Option(2.0, 1),
+    "per_level_scale": Option(2.0),
     "interpolation": Option("Linear", names=_INTERPOLATION),
     "stochastic_interpolation": Option(False, only="interpolation is exact"),
     "fixed_point_pos": Option(False, only="positions are floating point numbers"),
@@ -262,6 +271,8 @@ def _encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
     if cls is nn.Composite:
         return _composite(values, where, n_in)
     if cls is nn.Grid:
+        if given_as := next((name for name in ("n_features", "n_grid_features") if name in given), None):
+            values["n_levels"] = _n_levels(given, values, given_as, where)
         names = ("n_levels", "n_features_per_level", "base_resolution", "interpolation")
         options = {name: values[name] for name in names} | {"storage": values["type"]}
         options |= {"in_features": n_in, "hashmap_size": 2 ** values["log2_hashmap_size"]}
@@ -272,6 +283,15 @@ def _encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
     fits = cls is not nn.SphericalHarmonics or n_in == 3
     ensure(fits, f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
     return _make(cls, where, **values)
+
+
+def _n_levels(given: Mapping[str, Any], values: Mapping[str, Any], name: str, where: str) -> int:
+    """Levels of a grid that has so many features, ``values[name]``, in all of them together."""
+    both = f"from_config: {where} has {name} and n_levels; one follows from the other"
+    ensure("n_levels" not in given, f"{both}.")
+    n, each = values[name], values["n_features_per_level"]
+    check(n > 0 and n % each == 0, _WHERE, f"{where}.{name}", n, f"a multiple of n_features_per_level, {each},")
+    return n // each
 
 
 def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
@@ -42,14 +43,18 @@ _CHECKED_BY: dict[type, Callable] = {
 
 #: Types of arguments that are written as they are.
 _PLAIN = (bool, int, float, str, type(None))
+#: Arguments, of dropouts and grids, that may be arrays which kernels read.
+_SCHEDULED = {"p", "max_level"}
 #: Arguments that layers got later, with the values that stand for what older files mean.
 _ADDED: dict[type, dict[str, Any]] = {
     Dropout: {"rounds": 10},
     DropPath: {"rounds": 10},
     GaussianDropout: {"rounds": 10},
-    nn.HashGrid: {"interpolation": "linear"},
+    nn.Grid: {"max_level": None},
+    nn.HashGrid: {"interpolation": "linear", "max_level": None},
     nn.Identity: {"scale": 1.0, "offset": 0.0},
     nn.Linear: {"init": "xavier_uniform", "gain": 1.0},
+    nn.Permutohedral: {"max_level": None},
     nn.Softplus: {"beta": 1.0},
 }
 
@@ -141,8 +146,9 @@ def _describe(layer: Any, where: str) -> Any:
         raise TypeError(f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {accepted}.")
     chain = isinstance(layer, _CONTAINERS) and cls is not nn.Heads
     kept = arguments(layer, nn.Sequential if chain else cls)
-    if isinstance(layer, Dropout) and layer.law.scheduled:
-        kept["p"] = float(kept["p"][0])  # the value that it has now
+    for k in _SCHEDULED & set(kept):
+        if isinstance(kept[k], dr.ArrayBase) and dr.width(kept[k]) == 1:
+            kept[k] = float(kept[k][0])  # the value that it has now
     return {"type": name, **{k: _value(v, f"{where}.{k}") for k, v in kept.items()}}
 
 

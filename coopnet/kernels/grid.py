@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import drjit as dr
@@ -42,14 +42,24 @@ class Level(NamedTuple):
         return self.offset + self.size
 
 
-def levels(dimension: int, n_levels: int, base: int, growth: float, multiple: int, most: float) -> list[Level]:
-    """The levels of a grid: ``base`` vertices a side, ``growth`` times as many on every further one, about.
+def scales(n_levels: int, base: int, growth: float, number: Callable[[float], Any] = float) -> list[float]:
+    """Cells per unit length: ``base`` vertices a side, ``growth`` times as many on every further level, about.
+
+    ``number`` is what every step of the arithmetic is rounded to: the last bit of a power of the growth may decide
+    how many vertices there are.
+    """
+    rate = number(dr.log2(float(number(growth)))) if n_levels > 1 else number(0)
+    powers = (number(dr.exp2(float(number(level) * rate))) for level in range(n_levels))
+    return [float(power * number(base) - number(1)) for power in powers]
+
+
+def levels(dimension: int, scales: Sequence[float], multiple: int, most: float) -> list[Level]:
+    """The levels of a grid with these cells per unit length.
 
     A level holds its vertices, rounded up to a multiple of ``multiple``, or ``most`` of them if that is less.
     """
     result: list[Level] = []
-    for level in range(n_levels):
-        scale = dr.exp2(level * dr.log2(growth)) * base - 1.0
+    for scale in scales:
         resolution = math.ceil(scale) + 1
         size = int(min(-(-(resolution**dimension) // multiple) * multiple, most))
         result.append(Level(scale, resolution, result[-1].end if result else 0, size))
@@ -125,7 +135,7 @@ class FeatureGrid:
 
     def steepest(self, level: int) -> float:
         """Largest derivative of a weight along an axis."""
-        return self.levels[level].scale * (1.5 if self.interpolation == "smoothstep" else 1.0)
+        return abs(self.levels[level].scale) * (1.5 if self.interpolation == "smoothstep" else 1.0)
 
     def _index(self, level: Level, vertex: list) -> Any:
         """Row-major, the first axis fastest, if the level holds all of its vertices or never hashes; else by hash."""

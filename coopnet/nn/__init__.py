@@ -15,6 +15,7 @@ from .linear import Linear
 from .mlp import MLP
 from .module import Module
 from .oneblob import OneBlob
+from .pad import Pad
 from .permutohedral import Permutohedral
 from .projection import SparseProjection
 from .sequential import Sequential
@@ -23,7 +24,7 @@ from .sphericalharmonics import SphericalHarmonics
 
 __all__ = [
     "Activation", "ACTIVATIONS", "Composite", "Embedding", "Encoding", "Exp", "Fourier", "Frequency", "GELU", "Grid",
-    "HashGrid", "Heads", "Identity", "LeakyReLU", "Linear", "MLP", "Module", "OneBlob", "Permutohedral", "ReLU",
-    "Residual", "Sequential", "Sigmoid", "SiLU", "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection",
-    "SphericalHarmonics", "Squareplus", "Tanh", "TriangleWave", "Triangular",
+    "HashGrid", "Heads", "Identity", "LeakyReLU", "Linear", "MLP", "Module", "OneBlob", "Pad", "Permutohedral",
+    "ReLU", "Residual", "Sequential", "Sigmoid", "SiLU", "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus",
+    "SparseProjection", "SphericalHarmonics", "Squareplus", "Tanh", "TriangleWave", "Triangular",
 ]  # fmt: skip

@@ -29,7 +29,11 @@ def arguments(layer: Any, cls: Any = None) -> dict[str, Any]:
     return known
 
 
-def fields(init: Any, **others: type) -> dict[str, type]:
-    """The ``DRJIT_STRUCT`` of a layer that keeps the arguments of its ``__init__``, and ``others``."""
+def fields(init: Any, **others: type | None) -> dict[str, type]:
+    """The ``DRJIT_STRUCT`` of a layer that keeps the arguments of its ``__init__``, and ``others``.
+
+    Among the others, ``None`` is for an argument that is a property: it is kept in another field.
+    """
     _, *names = inspect.signature(init).parameters
-    return {**dict.fromkeys(names, object), **others}
+    found = {**dict.fromkeys(names, object), **others}
+    return {name: tp for name, tp in found.items() if tp is not None}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import drjit as dr
+import numpy as np
 
 from ..checks import check_choice
-from ..jit.unpacked import Unpacked
+from ..jit.unpacked import Constant, Unpacked
 from .arguments import fields
 from .lattice import INTERPOLATIONS, Lattice
 
@@ -15,10 +17,10 @@ from .lattice import INTERPOLATIONS, Lattice
 class Grid(Lattice):
     r"""Multiresolution grid, hashed, dense or tiled (Müller et al. 2022; tiny-cuda-nn's ``Grid``).
 
-    Level :math:`l = 0, \dots, L-1` has :math:`s_l = N_\mathrm{min} b^l - 1` cells per unit length and
-    :math:`N_l = \lceil s_l \rceil + 1` vertices a side, each with ``n_features_per_level`` trained features. A point
-    :math:`x \in [0, 1]^d` lies at :math:`t = s_l x + \tfrac12`; with :math:`c = \lfloor t \rfloor` and
-    :math:`f = t - c`, the level gives
+    Level :math:`l = 0, \dots, L-1` has :math:`s_l = N_\mathrm{min} 2^{l \log_2 b} - 1` cells per unit length, in
+    single precision, and :math:`N_l = \lceil s_l \rceil + 1` vertices a side, each with ``n_features_per_level``
+    trained features. A point :math:`x \in [0, 1]^d` lies at :math:`t = s_l x + \tfrac12`; with
+    :math:`c = \lfloor t \rfloor` and :math:`f = t - c`, the level gives
 
     .. math:: \sum_{k \in \{0, 1\}^d} \theta_l(c + k) \prod_i k_i w(f_i) + (1 - k_i)(1 - w(f_i))
 
@@ -46,11 +48,14 @@ class Grid(Lattice):
         in_features: number of coordinates :math:`d`, at most 7; -1 takes it from ``alloc``.
         storage: ``"hash"``, ``"dense"`` or ``"tiled"`` (tiny-cuda-nn's ``type``).
         n_levels, n_features_per_level, base_resolution: :math:`L`, features per vertex, :math:`N_\mathrm{min}`.
-        hashmap_size: most entries of one level if hashed; a multiple of ``n_features_per_level``.
-        per_level_scale: growth :math:`b` of at least 1. ``None`` is 2, or for dense storage the one that makes the
-            finest level 256 cells wide.
+        hashmap_size: most entries of one level if hashed.
+        per_level_scale: growth :math:`b`; below 1, levels become coarser. ``None`` is 2, or for dense storage the one
+            that makes the last level 256 cells wide.
         init_scale: bound of the initial values.
         interpolation: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
+        max_level: number of the finest level that gives features, to train from coarse to fine: those above give
+            zeros, and get no gradient. It may be assigned at any time, ``grid.max_level = 3``, also in a packed field
+            and between the steps of ``fit``, and compiles nothing anew; see ``docs/encodings.md``. ``None`` for all.
 
     Returns:
         ``n_levels * n_features_per_level`` features, coarsest level first.
@@ -63,6 +68,7 @@ class Grid(Lattice):
     """
 
     _MULTIPLE = 8
+    _NUMBER = np.float32
 
     def __init__(
         self,
@@ -75,13 +81,14 @@ class Grid(Lattice):
         per_level_scale: float | None = None,
         init_scale: float = 1e-4,
         interpolation: str = "linear",
+        max_level: float | None = None,
     ):
         self.storage = check_choice("Grid", "storage", storage, ("hash", "dense", "tiled"))
         self.interpolation = check_choice("Grid", "interpolation", interpolation, INTERPOLATIONS)
         sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
-        super().__init__(in_features, *sizes, per_level_scale, init_scale)
+        super().__init__(in_features, *sizes, per_level_scale, init_scale, max_level)
 
-    DRJIT_STRUCT = fields(__init__, grid=Unpacked)
+    DRJIT_STRUCT = fields(__init__, grid=Unpacked, limit=Constant, max_level=None)
 
     def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
         rng.random(leaf, 1)  # not used, but what a seed gives is the second draw
@@ -89,5 +96,6 @@ class Grid(Lattice):
 
     def _growth(self) -> float:
         if self.per_level_scale is None and self.storage == "dense" and self.n_levels > 1:
-            return max(1.0, (256 / self.base_resolution) ** (1 / (self.n_levels - 1)))
+            rate = np.float32(math.log(np.float32(256 / self.base_resolution))) / np.float32(self.n_levels - 1)
+            return float(np.float32(math.exp(rate)))
         return super()._growth()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..checks import check_choice
-from ..jit.unpacked import Unpacked
+from ..jit.unpacked import Constant, Unpacked
 from .arguments import fields
 from .lattice import INTERPOLATIONS, Lattice
 
@@ -27,7 +27,7 @@ class HashGrid(Lattice):
         n_levels, n_features_per_level, base_resolution, per_level_scale: as above.
         hashmap_size: most entries of one level; a multiple of ``n_features_per_level``.
         init_scale: bound of the initial values.
-        interpolation: ``"linear"``, ``"smoothstep"`` or ``"nearest"``; see :class:`Grid`.
+        interpolation, max_level: see :class:`Grid`.
 
     Raises:
         ValueError: arguments out of range; more coordinates than grids can have; an input of another width; no
@@ -47,9 +47,10 @@ class HashGrid(Lattice):
         per_level_scale: float = 2.0,
         init_scale: float = 1e-4,
         interpolation: str = "linear",
+        max_level: float | None = None,
     ):
         self.interpolation = check_choice("HashGrid", "interpolation", interpolation, INTERPOLATIONS)
         sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
-        super().__init__(in_features, *sizes, per_level_scale, init_scale)
+        super().__init__(in_features, *sizes, per_level_scale, init_scale, max_level)
 
-    DRJIT_STRUCT = fields(__init__, grid=Unpacked)
+    DRJIT_STRUCT = fields(__init__, grid=Unpacked, limit=Constant, max_level=None)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
 
-from ..checks import check, check_in_features, check_number, check_positive, ensure, shown
+from ..checks import check, check_above, check_in_features, check_number, check_positive, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
 from ..engine.modes import is_deterministic
+from ..jit import kinds
 from ..jit.lanes import only
 from ..jit.scopes import symbolic
-from ..jit.unpacked import Unpacked
-from ..kernels.grid import PRIMES, FeatureGrid, Level, levels
+from ..jit.unpacked import Constant, Unpacked
+from ..kernels.grid import PRIMES, FeatureGrid, Level, levels, scales
 from .arguments import fields
 from .encoding import Encoding
 
@@ -27,6 +29,7 @@ class Lattice(Encoding):
     interpolation = "linear"
     _SIMPLICES = False  # are cells cut into simplices?
     _MULTIPLE: int | None = None  # to what levels' sizes are rounded up; None as drjit.nn does
+    _NUMBER: Callable[[float], Any] = float  # precision that scales are computed in
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class Lattice(Encoding):
         base_resolution: int = 16,
         per_level_scale: float | None = 2.0,
         init_scale: float = 1e-4,
+        max_level: float | None = None,
     ):
         where = type(self).__name__
         self.in_features = check_in_features(where, in_features)
@@ -45,17 +49,42 @@ class Lattice(Encoding):
         self.hashmap_size = check_positive(where, "hashmap_size", hashmap_size)
         self.base_resolution = check_positive(where, "base_resolution", base_resolution)
         needed = f"a multiple of n_features_per_level, {n_features_per_level},"
-        check(hashmap_size % n_features_per_level == 0, where, "hashmap_size", hashmap_size, needed)
+        fits = self._MULTIPLE is not None or hashmap_size % n_features_per_level == 0
+        check(fits, where, "hashmap_size", hashmap_size, needed)
         if per_level_scale is not None:
-            per_level_scale = check_number(where, "per_level_scale", per_level_scale, 1)
+            per_level_scale = check_above(where, "per_level_scale", per_level_scale)
         self.per_level_scale = per_level_scale
         self.init_scale = check_number(where, "init_scale", init_scale, 0)
         check_features(where, "n_levels", n_levels, self.width(1))
         if hashmap_size > MAX_ENTRIES:
             raise ValueError(f"{where}: hashmap_size is {shown(hashmap_size)}; fewer than 2^32 are possible.")
         self.grid = Unpacked()
+        self.max_level = max_level
 
-    DRJIT_STRUCT = fields(__init__, grid=Unpacked)
+    # limit: what max_level is, wrapped where drjit.nn.pack would take it for a weight
+    DRJIT_STRUCT = fields(__init__, grid=Unpacked, limit=Constant, max_level=None)
+
+    @property
+    def max_level(self) -> Any:
+        """The finest level that gives features: those above give zeros, and get no gradient. ``None`` for all.
+
+        A number or a Dr.Jit ``Float32`` of width 1, or of one entry for each sample. It may be assigned at any time;
+        a layer with parameters makes an array of a number, which kernels read, so that a new one compiles none.
+        """
+        return self.limit.value
+
+    @max_level.setter
+    def max_level(self, value: Any) -> None:
+        name, grid = type(self).__name__, self.grid.value
+        if isinstance(value, dr.ArrayBase):
+            d = kinds.describe(type(value))
+            flat = d.is_jit and d.is_float and not d.is_tensor and d.depth == 1
+            check(flat, name, "max_level", value, "a number, None or a Float32", TypeError)
+        elif value is not None:
+            value = check_number(name, "max_level", value)
+            if grid is not None:
+                value = dr.opaque(grid.dtype, value)
+        self.limit = Constant(value)
 
     def width(self, size: int) -> int:
         return self.n_levels * self.n_features_per_level
@@ -74,8 +103,17 @@ class Lattice(Encoding):
         masks, (x, *directions) = zip(*inside, strict=True)
         ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
         bundle = grid.evaluate(x, directions, ordered)
-        features, *moved = [[dr.select(m, v, dr.nan) for v in y] for m, y in zip(masks, bundle, strict=True)]
+        features, *moved = [
+            [self._shown(k, dr.select(m, v, dr.nan)) for k, v in enumerate(y)]
+            for m, y in zip(masks, bundle, strict=True)
+        ]
         return features, moved
+
+    def _shown(self, k: int, feature: Any) -> Any:
+        """Feature ``k``, or zero if it is of a level above :attr:`max_level`."""
+        if self.max_level is None:
+            return feature
+        return dr.select(k // self.n_features_per_level <= dr.detach(self.max_level), feature, 0)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)
@@ -85,6 +123,7 @@ class Lattice(Encoding):
         dr.schedule(data)
         hashed = self.storage == "hash"
         layer.grid = Unpacked(FeatureGrid(data, found, size, n, hashed, self.interpolation, self._SIMPLICES))
+        layer.max_level = self.max_level  # on this backend
         return layer, width
 
     def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
@@ -99,21 +138,26 @@ class Lattice(Encoding):
 
     def _growth(self) -> float:
         """How much finer a level is than the one before."""
-        return self.per_level_scale or 2.0
+        return 2.0 if self.per_level_scale is None else self.per_level_scale
 
     def _levels(self, size: int, on_host: bool) -> list[Level]:
-        """Raises ``ValueError`` for cells too small to be numbered, or more parameters than there is room for."""
+        """Raises ``ValueError`` for cells too small to be numbered or too large to matter, or more parameters than
+        there is room for."""
         name, growth = type(self).__name__, self._growth()
-        finest = math.log2(self.base_resolution) + math.log2(growth) * (self.n_levels - 1)
-        if finest >= 31:
-            what = f"the finest level has about 2^{finest:.0f} cells a side, but fewer than 2^31 can be numbered"
+        first = math.log2(self.base_resolution)
+        last = first + math.log2(growth) * (self.n_levels - 1)
+        if max(first, last) >= 31:
+            finest = f"the finest level has about 2^{max(first, last):.0f} cells a side"
             cure = "use fewer levels, a smaller base_resolution or a smaller per_level_scale"
-            raise ValueError(f"{name}: {what}; {cure}.")
+            raise ValueError(f"{name}: {finest}, but fewer than 2^31 can be numbered; {cure}.")
+        if last < -20:
+            cure = "use fewer levels or a larger per_level_scale"
+            raise ValueError(f"{name}: a cell of the last level is about 2^{-last:.0f} units wide; {cure}.")
         most = {"hash": self.hashmap_size, "tiled": self.base_resolution**size, "dense": math.inf}[self.storage]
         if self._MULTIPLE is None:
             most = min(most, 2**31 - 1)  # the limit of drjit.nn
         multiple = self._MULTIPLE or self.n_features_per_level
-        found = levels(size, self.n_levels, self.base_resolution, growth, multiple, most)
+        found = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, most)
         shape = found[-1].end, self.n_features_per_level
         check_entries(name, f"features in {self.n_levels} levels", shape, 4, on_host)
         return found

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..checks import check_type, ensure, shown
 from ..jit import views
+from ..kernels.grid import FeatureGrid
 from .tree import walk
 
 #: NumPy twins of the types that parameters may have.
@@ -70,6 +71,15 @@ class Parameter(NamedTuple):
             layout = getattr(self.owner, "layout", None) if self.is_matrix else None
             return views.places(self.value, row, column, layout and layout.value)
         return row * self._stored_shape[1] + column if self.is_matrix else i
+
+    def pieces(self) -> dict[str, Any]:
+        """:meth:`places` of the parts that have names of their own: the levels of a grid, or all by this name."""
+        if not isinstance(self.owner, FeatureGrid):
+            return {self.name: self.places()}
+        above, _, _ = self.name.rpartition("data")
+        uint32, n = dr.uint32_array_t(dr.leaf_t(type(self.storage))), self.owner.n_features
+        found = enumerate(self.owner.levels)
+        return {f"{above}levels.{i}": dr.arange(uint32, v.offset * n, v.end * n) for i, v in found}
 
     def numpy(self, where: str, of: Callable[[Any], Any] = dr.detach) -> np.ndarray:
         """The numbers, or what ``of`` makes of their array, such as ``dr.grad``: contiguous and of :attr:`shape`.

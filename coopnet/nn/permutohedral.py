@@ -23,7 +23,7 @@ class Permutohedral(Lattice):
 
     Args:
         in_features: number of coordinates :math:`d`, at most 64; -1 takes it from ``alloc``.
-        n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, init_scale: see
+        n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, init_scale, max_level: see
             :class:`HashGrid`.
 
     Returns:

@@ -37,7 +37,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "LeakyReLU": leaky_relu, "Softplus": softplus, "Squareplus": squareplus, "Sine": sine,
     "Identity": identity, "Sinusoidal": sinusoidal, "Triangular": triangular, "Frequency": frequency,
     "TriangleWave": triangle_wave, "OneBlob": one_blob, "SphericalHarmonics": spherical_harmonics, "Fourier": fourier,
-    "Composite": composite, "Grid": hash_grid, "HashGrid": hash_grid, "Permutohedral": permutohedral,
+    "Composite": composite, "Pad": pad, "Grid": hash_grid, "HashGrid": hash_grid, "Permutohedral": permutohedral,
     "MLP": mlp, "SIREN": siren, "Sequential": sequential, "Residual": residual, "Skip": skip, "Heads": heads,
     "NeuralField": neural_field, "ray_march": ray_march,
     "sphere_trace": sphere_trace, "soft_visibility": soft_visibility,

@@ -91,6 +91,11 @@ def composite(x: Array, parts: Sequence[tuple[int, int, Function]], reduction: s
     return np.asarray((np.sum if reduction == "sum" else np.prod)(np.stack(results), axis=0))
 
 
+def pad(y: Array, before: int = 0, after: int = 0, value: float = 1.0) -> Array:
+    """The rows of y with ``before`` rows of a value in front of them and ``after`` behind."""
+    return np.pad(np.asarray(y, np.float64), ((before, after), (0, 0)), constant_values=value)
+
+
 def sinusoidal(x: Array, octaves: int, shift: float = 0) -> Array:
     r"""Frequency encoding, in the order of ``drjit.nn.SinEncode``.
 

@@ -110,7 +110,8 @@ def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level:
     output is feature f of level l; ``params`` is flat, the F features of a vertex side by side. Positions
     below zero are undefined in Dr.Jit, which converts negative floats to ``UInt32``. ``interpolation`` may be
     ``"smoothstep"``, which puts :math:`t^2 (3 - 2 t)` for the fraction t of a cell, or ``"nearest"``, which takes the
-    lowest vertex of the cell. The other options are those of :func:`hash_grid_levels`.
+    lowest vertex of the cell; levels above ``max_level`` give zeros. The other options are those of
+    :func:`hash_grid_levels`.
     """
     return _interpolated(*_walk(_grid_corners, x, params, n_levels, n_features_per_level, **options))
 
@@ -179,11 +180,16 @@ def permuto_slot(vertex: Array, level: GridLevel) -> Array:
 
 
 def _walk(
-    vertices: Callable, x: Array, params: Array, n_levels: int, features: int, **options: Any
-) -> tuple[Array, list]:
-    """The table, a row for each vertex, and the ``vertices`` around samples: (level, slot, weight, ...)."""
+    vertices: Callable, x: Array, params: Array, n_levels: int, features: int, max_level: float = math.inf,
+    **options: Any,
+) -> tuple[Array, list]:  # fmt: skip
+    """The table, a row for each vertex, and the ``vertices`` around samples: (level, slot, weight, ...).
+
+    Those of levels above ``max_level`` have no weight.
+    """
     table = np.asarray(params, np.float64).reshape(-1, features)
-    return table, list(vertices(np.asarray(x, np.float64), table, n_levels, **options))
+    found = vertices(np.asarray(x, np.float64), table, n_levels, **options)
+    return table, [(level, slot, *(w * (level <= max_level) for w in rest)) for level, slot, *rest in found]
 
 
 def _interpolated(table: Array, vertices: list) -> Array:

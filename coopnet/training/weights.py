@@ -100,7 +100,8 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
     Args:
         net: an allocated :class:`Module`.
         rates: layer or parameter name (see :meth:`Module.matrix`) -> factor of at least 0. ``"layers.0"`` means its
-            matrix and bias, ``"encoding"`` all in it; the longest name wins. What is not named gets 1; 0 freezes.
+            matrix and bias, ``"encoding"`` all in it, ``"encoding.levels.3"`` one level of a grid; the longest name
+            wins. What is not named gets 1; 0 freezes.
 
     Returns:
         For every entry of the mapping ``net`` a flat single-precision array of its size; 0 in gaps.
@@ -119,10 +120,11 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
     given, fits = type(rates).__name__, isinstance(rates, Mapping)
     ensure(fits, f"{where}: the rates are a {given}; a mapping from layer to factor is needed.", TypeError)
     names = [p.name for p in parameters(net)]
-    factors = dict.fromkeys(names, 1.0)
+    pieces = {piece: p.name for p in parameters(net) for piece in p.pieces()}
+    factors = dict.fromkeys(pieces, 1.0)
     for key in sorted(rates, key=lambda k: len(str(k))):
         factor = check_number(where, f"the factor of {shown(key)}", rates[key], least=0)
-        meant = ([n for n in names if n == start or n.startswith(f"{start}.")] for start in spellings(str(key)))
+        meant = ([n for n in pieces if _within(start, n, pieces[n])] for start in spellings(str(key)))
         chosen = next(filter(None, meant), None)
         if chosen is None:
             raise ValueError(f"{where}: there is no layer or parameter {shown(key)}; the network has {listed(names)}.")
@@ -130,8 +132,13 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
     return _spread(where, net, factors)
 
 
+def _within(start: str, *names: str) -> bool:
+    """Is any of ``names`` ``start``, or something in it?"""
+    return any(name == start or name.startswith(f"{start}.") for name in names)
+
+
 def _spread(where: str, net: Any, factors: Mapping[str, float]) -> dict[str, Any]:
-    """For every entry of the mapping ``net`` an array with the factor of the parameter that each number is part of."""
+    """For every entry of the mapping ``net`` an array with the factor of the piece that each number is part of."""
     slots = {id(value): slot for slot, value in net.items()}
     result: dict[str, Any] = {}
     for p in parameters(net):
@@ -141,7 +148,8 @@ def _spread(where: str, net: Any, factors: Mapping[str, float]) -> dict[str, Any
         f32 = dr.float32_array_t(dr.leaf_t(type(p.storage)))
         if slot not in result:
             result[slot] = dr.zeros(f32, math.prod(dr.shape(p.storage)))
-        dr.scatter(result[slot], f32(factors.get(p.name, 0.0)), p.places(), mode=dr.ReduceMode.Permute)
+        for name, places in p.pieces().items():
+            dr.scatter(result[slot], f32(factors.get(name, 0.0)), places, mode=dr.ReduceMode.Permute)
     dr.eval(result)
     return result
 

@@ -138,8 +138,9 @@ INF = float("inf")
 COUNT, DECAY, BIN_COUNT = (12, 1, INF), (0.0, 0, INF), (4, 1, INF)
 GRID = {
     "n_levels": (16, 1, INF), "n_features_per_level": (2, 1, INF), "log2_hashmap_size": (19, 0, 32),
-    "base_resolution": (16, 1, INF), "per_level_scale": (2.0, 1, INF), "stochastic_interpolation": False,
-    "fixed_point_pos": False, "hash": "CoherentPrime", "interpolation": "Linear",
+    "base_resolution": (16, 1, INF), "per_level_scale": (2.0, None, INF), "stochastic_interpolation": False,
+    "fixed_point_pos": False, "hash": "CoherentPrime", "interpolation": "Linear", "n_features": (0, 0, INF),
+    "n_grid_features": (0, 0, INF),
 }  # fmt: skip
 #: tiny-cuda-nn's defaults; of numbers, with the least that is accepted and the least that is too much.
 DEFAULTS = {
@@ -261,11 +262,14 @@ def test_activations(ns, backend, name):
     np.testing.assert_allclose(y, functions[name](ref.mlp(w, x, "relu")), rtol=1e-3, atol=1e-4)
 
 
-def test_sine_networks_start_as_siren(ns):
-    given = {"otype": "CutlassMLP", "activation": "Sine", "n_neurons": 90, "n_hidden_layers": 2}
-    net = cn.from_config(40, 30, IDENTITY | {"network": given}).field.allocate(ns.TensorXf, "single").network
-    first, second, last = (m.weights.numpy() for m in children(net) if isinstance(m, cn.Linear))
-    for w, bound in ((first, 30 / 40), (second, np.sqrt(6 / 90)), (last, np.sqrt(6 / 90))):
+@pytest.mark.parametrize("pad, n_in", [("none", 40), ("tcnn", 48)])
+@pytest.mark.parametrize("depth", [0, 2])
+def test_sine_networks_start_as_siren(ns, pad, n_in, depth):
+    given = {"otype": "CutlassMLP", "activation": "Sine", "n_neurons": 90, "n_hidden_layers": depth}
+    field = cn.from_config(40, 30, IDENTITY | {"network": given}, pad).field.allocate(ns.TensorXf, "single")
+    first, *others = (m.weights.numpy() for m in children(field.network) if isinstance(m, cn.Linear))
+    assert first.shape[1] == n_in and len(others) == depth
+    for w, bound in ((first, 30 / n_in), *((w, np.sqrt(6 / 90)) for w in others)):
         assert 0.97 * bound < np.abs(w).max() <= bound * (1 + 1e-6)
 
 
@@ -319,12 +323,17 @@ def test_grids():
     assert arguments(encoding({"otype": "Grid", "type": "Dense", "per_level_scale": 1.5}), storage="dense")
     assert encoding({"otype": "Grid", "type": "Dense", "per_level_scale": 1.5}).per_level_scale == 1.5
     assert encoding({"otype": "DenseGrid", "n_levels": 1}).per_level_scale == 2.0
-    assert encoding({"otype": "DenseGrid", "base_resolution": 512}).per_level_scale == 1.0
+    assert encoding({"otype": "DenseGrid", "base_resolution": 512}).per_level_scale == pytest.approx(0.5 ** (1 / 15))
     assert encoding({"otype": "DenseGrid", "n_levels": 2}).per_level_scale == 16.0
     sizes = {"n_levels": 3, "n_features_per_level": 4, "base_resolution": 5, "log2_hashmap_size": 6}
     grid = encoding({"otype": "Grid", "per_level_scale": 1.25, "interpolation": "Nearest"} | sizes)
     assert arguments(grid, n_levels=3, n_features_per_level=4, base_resolution=5, hashmap_size=64, in_features=3)
     assert grid.per_level_scale == 1.25 and grid.interpolation == "nearest"
+    assert encoding({"otype": "Grid", "per_level_scale": 0.5}).per_level_scale == 0.5
+    assert encoding({"otype": "Grid", "type": "tile"}).storage == "tiled"
+    for given in ({"n_features": 12}, {"n_grid_features": 12}, {"n_features": 12, "n_grid_features": 5}):
+        assert encoding({"otype": "Grid", "n_features_per_level": 4} | given).n_levels == 3
+    assert encoding({"otype": "Grid", "log2_hashmap_size": 1, "n_features_per_level": 8}).hashmap_size == 2
 
 
 def test_composite(ns):
@@ -418,7 +427,10 @@ REFUSED = [
     ({"encoding": {"otype": "HashGrid", "hash": "Rng"}}, r"encoding\.hash is 'Rng', which has no counterpart here"),
     ({"encoding": {"otype": "Grid", "type": "Sparse"}}, r"encoding\.type is 'Sparse', which is unknown"),
     ({"encoding": {"otype": "Grid", "interpolation": "Cubic"}}, r"encoding\.interpolation is 'Cubic'"),
-    ({"encoding": {"otype": "Grid", "per_level_scale": 0.5}}, r"per_level_scale is 0\.5; at least 1"),
+    ({"encoding": {"otype": "Grid", "per_level_scale": 0}}, r"encoding: Grid: per_level_scale is 0\.0; a positive"),
+    ({"encoding": {"otype": "Grid", "n_features": 8, "n_levels": 4}}, "has n_features and n_levels; one follows from"),
+    ({"encoding": {"otype": "Grid", "n_features": 7}}, r"n_features is 7; a multiple of n_features_per_level, 2, is"),
+    ({"encoding": {"otype": "Grid", "n_grid_features": 0}}, r"n_grid_features is 0; a multiple of"),
     ({"encoding": {"otype": "Composite"}}, r"encoding\.nested is \[\]; a list"),
     ({"encoding": {"otype": "Composite", "nested": [1]}}, r"encoding\.nested\[0\] is 1; an object"),
     (
@@ -535,7 +547,7 @@ BOUNDS = {
     "CutlassMLP": {"n_neurons": (1, 2**16), "n_hidden_layers": (0, 2**10)},
     "HashGrid": {
         "n_levels": (1, None), "n_features_per_level": (1, None), "log2_hashmap_size": (0, 32),
-        "base_resolution": (1, None), "per_level_scale": (1.0, None),
+        "base_resolution": (1, None),
     },
     "Frequency": {"n_frequencies": (1, None)},
     "TriangleWave": {"n_frequencies": (1, None)},
@@ -548,10 +560,8 @@ def test_bounds_of_numbers(otype, key):
     section = "network" if "MLP" in otype else "optimizer" if otype in rooms.OPTIMIZERS else "encoding"
     least, beyond = BOUNDS[otype][key]
 
-    more = {"n_features_per_level": 1} if key == "log2_hashmap_size" else {}  # what a table of one entry can hold
-
     def read(value):
-        return cn.from_config(2, 1, {section: {"otype": otype, key: value, **more}})
+        return cn.from_config(2, 1, {section: {"otype": otype, key: value}})
 
     assert read(least)
     below = least - 1 if isinstance(least, int) else float(np.nextafter(least, -1))

@@ -11,9 +11,9 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.kernels.grid import FeatureGrid, levels
+from coopnet.kernels.grid import FeatureGrid, levels, scales
 
-SIZES = dict(n_levels=3, base=4, growth=1.7, multiple=2, most=2**6)
+SCALES, SIZES = scales(3, 4, 1.7), dict(multiple=2, most=2**6)
 KINDS = {
     "linear": dict(),
     "smoothstep": dict(interpolation="smoothstep"),
@@ -23,7 +23,7 @@ KINDS = {
 
 
 def make(ns, dimension, options, **sizes):
-    found = levels(dimension, **SIZES | sizes)
+    found = levels(dimension, **{"scales": SCALES} | SIZES | sizes)
     data = ns.Float(np.random.default_rng(3).normal(size=2 * found[-1].end).astype(np.float32))
     return FeatureGrid(data, found, dimension, 2, **options)
 
@@ -78,13 +78,13 @@ def test_bundles(ns, kind):
 def test_steepest_slopes(ns):
     """Of the weights of vertices, per unit length: what sums of tangents are bounded by."""
     for interpolation, factor in (("linear", 1), ("nearest", 1), ("smoothstep", 1.5)):
-        grid = make(ns, 2, dict(interpolation=interpolation), base=5, growth=2.0)
-        assert [grid.steepest(level) for level in range(3)] == [4 * factor, 9 * factor, 19 * factor]
+        grid = make(ns, 2, dict(interpolation=interpolation), scales=[-0.5, 9.0, 19.0])
+        assert [grid.steepest(level) for level in range(3)] == [0.5 * factor, 9 * factor, 19 * factor]
 
 
 def test_points_between_simplices(ns):
     """Where fractions are equal, both sides give the same; axes in any order."""
-    grid = make(ns, 3, KINDS["simplices"], n_levels=1, base=6, most=2**14)
+    grid = make(ns, 3, KINDS["simplices"], scales=[5.0], most=2**14)
     fractions = [(0.5, 0.5, 0.25), (0.25, 0.25, 0.5), (0.5, 0.25, 0.5), (0.25, 0.25, 0.25), (0.0, 0.5, 0.0)]
     x = (np.array(fractions).T + 1.5).astype(np.float32) / 5  # 5 cells with half a cell of offset
     expected = ref.permutohedral(x, grid.data.numpy(), n_levels=1, base_resolution=6, hashmap_size=2**14)
@@ -96,7 +96,7 @@ def test_points_between_simplices(ns):
 @pytest.mark.parametrize("dimension", [3, 40, 64])
 def test_gradients_of_many_coordinates(ns, dimension):
     """Sums in fixed point keep their bits: a simplex has few vertices."""
-    grid = make(ns, dimension, KINDS["simplices"], n_levels=1, base=2, most=2**12)
+    grid = make(ns, dimension, KINDS["simplices"], scales=[1.0], most=2**12)
     dr.enable_grad(grid.data)
     p, _ = points(ns, dimension, 4096)
     (features,) = grid.evaluate(p, ordered=True)
@@ -108,7 +108,7 @@ def test_gradients_of_many_coordinates(ns, dimension):
 @pytest.mark.parametrize("kind", ["linear", "simplices"])
 def test_sums(ns, kind, n_features):
     """Gradients of the parameters are the same, however they are added up."""
-    found = levels(2, **SIZES)
+    found = levels(2, SCALES, **SIZES)
     rng, (p, _) = np.random.default_rng(4), points(ns, 2, 1000)
     start, weights = (rng.normal(size=n).astype(np.float32) for n in (n_features * found[-1].end, 3 * 3 * n_features))
     gradients = []
@@ -125,7 +125,7 @@ def test_sums(ns, kind, n_features):
 @pytest.mark.parametrize("multiple, most", [(8, 2**40), (8, 100), (3, 2**40)])
 def test_levels(multiple, most):
     """Their sizes follow the scales, one after the other."""
-    found = levels(2, 4, 5, 2.0, multiple, most)
+    found = levels(2, scales(4, 5, 2.0), multiple, most)
     assert [(level.scale, level.resolution) for level in found] == [(4, 5), (9, 10), (19, 20), (39, 40)]
     assert [level.size for level in found] == [min(-(-(n**2) // multiple) * multiple, most) for n in (5, 10, 20, 40)]
     assert [level.offset for level in found] == [0, *(level.end for level in found[:-1])]

@@ -54,6 +54,7 @@ EXAMPLES = {
         lambda: cn.NeuralField(cn.Sinusoidal(2, in_features=2), cn.MLP(out_features=3, width=16, dropout=0.2)), 2
     ),
     "OneBlob": Example(lambda: cn.OneBlob(8), 2),
+    "Pad": Example(lambda: cn.nn.Pad(cn.OneBlob(4), before=1, after=2, value=0.5), 2),
     "Permutohedral": Example(
         lambda: cn.Permutohedral(n_levels=3, base_resolution=4, hashmap_size=2**8, init_scale=1.0), 3
     ),

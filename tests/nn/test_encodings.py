@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -102,6 +103,12 @@ CASES = {
     "product": (
         lambda: cn.Composite([cn.Identity(), cn.Identity(0.5)], [1, 1], reduction="product"), 2,
         lambda e, x: ref.composite(x, [(0, 1, ref.identity), (1, 1, lambda v: ref.identity(v, 0.5))], "product")),
+    "padded": (
+        lambda: cn.nn.Pad(cn.nn.Pad(cn.Frequency(3), after=2, value=-0.5), before=1), 2,
+        lambda e, x: ref.pad(ref.pad(ref.frequency(x, 3), after=2, value=-0.5), before=1)),
+    "padded parts": (
+        lambda: cn.Composite([cn.nn.Pad(cn.Identity(), after=1), cn.nn.Pad(cn.OneBlob(2), 3)], [2, -1]), 3,
+        lambda e, x: np.concatenate([x[:2], np.ones((4, x.shape[1])), ref.one_blob(x[2:], 2)])),
 }  # fmt: skip
 
 
@@ -121,7 +128,7 @@ def test_values_and_input_gradients(ns, backend, name):
     dy = rng.normal(size=expected.shape)
     dx, smooth = slopes(twin, x.astype(np.float64), dy)
     assert smooth.mean() > 0.9
-    every = name in ("frequency", "fourier", "hash", "composite") and backend != "cuda"
+    every = name in ("frequency", "fourier", "hash", "composite", "padded") and backend != "cuda"
     for kind in KINDS if every else KINDS[:2]:
         leaves = arrays(ns, x)
         dr.enable_grad(leaves)
@@ -135,7 +142,7 @@ def test_values_and_input_gradients(ns, backend, name):
         close(values(dr.grad(leaves))[:, smooth], dx[:, smooth], 1e-4)
 
 
-@pytest.mark.parametrize("name", ["frequency", "fourier", "hash smoothstep", "composite"])
+@pytest.mark.parametrize("name", ["frequency", "fourier", "hash smoothstep", "composite", "padded"])
 def test_half_precision_is_widened(ns, name):
     """Coordinates in half precision are encoded in single: only input and output are rounded."""
     layer, size, twin = make(ns, name)
@@ -261,9 +268,110 @@ def test_sizes_of_grids(ns):
     layer = cn.Grid(2, "dense", n_levels=4, base_resolution=8).alloc(ns.TensorXf)
     assert layer.grid.value.levels[3].resolution in (256, 257)
     assert layer.per_level_scale is None
-    # and never shrinks
+    # also from above
     layer = cn.Grid(1, "dense", n_levels=2, base_resolution=300).alloc(ns.TensorXf)
-    assert [level.scale for level in layer.grid.value.levels] == [299, 299]
+    assert [level.scale for level in layer.grid.value.levels] == pytest.approx([299, 255])
+
+
+def single_scale(level, base, growth):
+    """Cells per unit length in tiny-cuda-nn: ``exp2f(level * log2f(growth)) * base - 1``."""
+    f = np.float32
+    rate = f(math.log2(f(growth)))
+    return f(f(2.0 ** float(f(level) * rate)) * f(base)) - f(1)
+
+
+@pytest.mark.parametrize("base, growth", [(16, 1.5), (16, 2.0), (3, 1.7), (16, 1.3819), (16, 0.5), (40, 0.7)])
+def test_scales_of_grids_are_single_precision(ns, base, growth):
+    layer = cn.Grid(2, base_resolution=base, per_level_scale=growth, hashmap_size=2**8).alloc(ns.TensorXf)
+    found = layer.grid.value.levels
+    assert [level.scale for level in found] == [single_scale(level, base, growth) for level in range(16)]
+    assert [level.resolution for level in found] == [math.ceil(level.scale) + 1 for level in found]
+    if (base, growth) == (16, 1.5):
+        assert found[-1].scale == np.float32(7005.2993)  # in double precision, 7005.299309; tables may differ by that
+
+
+def test_grids_that_become_coarser(ns):
+    """Down to a single vertex, whose cell is wider than the unit square."""
+    options = dict(n_levels=7, base_resolution=16, per_level_scale=0.5)
+    for storage in ("hash", "dense", "tiled"):
+        layer = cn.Grid(2, storage, **options, init_scale=1.0).alloc(ns.TensorXf)
+        assert [level.resolution for level in layer.grid.value.levels] == [16, 8, 4, 2, 1, 1, 1]
+        x = np.random.default_rng(1).random((2, 50)).astype(np.float32)
+        np.testing.assert_allclose(values(layer(arrays(ns, x))), grid_twin(layer, x.astype(np.float64)), atol=1e-5)
+
+
+def test_entries_need_not_be_a_multiple_of_the_features(ns):
+    layer = cn.Grid(2, hashmap_size=1, n_levels=2, n_features_per_level=4).alloc(ns.TensorXf)
+    assert dr.width(layer["data"]) == 2 * 4
+    x = np.random.default_rng(1).random((2, 50)).astype(np.float32)
+    np.testing.assert_allclose(values(layer(arrays(ns, x))), grid_twin(layer, x.astype(np.float64)), atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [cn.Grid, cn.HashGrid, cn.Permutohedral])
+def test_levels_above_the_highest_give_zeros(ns, kind):
+    x = np.random.default_rng(1).random((2, 50)).astype(np.float32)
+    layer = kind(2, **LEVELS, init_scale=1.0, max_level=1).alloc(ns.TensorXf)
+    assert isinstance(layer.max_level, ns.Float)
+    every = grid_twin(layer, x.astype(np.float64)).reshape(3, 2, 50)
+    for most in (1, 0, 1.5, -1, 2, None, ns.Float(1)):
+        if most != 1 or isinstance(most, dr.ArrayBase):
+            layer.max_level = most
+        shown = 3 if most is None else max(0, 1 + int(np.floor(np.ravel(most)[0])))
+        expected = np.where(np.arange(3)[:, None, None] < shown, every, 0).reshape(6, 50)
+        dr.clear_grad(layer["data"])
+        dr.enable_grad(layer["data"])
+        y, (dy,) = layer.jvp(arrays(ns, x), [arrays(ns, np.ones_like(x))])
+        np.testing.assert_allclose(values(y), expected, atol=1e-5)
+        assert not np.any(values(dy)[2 * shown :]) and np.all(np.any(values(dy)[: 2 * shown], axis=1))
+        dr.backward(sum(v * v for v in y) + sum(dy))
+        gradient = layer["data"].grad.numpy()
+        ends = [0] + [2 * level.end for level in layer.grid.value.levels]
+        assert [bool(np.any(gradient[a:b])) for a, b in itertools.pairwise(ends)] == [i < shown for i in range(3)]
+
+
+def test_a_highest_level_for_every_sample(ns):
+    layer = cn.Grid(2, **LEVELS, init_scale=1.0).alloc(ns.TensorXf)
+    x = np.random.default_rng(1).random((2, 50)).astype(np.float32)
+    every = values(layer(arrays(ns, x)))
+    most = np.arange(50, dtype=np.float32) % 4 - 1
+    layer.max_level = ns.Float(most)
+    np.testing.assert_array_equal(values(layer(arrays(ns, x))), np.where(np.arange(6)[:, None] // 2 <= most, every, 0))
+
+
+def test_a_field_from_coarse_to_fine(ns, backend):
+    """The highest level is no part of a frozen step; checkpoints keep it."""
+    field = cn.NeuralField(cn.Grid(2, **LEVELS, max_level=0), cn.MLP(out_features=1, width=16, depth=1)).build(backend)
+    start = field["encoding.data"].numpy()
+    ends = [0] + [2 * level.end for level in field.encoding.grid.value.levels]
+
+    def moved():
+        now = field["encoding.data"].numpy()
+        return [bool(np.any(now[a:b] != start[a:b])) for a, b in itertools.pairwise(ends)]
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 256)
+        return [x, y], [dr.sin(9 * x) * y]
+
+    def rate(step):
+        field.encoding.max_level = step // 10
+        return 1e-2
+
+    found = {}
+    options = dict(lr=rate, progress=False, metric_every=10)
+    result = cn.fit(field, batch, 40, metric=lambda field: found.setdefault(len(found), moved()) and 0.0, **options)
+    assert result.recordings <= 2
+    assert [sum(v) for v in found.values()] == [1, 2, 3, 3]
+    p = arrays(ns, np.random.default_rng(1).random((2, 50)).astype(np.float32))
+    field.encoding.max_level = 1
+    coarse = values(field(p))
+    again = cn.io.architecture.construct(cn.io.architecture.describe(field)).build(backend)
+    for name in field:
+        again[name] = field[name]
+    assert np.array_equal(values(again(p)), coarse) and float(again.encoding.max_level[0]) == 1
+    audit = field.audit(p)
+    assert audit.layers[0].max_error < 1e-5 and not audit.unknown
+    field.encoding.max_level = None
+    assert not np.array_equal(values(field(p)), coarse)
 
 
 def test_fine_levels_of_tiled_grids(ns):
@@ -563,6 +671,7 @@ def fields():
     nested = [grid, cn.Fourier(4, 1.0, trained=True), cn.Composite([cn.OneBlob(4)])]
     return {
         "composite": cn.NeuralField(cn.Composite(nested, [2, 1, -1], in_features=4), cn.MLP(**mlp)),
+        "padded": cn.NeuralField(cn.nn.Pad(grid, before=1, after=3, value=0.5), cn.MLP(**mlp)),
         "permutohedral": cn.NeuralField(cn.Permutohedral(5, **LEVELS, init_scale=0.5), cn.MLP(**mlp)),
         "fourier": cn.NeuralField(cn.Fourier(4, 1.0, seed=2**40, in_features=2), cn.MLP(**mlp)),
         "harmonics": cn.NeuralField(cn.SphericalHarmonics(3), cn.MLP(**mlp)),
@@ -746,7 +855,13 @@ BAD = [
     (lambda: cn.Permutohedral(2, hashmap_size=9), ValueError, "Permutohedral: hashmap_size is 9; a multiple"),
     (lambda: cn.Permutohedral(2, init_scale=-0.5), ValueError, "Permutohedral: init_scale is -0.5; a number of at"),
     (lambda: cn.HashGrid(2, init_scale=-1e-9), ValueError, "HashGrid: init_scale is -1e-09"),
-    (lambda: cn.Permutohedral(2, per_level_scale=0.5), ValueError, "Permutohedral: per_level_scale is 0.5"),
+    (lambda: cn.Permutohedral(2, per_level_scale=0), ValueError, "Permutohedral: per_level_scale is 0; a positive"),
+    (lambda: cn.Grid(2, max_level="1"), ValueError, "Grid: max_level is '1'; a finite number is needed"),
+    (lambda: cn.HashGrid(2, max_level=dr.scalar.Array2f(1)), TypeError, "HashGrid: max_level is .* None or a Float32"),
+    (lambda: cn.nn.Pad(cn.ReLU()), TypeError, "Pad: nested is a ReLU; an Encoding, Identity or Embedding is needed"),
+    (lambda: cn.nn.Pad(cn.Identity(), -1), ValueError, "Pad: before is -1; an int of at least 0 is needed"),
+    (lambda: cn.nn.Pad(cn.Identity(), after=2**16), ValueError, "Pad: before . after is 65536; a vector has at most"),
+    (lambda: cn.nn.Pad(cn.Identity(), value=math.nan), ValueError, "Pad: value is nan; a finite number is needed"),
     (lambda: cn.Composite(cn.Identity()), TypeError, "Composite: nested is a Identity; a list or tuple"),
     (
         lambda: cn.Composite([cn.ReLU()]),
@@ -806,6 +921,7 @@ def test_bad_inputs(ns):
         ),
         (cn.HashGrid(hashmap_size=2**31), 3, r"HashGrid: 2.1e10 x 2 features in 16 levels"),
         (cn.Grid(per_level_scale=1e300), 3, r"Grid: the finest level has about 2\^\d+ cells a side"),
+        (cn.Grid(per_level_scale=1e-2), 3, r"Grid: a cell of the last level is about 2\^96 units wide; use fewer"),
         (cn.Permutohedral(base_resolution=2**31), 3, r"Permutohedral: the finest level has about 2\^\d+ cells a side"),
         (cn.Grid(), 8, "Grid: in_features is 8; a cell has .* Permutohedral takes more"),
         (cn.HashGrid(), 8, "HashGrid: in_features is 8; a cell has .* Permutohedral takes more"),

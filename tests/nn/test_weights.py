@@ -348,6 +348,34 @@ def test_layer_multipliers(backend, order):
 
 
 @pytest.mark.parametrize(
+    "rates, wanted",
+    [
+        ({"encoding.levels.1": 0.5}, (1, 0.5, 1)),
+        ({"encoding.levels.1": 0.5, "encoding.data": 3}, (3, 0.5, 3)),
+        ({"encoding": 0, "encoding.levels.0": 2, "encoding.levels.2": 4}, (2, 0, 4)),
+        ({"encoding.levels": 5}, (5, 5, 5)),
+    ],
+)
+def test_multipliers_of_levels(backend, rates, wanted):
+    field = make_field(backend)
+    sizes = [2 * level.size for level in field.encoding.grid.value.levels]
+    for net, above in ((field, ""), (field.encoding, "encoding.")):
+        factors = tr.layer_multipliers(net, {k.removeprefix(above): v for k, v in rates.items() if k != above[:-1]})
+        if net is field or "encoding" not in rates:
+            name = next(n for n in factors if n.endswith("data"))
+            assert np.array_equal(factors[name].numpy(), np.repeat(np.array(wanted, np.float32), sizes))
+    with pytest.raises(ValueError, match=r"no layer or parameter 'encoding.levels.3'; the network has encoding.data, "):
+        tr.layer_multipliers(field, {"encoding.levels.3": 1})
+
+
+def test_a_level_can_be_frozen(backend, ns):
+    before, after = steps_of(backend, ns, 5, Adam(lr=1e-2), multipliers={"encoding.levels.1": 0})
+    ends = np.cumsum([2 * level.size for level in make_field(backend).encoding.grid.value.levels])
+    moved = [np.any(part) for part in np.split(after["encoding.data"] != before["encoding.data"], ends[:-1])]
+    assert moved == [True, False, True]
+
+
+@pytest.mark.parametrize(
     "rates, error, words",
     [
         ({"layers.9": 1}, ValueError, "no layer or parameter 'layers.9'"),
