@@ -11,7 +11,9 @@ from . import backend
 backend.prepare()  # before anything makes Dr.Jit look for LLVM
 
 from . import nn, render, training
-from .backend import BackendError, on_backend, to, with_backend
+from .backend import BackendError
+from .backend.section import on_backend, with_backend
+from .backend.transfer import to
 from .derivatives import numerical_gradient
 from .engine import deterministic, gradient_path
 from .field import NeuralField

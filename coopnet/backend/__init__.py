@@ -8,12 +8,10 @@ dictionary once a backend has been found usable and raises :class:`BackendError`
 from ..jit.cuda import has_optix
 from .llvm import LLVM, MIN_LLVM, VARIABLE, find_llvm, found_llvm, llvm_cure, name_version, prepare
 from .report import EXTRAS, format_info, info, kernel_cache, runs_coopvec
-from .section import on_backend, with_backend
-from .transfer import to
 from .usable import BACKENDS, MIN_COMPUTE, MIN_CUDA, BackendError, available, namespace, require
 
 __all__ = [
     "BACKENDS", "EXTRAS", "LLVM", "MIN_COMPUTE", "MIN_CUDA", "MIN_LLVM", "VARIABLE", "BackendError", "available",
     "find_llvm", "format_info", "found_llvm", "has_optix", "info", "kernel_cache", "llvm_cure", "name_version",
-    "namespace", "on_backend", "prepare", "require", "runs_coopvec", "to", "with_backend",
+    "namespace", "prepare", "require", "runs_coopvec",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..checks import check_type
 from .transfer import back, place, to
 from .usable import preferring, require
 
@@ -32,8 +33,6 @@ def with_backend(backend: Any, function: Callable[..., Any], /, *args: Any, **kw
 
     >>> field = cn.with_backend("cuda", train, field, points)
     """
-    from ..checks import check_type  # not above: it imports Dr.Jit
-
     check_type("with_backend", "function", function, Callable, "a function")
     name = require(backend)
     home = place((args, kwargs), name)

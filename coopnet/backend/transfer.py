@@ -8,8 +8,15 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import drjit as dr
+import drjit.nn as drnn
 import numpy as np
+from drjit.opt import Optimizer
 
+from ..checks import check_choice, ensure
+from ..jit import crossing
+from ..jit.scopes import recording
+from ..jit.unpacked import traversable
 from .usable import BackendError, namespace, require
 
 NUMPY = "numpy"
@@ -52,9 +59,6 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     >>> field, opt, ema = cn.to((field, opt, ema), "cuda")
     >>> image = cn.to(image, "numpy")
     """
-    from ..checks import check_choice, ensure  # not above: it imports Dr.Jit
-    from ..jit.scopes import recording
-
     check_choice("to", "precision", precision, ("auto", "half", "single"))
     name = NUMPY if isinstance(backend, str) and backend == NUMPY else require(backend)
     cure = "called while Dr.Jit records a function or loop; move things before it"
@@ -106,10 +110,6 @@ class Mover:
         return self._done[id(value)][1]
 
     def _move(self, value: Any) -> Any:
-        import drjit as dr
-        import drjit.nn as drnn
-        from drjit.opt import Optimizer
-
         there = self.has(value)
         if there and not hasattr(value, "_to") and not isinstance(value, Optimizer):
             return value
@@ -132,7 +132,7 @@ class Mover:
             raise TypeError("to: a packed matrix cannot be moved by itself; move the NeuralField that has it.")
         if _parts(value) is not None:
             return self.parts_of(value)
-        if hasattr(value, "_traverse_1_cb_ro") and not callable(value):
+        if traversable(value) and not callable(value):
             raise TypeError(f"to: a {type(value).__name__} cannot be moved; move the arrays that it is made of.")
         return value
 
@@ -155,8 +155,6 @@ class Mover:
     # ---- arrays ---------------------------------------------------------
 
     def _from_numpy(self, value: np.ndarray) -> Any:
-        import drjit as dr
-
         flat = getattr(namespace(self.backend), _TWINS.get(value.dtype.newbyteorder("=").str[1:], ""), None)
         if flat is None:
             raise TypeError(f"to: a NumPy array of {value.dtype}; Dr.Jit has bools, integers and floating point.")
@@ -164,8 +162,6 @@ class Mover:
         return array if value.ndim < 2 else dr.tensor_t(flat)(array, value.shape)
 
     def _array(self, value: Any) -> Any:
-        import drjit as dr
-
         if self.backend == NUMPY:
             return np.array(dr.detach(value).numpy())
         if not dr.is_jit_v(value):
@@ -185,13 +181,9 @@ class Mover:
 
     def _flat(self, value: Any, tp: type) -> Any:
         """A flat array as a ``tp``, with its derivatives."""
-        import drjit as dr
-
-        from ..jit.crossing import copied, crossing
-
         try:
             tracks = isinstance(value, dr.ArrayBase) and dr.grad_enabled(value)
-            return crossing(value, tp) if tracks else copied(value, tp)
+            return crossing.crossing(value, tp) if tracks else crossing.copied(value, tp)
         except RuntimeError as error:
             if "out of memory" not in str(error):
                 raise
@@ -225,10 +217,8 @@ class Mover:
     def follow(self, name: str, value: Any, single: bool = False) -> Any:
         """``value``, a flat array like the parameter ``name`` of a field, as the moved field would have it.
 
-        With ``single``, in single precision; otherwise in that of the parameter.
+        Floating point numbers are in the precision of the parameter, or in single precision with ``single``.
         """
-        import drjit as dr
-
         known = self._packings.get((name, dr.width(value)))
         if known is None:
             if _packed(name) and not self.has(value):
@@ -236,21 +226,22 @@ class Mover:
                 raise ValueError(f"to: {alone}; move it along with its field, as in to((field, optimizer), ...).")
             return self._array(dr.detach(value))
         old, new = known
-        tp = dr.float32_array_t(new.dtype) if single else new.dtype
         numbers = dr.detach(value).numpy()
         laid = np.zeros(new.width, numbers.dtype)
         laid[new.places] = numbers[old.places]
-        return self._flat(laid.astype({2: np.float16, 4: np.float32, 8: np.float64}[dr.itemsize_v(tp)]), tp)
+        if not dr.is_float_v(value):
+            return self._flat(laid, self.twin(type(value)))
+        half = dr.itemsize_v(new.dtype) == 2 and not single
+        tp = dr.float16_array_t(new.dtype) if half else dr.float32_array_t(new.dtype)
+        return self._flat(laid.astype(np.float16 if half else np.float32), tp)
 
     def _optimizer(self, value: Any) -> Any:
-        import drjit as dr
-
         if self.backend == NUMPY:
             raise TypeError(f"to: {type(value).__name__} works on Dr.Jit's arrays; NumPy has no place for it.")
         new = copy.copy(value)
         for name, own in vars(value).items():
             if name != "state":
-                setattr(new, name, self.moved(own))
+                setattr(new, name, self._named(own) if isinstance(own, dict) else self.moved(own))
         new.state = {}
         for name, (parameter, promoted, rate, memory) in value.state.items():
             known = self._packings.get((name, dr.width(parameter))) if dr.depth_v(parameter) == 1 else None
@@ -267,20 +258,22 @@ class Mover:
 
     def _like(self, name: str, memory: Any, width: int, single: bool) -> Any:
         """What an optimizer remembers of a parameter: arrays of its ``width`` are laid out as it is."""
-        import drjit as dr
-
         if isinstance(memory, tuple):
             return tuple(self._like(name, part, width, single) for part in memory)
-        entries = isinstance(memory, dr.ArrayBase) and dr.depth_v(memory) == 1 and dr.width(memory) == width
-        return self.follow(name, memory, single) if entries and dr.is_float_v(memory) else self.moved(memory)
+        flat = isinstance(memory, dr.ArrayBase) and dr.depth_v(memory) == 1
+        return self.follow(name, memory, single) if flat and dr.width(memory) == width else self.moved(memory)
+
+    def _named(self, given: dict[Any, Any]) -> dict[Any, Any]:
+        """What an optimizer has for each parameter beside its state."""
+        flat = {name for name, v in given.items() if isinstance(v, dr.ArrayBase) and dr.depth_v(v) == 1}
+        known = {name for name in flat if (name, dr.width(given[name])) in self._packings}
+        return {name: self.follow(name, v) if name in known else self.moved(v) for name, v in given.items()}
 
 
 class _Arrays(Mover):
     """Moves arrays and textures only."""
 
     def _move(self, value: Any) -> Any:
-        from drjit.opt import Optimizer
-
         return value if hasattr(value, "_to") or isinstance(value, Optimizer) else super()._move(value)
 
 
@@ -316,9 +309,6 @@ def _walk(value: Any, seen: set[int]) -> Iterator[Any]:
 
 def _place(value: Any) -> str | None:
     """Where an array, texture, field or optimizer is; ``None`` for other things."""
-    import drjit as dr
-    from drjit.opt import Optimizer
-
     if isinstance(value, np.ndarray):
         return NUMPY
     if isinstance(value, type):

@@ -8,6 +8,7 @@ from typing import Any
 
 import drjit as dr
 
+from ..backend.transfer import to
 from ..checks import check, check_above, check_in_features, check_number, check_positive, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
 from ..engine.modes import is_deterministic
@@ -123,7 +124,7 @@ class Lattice(Encoding):
         dr.schedule(data)
         hashed = self.storage == "hash"
         layer.grid = Unpacked(FeatureGrid(data, found, size, n, hashed, self.interpolation, self._SIMPLICES))
-        layer.max_level = self.max_level  # on this backend
+        layer.max_level = to(self.max_level, dtype)
         return layer, width
 
     def _draw(self, leaf: Any, count: int, rng: Any) -> Any:

@@ -233,6 +233,15 @@ class Two(cn.Module):
         self.a, self.b = a, b
 
 
+def test_the_finest_level_that_counts(place, llvm):
+    field = grid_field()
+    field.encoding.max_level = 1
+    there = cn.to(field, "cuda")
+    assert there.encoding.max_level.numpy() == 1
+    features = there.encoding(cn.to([llvm.Float(0.3), llvm.Float(0.4)], "cuda"))
+    assert [float(v.numpy()[0]) != 0 for v in features] == [True] * 4 + [False] * 2
+
+
 def test_modules_of_fields_and_grids_of_bits(place, llvm):
     joint = Two(grid_field(), make_field("llvm", seed=3))
     there = cn.to(joint, "cuda")
@@ -268,13 +277,21 @@ def steps(ns, backend, field, opt, ema, n):
     return loss.numpy()[0]
 
 
-@pytest.mark.parametrize("kind", [dr.opt.Adam, cn.training.Adam, dr.opt.SGD, dr.opt.AdamW, dr.opt.RMSProp])
+OPTIMIZERS = {
+    "Adam": lambda: dr.opt.Adam(1e-2), "SGD": lambda: dr.opt.SGD(1e-2, momentum=0.9),
+    "AdamW": lambda: dr.opt.AdamW(1e-2), "RMSProp": lambda: dr.opt.RMSProp(1e-2), "Novograd": lambda: cn.training.Novograd(1e-2),
+    "sparse": lambda: cn.training.Adam(1e-2, skip_zero_grad=True, adabound=True),
+    "slow": lambda: cn.training.Adam(1e-2, accumulate=2, lookahead=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_training_goes_on(place, llvm, kind):
     """On CUDA, and back: parameters, moments and average are where training goes on as if it had not moved."""
     ran = {}
     for moves in (False, True):
         field = grid_field()
-        opt = kind(1e-2, momentum=0.9) if kind is dr.opt.SGD else kind(1e-2)
+        opt = OPTIMIZERS[kind]()
         opt.update(field)
         ema = cn.training.EMA(field, 0.9)
         steps(llvm, "llvm", field, opt, ema, 5)
@@ -313,8 +330,9 @@ def test_layouts_follow_a_permutation():
     value = ns.Float(np.arange(8) + 1)
     expected = np.zeros(11)
     expected[new] = (np.arange(8) + 1)[old]
-    for single, tp in ((True, ns.Float), (False, ns.Float16)):
-        moved = mover.follow("weights", value, single)
+    numbers = ns.UInt32(value)
+    for given, single, tp in ((value, True, ns.Float), (value, False, ns.Float16), (numbers, False, ns.UInt32)):
+        moved = mover.follow("weights", given, single)
         assert type(moved) is tp
         np.testing.assert_array_equal(moved.numpy(), expected)
     with pytest.raises(ValueError, match="two fields have it in different layouts"):
