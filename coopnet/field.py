@@ -58,7 +58,7 @@ class NeuralField(Module):
 
     DRJIT_STRUCT = {"encoding": Module, "network": Module, "output": str, "precision": str, "in_features": int}
 
-    # methods that coopnet.interop.tcnn_parameters adds: this room knows of no other systems
+    # methods that coopnet.interop.tcnn.parameters adds: this room knows of no other systems
     load_tcnn: ClassVar[Callable[..., None]]
     to_tcnn: ClassVar[Callable[..., np.ndarray]]
 

@@ -279,7 +279,8 @@ def steps(ns, backend, field, opt, ema, n):
 
 OPTIMIZERS = {
     "Adam": lambda: dr.opt.Adam(1e-2), "SGD": lambda: dr.opt.SGD(1e-2, momentum=0.9),
-    "AdamW": lambda: dr.opt.AdamW(1e-2), "RMSProp": lambda: dr.opt.RMSProp(1e-2), "Novograd": lambda: cn.training.Novograd(1e-2),
+    "AdamW": lambda: dr.opt.AdamW(1e-2), "RMSProp": lambda: dr.opt.RMSProp(1e-2),
+    "Novograd": lambda: cn.training.Novograd(1e-2),
     "sparse": lambda: cn.training.Adam(1e-2, skip_zero_grad=True, adabound=True),
     "slow": lambda: cn.training.Adam(1e-2, accumulate=2, lookahead=2),
 }  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import coopnet as cn
-from coopnet.interop import json_files
+from coopnet.interop.tcnn import json_files
 
 BASE = {
     "loss": {"otype": "Huber"},

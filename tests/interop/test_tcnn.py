@@ -12,7 +12,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.interop import tcnn as rooms
+from coopnet.interop.tcnn import encodings, losses, networks, optimizers
 from coopnet.nn.tree import children
 
 ROOT = Path(cn.__file__).parent.parent
@@ -185,7 +185,9 @@ FIXED = {
 
 
 def test_keys_and_their_limits():
-    found = {name: keys for name, (_, keys) in rooms.ENCODINGS.items()} | {"MLP": rooms._MLP} | rooms.OPTIMIZERS
+    found = (
+        {name: keys for name, (_, keys) in encodings.ENCODINGS.items()} | {"MLP": networks.KEYS} | optimizers.OPTIMIZERS
+    )
     assert {name: set(keys) for name, keys in found.items()} == {name: set(keys) for name, keys in DEFAULTS.items()}
     for name, keys in DEFAULTS.items():
         for key, wanted in keys.items():
@@ -243,7 +245,7 @@ def test_wrapped_optimizers():
     assert [inside.lr(s) for s in (159999, 160000)] == pytest.approx([1e-3, 1e-4])
 
 
-@pytest.mark.parametrize("name", rooms.ACTIVATIONS)
+@pytest.mark.parametrize("name", networks.ACTIVATIONS)
 def test_activations(ns, backend, name):
     """By their formulas in tiny-cuda-nn's documentation."""
     functions = {
@@ -266,17 +268,17 @@ def test_activations(ns, backend, name):
 @pytest.mark.parametrize("depth", [0, 2])
 def test_sine_networks_start_as_siren(ns, pad, n_in, depth):
     given = {"otype": "CutlassMLP", "activation": "Sine", "n_neurons": 90, "n_hidden_layers": depth}
-    field = cn.from_config(40, 30, IDENTITY | {"network": given}, pad).field.allocate(ns.TensorXf, "single")
+    field = cn.from_config(40, 30, IDENTITY | {"network": given}, pad=pad).field.allocate(ns.TensorXf, "single")
     first, *others = (m.weights.numpy() for m in children(field.network) if isinstance(m, cn.Linear))
     assert first.shape[1] == n_in and len(others) == depth
     for w, bound in ((first, 30 / n_in), *((w, np.sqrt(6 / 90)) for w in others)):
         assert 0.97 * bound < np.abs(w).max() <= bound * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(set(rooms.LOSSES) - {"Huber", "SmoothL1"}))  # see test_json_files.py
+@pytest.mark.parametrize("name", sorted(set(losses.LOSSES) - {"Huber", "SmoothL1"}))  # see test_json_files.py
 def test_losses(name):
     config = cn.from_config(2, 3, IDENTITY | {"loss": {"otype": name.swapcase()}})
-    assert config.loss == rooms.LOSSES[name] and config.loss in cn.training.LOSSES
+    assert config.loss == losses.LOSSES[name] and config.loss in cn.training.LOSSES
     assert config.loss.replace("_", "") == name.lower()
 
 
@@ -507,12 +509,12 @@ def test_errors_of_arguments(tmp_path):
 
 def test_all_is_documented():
     text = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
-    names = {*rooms.ENCODINGS, *rooms._NO_ENCODINGS, *rooms.NETWORKS, *rooms.ACTIVATIONS, *rooms.LOSSES}
-    names |= {*rooms.OPTIMIZERS, *rooms._NO_OPTIMIZERS, *rooms._MLP, *rooms._DIMS}
-    for keys in [keys for _, keys in rooms.ENCODINGS.values()] + list(rooms.OPTIMIZERS.values()):
+    names = {*encodings.ENCODINGS, *encodings.NO_ENCODINGS, *networks.NETWORKS, *networks.ACTIVATIONS, *losses.LOSSES}
+    names |= {*optimizers.OPTIMIZERS, *optimizers.NO_OPTIMIZERS, *networks.KEYS, *encodings.DIMS}
+    for keys in [keys for _, keys in encodings.ENCODINGS.values()] + list(optimizers.OPTIMIZERS.values()):
         names |= set(keys)
     assert not [name for name in sorted(names) if f"`{name}`" not in text]
-    assert not [name for name in rooms.LOSSES.values() if isinstance(name, str) and f'`"{name}"`' not in text]
+    assert not [name for name in losses.LOSSES.values() if isinstance(name, str) and f'`"{name}"`' not in text]
 
 
 def test_it_is_alive_on_the_device(ns, backend):
@@ -557,7 +559,7 @@ BOUNDS = {
 
 @pytest.mark.parametrize("otype, key", [(otype, key) for otype, keys in BOUNDS.items() for key in keys])
 def test_bounds_of_numbers(otype, key):
-    section = "network" if "MLP" in otype else "optimizer" if otype in rooms.OPTIMIZERS else "encoding"
+    section = "network" if "MLP" in otype else "optimizer" if otype in optimizers.OPTIMIZERS else "encoding"
     least, beyond = BOUNDS[otype][key]
 
     def read(value):

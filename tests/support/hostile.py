@@ -259,11 +259,10 @@ NOT_CALLED = {
     "has_optix": "takes no arguments",
     "find_llvm": "takes folders of its own", "found_llvm": "takes folders of its own",
     "format_info": "takes what info() returned", "name_version": "takes paths that were found",
-    "Option": "describes a key of a configuration",
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
-    "params", "bodies", "parts", "traced", "words", "allocate", "pack", "active", "read", "width", "applied", "op",
+    "params", "bodies", "parts", "traced", "words", "allocate", "pack", "active", "width", "applied", "op",
     "output_width", "side_by_side", "LAW", "check_backend", "holds", "skip",
 }  # fmt: skip
 #: Special methods that users call by their operators.
@@ -305,14 +304,10 @@ class Target:
 def _callables() -> dict[str, Any]:
     """Every public callable by name, functions and classes."""
     found: dict[str, Any] = {}
-    for module in (cn, cn.nn, cn.training, cn.render, cn.io, cn.backend):
+    for module in (cn, cn.nn, cn.training, cn.render, cn.io, cn.backend, tcnn):
         for name in module.__all__:
             if callable(value := getattr(module, name)):
                 found.setdefault(name, value)
-    for name, value in vars(tcnn).items():
-        called = inspect.isfunction(value) or inspect.isclass(value)
-        if called and value.__module__ == tcnn.__name__ and not name.startswith("_"):
-            found.setdefault(name if name not in found else f"tcnn.{name}", value)
     return found
 
 

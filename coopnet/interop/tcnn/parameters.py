@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import nn
-from ..checks import check, check_type, ensure
-from ..field import NeuralField
-from ..nn.arguments import arguments
-from ..nn.parameters import Parameter, parameters
-from ..nn.tree import children
-from .tcnn import Configuration, from_config
-from .tcnn_padding import ALIGNMENT, next_multiple
+from ... import nn
+from ...checks import check, check_type, ensure
+from ...field import NeuralField
+from ...nn.arguments import arguments
+from ...nn.parameters import Parameter, parameters
+from ...nn.tree import children
+from .configuration import Configuration, from_config
+from .padding import ALIGNMENT, next_multiple
 
 #: Arguments of layers that do not say what is computed from parameters: sizes found elsewhere, and initial values.
 _NOT_COMPARED = {"in_features", "init", "gain", "init_scale", "max_level"}

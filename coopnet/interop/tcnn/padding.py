@@ -11,7 +11,7 @@ import copy
 import math
 from typing import Any
 
-from .. import nn
+from ... import nn
 
 #: Multiple of features that its networks take and give: all of them, though some could do with 8.
 ALIGNMENT = 16

@@ -1,0 +1,41 @@
+"""Losses of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ... import training
+from ...checks import ensure
+from .keys import choice, read
+
+
+def _huber(y: Any, target: Any, *, pdf: Any = None) -> Any:
+    """instant-ngp's ``"Huber"``: the squared error up to an error of 0.1, then a line."""
+    return 2 * training.huber(y, target, 0.1, pdf=pdf)
+
+
+#: Losses by their name there; the last three are instant-ngp's for radiance fields, by formulas in its
+#: ``nerf_device.cuh``.
+LOSSES: dict[str, str | Callable[..., Any]] = {
+    "L1": "l1",
+    "L2": "l2",
+    "RelativeL1": "relative_l1",
+    "RelativeL2": "relative_l2",
+    "RelativeL2Luminance": "relative_l2_luminance",
+    "MAPE": "mape",
+    "SMAPE": "smape",
+    "CrossEntropy": "cross_entropy",
+    "Variance": "variance",
+    "Huber": _huber,
+    "SmoothL1": _huber,
+    "LogL1": "log_l1",
+}
+
+
+def read_loss(given: dict[str, Any], n_out: int) -> str | Callable[..., Any]:
+    name, loss = choice("loss.otype", given.get("otype", "RelativeL2"), LOSSES)
+    read("loss", given, {})
+    fits = loss != "relative_l2_luminance" or n_out >= 3
+    ensure(fits, f"from_config: loss.otype is {name!r}, which needs at least 3 outputs, not {n_out}.")
+    return loss
