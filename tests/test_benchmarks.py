@@ -182,6 +182,14 @@ def test_whole_jobs(backend, tmp_path):
         assert row["steps"] == 40 and min(row[k] for k in ("wall_ms", "first_step_s", "kernel_ms", "launches")) > 0
 
 
+def test_outer_products(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    run("outer_products.py", "--backend", backend, "--shapes", "16x8", "--out", tmp_path)
+    rows = json.loads((tmp_path / "outer-products-llvm.json").read_text())["results"]
+    assert len(rows) == 8 and all(row["shape"] == [16, 8] and row["kernel_ms"] > 0 for row in rows)
+
+
 PRINTED = "Step#0: loss=3 time=9000[µs]\nStep#10: loss=1 time=4500[µs]\nStep#100: loss=1 time=44100[µs]\n"
 
 
