@@ -4,6 +4,7 @@
 #   make test       the tests, on every backend that this machine has
 #   make test-slow  the tests that run whole programs: benchmarks, examples, pytest itself
 #   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one
+#   make test-torch  the tests of the module for PyTorch, which they install
 #   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
 #   make lint       ruff and mypy
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
@@ -22,7 +23,7 @@ BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system demo test test-slow test-cpus drjit-check lint gpu-test bench gpu-bench mutants clean
+.PHONY: setup system demo test test-slow test-cpus test-torch drjit-check lint gpu-test bench gpu-bench mutants clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -81,6 +82,9 @@ gpu-test:
 .venv/.torch: .venv/.installed
 	$(BIN)/pip install --quiet torch==2.13.0
 	@touch $@
+
+test-torch: setup .venv/.torch
+	$(BIN)/python -m pytest -q tests/interop/test_torch.py
 
 bench: setup .venv/.torch
 	$(BIN)/python benchmarks/networks.py --backend llvm --budget $(BUDGET)

@@ -193,6 +193,16 @@ def test_outer_products(backend, tmp_path):
 PRINTED = "Step#0: loss=3 time=9000[µs]\nStep#10: loss=1 time=4500[µs]\nStep#100: loss=1 time=44100[µs]\n"
 
 
+def test_torch_border(backend, tmp_path):
+    pytest.importorskip("torch")
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    run("torch_border.py", "--backend", backend, "--log2-samples", 6, "--repeat", 1, "--out", tmp_path)
+    jobs = json.loads((tmp_path / "torch-border-llvm.json").read_text())["results"]["jobs"]
+    assert len(jobs) == 2 and "PyTorch, step, 1 threads" in jobs[1]
+    assert all(value > 0 for job in jobs for name, value in job.items() if name != "job")
+
+
 def test_what_tiny_cuda_nn_prints(tmp_path, monkeypatch):
     """Of its sample, played by a script, times and picture are read; without a source tree, it is left out."""
     image = pytest.importorskip("PIL.Image")

@@ -1,1 +1,9 @@
-"""Other systems' formats and programs."""
+"""Other systems: tiny-cuda-nn's configurations and parameters, and fields as modules of PyTorch (``torch``)."""
+
+import importlib
+
+
+def __getattr__(name: str) -> object:
+    if name == "torch":  # needs PyTorch, which takes seconds to import
+        return importlib.import_module(".torch", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,8 @@
 file imports Dr.Jit when asked, not before.
 
 Relies on ``sync_thread`` to wait for that thread, on ``detail.llvm_version``, ``detail.cuda_version`` and
-``detail.cuda_compute_capability``, and on the mangled name of ``jit_llvm_set_target``. Checked with Dr.Jit 1.5.0.
+``detail.cuda_compute_capability``, and on the mangled names of ``jit_llvm_set_target``, ``jit_cuda_stream`` and
+``jit_cuda_device_raw``. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -51,6 +52,18 @@ def function(symbol: str) -> Any:
         return getattr(ctypes.CDLL(str(Path(drjit.__file__).with_name("libdrjit-core.so"))), symbol)
     except (OSError, AttributeError):
         return None
+
+
+def cuda_stream() -> int:
+    """The address of the CUDA stream that Dr.Jit's work of this thread is in."""
+    current = function("_Z15jit_cuda_streamv")
+    current.restype = ctypes.c_void_p
+    return current() or 0
+
+
+def cuda_device() -> int:
+    """The driver's number of the GPU that Dr.Jit uses in this thread."""
+    return int(function("_Z19jit_cuda_device_rawv")())
 
 
 def set_llvm_target(cpu: str, width: int) -> None:

@@ -5,8 +5,8 @@ nvmath-python would call the same function. Called by ``ctypes``, it needs nothi
 PyTorch, with NVIDIA's toolkit, or as the package ``nvidia-cublas``; and where PyTorch took 0.19 ms on the host for a
 product (with the sum of its pieces), it takes 0.03.
 
-Relies on ``jit_cuda_stream``, ``jit_cuda_device``, ``jit_cuda_context`` (and ``push`` and ``pop`` of it) and
-``jit_var_data`` of ``libdrjit-core``, and on cuBLAS's own interface. Checked with Dr.Jit 1.5.0 and cuBLAS 13.
+Relies on ``jit_cuda_device``, ``jit_cuda_context`` (and ``push`` and ``pop`` of it) and ``jit_var_data`` of
+``libdrjit-core``, and on cuBLAS's own interface. Checked with Dr.Jit 1.5.0 and cuBLAS 13.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import drjit as dr
 
-from .core import drjit, function
+from .core import cuda_stream, drjit, function
 
 _HALF, _SINGLE = 2, 0  # cudaDataType_t
 _COMPUTE_SINGLE, _DEFAULT = 68, -1  # cublasComputeType_t, cublasGemmAlgo_t
@@ -95,10 +95,7 @@ def _context() -> Iterator[None]:
 
 
 def _stream() -> ctypes.c_void_p:
-    """The stream of this thread."""
-    current = function("_Z15jit_cuda_streamv")
-    current.restype = ctypes.c_void_p
-    return ctypes.c_void_p(current())
+    return ctypes.c_void_p(cuda_stream())
 
 
 _handles = threading.local()

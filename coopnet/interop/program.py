@@ -1,0 +1,238 @@
+"""A field as three functions of arrays in memory: its value, its pullback, and the pullback of its derivative.
+
+For other systems, which have arrays of numbers and differentiate by themselves. Nothing is kept between two calls: what
+a pullback needs of the value is computed again, in the kernel that goes back.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import drjit as dr
+import numpy as np
+
+from ..engine import Pending, deterministic, gradient_path, leaving, library
+from ..engine.modes import forced_path, is_deterministic
+from ..field import NeuralField
+from ..jit.kinds import nested
+from ..jit.unpacked import Unpacked
+from ..nn.parameters import like, parameters
+from ..nn.tree import children
+from ..random.key import Key
+
+#: Recordings of a function that are kept: there is one for each number of samples and choice of gradients.
+RECORDINGS = 16
+_LOCK = threading.RLock()
+
+
+class Modes(NamedTuple):
+    """What :func:`coopnet.deterministic` and :func:`coopnet.gradient_path` ask for."""
+
+    deterministic: bool
+    path: str
+
+    @classmethod
+    def current(cls) -> Modes:
+        """In this thread, here and now."""
+        return cls(is_deterministic(), forced_path())
+
+
+class Point(NamedTuple):
+    """What a field is evaluated at.
+
+    ``x`` holds ``samples`` rows of coordinates, one after the other, in single precision; ``parameters`` are the
+    entries of the field's mapping, flat, in :attr:`Program.types`; ``key`` is ``None`` or the seed, index (or ``None``)
+    and step of a :class:`Key`, all of them arrays.
+    """
+
+    x: Any
+    samples: int
+    parameters: list[Any]
+    key: tuple[Any, Any, Any] | None
+    modes: Modes
+
+
+class Place(NamedTuple):
+    """What an entry of the field's mapping is made of: parameters by name, row by row and one behind the other.
+
+    ``places`` says where their numbers stand among the ``size`` of the entry; ``None`` if that is their order.
+    """
+
+    names: list[str]
+    places: np.ndarray | None
+    size: int
+
+
+class Program:
+    """The functions of ``field``, a built one, which loses its own parameters: they come with every call.
+
+    Rows are flat arrays of single precision, sample after sample. ``wants`` says what gradients of to return: of the
+    coordinates first, then of each entry of the mapping; others are ``None``. All functions are recorded by
+    ``dr.freeze``, anew for every number of samples. They are called within :meth:`alone`.
+    """
+
+    def __init__(self, field: NeuralField):
+        self.field = field
+        self.types = {name: type(value.array) for name, value in field.items()}
+        self.places = _places(field)
+        self.single = dr.float32_array_t(next(iter(self.types.values())))
+        self.half = field.precision == "half"
+        y = field([self.single(0)] * field.in_features)
+        self.out_features, self.output = len(y), type(y[0])
+        for name, value in field.items():
+            field[name] = like(value, dr.zeros(type(value.array), dr.width(value.array)))  # takes no memory
+        # what frozen functions have to be told of: they look into a list faster than into a network
+        inside = [value for layer in children(field) for value in vars(layer).values()]
+        self._hidden = [v for v in inside if isinstance(v, Unpacked) and v.value is not None]
+        keep: dict[str, Any] = {"limit": RECORDINGS, "warn_after": 1 << 30}
+        self._value, self._pulled, self._finished = (dr.freeze(f, **keep) for f in (_value, _pulled, _finished))
+
+    # ---- for others ---------------------------------------------------------
+
+    def value(self, at: Point) -> Any:
+        """The outputs, in rows; of half precision if the field's are."""
+        return self._value(self, self._hidden, tuple(at))
+
+    def pullback(self, at: Point, dy: Any, wants: Sequence[bool]) -> list[Any]:
+        r"""Gradients of :math:`\sum_n \langle \mathrm{dy}_n, f(x_n) \rangle`; ``dy`` has rows like the outputs."""
+        return self._pull(at, dy, None, wants)[1:]
+
+    def pullback_of_derivative(self, at: Point, dy: Any, v: Any, wants: Sequence[bool]) -> list[Any]:
+        r"""The derivatives :math:`J(x_n) v_n`, in rows, and gradients of :math:`\sum_n \langle \mathrm{dy}_n, J(x_n)
+        v_n \rangle`: what the pullback of a pullback needs. ``v`` has rows like ``x``.
+
+        Raises ``TypeError`` for a layer without a rule for derivatives.
+        """
+        return self._pull(at, dy, v, wants)
+
+    def _pull(self, at: Point, dy: Any, v: Any, wants: Sequence[bool]) -> list[Any]:
+        moved, dx, found, operands, left = self._pulled(self, self._hidden, tuple(at), dy, v, tuple(wants))
+        if left is not None:
+            found = self._finished(self, self._hidden, found, left.multiply(operands), left)
+        return [moved, dx, *(found.get(name) for name in self.types)]
+
+    @staticmethod
+    @contextmanager
+    def alone() -> Iterator[None]:
+        """A block for calls, and for making and using their arrays, in which no other thread has such a block.
+
+        Dr.Jit 1.5 replays frozen functions with variables of the whole process. Nor does the garbage collector run:
+        arrays of another library's that it frees during a recording abort the process.
+        """
+        with _LOCK:
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                yield
+            finally:
+                if collects:
+                    gc.enable()
+
+    # ---- as they are recorded -----------------------------------------------
+
+    def trace_value(self, at: Point) -> Any:
+        with self._given(at):
+            return _rows(self.field(_columns(at.x, at.samples, self.field.in_features), _key(at)), at.samples)
+
+    def trace_pullback(self, at: Point, dy: Any, v: Any, wants: tuple[bool, ...]) -> tuple[Any, ...]:
+        left = Pending(self._name_of) if library(dr.backend_v(at.x)) is not None else None
+        xs, key = _columns(at.x, at.samples, self.field.in_features), _key(at)
+        wanted = {name: p for name, p, wants_p in zip(self.types, at.parameters, wants[1:], strict=True) if wants_p}
+        with dr.resume_grad():
+            dr.enable_grad(wanted, xs if wants[0] else [])
+            with leaving(left), self._given(at):
+                if v is None:
+                    y = self.field(xs, key)
+                else:
+                    y = self.field.jvp(xs, _columns(v, at.samples, len(xs)), key)[1]
+                if left is not None:
+                    left.open = True
+                dr.set_grad(y, type(y)([type(y[0])(c) for c in _columns(dy, at.samples, len(y))]))
+                dr.enqueue(dr.ADMode.Backward, y)
+                dr.traverse(dr.ADMode.Backward)
+                moved = None if v is None else _rows(dr.detach(y), at.samples)
+                dx = _rows(nested([dr.grad(c) for c in xs]), at.samples) if wants[0] else None
+                found = {name: dr.grad(p) for name, p in wanted.items()}
+                operands = [] if left is None else left.take()
+        dr.disable_grad(wanted)
+        dr.eval(moved, dx, found, operands)
+        return moved, dx, found, operands, left if operands else None
+
+    def trace_finish(self, found: dict[str, Any], products: list, left: Pending) -> dict[str, Any]:
+        more = left.gradients(products, {name: value.array for name, value in self.field.items()})
+        return {name: g + type(g)(more[name]) if name in more else g for name, g in found.items()}
+
+    @contextmanager
+    def _given(self, at: Point) -> Iterator[None]:
+        """The field has the parameters of ``at``, and networks know its modes."""
+        own = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
+        self._set(dict(zip(own, at.parameters, strict=True)))
+        try:
+            with deterministic(at.modes.deterministic), gradient_path(at.modes.path):
+                yield
+        finally:
+            self._set(own)
+
+    def _set(self, flat: dict[str, Any]) -> None:
+        for name, value in flat.items():
+            current = self.field[name]
+            self.field[name] = type(current)(value, dr.shape(current)) if dr.is_tensor_v(current) else value
+
+    def _name_of(self, buffer: Any) -> str | None:
+        """The entry of the field's mapping that ``buffer`` is."""
+        for name, value in self.field.items():
+            if (value.array.index, value.array.index_ad) == (buffer.index, buffer.index_ad):
+                return name
+        return None
+
+
+def _places(field: NeuralField) -> dict[str, Place]:
+    """What each entry of the mapping of ``field`` is made of."""
+    found: dict[str, Place] = {}
+    for slot, value in field.items():
+        inside = [p for p in parameters(field) if p.storage is value]
+        size = dr.width(value.array)
+        places = np.concatenate([p.places().numpy() for p in inside])
+        as_it_is = np.array_equal(places, np.arange(size))
+        found[slot] = Place([p.name for p in inside], None if as_it_is else places.astype(np.int64), size)
+    return found
+
+
+def _columns(rows: Any, samples: int, count: int) -> list[Any]:
+    """The ``count`` components of all samples."""
+    lane = dr.arange(dr.uint32_array_t(type(rows)), samples)
+    return [dr.gather(type(rows), rows, lane * count + i) for i in range(count)]
+
+
+def _rows(components: Any, samples: int) -> Any:
+    """The inverse of :func:`_columns`."""
+    leaf = type(components[0])
+    rows, lane = dr.empty(leaf, samples * len(components)), dr.arange(dr.uint32_array_t(leaf), samples)
+    dr.scatter(rows, components, lane, mode=dr.ReduceMode.Permute)
+    return rows
+
+
+def _key(at: Point) -> Key | None:
+    if at.key is None:
+        return None
+    seed, index, step = at.key
+    return Key(seed, index, dr.uint32_array_t(type(at.x))(step))
+
+
+# Frozen functions look into the global variables that they name, at every call: these name but one, a class.
+
+
+def _value(program: Any, hidden: list, at: tuple) -> Any:
+    return program.trace_value(Point(*at))
+
+
+def _pulled(program: Any, hidden: list, at: tuple, *args: Any) -> Any:
+    return program.trace_pullback(Point(*at), *args)
+
+
+def _finished(program: Any, hidden: list, *args: Any) -> Any:
+    return program.trace_finish(*args)

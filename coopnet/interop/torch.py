@@ -1,0 +1,422 @@
+"""Fields as modules of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ..backend import require
+from ..checks import check_type, check_unsigned, ensure
+from ..field import NeuralField
+from ..io import architecture
+from ..jit.core import cuda_device, cuda_stream
+from ..jit.scopes import recording
+from ..nn.parameters import parameters
+from ..random.key import Key
+from .program import Modes, Point, Program
+
+try:
+    import torch
+except ImportError:
+    raise ImportError("coopnet.interop.torch needs PyTorch; run pip install torch.") from None
+
+_WHERE = "torch.Module"
+#: In half precision, what the largest cotangents of all samples add up to, at most, where they enter the network.
+LARGEST = 1024.0
+
+
+class Module(torch.nn.Module):
+    r"""A field as a ``torch.nn.Module``: :math:`(n, \mathrm{in}) \to (n, \mathrm{out})`, differentiable twice.
+
+    It holds copies of the field's parameters, in single precision and as in formulas: matrices ``(out, in)`` row by
+    row, whatever layout the hardware has for them. Their names, in ``named_parameters()`` and ``state_dict()``, are
+    those of coopnet's checkpoints, such as ``network.layers.0.weights`` and ``encoding.data``. There is one for each,
+    so that parameter groups, penalties and ``torch.nn.init`` find them. :meth:`field` gives a field with their present
+    values back.
+
+    ``y = module(x)`` takes tensors ``(..., in)`` of any floating point type and any number of samples, 0 included, on
+    the device of the parameters, which ``module.to(device)`` moves: the CPU (coopnet's backend LLVM) or the GPU that
+    Dr.Jit uses (CUDA). It computes as a field does, with the network in half precision on CUDA, in regions of
+    ``torch.autocast`` as elsewhere, and returns ``float32``, or ``float16`` for fields with ``output="float16"``.
+    Where the network is in half precision, cotangents are scaled on their way back; what a ``GradScaler`` multiplies
+    passes, too.
+
+    ``backward()`` gives gradients of parameters and inputs, and with ``create_graph=True`` those of losses on gradients
+    with respect to inputs: eikonal losses, penalties on gradients. Derivatives of the gradients of *parameters*, and
+    third derivatives, raise ``RuntimeError``. A backward pass has the :func:`coopnet.deterministic` and
+    :func:`coopnet.gradient_path` of its forward pass.
+
+    **Dropout.** In training mode, in which a module begins, calls are counted, and call number :math:`i` draws the
+    masks of ``Key(seed, step=i)``, where the rows of ``x`` are numbered from 0: a pure function of seed and number,
+    whatever PyTorch's generators do. The number of the next call is the buffer ``step``, which ``state_dict()`` keeps.
+    In evaluation mode there is no dropout. ``module(x, key)`` has the masks of ``key`` in either, and does not count.
+
+    Args:
+        field: a built :class:`coopnet.NeuralField` with parameters; neither kept nor changed.
+        seed: of the dropouts, an int in [0, 2^64).
+
+    Raises:
+        TypeError: ``field`` is no field.
+        ValueError: the field is not built or has no parameters; ``seed`` is out of range.
+
+    >>> module = Module(cn.NeuralField(cn.Frequency(6, in_features=2), cn.MLP(out_features=3)).build("llvm"))
+    >>> optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    >>> torch.nn.functional.mse_loss(module(torch.rand(1000, 2)), torch.rand(1000, 3)).backward()
+    >>> optimizer.step()
+    """
+
+    step: torch.Tensor
+
+    def __init__(self, field: NeuralField, seed: int = 0):
+        super().__init__()
+        check_type(_WHERE, "field", field, NeuralField, "a NeuralField")
+        ensure(field.precision, f"{_WHERE}: the field is not built yet; call field = field.build().")
+        ensure(len(field), f"{_WHERE}: the field has no parameters, nothing that PyTorch could train.")
+        self.seed = check_unsigned(_WHERE, "seed", seed)
+        self._programs = _Programs(field)
+        self.in_features, self.out_features = field.in_features, self._programs.own.out_features
+        device = f"cuda:{cuda_device()}" if self._programs.backend == "cuda" else "cpu"
+        names = []
+        for p in parameters(field):
+            _register(self, p.name, torch.tensor(p.numpy(_WHERE), dtype=torch.float32, device=device))
+            names.append(p.name)
+        self._names = tuple(names)
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=device))
+
+    def forward(self, x: torch.Tensor, key: Key | None = None) -> torch.Tensor:
+        """The field at ``x``.
+
+        Args:
+            x: a floating point tensor ``(..., in_features)`` on the device of the parameters.
+            key: a :class:`coopnet.Key` for the masks of dropouts; if it has an index, one number for each row of ``x``.
+
+        Returns:
+            A tensor ``(..., out_features)``.
+
+        Raises:
+            TypeError: ``x`` is no floating point tensor; ``key`` is no key.
+            ValueError: ``x`` has another number of coordinates, or is on another device than the parameters, or that is
+                no device of coopnet's.
+            BackendError: coopnet cannot use that device here.
+            RuntimeError: called while Dr.Jit records a frozen function or loop.
+        """
+        values = self._values()
+        self._check(x, key, values[0].device)
+        program = self._programs.on(values[0].device)
+        counted = None
+        if key is None and self.training:
+            # a tensor, so that nobody waits for the GPU, and a copy, for the way back
+            counted = self.step.clone()
+            self.step += 1
+        call = _Call(program, key, self.seed, counted)
+        given = dict(zip(self._names, values, strict=True))
+        packed = [self._programs.packed(program, slot, given) for slot in program.places]
+        y = _Value.apply(call, x.to(torch.float32).reshape(-1, self.in_features), *packed)
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+    def field(self) -> NeuralField:
+        """A new built field with the present parameters, on the backend of their device: for Dr.Jit, Mitsuba, files.
+
+        Its precision is that of the field that the module was made of, if that had the same backend, or else what is
+        best on this one. Half precision rounds.
+
+        Raises:
+            ValueError: the device is none of coopnet's; a parameter is too large for half precision.
+            BackendError: coopnet cannot use that device here.
+
+        >>> cn.save("field.safetensors", module.field())
+        """
+        values = dict(zip(self._names, self._values(), strict=True))
+        field = self._programs.build(values[self._names[0]].device)
+        for p in parameters(field):
+            p.write(values[p.name].detach().to("cpu", torch.float32).numpy(), f"{_WHERE}.field")
+        return field
+
+    def __repr__(self) -> str:
+        return f"Module({self._programs.own.field!r}, seed={self.seed})"
+
+    def _values(self) -> tuple[torch.Tensor, ...]:
+        """The parameters in the order of their names, which may be computed of others by now."""
+        found = attrgetter(*self._names)(self)
+        return found if len(self._names) > 1 else (found,)
+
+    def _check(self, x: Any, key: Any, home: torch.device) -> None:
+        check_type(_WHERE, "x", x, torch.Tensor, "a tensor")
+        check_type(_WHERE, "key", key, Key | None, "a coopnet.Key or None")
+        if not x.is_floating_point():
+            raise TypeError(f"{_WHERE}: x holds {x.dtype}; a floating point type is needed.")
+        if x.device != home:
+            cure = f"call module.to({str(x.device)!r}), or x.to({str(home)!r})"
+            raise ValueError(f"{_WHERE}: x is on {x.device}, but the parameters are on {home}; {cure}.")
+        if x.ndim < 1 or x.shape[-1] != self.in_features:
+            needed = f"(..., {self.in_features}) is needed"
+            raise ValueError(f"{_WHERE}: x has shape {tuple(x.shape)}; {needed}.")
+        if key is not None and key.index is not None:
+            on_device, rows = isinstance(key.index, dr.ArrayBase), x.numel() // self.in_features
+            entries = dr.width(key.index) if on_device else np.size(key.index)
+            if entries not in (1, rows):
+                raise ValueError(f"{_WHERE}: the index of key has {entries} entries for {rows} rows of x; 1 or {rows}.")
+        if recording():
+            raise RuntimeError(f"{_WHERE}: called while Dr.Jit records a function or loop; call it outside.")
+
+
+def _register(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:
+    """Make ``value`` the parameter called ``name``, dots included."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in module._modules:
+            module.add_module(part, torch.nn.Module())
+        module = getattr(module, part)
+    module.register_parameter(last, torch.nn.Parameter(value))
+
+
+class _Programs:
+    """An architecture on the backends that it was asked for. It holds no weights: copies of a module share it."""
+
+    def __init__(self, field: NeuralField):
+        self.backend, self.precision = dr.backend_v(next(iter(field.values()))).name.lower(), str(field.precision)
+        self.own = Program(field.build(self.backend, self.precision))
+        self._found = {self.backend: self.own}
+        self._indices: dict[tuple, torch.Tensor] = {}
+
+    def __deepcopy__(self, memo: dict) -> _Programs:
+        return self
+
+    def __reduce__(self) -> tuple:
+        return _restored, (architecture.describe(self.own.field), self.backend, self.precision)
+
+    def build(self, device: torch.device) -> NeuralField:
+        """A field for tensors on ``device``, with parameters of its own."""
+        backend = _backend(device)
+        return self.own.field.build(backend, self.precision if backend == self.backend else "auto")
+
+    def on(self, device: torch.device) -> Program:
+        """The functions for tensors on ``device``."""
+        backend = _backend(device)
+        if backend not in self._found:
+            self._found[backend] = Program(self.build(device))
+        return self._found[backend]
+
+    def packed(self, program: Program, slot: str, values: dict[str, torch.Tensor]) -> torch.Tensor:
+        """An entry of a field's mapping made of parameters, in single precision."""
+        names, places, size = program.places[slot]
+        parts = [values[name].to(torch.float32).reshape(-1) for name in names]
+        flat = torch.cat(parts) if len(parts) > 1 else parts[0]  # a table stays where it is
+        if places is None:
+            return flat
+        index = self._indices.get((slot, flat.device))
+        if index is None:
+            index = self._indices[slot, flat.device] = torch.from_numpy(places).to(flat.device)
+        return flat.new_zeros(size).index_copy(0, index, flat)
+
+
+def _backend(device: torch.device) -> str:
+    """The backend for tensors on ``device``; raises ``ValueError`` if there is none."""
+    if device.type == "cpu":
+        return "llvm"
+    what = f"{_WHERE}: the parameters are on {device}"
+    ensure(device.type == "cuda", f"{what}; accepted devices are cpu, cuda.")
+    require("cuda")
+    used = cuda_device()
+    ensure(device.index == used, f"{what}, but Dr.Jit uses the GPU number {used}; call module.to('cuda:{used}').")
+    return "cuda"
+
+
+def _restored(description: dict, backend: str, precision: str) -> _Programs:
+    return _Programs(architecture.construct(description).build(backend, precision))
+
+
+# ---- Differentiation ----------------------------------------------------------------------------------------
+
+
+class _Value(torch.autograd.Function):
+    """The field; its backward pass is a function that can be differentiated, too."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, x: torch.Tensor, *packed: torch.Tensor) -> torch.Tensor:
+        ctx.call = call
+        ctx.save_for_backward(x, *packed)
+        ctx.set_materialize_grads(False)
+        return call.value(x, packed)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor | None) -> tuple:  # type: ignore[override]
+        wants = _wanted(ctx)
+        if dy is None or not any(wants):
+            return (None,) * (1 + len(wants))
+        return None, *_Pullback.apply(ctx.call, wants, dy, *ctx.saved_tensors)
+
+
+class _Pullback(torch.autograd.Function):
+    r"""Gradients of :math:`\langle dy, f(x) \rangle`. Those of :math:`\langle v, dx \rangle = \langle dy, J v \rangle`
+    follow from the derivative of the field in direction ``v``."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, wants: list, dy: torch.Tensor, x: torch.Tensor, *packed: torch.Tensor) -> tuple:
+        ctx.call = call
+        ctx.save_for_backward(dy, x, *packed)
+        ctx.set_materialize_grads(False)
+        return call.pullback(wants, dy, x, packed)
+
+    @staticmethod
+    def backward(ctx: Any, v: torch.Tensor | None, *others: torch.Tensor | None) -> tuple:  # type: ignore[override]
+        if any(other is not None for other in others):
+            what = "the gradient of a gradient with respect to parameters is not available"
+            raise RuntimeError(f"{_WHERE}: {what}; losses on gradients with respect to inputs are.")
+        wants = _wanted(ctx)
+        if v is None:
+            return (None,) * (2 + len(wants))
+        return None, None, *_SecondPullback.apply(ctx.call, wants, v, *ctx.saved_tensors)
+
+
+class _SecondPullback(torch.autograd.Function):
+    """The gradients that the second order is made of. It ends here, and nobody is to lose a gradient unnoticed."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, wants: list, *tensors: torch.Tensor) -> tuple:
+        ctx.set_materialize_grads(False)
+        return call.pullback_of_derivative(wants, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
+        if all(g is None for g in grads):
+            return (None,) * len(ctx.needs_input_grad)
+        cure = "take differences of first ones instead"
+        raise RuntimeError(f"{_WHERE}: third derivatives, as of losses on second ones, are not available; {cure}.")
+
+
+def _wanted(ctx: Any) -> list[bool]:
+    """Which tensors' gradients are needed, and asked for: ``torch.autograd.grad`` may want those of few."""
+    nodes = [node for node, _ in ctx.next_functions]  # of the tensors, which are the last arguments
+    return [n and _asked(node) for n, node in zip(ctx.needs_input_grad[-len(nodes) :], nodes, strict=True)]
+
+
+def _asked(node: Any) -> bool:
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except (AttributeError, RuntimeError):  # unknown to this PyTorch; a leaf that torch.autograd.grad() is asked for
+        return True
+
+
+class _Call:
+    """What the passes of one call have in common. Between passes there is nothing but tensors."""
+
+    def __init__(self, program: Program, key: Key | None, seed: int, counted: torch.Tensor | None):
+        self.program, self.key, self.seed, self.counted, self.modes = program, key, seed, counted, Modes.current()
+
+    def value(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The outputs."""
+        if len(x) == 0:
+            return x.new_zeros((0, self.program.out_features), dtype=_dtype(self.program.output))
+        with Program.alone():
+            at = self._point(x, packed)
+            (y,) = _in_order(x.device, lambda: [self.program.value(at)])
+        return y.view(len(x), -1)
+
+    def pullback(self, wants: list, dy: torch.Tensor, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> tuple:
+        """Gradients of ``(dy * y).sum()`` with respect to ``x, *packed``, ``None`` unless wanted."""
+        return self._pull(wants, dy, None, x, packed)[1:]
+
+    def pullback_of_derivative(
+        self, wants: list, v: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, *packed: torch.Tensor
+    ) -> tuple:
+        """Gradients of ``(dy * Jv).sum()`` with respect to ``dy, x, *packed``, ``None`` unless wanted."""
+        moved, *found = self._pull(wants[1:], dy, v, x, packed)
+        return moved if wants[0] else None, *found
+
+    def _pull(
+        self, wants: list, dy: torch.Tensor, v: torch.Tensor | None, x: torch.Tensor, packed: Sequence[torch.Tensor]
+    ) -> tuple:
+        if len(x) == 0:
+            zeros = (t.new_zeros(t.shape) if w else None for w, t in zip(wants, (x, *packed), strict=True))
+            return torch.zeros_like(dy), *zeros
+        # in half precision, what goes through the network is of moderate size; all this is linear in dy and v
+        rows, scale, v_scale = dy.to(torch.float32), None, None
+        if self.program.half:
+            rows, scale = _moderate(rows, min(1.0, LARGEST / len(x)))
+            if v is not None:
+                v, v_scale = _moderate(v, 1.0)
+                scale = scale * v_scale
+        with Program.alone():
+            at, given = self._point(x, packed), _array(rows, self.program.single)
+            if v is None:
+                moved, *found = _in_order(x.device, lambda: [None, *self.program.pullback(at, given, wants)])
+            else:
+                along = _array(v, self.program.single)
+                moved, *found = _in_order(
+                    x.device, lambda: self.program.pullback_of_derivative(at, given, along, wants)
+                )
+        if moved is not None:
+            moved = moved.to(torch.float32).view(len(x), -1)
+            moved = (moved if v_scale is None else moved / v_scale).to(dy.dtype)
+        found = [g if g is None or scale is None else g.to(torch.float32) / scale for g in found]
+        return moved, *(g if g is None else g.view(t.shape) for g, t in zip(found, (x, *packed), strict=True))
+
+    def _point(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> Point:
+        types = self.program.types.values()
+        given = [_array(t, tp) for t, tp in zip(packed, types, strict=True)]
+        return Point(_array(x, self.program.single), len(x), given, self._key(), self.modes)
+
+    def _key(self) -> tuple | None:
+        uint32 = dr.uint32_array_t(self.program.single)
+        if self.counted is not None:
+            step = _array(self.counted, dr.int64_array_t(uint32))
+            return dr.opaque(dr.uint64_array_t(uint32), self.seed), None, step
+        if self.key is None:
+            return None
+        key = self.key.traced(uint32)
+        return key.seed, key.index, key.step
+
+
+def _moderate(values: torch.Tensor, most: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """``values`` times a power of two, so that the largest is between ``most / 2`` and ``most``, and that power."""
+    exponent = torch.frexp(values.abs().amax()).exponent.clamp(-100, 100)
+    scale = torch.exp2(math.floor(math.log2(most)) - exponent.to(torch.float32))
+    return values * scale, scale
+
+
+# ---- Memory -------------------------------------------------------------------------------------------------
+
+
+def _in_order(device: torch.device, compute: Callable[[], Sequence[Any]]) -> list:
+    """What Dr.Jit computes, flat arrays or ``None``, as tensors in the same memory.
+
+    It comes after all that PyTorch was asked for before, and before what it is asked for afterwards. On the CPU, both
+    are done when others see what they write. On a GPU Dr.Jit has a stream of its own: each stream waits for the other,
+    and no host does. There, on another than PyTorch's default stream, the tensors are copies: Dr.Jit's next work may
+    have the memory that PyTorch lets go of, and would not wait for a stream that is not the default one.
+    """
+    if device.type == "cuda":
+        here, there = torch.cuda.current_stream(device), torch.cuda.ExternalStream(cuda_stream(), device)
+        there.wait_stream(here)
+    arrays = compute()
+    dr.eval(arrays)
+    tensors = [None if a is None else torch.from_dlpack(a) for a in arrays]
+    if device.type == "cuda":
+        here.wait_stream(there)
+        if here != torch.cuda.default_stream(device):
+            tensors = [None if t is None else t.clone() for t in tensors]
+            there.wait_stream(here)
+    return tensors
+
+
+def _array(tensor: torch.Tensor, tp: type) -> Any:
+    """A tensor as a flat array, in the same memory if it lies there in one piece that is aligned as kernels expect."""
+    flat = tensor.detach().to(_dtype(tp)).contiguous().view(-1)
+    return tp(flat if flat.data_ptr() % 64 == 0 else flat.clone())
+
+
+def _dtype(tp: type) -> torch.dtype:
+    return _DTYPES[dr.type_v(tp)]
+
+
+_DTYPES = {
+    dr.VarType.Float16: torch.float16,
+    dr.VarType.Float32: torch.float32,
+    dr.VarType.Int64: torch.int64,
+}
