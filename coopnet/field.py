@@ -131,8 +131,9 @@ class NeuralField(Module):
         result = {}
         for name, value in self.items():
             index = value.array.index
-            parts = [p.places().numpy() for p in parameters(self) if p.storage.array.index == index]
-            result[name] = Packing(type(value.array), dr.width(value.array), np.concatenate(parts))
+            parts = [p for p in parameters(self) if p.storage.array.index == index]
+            places = np.concatenate([p.places().numpy() for p in parts])
+            result[name] = Packing(type(value.array), dr.width(value.array), places, tuple(p.name for p in parts))
         return result
 
     def _input_size(self) -> int:

@@ -84,11 +84,13 @@ def place(tree: Any, elsewhere: str) -> str | None:
 
 
 class Packing(NamedTuple):
-    """How a flat parameter of a field is stored: type, number of entries, and where those of its matrices stand."""
+    """How a flat parameter of a field is stored: type, number of entries, where those of its parts stand, one part
+    behind the other, and the parts' names."""
 
     dtype: type
     width: int
     places: np.ndarray
+    names: tuple[str, ...]
 
 
 class Mover:

@@ -20,7 +20,7 @@ from ..engine.modes import forced_path, is_deterministic
 from ..field import NeuralField
 from ..jit.kinds import nested
 from ..jit.unpacked import Unpacked
-from ..nn.parameters import like, parameters
+from ..nn.parameters import like
 from ..nn.tree import children
 from ..random.key import Key
 
@@ -62,7 +62,7 @@ class Place(NamedTuple):
     ``places`` says where their numbers stand among the ``size`` of the entry; ``None`` if that is their order.
     """
 
-    names: list[str]
+    names: tuple[str, ...]
     places: np.ndarray | None
     size: int
 
@@ -192,13 +192,10 @@ class Program:
 
 def _places(field: NeuralField) -> dict[str, Place]:
     """What each entry of the mapping of ``field`` is made of."""
-    found: dict[str, Place] = {}
-    for slot, value in field.items():
-        inside = [p for p in parameters(field) if p.storage is value]
-        size = dr.width(value.array)
-        places = np.concatenate([p.places().numpy() for p in inside])
-        as_it_is = np.array_equal(places, np.arange(size))
-        found[slot] = Place([p.name for p in inside], None if as_it_is else places.astype(np.int64), size)
+    found = {}
+    for slot, packing in field._layouts().items():
+        as_it_is = np.array_equal(packing.places, np.arange(packing.width))
+        found[slot] = Place(packing.names, None if as_it_is else packing.places.astype(np.int64), packing.width)
     return found
 
 

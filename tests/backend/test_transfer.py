@@ -327,7 +327,8 @@ def test_layouts_follow_a_permutation():
     mover = transfer.Mover("llvm", "auto")
     rng = np.random.default_rng(0)
     old, new = rng.permutation(8)[:5], rng.permutation(11)[:5]
-    mover._register({"weights": transfer.Packing(ns.Float, 8, old)}, {"weights": transfer.Packing(ns.Float16, 11, new)})
+    stored, other = (transfer.Packing(ns.Float, 8, places, ()) for places in (old, new))
+    mover._register({"weights": stored}, {"weights": transfer.Packing(ns.Float16, 11, new, ())})
     value = ns.Float(np.arange(8) + 1)
     expected = np.zeros(11)
     expected[new] = (np.arange(8) + 1)[old]
@@ -337,9 +338,7 @@ def test_layouts_follow_a_permutation():
         assert type(moved) is tp
         np.testing.assert_array_equal(moved.numpy(), expected)
     with pytest.raises(ValueError, match="two fields have it in different layouts"):
-        mover._register(
-            {"weights": transfer.Packing(ns.Float, 8, new)}, {"weights": transfer.Packing(ns.Float, 8, old)}
-        )
+        mover._register({"weights": other}, {"weights": stored})
 
 
 # ---- what cannot be moved ---------------------------------------------------
