@@ -37,6 +37,14 @@ N_IN, N_OUT, DEPTH = 16, 3, 3
 LOSS_SCALE = 1024.0
 DROPOUT = 0.1
 PEERS = {"llvm": ["coopnet", "drjit-coop", "drjit-tensor", "torch"]}
+#: Processors that can be played, by LLVM's name: lanes of a vector, and what makes other libraries play along.
+TARGETS: dict[str, tuple[int, dict[str, str]]] = {
+    "haswell": (8, {
+        "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+    }),
+    "skylake-avx512": (16, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "OPENBLAS_CORETYPE": "SkylakeX"}),
+}  # fmt: skip
 PEERS["cuda"] = [*PEERS["llvm"], "torch-compile"]
 #: The first batch is the headline: whatever the budget, it is measured at all widths.
 BATCHES = {"llvm": [17, 12, 14, 16, 18, 20], "cuda": [20, 16, 22, 18, 14, 12]}
@@ -396,8 +404,12 @@ CLASSES = {
 # ---- A peer's process --------------------------------------------------------------------------------------
 
 
-def worker(name: str, backend: str) -> None:
+def worker(name: str, backend: str, target: str | None) -> None:
     """Answer jobs, one JSON line each, until standard input ends."""
+    if target:
+        from coopnet.jit.core import set_llvm_target
+
+        set_llvm_target(target, TARGETS[target][0])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever libraries print is not an answer
     serve = expected_gradients if name == "reference" else Runner(name, backend)
@@ -514,8 +526,8 @@ def gpu_torch() -> Any:
 class Process:
     """A worker, started when it is first asked and again after it died."""
 
-    def __init__(self, name: str, backend: str, scratch: Path):
-        self.name, self.backend, self.scratch, self.process = name, backend, scratch, None
+    def __init__(self, name: str, backend: str, scratch: Path, target: str | None):
+        self.name, self.backend, self.scratch, self.target, self.process = name, backend, scratch, target, None
 
     def start(self) -> None:
         home = self.scratch / self.name
@@ -525,10 +537,12 @@ class Process:
         folders |= {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
         environment = os.environ | {
             **{k: str(home / v) for k, v in folders.items()},
+            **(TARGETS[self.target][1] if self.target else {}),
             "PYTHONUSERBASE": site.getuserbase(),
             "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         command = [sys.executable, __file__, "--worker", self.name, "--backend", self.backend]
+        command += ["--target", self.target] if self.target else []
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -594,7 +608,7 @@ def configurations(widths: list[int], batches: list[int], backend: str, all_of_t
 def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     half = args.backend == "cuda"
     begin = time.monotonic()
-    workers = {name: Process(name, args.backend, scratch) for name in [*args.peers, "reference"]}
+    workers = {name: Process(name, args.backend, scratch, args.target) for name in [*args.peers, "reference"]}
     entries: list[dict] = []
     skipped: list[dict] = []
     spent: dict[str, dict] = {name: {} for name in args.peers}
@@ -644,7 +658,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
                 print(summary(name, where, answer), flush=True)
             entries.extend(merge(turns) for turns in found.values())
             results["seconds"] = round(time.monotonic() - begin, 1)
-            args.path = common.write("networks", args.backend, results, args.out)
+            name = f"networks-{args.target}" if args.target else "networks"
+            args.path = common.write(name, args.backend, results, args.out)
     finally:
         for process in workers.values():
             process.stop(patience=5)
@@ -673,6 +688,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         "first_call_s": "tracing and compiling with empty caches; later variants of a peer find earlier kernels",
         "peak_bytes": "Dr.Jit's or PyTorch's allocator, inputs included; null for PyTorch on the CPU",
         "dropout": DROPOUT,
+        "target": args.target,
         "widths": args.widths,
         "log2_batches": args.log2_batches,
         "budget_s": args.budget,
@@ -706,11 +722,12 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no more is measured")
     parser.add_argument("--quick", action="store_true", help="small batches")
     parser.add_argument("--all", action="store_true", help="also what is left out because it takes long")
+    parser.add_argument("--target", choices=TARGETS, help="let all libraries play this processor (LLVM backend)")
     parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the result file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        worker(args.worker, args.backend)
+        worker(args.worker, args.backend, args.target)
         return
     from coopnet.backend import require
 

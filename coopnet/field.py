@@ -14,7 +14,7 @@ import numpy as np
 from .audit import Audit
 from .audit import audit as run_audit
 from .backend import namespace, require
-from .backend.transfer import NUMPY, Packing
+from .backend.transfer import NUMPY
 from .call import Call
 from .checks import check_choice, check_flag, check_in_features, check_int, check_module, check_unsigned, ensure
 from .checks.sizes import MAX_ENTRIES, check_features
@@ -125,16 +125,6 @@ class NeuralField(Module):
         for p in parameters(field):
             p.fill(values[p.name], "to")
         return field.pack()
-
-    def _layouts(self) -> dict[str, Packing]:
-        """How the arrays that optimizers and averages know are stored, by their names."""
-        result = {}
-        for name, value in self.items():
-            index = value.array.index
-            parts = [p for p in parameters(self) if p.storage.array.index == index]
-            places = np.concatenate([p.places().numpy() for p in parts])
-            result[name] = Packing(type(value.array), dr.width(value.array), places, tuple(p.name for p in parts))
-        return result
 
     def _input_size(self) -> int:
         """Number of coordinates: what the encoding says, or what the first layer of the network leaves for it."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..checks import check_type
-from .transfer import back, place, to
-from .usable import preferring, require
+from ..checks import check_type, ensure
+from .transfer import back, home, to
+from .usable import name_of, preferring, require
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -16,12 +17,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 def with_backend(backend: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)`` on ``backend``: arguments are moved there, results back to where they came from.
 
-    Everything is moved as by :func:`to`, derivatives included. Results go to where the first array among the arguments
-    was that had to be moved; fields, optimizers and averages stay if that is NumPy. Without such, all results stay.
-    Within, ``"auto"`` means this backend, as in ``field.build()``; afterwards it means what it did before, also when
+    Everything is moved as by :func:`to`, derivatives included. Results go to where the first of Dr.Jit's things among
+    the arguments was that had to be moved, or to NumPy if all of those were NumPy's, where fields, optimizers and
+    averages do not go; fields get their precision there back. If nothing had to be moved, results stay. Within,
+    ``"auto"`` means this backend, as in ``field.build()``; afterwards it means what it did before, also when
     ``function`` raises. Sections nest, and each thread has its own.
 
-    What ``function`` changes are copies: return what is to be kept, such as a field that it trains.
+    ``function`` works on copies of what was moved: return what is to be kept, such as a field that it trains. What
+    ``function`` itself holds, as a method its object, is not moved.
 
     Args:
         backend: ``"llvm"``, ``"cuda"`` or ``"auto"``.
@@ -35,11 +38,11 @@ def with_backend(backend: Any, function: Callable[..., Any], /, *args: Any, **kw
     """
     check_type("with_backend", "function", function, Callable, "a function")
     name = require(backend)
-    home = place((args, kwargs), name)
+    place, precision = home((args, kwargs), name)
     args, kwargs = to((args, kwargs), name)
     with preferring(name):
         result = function(*args, **kwargs)
-    return result if home is None else back(result, home)
+    return result if place is None else back(result, place, precision)
 
 
 def on_backend(backend: Any) -> Callable[[F], F]:
@@ -47,6 +50,7 @@ def on_backend(backend: Any) -> Callable[[F], F]:
 
     Raises:
         BackendError: when the function is called, if ``backend`` is not usable here.
+        ValueError, TypeError: ``backend`` is none; the function is a generator or coroutine, which would run later.
 
     >>> @cn.on_backend("cuda")
     ... def train(field, points):
@@ -54,7 +58,16 @@ def on_backend(backend: Any) -> Callable[[F], F]:
     ...     return field
     """
 
+    if inspect.isfunction(backend):
+        raise TypeError('on_backend: backend is a function; write its name, @coopnet.on_backend("cuda").')
+    if not (isinstance(backend, str) and backend == "auto"):
+        name_of(backend)
+
     def decorate(function: F) -> F:
+        later = inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
+        what = f"{getattr(function, '__name__', function)} is a generator or coroutine, which runs after the section"
+        ensure(not later, f"on_backend: {what}; call with_backend() inside it.", TypeError)
+
         @functools.wraps(function)
         def on_it(*args: Any, **kwargs: Any) -> Any:
             return with_backend(backend, function, *args, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import drjit as dr
@@ -63,24 +63,33 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     name = NUMPY if isinstance(backend, str) and backend == NUMPY else require(backend)
     cure = "called while Dr.Jit records a function or loop; move things before it"
     ensure(not recording(), f"to: {cure}.", RuntimeError)
-    mover = Mover(name, precision)
-    for node in _walk(tree, set()):
-        if hasattr(node, "_layouts"):  # before those that follow their layouts
-            mover.moved(node)
-    return mover.moved(tree)
+    mover, nodes = Mover(name, precision), list(_walk(tree, {}))
+    try:
+        mover.cross(nodes)
+        for node in nodes:
+            if hasattr(node, "_layouts"):  # before those that follow their layouts
+                mover.moved(node)
+        return mover.moved(tree)
+    except RuntimeError as error:
+        if "out of memory" not in str(error) or isinstance(error, BackendError):
+            raise
+        cure = "free arrays and call dr.flush_malloc_cache(), or move less at a time"
+        raise BackendError(f"to: no memory left on the {name} backend; {cure}.") from error
 
 
-def back(tree: Any, home: str) -> Any:
+def home(tree: Any, elsewhere: str) -> tuple[str | None, str]:
+    """Where what is in ``tree`` and not on the backend ``elsewhere`` is: the first of Dr.Jit's things, or NumPy's;
+    ``None`` without such. And the precision of the fields there, ``"auto"`` if there are several or none."""
+    nodes = list(_walk(tree, {}))
+    places = [place for place in map(_place, nodes) if place not in (None, elsewhere)]
+    found = next((place for place in places if place != NUMPY), places[0] if places else None)
+    there = {node.precision for node in nodes if hasattr(node, "precision") and _place(node) == found}
+    return found, there.pop() if len(there) == 1 else "auto"
+
+
+def back(tree: Any, place: str, precision: str) -> Any:
     """``tree``, moved; to NumPy, only arrays and textures are."""
-    if home != NUMPY:
-        return to(tree, home)
-    return _Arrays(NUMPY, "auto").moved(tree)
-
-
-def place(tree: Any, elsewhere: str) -> str | None:
-    """Where the first array in ``tree`` is that is not on the backend ``elsewhere``; ``None`` without such."""
-    places = (_place(node) for node in _walk(tree, set()))
-    return next((found for found in places if found not in (None, elsewhere)), None)
+    return _Arrays(NUMPY, "auto").moved(tree) if place == NUMPY else to(tree, place, precision)
 
 
 class Packing(NamedTuple):
@@ -99,19 +108,39 @@ class Mover:
     def __init__(self, backend: str, precision: str):
         self.backend, self.precision = backend, precision
         self._done: dict[int, tuple[Any, Any]] = {}  # by identity: (original, which must stay alive; moved)
-        self._packings: dict[tuple[str, int], tuple[Packing, Packing]] = {}
+        self._crossed: dict[tuple[int, int], tuple[Any, Any]] = {}  # by variable: the same
+        self._networks: list[tuple[Any, Any]] = []  # as they were, and as they are
 
     def has(self, value: Any) -> bool:
         """Is ``value`` there already?"""
         return _place(value) == self.backend
 
+    def cross(self, nodes: list[Any]) -> None:
+        """Move all arrays among ``nodes`` that track gradients: together, so that they are differentiated together."""
+        if self.backend == NUMPY:
+            return
+        tracked: dict[str | None, dict[tuple[int, int], Any]] = {}
+        for node in nodes:
+            if isinstance(node, dr.ArrayBase) or _is_texture(node):
+                for flat in _flats(node.tensor() if _is_texture(node) else node):
+                    if dr.is_jit_v(flat) and dr.grad_enabled(flat) and not self.has(flat):
+                        tracked.setdefault(_place(flat), {})[flat.index, flat.index_ad] = flat
+        for found in tracked.values():
+            moved = crossing.crossing([*found.values()], [self.twin(type(flat)) for flat in found.values()])
+            self._crossed |= {key: (flat, new) for (key, flat), new in zip(found.items(), moved, strict=True)}
+
     def moved(self, value: Any) -> Any:
         """``value``, or what it became: itself if there was nothing to move."""
         if id(value) not in self._done:
+            self._done[id(value)] = value, _UNDERWAY
             self._done[id(value)] = value, self._move(value)
-        return self._done[id(value)][1]
+        new = self._done[id(value)][1]
+        ensure(new is not _UNDERWAY, f"to: a {type(value).__name__} contains itself.")
+        return new
 
     def _move(self, value: Any) -> Any:
+        if isinstance(value, type):
+            return value
         there = self.has(value)
         if there and not hasattr(value, "_to") and not isinstance(value, Optimizer):
             return value
@@ -120,21 +149,22 @@ class Mover:
         if isinstance(value, dr.ArrayBase):
             return self._array(value)
         if isinstance(value, Optimizer):
-            return value if there and not self._packings else self._optimizer(value)
-        if hasattr(value, "IsTexture"):
+            return value if there and not self._networks else self._optimizer(value)
+        if _is_texture(value):
             return self._texture(value)
-        if hasattr(value, "_to") and not isinstance(value, type):
+        if hasattr(value, "_to"):
             new = value._to(self)
             if new is not value and hasattr(value, "_layouts") and hasattr(new, "_layouts"):
-                self._register(value._layouts(), new._layouts())
+                self._networks.append((value, new))
             return new
         if isinstance(value, drnn.CoopVec):
             raise TypeError("to: a CoopVec lives within a kernel; move its components, list(x).")
         if isinstance(value, drnn.MatrixView):
             raise TypeError("to: a packed matrix cannot be moved by itself; move the NeuralField that has it.")
-        if _parts(value) is not None:
+        foreign = type(value).__module__.startswith("mitsuba")
+        if _parts(value) is not None and not foreign:
             return self.parts_of(value)
-        if traversable(value) and not callable(value):
+        if foreign or (traversable(value) and not callable(value)):
             raise TypeError(f"to: a {type(value).__name__} cannot be moved; move the arrays that it is made of.")
         return value
 
@@ -145,8 +175,12 @@ class Mover:
         if all(new[key] is part for key, part in parts.items()):
             return value
         if isinstance(value, tuple):
-            return type(value)(*new.values()) if hasattr(value, "_fields") else type(value)(new.values())
-        twin = copy.copy(value)
+            return type(value)(*new.values()) if hasattr(value, "_fields") else tuple.__new__(type(value), new.values())
+        if type(value).__module__.startswith("drjit."):  # a class for each backend
+            ensure(self.backend != NUMPY, f"to: NumPy has no {type(value).__name__}.", TypeError)
+            twin = self.twin(type(value))()
+        else:
+            twin = copy.copy(value)
         for key, part in new.items():
             if isinstance(value, (list, dict)):
                 twin[key] = part
@@ -158,9 +192,11 @@ class Mover:
 
     def _from_numpy(self, value: np.ndarray) -> Any:
         flat = getattr(namespace(self.backend), _TWINS.get(value.dtype.newbyteorder("=").str[1:], ""), None)
-        if flat is None:
-            raise TypeError(f"to: a NumPy array of {value.dtype}; Dr.Jit has bools, integers and floating point.")
-        array = self._flat(value.ravel(), flat)
+        if flat is None or isinstance(value, np.ma.MaskedArray):
+            what = "a masked NumPy array" if flat is not None else f"a NumPy array of {value.dtype}"
+            raise TypeError(f"to: {what}; Dr.Jit has arrays of bools, integers and floating point numbers.")
+        plain = np.ascontiguousarray(np.asarray(value), value.dtype.newbyteorder("="))
+        array = self._flat(plain.reshape(-1), flat)
         return array if value.ndim < 2 else dr.tensor_t(flat)(array, value.shape)
 
     def _array(self, value: Any) -> Any:
@@ -173,6 +209,8 @@ class Mover:
             return twin(self._flat(value.array, dr.array_t(twin)), dr.shape(value))
         if dr.depth_v(value) == 1:
             return self._flat(value, twin)
+        if not dr.width(value):
+            return twin()
         parts = [self._array(value[i]) for i in range(len(value))]
         if dr.size_v(twin) < 0:
             return twin(parts)
@@ -183,20 +221,21 @@ class Mover:
 
     def _flat(self, value: Any, tp: type) -> Any:
         """A flat array as a ``tp``, with its derivatives."""
-        try:
-            tracks = isinstance(value, dr.ArrayBase) and dr.grad_enabled(value)
-            return crossing.crossing(value, tp) if tracks else crossing.copied(value, tp)
-        except RuntimeError as error:
-            if "out of memory" not in str(error):
-                raise
-            size = len(value) * dr.itemsize_v(tp)
-            cure = "free arrays and call dr.flush_malloc_cache(), or move less at a time"
-            raise BackendError(f"to: no memory for {size} bytes on the {self.backend} backend; {cure}.") from error
+        if isinstance(value, dr.ArrayBase) and dr.grad_enabled(value):
+            key = value.index, value.index_ad
+            if key not in self._crossed:  # made of what the tree holds, such as by a property
+                self._crossed[key] = value, crossing.crossing([value], [tp])[0]
+            return self._crossed[key][1]
+        return crossing.copied(value, tp)
 
     def twin(self, tp: type) -> type:
-        """The type on ``backend`` that corresponds to ``tp``, one of Dr.Jit's."""
-        ending = ".ad" if tp.__module__.endswith(".ad") else ""
-        return getattr(importlib.import_module(f"drjit.{self.backend}{ending}"), tp.__name__)
+        """The type on ``backend`` that corresponds to ``tp``, one of Dr.Jit's or derived from one."""
+        base = next((t for t in tp.__mro__ if t.__module__.startswith("drjit.")), None)
+        ending = ".ad" if base is not None and base.__module__.endswith(".ad") else ""
+        module = importlib.import_module(f"drjit.{self.backend}{ending}")
+        if base is None or not hasattr(module, base.__name__):
+            raise TypeError(f"to: a {tp.__name__} cannot be moved; make an array of drjit's of it.")
+        return getattr(module, base.__name__)
 
     def _texture(self, value: Any) -> Any:
         texels = self.moved(value.tensor())
@@ -207,25 +246,33 @@ class Mover:
 
     # ---- packed weights -------------------------------------------------
 
-    def _register(self, old: Mapping[str, Packing], new: Mapping[str, Packing]) -> None:
-        for name, packing in old.items():
-            found, known = (packing, new[name]), self._packings.get((name, packing.width))
-            same = known is None or all(np.array_equal(a.places, b.places) for a, b in zip(known, found, strict=True))
-            clash = "two fields have it in different layouts; move each with its own optimizer"
-            if not same:
-                raise ValueError(f"to: there are several parameters {name!r} of {packing.width} entries, and {clash}.")
-            self._packings[name, packing.width] = found
+    def _packing(self, name: str, value: Any) -> tuple[Packing, Packing] | None:
+        """How the parameter ``name`` was and is stored in the network, if one was moved, that ``value`` belongs to."""
+        found: list[tuple[Packing, Packing]] = []
+        for old, new in self._networks:
+            own = old.get(name)
+            if own is not None and dr.width(own.array) == dr.width(value) and _place(own.array) == _place(value):
+                pair = old._layouts()[name], new._layouts()[name]
+                first = found[0] if found else pair
+                same = all(np.array_equal(a.places, b.places) for a, b in zip(pair, first, strict=True))
+                both = f"several fields have {name!r} of {dr.width(value)} entries, in different layouts"
+                ensure(same, f"to: {both}; move each with its own optimizer and average.")
+                found.append(pair)
+        return found[0] if found else None
 
     def follow(self, name: str, value: Any, single: bool = False) -> Any:
         """``value``, a flat array like the parameter ``name`` of a field, as the moved field would have it.
 
         Floating point numbers are in the precision of the parameter, or in single precision with ``single``.
         """
-        known = self._packings.get((name, dr.width(value)))
+        known = self._packing(name, value)
         if known is None:
-            if _packed(name) and not self.has(value):
+            if self.has(value):
+                return value
+            if _packed(name):
                 alone = f"{name!r} is in a layout of its backend's, and nothing here says which"
-                raise ValueError(f"to: {alone}; move it along with its field, as in to((field, optimizer), ...).")
+                cure = "as in to((field, optimizer), ...); arrays that are no packed weights need another name"
+                raise ValueError(f"to: {alone}; move it along with its field, {cure}.")
             return self._array(dr.detach(value))
         old, new = known
         numbers = dr.detach(value).numpy()
@@ -246,7 +293,7 @@ class Mover:
                 setattr(new, name, self._named(own) if isinstance(own, dict) else self.moved(own))
         new.state = {}
         for name, (parameter, promoted, rate, memory) in value.state.items():
-            known = self._packings.get((name, dr.width(parameter))) if dr.depth_v(parameter) == 1 else None
+            known = self._packing(name, parameter) if dr.depth_v(parameter) == 1 else None
             if known is None and not (_packed(name) and dr.depth_v(parameter) == 1 and not dr.is_tensor_v(parameter)):
                 moved, rest = self._array(dr.detach(parameter)), self.moved(memory)
             else:
@@ -268,7 +315,7 @@ class Mover:
     def _named(self, given: dict[Any, Any]) -> dict[Any, Any]:
         """What an optimizer has for each parameter beside its state."""
         flat = {name for name, v in given.items() if isinstance(v, dr.ArrayBase) and dr.depth_v(v) == 1}
-        known = {name for name in flat if (name, dr.width(given[name])) in self._packings}
+        known = {name for name in flat if self._packing(name, given[name]) is not None}
         return {name: self.follow(name, v) if name in known else self.moved(v) for name, v in given.items()}
 
 
@@ -277,6 +324,10 @@ class _Arrays(Mover):
 
     def _move(self, value: Any) -> Any:
         return value if hasattr(value, "_to") or isinstance(value, Optimizer) else super()._move(value)
+
+
+#: What stands for something that is being moved.
+_UNDERWAY = object()
 
 
 def _packed(name: str) -> bool:
@@ -298,26 +349,40 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     return None if names is None else {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
-def _walk(value: Any, seen: set[int]) -> Iterator[Any]:
-    """``value`` and all that it holds, each once."""
+def _walk(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """``value`` and all that it holds, each once; networks are not taken apart."""
     if id(value) in seen:
         return
-    seen.add(id(value))
+    seen[id(value)] = value  # alive, so that no other gets its number
     yield value
-    if not hasattr(value, "_layouts"):
-        for part in (_parts(value) or {}).values():
-            yield from _walk(part, seen)
+    if hasattr(value, "_layouts"):
+        return
+    for part in (_parts(value) or {}).values():
+        yield from _walk(part, seen)
+
+
+def _flats(value: Any) -> list[Any]:
+    """The flat arrays that an array of Dr.Jit's is made of."""
+    if dr.is_tensor_v(value):
+        return [value.array]
+    if dr.depth_v(value) == 1:
+        return [value]
+    return [flat for i in range(len(value)) for flat in _flats(value[i])] if dr.width(value) else []
+
+
+def _is_texture(value: Any) -> bool:
+    return hasattr(value, "IsTexture") and not isinstance(value, type)
 
 
 def _place(value: Any) -> str | None:
-    """Where an array, texture, field or optimizer is; ``None`` for other things."""
-    if isinstance(value, np.ndarray):
-        return NUMPY
+    """Where an array, texture, network or optimizer is; ``None`` for other things."""
     if isinstance(value, type):
         return None
+    if isinstance(value, np.ndarray):
+        return NUMPY
     if hasattr(value, "_layouts") or isinstance(value, Optimizer):
         return next((_place(array) for array in dict(value.items()).values()), None)
-    if hasattr(value, "IsTexture"):
-        return type(value).__module__.split(".")[1]
+    if _is_texture(value):
+        return next(t.__module__.split(".")[1] for t in type(value).__mro__ if t.__module__.startswith("drjit."))
     jit = isinstance(value, dr.ArrayBase) and dr.is_jit_v(value)
     return dr.backend_v(value).name.lower() if jit else None

@@ -65,7 +65,7 @@ def require(backend: Any = "auto") -> str:
     except (KeyError, TypeError):
         pass
     faults = []
-    for name in BACKENDS if auto else (_name_of(backend),):
+    for name in BACKENDS if auto else (name_of(backend),):
         fault = fault_of(name)
         if fault is None:
             _known[backend] = name  # only answers are kept: a failure is worth a new look
@@ -74,7 +74,7 @@ def require(backend: Any = "auto") -> str:
     raise BackendError("\n".join(["No backend is usable."] * auto + faults[::-1]))
 
 
-def _name_of(backend: Any) -> str:
+def name_of(backend: Any) -> str:
     """Name of the backend that an argument of :func:`require` stands for."""
     import drjit as dr
 

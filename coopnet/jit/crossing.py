@@ -1,9 +1,9 @@
 """Copies of arrays on another backend, and derivatives that follow them.
 
-An edge of Dr.Jit's derivative graph has one backend at both ends, custom operations included. So a copy has two of
-them: one at the source, from the original to a bridge that nobody computes with, and one at the copy, from an anchor to
-the copy. Each passes on what arrives by a traversal of its own of the other graph: backward from copy to bridge,
-forward from original to anchor. Those keep the edges they take, as more may come from other copies.
+An edge of Dr.Jit's derivative graph has one backend at both ends, custom operations included. So copies have two of
+them: one at the source, from the originals to bridges that nobody computes with, and one at the copies, from anchors to
+them. Each passes on what arrives by a traversal of its own of the other graph: backward from copies to bridges, forward
+from originals to anchors. Those keep the edges they take, as more may come from other copies.
 
 Relies on a traversal being allowed within a custom operation's derivative, on ``ADFlag.ClearEdges`` being left out of
 its flags to keep edges, and on LLVM's arrays sharing memory with the NumPy arrays that they are made of. Checked with
@@ -12,6 +12,8 @@ Dr.Jit 1.5.0.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
@@ -41,49 +43,79 @@ def copied(value: Any, tp: type) -> Any:
     return own
 
 
-def crossing(value: Any, tp: type) -> Any:
-    """:func:`copied`, with derivatives: ``value``, a flat array that tracks gradients, as a ``tp`` that does."""
-    anchor = dr.zeros(tp, dr.width(value))
-    dr.enable_grad(anchor)
+def crossing(values: Sequence[Any], types: Sequence[type]) -> list[Any]:
+    """:func:`copied`, with derivatives: flat arrays of one backend that track gradients, as such ``types``.
+
+    What is copied together is differentiated together, by one traversal of the graph that leads there. Modes that
+    gather the edges of a path first, ``dr.forward_to`` and ``dr.backward_to``, see those of one backend only, and raise
+    ``RuntimeError``.
+    """
+    anchors = [dr.zeros(tp, dr.width(value)) for value, tp in zip(values, types, strict=True)]
+    dr.enable_grad(anchors)
     # out of sight of the operations, whose inputs must have one backend
-    bridge = dr.custom(_Depart, value, Hidden(anchor))
-    return dr.custom(_Arrive, anchor, Hidden(copied(dr.detach(value), tp)), Hidden(bridge))
+    bridges = dr.custom(_Depart, list(values), Hidden(anchors))
+    copies = [copied(dr.detach(value), tp) for value, tp in zip(values, types, strict=True)]
+    return dr.custom(_Arrive, anchors, Hidden(copies), Hidden(bridges))
 
 
 class _Depart(dr.CustomOp):
-    """From the original to the bridge."""
+    """From the originals to the bridges."""
 
-    def eval(self, value: Any, anchor: Hidden) -> Any:  # type: ignore[override]
-        self.anchor = anchor.value
-        return value
+    def eval(self, values: list, anchors: Hidden) -> list:  # type: ignore[override]
+        self.anchors = anchors.value
+        return values
 
     def forward(self) -> None:
-        tangent = self.grad_in("value")
-        _pass_on(dr.ADMode.Forward, self.anchor, tangent)
-        self.set_grad_out(tangent)
+        tangents = self.grad_in("values")
+        _pass_on(dr.ADMode.Forward, self.anchors, tangents)
+        self.set_grad_out(tangents)
 
     def backward(self) -> None:
-        self.set_grad_in("value", self.grad_out())
+        _check_driven()
+        self.set_grad_in("values", self.grad_out())
 
 
 class _Arrive(dr.CustomOp):
-    """From the anchor to the copy."""
+    """From the anchors to the copies."""
 
-    def eval(self, anchor: Any, copy: Hidden, bridge: Hidden) -> Any:  # type: ignore[override]
-        self.bridge = bridge.value
-        return copy.value
+    def eval(self, anchors: list, copies: Hidden, bridges: Hidden) -> list:  # type: ignore[override]
+        self.bridges = bridges.value
+        return copies.value
 
     def forward(self) -> None:
-        self.set_grad_out(self.grad_in("anchor"))
+        _check_driven()
+        self.set_grad_out(self.grad_in("anchors"))
 
     def backward(self) -> None:
-        cotangent = self.grad_out()
-        _pass_on(dr.ADMode.Backward, self.bridge, cotangent)
-        self.set_grad_in("anchor", cotangent)
+        cotangents = self.grad_out()
+        _pass_on(dr.ADMode.Backward, self.bridges, cotangents)
+        self.set_grad_in("anchors", cotangents)
 
 
-def _pass_on(mode: dr.ADMode, start: Any, gradient: Any) -> None:
-    """Traverse the graph that ``start`` belongs to, from there, with a ``gradient`` of another backend."""
-    dr.set_grad(start, copied(gradient, type(dr.detach(start))))
-    dr.enqueue(mode, start)
-    dr.traverse(mode, flags=_KEEP)
+class _Driving(threading.local):
+    """How many traversals of another graph are under way in this thread."""
+
+    depth = 0
+
+
+_driving = _Driving()
+
+
+def _pass_on(mode: dr.ADMode, starts: list, gradients: list) -> None:
+    """Traverse the graph that ``starts`` belong to, from there, with ``gradients`` of another backend."""
+    for start, gradient in zip(starts, gradients, strict=True):
+        dr.set_grad(start, copied(gradient, type(start)))
+        dr.enqueue(mode, start)
+    _driving.depth += 1
+    try:
+        dr.traverse(mode, flags=_KEEP)
+    finally:
+        _driving.depth -= 1
+
+
+def _check_driven() -> None:
+    """Raise if nobody brought a gradient from the other side: it would count as zero."""
+    if not _driving.depth:
+        cure = "use dr.forward() from the inputs or dr.backward() from the outputs, or dr.detach() what was moved"
+        what = "dr.forward_to() and dr.backward_to() see one backend only, and something was moved here from another"
+        raise RuntimeError(f"to: {what}; {cure}.")

@@ -11,6 +11,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..backend import require
+from ..backend.transfer import to
 from ..checks import check, check_type, whole
 from ..checks.sizes import check_entries, check_features
 from ..engine import Mask
@@ -180,6 +181,7 @@ class Dropout(Module):
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         layer, on_cuda = copy.copy(self), dr.backend_v(dtype) == dr.JitBackend.CUDA
         helps = on_cuda and 0 < size <= IDENTITY_WIDTH and layer.active()
+        layer.p = to(self.p, dtype)  # an array, if there is a schedule
         layer.identity = Constant(identity_matrix(dr.array_t(dtype), size) if helps else None)
         return layer, size
 

@@ -13,6 +13,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..backend import require
+from ..backend.transfer import Packing
 from ..checks import check, check_same_backend, check_type, ensure, entries, is_int, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_layers
 from ..engine import evaluate
@@ -208,12 +209,23 @@ class Module(drnn.Module):
 
     def _to(self, mover: Any) -> Any:
         """This layer on another backend, if all of its parameters are those of fields; see :func:`coopnet.to`."""
-        inner = [layer for layer in children(self) if hasattr(layer, "_layouts")]
-        own = len(list(parameters(self))) - sum(len(list(parameters(field))) for field in inner)
+        found = list(parameters(self))
+        inner = [layer for layer in children(self) if getattr(layer, "precision", None)]
+        own = len(found) - sum(len(list(parameters(field))) for field in inner)
         name = type(self).__name__
         alone = f"a {name} cannot be moved by itself; put it into a field, NeuralField(None, {name}(...)).build()"
         ensure(not own, f"to: {alone}.", TypeError)
         return mover.parts_of(self) if inner else self
+
+    def _layouts(self) -> dict[str, Packing]:
+        """How the arrays that optimizers and averages know are stored, by their names."""
+        result = {}
+        for name, value in self.items():
+            index = value.array.index
+            parts = [p for p in parameters(self) if p.storage.array.index == index]
+            places = np.concatenate([p.places().numpy() for p in parts])
+            result[name] = Packing(type(value.array), dr.width(value.array), places, tuple(p.name for p in parts))
+        return result
 
     # ---- mapping of parameters ------------------------------------------
 

@@ -54,8 +54,12 @@ class EMA:
 
     def _to(self, mover: Any) -> EMA:
         """This average on another backend, laid out as its network is there; see :func:`coopnet.to`."""
+        ensure(mover.backend != "numpy", "to: an EMA works on Dr.Jit's arrays; NumPy has no place for it.", TypeError)
+        average = {name: mover.follow(name, value, single=True) for name, value in self.average.items()}
+        if all(average[name] is value for name, value in self.average.items()):
+            return self
         new = copy(self)
-        new.average = {name: mover.follow(name, value, single=True) for name, value in self.average.items()}
+        new.average = average
         return new
 
     def update(self, params: Any) -> None:

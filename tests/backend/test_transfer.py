@@ -182,6 +182,29 @@ def test_tensors_and_several_passes(place, llvm):
     np.testing.assert_allclose(dr.grad(w).numpy(), [[19, 19], [18, 18]])
 
 
+def test_one_traversal_for_all_that_moved_together(place, llvm, monkeypatch):
+    passes, go_on = [], crossing._pass_on
+    monkeypatch.setattr(crossing, "_pass_on", lambda *args: passes.append(len(args[1])) or go_on(*args))
+    w = llvm.Float(1, 2, 3)
+    dr.enable_grad(w)
+    moved = cn.to({"a": [w * k for k in range(1, 9)], "b": llvm.Array2f(w, w * w), "w": w}, "cuda")
+    dr.backward(sum(moved["a"], moved["b"].x * moved["b"].y))
+    assert passes == [10] or passes == [11]
+    np.testing.assert_allclose(dr.grad(w).numpy(), 36 + 3 * np.array([1.0, 4, 9]))
+
+
+@pytest.mark.parametrize("mode", ["forward_to", "backward_to"])
+def test_modes_that_see_one_backend_only(place, llvm, mode):
+    """They would count what crosses as zero."""
+    w = llvm.Float(1, 2, 3)
+    dr.enable_grad(w)
+    y = cn.to(cn.to(w * w, "cuda"), "llvm") + w
+    start, end = (w, y) if mode == "forward_to" else (y, w)
+    dr.set_grad(start, 1)
+    with pytest.raises(RuntimeError, match="see one backend only"):
+        getattr(dr, mode)(end)
+
+
 def test_none_where_nobody_asks(place, llvm):
     w = llvm.Float(1, 2)
     assert not dr.grad_enabled(cn.to(w, "cuda"))
@@ -306,6 +329,36 @@ def test_training_goes_on(place, llvm, kind):
         np.testing.assert_array_equal(ran[True][name], value, err_msg=name)  # single precision is kept all the way
 
 
+def test_what_stays_is_not_laid_out_as_another(place, llvm):
+    """A field at home, with its optimizer, beside one that comes."""
+    here, other = grid_field(), cn.to(grid_field(), "cuda")
+    opt, ema = dr.opt.Adam(1e-2, params=here), cn.training.EMA(here)
+    moved = cn.to((here, opt, ema, other), "llvm")
+    for name, value in moved[1].items():
+        np.testing.assert_array_equal(value.numpy(), opt[name].numpy())
+    assert moved[0] is here and moved[2] is ema and moved[3] is not other
+    tree = (here, opt, ema)
+    assert cn.to(tree, "llvm") is tree
+
+
+def test_optimizers_of_modules_of_fields(place, llvm):
+    joint = Two(grid_field(), make_field("llvm", seed=3))
+    opt = dr.opt.Adam(1e-2, params=joint)
+    there, moved = cn.to((joint, opt), "cuda")
+    assert place(there.b) == "cuda"
+    for name, value in cn.to((there, moved), "llvm")[1].items():
+        np.testing.assert_array_equal(value.numpy(), opt[name].numpy())
+
+
+def test_schedules_of_dropout(place, llvm):
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=1, dropout=0.1)).build("llvm")
+    layer = next(v for v in field.network.layers if isinstance(v, cn.Dropout))
+    layer.p = dr.opaque(llvm.Float, 0.25)
+    there = cn.to(field, "cuda")
+    moved = next(v for v in there.network.layers if isinstance(v, cn.Dropout))
+    assert moved.p.numpy() == 0.25 and (place(moved.p) == "cuda" or not both())
+
+
 def test_an_optimizer_alone(place, llvm):
     field = grid_field()
     opt = dr.opt.Adam(1e-2)
@@ -321,14 +374,25 @@ def test_an_optimizer_alone(place, llvm):
     assert place(dict(there.items())["vertices"]) == "cuda" and dr.grad_enabled(there["texels"])
 
 
+class Stored(dict):
+    """A network with one packed array, whose entries stand at ``places``."""
+
+    def __init__(self, value, places):
+        super().__init__(weights=value)
+        self.packing = transfer.Packing(type(value), dr.width(value), places, ("weights",))
+
+    def _layouts(self):
+        return {"weights": self.packing}
+
+
 def test_layouts_follow_a_permutation():
     """As a GPU's would: entries go where the field's go, and gaps are zero."""
     ns = backends.namespace("llvm")
-    mover = transfer.Mover("llvm", "auto")
     rng = np.random.default_rng(0)
     old, new = rng.permutation(8)[:5], rng.permutation(11)[:5]
-    stored, other = (transfer.Packing(ns.Float, 8, places, ()) for places in (old, new))
-    mover._register({"weights": stored}, {"weights": transfer.Packing(ns.Float16, 11, new, ())})
+    mover = transfer.Mover("llvm", "auto")
+    stored = Stored(ns.Float(np.arange(8)), old)
+    mover._networks.append((stored, Stored(ns.Float16(np.zeros(11)), new)))
     value = ns.Float(np.arange(8) + 1)
     expected = np.zeros(11)
     expected[new] = (np.arange(8) + 1)[old]
@@ -337,11 +401,40 @@ def test_layouts_follow_a_permutation():
         moved = mover.follow("weights", given, single)
         assert type(moved) is tp
         np.testing.assert_array_equal(moved.numpy(), expected)
-    with pytest.raises(ValueError, match="two fields have it in different layouts"):
-        mover._register({"weights": other}, {"weights": stored})
+    # of two with as many entries, only what asks for them minds
+    other = Stored(ns.Float(np.arange(8)), rng.permutation(8)[:5])
+    mover._networks.append((other, Stored(ns.Float(np.zeros(8)), old)))
+    with pytest.raises(ValueError, match="several fields have 'weights' of 8 entries, in different layouts"):
+        mover.follow("weights", value)
 
 
 # ---- what cannot be moved ---------------------------------------------------
+
+
+def test_odd_trees(place, llvm):
+    x = llvm.Float(1, 2)
+    loop = [x]
+    loop.append(loop)
+    with pytest.raises(ValueError, match="to: a list contains itself"):
+        cn.to(loop, "cuda")
+
+    class Three(tuple):
+        def __new__(cls, a, b, c):
+            return tuple.__new__(cls, (a, b, c))
+
+    moved = cn.to(Three(x, 1, 2), "cuda")
+    assert type(moved) is Three and place(moved[0]) == "cuda" and moved[1:] == (1, 2)
+    generator = llvm.PCG32(4)
+    there = cn.to(generator, "cuda")
+    np.testing.assert_array_equal(there.state.numpy(), generator.state.numpy())
+    with pytest.raises(TypeError, match="to: NumPy has no PCG32"):
+        cn.to(generator, "numpy")
+    assert cn.to(llvm.Texture2f, "cuda") is llvm.Texture2f
+    assert dr.width(cn.to(llvm.ArrayXf(), "cuda")) == 0
+    big = np.arange(4, dtype=">f4").reshape(2, 2)[:, ::-1]
+    np.testing.assert_array_equal(cn.to(big, "llvm").numpy(), big)
+    with pytest.raises(TypeError, match="to: a masked NumPy array"):
+        cn.to(np.ma.ones(3), "llvm")
 
 
 def test_what_cannot_be_moved(place, llvm):
@@ -370,12 +463,15 @@ def test_not_while_something_is_recorded(llvm):
 
 
 def test_no_memory_left(place, llvm, monkeypatch):
-    def full(value, tp):
+    def full(*args):
         raise RuntimeError("jit_malloc(): out of memory! Could not allocate 8 bytes of device memory.")
 
+    values = llvm.Float(1, 2), make_field("llvm")
     monkeypatch.setattr(crossing, "copied", full)
-    with pytest.raises(cn.BackendError, match=r"to: no memory for 8 bytes on the cuda backend; free arrays"):
-        cn.to(llvm.Float(1, 2), "cuda")
+    monkeypatch.setattr(cn.NeuralField, "allocate", full)
+    for value in values:
+        with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
+            cn.to(value, "cuda")
 
 
 def test_a_backend_that_is_not_there():

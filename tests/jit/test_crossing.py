@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from coopnet import backend as backends
-from coopnet.jit.crossing import copied, crossing
+from coopnet.jit.crossing import copied
+from coopnet.jit.crossing import crossing as cross
 
 
 @pytest.fixture(params=["llvm", "cuda"])
@@ -29,6 +30,10 @@ def test_copies_have_memory_of_their_own(ns, other):
     host[:] = 0
     assert y.numpy()[1] == 1
     assert dr.width(copied(ns.Float(), other)) == 0
+
+
+def crossing(value, tp):
+    return cross([value], [tp])[0]
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])

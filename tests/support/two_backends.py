@@ -10,6 +10,7 @@ import pytest
 from coopnet import backend as backends
 from coopnet import field as fields
 from coopnet.backend import section, transfer
+from coopnet.jit import crossing
 
 
 def both():
@@ -27,6 +28,7 @@ def two_backends():
         return
     pretended, known = set(), transfer._place
     flat, storage, require = transfer.Mover._flat, fields.storage, transfer.require
+    cross = crossing.crossing
 
     def mark(tree):
         for array in tree if isinstance(tree, list) else [tree]:
@@ -47,12 +49,19 @@ def two_backends():
             return found
         leaf = value.array if dr.is_tensor_v(value) else value
         while dr.depth_v(leaf) > 1:
+            if not dr.width(leaf):
+                return found
             leaf = leaf[0]
         return "cuda" if leaf.index in pretended else "llvm"
 
     def moved_flat(self, value, tp):
         result = flat(self, value, tp)
         return mark(result) if self.backend == "cuda" else result
+
+    def crossed(values, types):
+        home = {place(value) for value in values}
+        result = cross(values, types)
+        return mark(result) if home == {"llvm"} else result
 
     def on_llvm(backend, precision, where):
         if backend == "cuda":
@@ -72,6 +81,7 @@ def two_backends():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transfer, "_place", place)
         patch.setattr(transfer.Mover, "_flat", moved_flat)
+        patch.setattr(crossing, "crossing", crossed)
         patch.setattr(transfer.Mover, "twin", lambda self, tp: tp)
         patch.setattr(transfer, "require", name_of)
         patch.setattr(transfer, "namespace", lambda backend: backends.namespace("llvm"))
