@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -81,11 +81,10 @@ class Module(torch.nn.Module):
         self._programs = _Programs(field)
         self.in_features, self.out_features = field.in_features, self._programs.own.out_features
         device = f"cuda:{cuda_device()}" if self._programs.backend == "cuda" else "cpu"
-        names = []
+        self._shapes = {p.name: p.shape for p in parameters(field)}
         for p in parameters(field):
             _register(self, p.name, torch.tensor(p.numpy(_WHERE), dtype=torch.float32, device=device))
-            names.append(p.name)
-        self._names = tuple(names)
+        self._names = tuple(self._shapes)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=device))
 
     def forward(self, x: torch.Tensor, key: Key | None = None) -> torch.Tensor:
@@ -143,7 +142,18 @@ class Module(torch.nn.Module):
     def _values(self) -> tuple[torch.Tensor, ...]:
         """The parameters in the order of their names, which may be computed of others by now."""
         found = attrgetter(*self._names)(self)
-        return found if len(self._names) > 1 else (found,)
+        values = found if len(self._names) > 1 else (found,)
+        for value, (name, shape) in zip(values, self._shapes.items(), strict=True):
+            # kernels that were recorded for these shapes would read beyond the end
+            if not isinstance(value, torch.Tensor) or value.shape != shape or value.device != values[0].device:
+                given = (
+                    f"has shape {tuple(value.shape)} on {value.device}"
+                    if isinstance(value, torch.Tensor)
+                    else "is none"
+                )
+                needed = f"shape {shape} is needed, on the device of the others"
+                raise ValueError(f"{_WHERE}: the parameter {name} {given}; {needed}.")
+        return values
 
     def _check(self, x: Any, key: Any, home: torch.device) -> None:
         check_type(_WHERE, "x", x, torch.Tensor, "a tensor")
@@ -211,7 +221,8 @@ class _Programs:
             return flat
         index = self._indices.get((slot, flat.device))
         if index is None:
-            index = self._indices[slot, flat.device] = torch.from_numpy(places).to(flat.device)
+            with torch.inference_mode(False):  # later calls may be differentiated
+                index = self._indices[slot, flat.device] = torch.from_numpy(places).to(flat.device)
         return flat.new_zeros(size).index_copy(0, index, flat)
 
 
@@ -235,7 +246,10 @@ def _restored(description: dict, backend: str, precision: str) -> _Programs:
 
 
 class _Value(torch.autograd.Function):
-    """The field; its backward pass is a function that can be differentiated, too."""
+    """The field, ``x`` in rows and the outputs flat; its backward pass is a function that can be differentiated, too.
+
+    What functions return is no view, which could not be changed in place.
+    """
 
     @staticmethod
     def forward(ctx: Any, call: _Call, x: torch.Tensor, *packed: torch.Tensor) -> torch.Tensor:
@@ -249,7 +263,8 @@ class _Value(torch.autograd.Function):
         wants = _wanted(ctx)
         if dy is None or not any(wants):
             return (None,) * (1 + len(wants))
-        return None, *_Pullback.apply(ctx.call, wants, dy, *ctx.saved_tensors)
+        dx, *found = _Pullback.apply(ctx.call, wants, dy, *ctx.saved_tensors)
+        return None, _in_rows(dx, ctx.saved_tensors[0]), *found
 
 
 class _Pullback(torch.autograd.Function):
@@ -271,7 +286,12 @@ class _Pullback(torch.autograd.Function):
         wants = _wanted(ctx)
         if v is None:
             return (None,) * (2 + len(wants))
-        return None, None, *_SecondPullback.apply(ctx.call, wants, v, *ctx.saved_tensors)
+        dy, dx, *found = _SecondPullback.apply(ctx.call, wants, v, *ctx.saved_tensors)
+        return None, None, dy, _in_rows(dx, ctx.saved_tensors[1]), *found
+
+
+def _in_rows(flat: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
+    return None if flat is None else flat.view(x.shape)
 
 
 class _SecondPullback(torch.autograd.Function):
@@ -307,16 +327,17 @@ class _Call:
     """What the passes of one call have in common. Between passes there is nothing but tensors."""
 
     def __init__(self, program: Program, key: Key | None, seed: int, counted: torch.Tensor | None):
-        self.program, self.key, self.seed, self.counted, self.modes = program, key, seed, counted, Modes.current()
+        self.program, self.seed, self.counted, self.modes = program, seed, counted, Modes.current()
+        self.key = copy.deepcopy(key)  # whose arrays could change before the way back
 
     def value(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> torch.Tensor:
         """The outputs."""
         if len(x) == 0:
-            return x.new_zeros((0, self.program.out_features), dtype=_dtype(self.program.output))
+            return x.new_zeros(0, dtype=_dtype(self.program.output))
         with Program.alone():
             at = self._point(x, packed)
             (y,) = _in_order(x.device, lambda: [self.program.value(at)])
-        return y.view(len(x), -1)
+        return y
 
     def pullback(self, wants: list, dy: torch.Tensor, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> tuple:
         """Gradients of ``(dy * y).sum()`` with respect to ``x, *packed``, ``None`` unless wanted."""
@@ -333,15 +354,16 @@ class _Call:
         self, wants: list, dy: torch.Tensor, v: torch.Tensor | None, x: torch.Tensor, packed: Sequence[torch.Tensor]
     ) -> tuple:
         if len(x) == 0:
-            zeros = (t.new_zeros(t.shape) if w else None for w, t in zip(wants, (x, *packed), strict=True))
+            zeros = (t.new_zeros(t.numel()) if w else None for w, t in zip(wants, (x, *packed), strict=True))
             return torch.zeros_like(dy), *zeros
         # in half precision, what goes through the network is of moderate size; all this is linear in dy and v
         rows, scale, v_scale = dy.to(torch.float32), None, None
         if self.program.half:
-            rows, scale = _moderate(rows, min(1.0, LARGEST / len(x)))
+            rows, scale = _moderate(rows, len(x), LARGEST)
             if v is not None:
-                v, v_scale = _moderate(v, 1.0)
+                v, v_scale = _moderate(v, len(x))
                 scale = scale * v_scale
+        _backend(x.device)  # PyTorch's threads of this pass may be on another GPU
         with Program.alone():
             at, given = self._point(x, packed), _array(rows, self.program.single)
             if v is None:
@@ -352,10 +374,10 @@ class _Call:
                     x.device, lambda: self.program.pullback_of_derivative(at, given, along, wants)
                 )
         if moved is not None:
-            moved = moved.to(torch.float32).view(len(x), -1)
+            moved = moved.to(torch.float32)
             moved = (moved if v_scale is None else moved / v_scale).to(dy.dtype)
         found = [g if g is None or scale is None else g.to(torch.float32) / scale for g in found]
-        return moved, *(g if g is None else g.view(t.shape) for g, t in zip(found, (x, *packed), strict=True))
+        return moved, *found
 
     def _point(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> Point:
         types = self.program.types.values()
@@ -373,10 +395,20 @@ class _Call:
         return key.seed, key.index, key.step
 
 
-def _moderate(values: torch.Tensor, most: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """``values`` times a power of two, so that the largest is between ``most / 2`` and ``most``, and that power."""
-    exponent = torch.frexp(values.abs().amax()).exponent.clamp(-100, 100)
-    scale = torch.exp2(math.floor(math.log2(most)) - exponent.to(torch.float32))
+def _moderate(values: torch.Tensor, rows: int, most: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """``values`` times a power of two, and that power: the largest come to 1 at most, and those of all ``rows`` to
+    ``most`` together, if that is given.
+
+    Their sum, and not the largest times their number, so that one of them does not push all others below what half
+    precision can tell from zero.
+    """
+    size = values.abs().view(rows, -1).amax(-1)
+    top = size.amax()
+    exponent = torch.frexp(top).exponent.clamp(-100, 100).to(torch.float32)
+    if most is not None:
+        total = (size / top.clamp_min(torch.finfo(torch.float32).tiny)).sum()
+        exponent = exponent - torch.floor(torch.log2((most / total).clamp(max=1.0)))
+    scale = torch.exp2(-exponent)
     return values * scale, scale
 
 

@@ -198,6 +198,7 @@ class Extension(dropt.Optimizer):
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
         name = next(self._visited)  # steps visit parameters in the order of the state
         own, memory = extra if self._remembers else (None, extra)
+        lr = type(lr)(lr) if isinstance(lr, dr.ArrayBase) else lr  # each its own: see above
 
         def plain(grad: Any, lr: Any) -> tuple[Any, Any]:
             return super(Extension, self)._step(cache, value, grad, lr, memory)

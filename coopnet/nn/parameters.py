@@ -116,6 +116,17 @@ class Parameter(NamedTuple):
 
     def write(self, value: Any, where: str) -> None:
         """Replace the numbers by NumPy's ``value``, in place; see :meth:`Module.set_matrix`."""
+        numbers, current = self.fitting(value, where), self.storage
+        flat = dr.copy(dr.detach(current).array)
+        dr.scatter(flat, type(flat)(numbers), self.places(), mode=dr.ReduceMode.Permute)
+        dr.eval(flat)
+        if isinstance(self.value, drnn.MatrixView):
+            current[:] = like(current, flat)  # the other views of the buffer hold this very array
+        else:
+            setattr(self.owner, self.attribute, like(current, flat))
+
+    def fitting(self, value: Any, where: str) -> np.ndarray:
+        """``value`` as :meth:`write` would write it, which raises for what cannot be."""
         new = f"the new value of {self.name}"
         try:
             array = np.asarray(value)
@@ -125,18 +136,11 @@ class Parameter(NamedTuple):
         ensure(real, f"{where}: {new} holds {array.dtype}; real numbers are needed.", TypeError)
         fits = given == self.shape
         ensure(fits, f"{where}: {self.name} has shape {self.shape}, but the new value has shape {given}.")
-        current = self.storage
-        dtype = NUMPY_TYPES[dr.type_v(current)]
+        dtype = NUMPY_TYPES[dr.type_v(self.storage)]
         numbers = converted(array.ravel(), dtype)
         if numbers is None:
             raise ValueError(f"{where}: {new} is too large for {np.dtype(dtype).name}.")
-        flat = dr.copy(dr.detach(current).array)
-        dr.scatter(flat, type(flat)(np.ascontiguousarray(numbers)), self.places(), mode=dr.ReduceMode.Permute)
-        dr.eval(flat)
-        if isinstance(self.value, drnn.MatrixView):
-            current[:] = like(current, flat)  # the other views of the buffer hold this very array
-        else:
-            setattr(self.owner, self.attribute, like(current, flat))
+        return np.ascontiguousarray(numbers)
 
 
 def parameters(module: Any, name: str = "") -> Iterator[Parameter]:

@@ -431,3 +431,13 @@ def test_fields_that_tiny_cuda_nn_does_not_have(backend):
 def test_pad_is_checked():
     with pytest.raises(ValueError, match="from_config: pad is 'ones'; accepted are 'none', 'tcnn'"):
         cn.from_config(2, 3, {}, pad="ones")
+
+
+def test_nothing_is_loaded_if_not_all_can_be(backend):
+    config = {"encoding": {"otype": "OneBlob"}, "network": {"otype": "FullyFusedMLP", "n_neurons": 16}}
+    field = cn.from_config(2, 3, config, pad="tcnn").field.build(backend, "half")
+    before, given = field.to_tcnn(), np.ones(32 * 16 + 4 * 16 * 16 + 16 * 16)
+    given[-1 - 13 * 16] = 1e6  # of the last matrix
+    with pytest.raises(ValueError, match="too large for float16"):
+        field.load_tcnn(given, config)
+    np.testing.assert_array_equal(field.to_tcnn(), before)

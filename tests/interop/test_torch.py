@@ -232,6 +232,63 @@ def test_nothing_is_computed_that_nobody_asks_for(backend, device, monkeypatch):
     assert asked == [[False, True, True], [True] * 3, [True, False, False], [False, True, False], [False, True, False]]
 
 
+def test_outputs_and_gradients_may_be_changed_in_place(backend, device):
+    module = Module(smooth(backend))
+    x = points(9, 3, device).requires_grad_()
+    expected = module(x).detach().clone()
+    for n in (0, 9):
+        y = module(x[:n])
+        y += 1
+        y.mul_(3.0)
+        y = torch.relu_(y)
+        if n:
+            near(y, (3 * (expected + 1)).relu(), 1e-5)
+        y.sum().backward()
+    other, z = twin(module), x.detach().double().cpu().requires_grad_()
+    (3 * (other(z) + 1)).relu().sum().backward()
+    near(x.grad, z.grad, loose(backend))
+    (g,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
+    g -= 1
+    g.square().sum().backward()
+
+
+def test_inference_first(backend, device, monkeypatch):
+    """What a call keeps for others may be differentiated in those, above all where layouts are the hardware's."""
+    module = Module(smooth(backend))
+    for name, place in module._programs.own.places.items():
+        explicit = np.arange(place.size) if place.places is None else place.places
+        module._programs.own.places[name] = place._replace(places=explicit)
+    x = points(5, 3, device)
+    with torch.inference_mode():
+        expected = module(x)
+    y = module(x)
+    near(y, expected, 1e-6)
+    y.sum().backward()
+    assert module.network.layers.get_submodule("0").weights.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("shape", [(64,), (3, 16), None])
+def test_parameters_of_another_shape(backend, device, shape):
+    """Recorded kernels would read beyond them."""
+    module = Module(smooth(backend))
+    x = points(5, 3, device)
+    module(x)
+    name = "network.layers.0.weights"
+    given = None if shape is None else torch.zeros(shape, device=device)
+    with pytest.raises(ValueError, match=rf"the parameter {name} (has shape|is none).*\(16, 3\) is needed"):
+        torch.func.functional_call(module, {name: given}, (x,))
+
+
+def test_a_key_that_changes_between_the_passes(backend, ns, device):
+    module = Module(smooth(backend, dropout=0.5))
+    x, index = points(5, 3, device).requires_grad_(), ns.UInt32(dr.arange(ns.UInt32, 5))
+    y = module(x, cn.Key(1, index)).sum()
+    (before,) = torch.autograd.grad(y, x, retain_graph=True)
+    index += 100
+    (after,) = torch.autograd.grad(y, x)
+    assert torch.equal(before, after)
+
+
 def test_what_cannot_be_differentiated_says_so(backend, device):
     module, x = Module(smooth(backend)), points(10, 3, device).requires_grad_()
     weights = module.network.layers.get_submodule("0").weights
@@ -289,6 +346,20 @@ def test_scaled_losses_in_half_precision(backend, device, scale):
     near(x.grad, x64.grad, 3e-2)
     for a, b in pairs(module, other):
         near(a, b, 3e-2)
+
+
+@pytest.mark.parametrize("outlier", [1e2, 1e4])
+def test_one_large_cotangent_in_half_precision(backend, device, outlier):
+    """It does not push those of all other samples below what half precision can hold."""
+    half = cn.NeuralField(None, cn.MLP(3, 1, width=16, depth=2, activation="softplus", bias=True))
+    module, x = Module(half.build(backend, "half", seed=3)), points(1 << 18, 3, device)
+    weights = torch.ones((len(x), 1), device=device)
+    weights[0] = outlier
+    other, y = twin(module), x.double().cpu()
+    (module(x) * weights).mean().backward()
+    (other(y) * weights.double().cpu()).mean().backward()
+    for found, expected in pairs(module, other):
+        near(found, expected, 2e-2)
 
 
 def test_overflows_reach_the_scaler(backend, device):

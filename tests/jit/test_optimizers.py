@@ -7,6 +7,7 @@ import drjit.opt as dropt
 import numpy as np
 import pytest
 
+import coopnet as cn
 from coopnet.jit import optimizers
 from coopnet.jit.optimizers import Extension
 
@@ -68,6 +69,18 @@ def test_rates_that_are_arrays_are_multiplied_in_place(ns):
     assert rate.numpy().tolist() == [-6]
     optimizer = dropt.Adam(lr=ns.Float(0.1), params=two(ns))
     assert not close(moved(optimizer, 1), moved(dropt.Adam(lr=0.1, params=two(ns)), 1))
+
+
+@pytest.mark.parametrize("kind", [cn.training.Adam, cn.training.SGD])
+def test_ours_are_not(ns, kind):
+    values = {name: ns.Float(1, 2) for name in "abc"}
+    opt = kind(ns.Float(1e-2), values)
+    for value in opt.values():
+        dr.set_grad(value, ns.Float(1, -1))
+    opt.step()
+    for value in opt.values():
+        np.testing.assert_allclose(value.numpy(), [0.99, 2.01], rtol=1e-4)
+    assert opt.lr.numpy() == np.float32(1e-2)
 
 
 def test_adamw_with_such_a_rate_makes_weights_grow(ns):

@@ -66,7 +66,7 @@ def _whole(where: str, path: Path, children: tuple[Path, ...]) -> dict[str, Any]
     """The file at ``path`` with all of its parents; ``children`` are the files that led to it, the last one first."""
     name = shown_path(path)
     try:
-        text, here = path.read_text(encoding="utf-8"), path.resolve()
+        text, here = path.read_text(encoding="utf-8-sig"), path.resolve()
     except ValueError as error:  # no path, or no text
         raise ValueError(f"{where}: {name!r} cannot be read: {error}") from None
     ensure(here not in children, f"{where}: {name!r} is among its own parents.")

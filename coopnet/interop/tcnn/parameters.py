@@ -59,11 +59,15 @@ def load_tcnn(self: NeuralField, params: Any, config: Configuration | Mapping[st
     each = ", ".join(f"{n} for {p.name}" for (p, _), n in zip(pieces, sizes, strict=True))
     fits = given.size == sum(sizes)
     ensure(fits, f"{where}: params has {given.size} numbers; {sum(sizes)} are needed: {each}.")
-    for (p, rows), part in zip(pieces, np.split(given, np.cumsum(sizes)[:-1]), strict=True):
-        if p.is_matrix:
-            part = part.reshape(rows, p.shape[1])
-            self._tcnn_rows = part[p.shape[0] :].astype(np.float32)  # those of the last matrix stay
-        p.write(part[: p.shape[0]], where)
+    split = np.split(given, np.cumsum(sizes)[:-1])
+    parts = [a.reshape(rows, -1) if p.is_matrix else a for (p, rows), a in zip(pieces, split, strict=True)]
+    values = [part[: p.shape[0]] for (p, _), part in zip(pieces, parts, strict=True)]
+    for (p, _), value in zip(pieces, values, strict=True):
+        p.fitting(value, where)  # before anything is changed
+    for (p, _), value in zip(pieces, values, strict=True):
+        p.write(value, where)
+    last, unread = [(p, part) for (p, _), part in zip(pieces, parts, strict=True) if p.is_matrix][-1]
+    self._tcnn_rows = unread[last.shape[0] :].astype(np.float32)
 
 
 def to_tcnn(self: NeuralField) -> np.ndarray:
