@@ -6,24 +6,13 @@ import drjit as dr
 import numpy as np
 import pytest
 from support.training import make_batch, make_field
-from support.two_backends import both, two_backends
+from support.two_backends import both
 
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet.backend.usable import require
 
 pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="needs LLVM")
-
-
-@pytest.fixture
-def place():
-    with two_backends() as where:
-        yield where
-
-
-@pytest.fixture
-def llvm():
-    return backends.namespace("llvm")
 
 
 def test_in_and_out(place, llvm):

@@ -7,7 +7,7 @@ import drjit as dr
 import numpy as np
 import pytest
 from support.training import make_batch, make_field
-from support.two_backends import both, two_backends
+from support.two_backends import both
 
 import coopnet as cn
 from coopnet import backend as backends
@@ -15,17 +15,6 @@ from coopnet.backend import transfer
 from coopnet.jit import crossing
 
 pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="needs LLVM")
-
-
-@pytest.fixture
-def place():
-    with two_backends() as where:
-        yield where
-
-
-@pytest.fixture
-def llvm():
-    return backends.namespace("llvm")
 
 
 @pytest.fixture
