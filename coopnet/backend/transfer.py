@@ -36,8 +36,9 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     ``DRJIT_STRUCT`` that hold such. Anything else stays what it is. What is there already is not copied, and a tree of
     nothing else is returned as it is; every other array is copied once, however often it occurs.
 
-    Derivatives follow arrays that track gradients: ``dr.backward`` and forward mode go through, except to NumPy. The
-    parameters of fields and optimizers are new ones.
+    Derivatives follow arrays that track gradients: ``dr.backward`` and ``dr.forward`` go through, except to NumPy;
+    ``dr.forward_to`` and ``dr.backward_to``, which see one backend only, raise ``RuntimeError``. The parameters of
+    fields and optimizers are new ones.
 
     Fields change their precision by the target's rule, half on CUDA and single on LLVM, and the layout of their packed
     weights. Those of an optimizer or average follow their field, so all belong into one tree. Optimizers keep single
@@ -71,7 +72,7 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
                 mover.moved(node)
         return mover.moved(tree)
     except RuntimeError as error:
-        if "out of memory" not in str(error) or isinstance(error, BackendError):
+        if "out of memory" not in str(error):
             raise
         cure = "free arrays and call dr.flush_malloc_cache(), or move less at a time"
         raise BackendError(f"to: no memory left on the {name} backend; {cure}.") from error
@@ -110,6 +111,7 @@ class Mover:
         self._done: dict[int, tuple[Any, Any]] = {}  # by identity: (original, which must stay alive; moved)
         self._crossed: dict[tuple[int, int], tuple[Any, Any]] = {}  # by variable: the same
         self._networks: list[tuple[Any, Any]] = []  # as they were, and as they are
+        self._layouts_of: dict[int, dict[str, Packing]] = {}  # by identity of these
 
     def has(self, value: Any) -> bool:
         """Is ``value`` there already?"""
@@ -252,13 +254,19 @@ class Mover:
         for old, new in self._networks:
             own = old.get(name)
             if own is not None and dr.width(own.array) == dr.width(value) and _place(own.array) == _place(value):
-                pair = old._layouts()[name], new._layouts()[name]
+                pair = self._layout(old)[name], self._layout(new)[name]
                 first = found[0] if found else pair
                 same = all(np.array_equal(a.places, b.places) for a, b in zip(pair, first, strict=True))
                 both = f"several fields have {name!r} of {dr.width(value)} entries, in different layouts"
                 ensure(same, f"to: {both}; move each with its own optimizer and average.")
                 found.append(pair)
         return found[0] if found else None
+
+    def _layout(self, network: Any) -> dict[str, Packing]:
+        """That of a network, found when somebody asks for it, and once."""
+        if id(network) not in self._layouts_of:
+            self._layouts_of[id(network)] = network._layouts()
+        return self._layouts_of[id(network)]
 
     def follow(self, name: str, value: Any, single: bool = False) -> Any:
         """``value``, a flat array like the parameter ``name`` of a field, as the moved field would have it.

@@ -10,6 +10,7 @@ from typing import Any
 
 import drjit as dr
 
+from ..backend.transfer import NUMPY
 from ..checks import check, check_type, ensure, is_number
 from ..nn import Module
 from ..nn.parameters import like
@@ -54,7 +55,7 @@ class EMA:
 
     def _to(self, mover: Any) -> EMA:
         """This average on another backend, laid out as its network is there; see :func:`coopnet.to`."""
-        ensure(mover.backend != "numpy", "to: an EMA works on Dr.Jit's arrays; NumPy has no place for it.", TypeError)
+        ensure(mover.backend != NUMPY, "to: an EMA works on Dr.Jit's arrays; NumPy has no place for it.", TypeError)
         average = {name: mover.follow(name, value, single=True) for name, value in self.average.items()}
         if all(average[name] is value for name, value in self.average.items()):
             return self
