@@ -54,7 +54,8 @@ def test_a_material_that_comes_later(loose, field):
     key = cn.Key(3)
     mean, _ = cn.mitsuba.render_mc(made, 3, key, spp=2)
     other = mi.load_dict({"type": "roughconductor", "alpha": 0.2})
-    assert np.array_equal(mean, cn.mitsuba.render_mc(made, 3, key, spp=2)[0])
+    # sums of the film are atomic, in no fixed order
+    np.testing.assert_allclose(cn.mitsuba.render_mc(made, 3, key, spp=2)[0], mean, rtol=1e-5)
     del other
 
 
