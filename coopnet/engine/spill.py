@@ -12,6 +12,8 @@ What is spilled at a time stays below :data:`MEMORY` bytes: larger batches go in
 
 from __future__ import annotations
 
+import functools
+import operator
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -150,12 +152,13 @@ class StoreOp(SpillOp):
         whole = chunk_size(self.ops, samples, itemsize, self.plan.vectors) == samples
         if not whole or needed + Shelf.occupied() > MEMORY:
             return None
-        self.shelf = Shelf(samples, needed)
+        self.shelf = Shelf(samples, needed, apart=widest(self.ops) > LONG)
         return self.shelf.write
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         y = super().eval(plan, buffers, xs, key)
         if self.shelf is not None:
+            y = self.shelf.marked(y)
             sample = batch_sample(y, self.shelf.samples) if frozen() else None
             dr.eval(self.shelf.numbers(), y, sample)
             if sample is not None:
@@ -164,12 +167,17 @@ class StoreOp(SpillOp):
 
 
 class Shelf:
-    """What went into the matrices on the way forward, for the way back."""
+    """What went into the matrices on the way forward, for the way back.
+
+    With ``apart``, every layer is a kernel of its own, which reads what the one before it wrote: the vectors of one
+    fill the registers.
+    """
 
     _all: weakref.WeakSet[Shelf] = weakref.WeakSet()
 
-    def __init__(self, samples: int, size: int):
-        self.samples, self.size = samples, size
+    def __init__(self, samples: int, size: int, apart: bool):
+        self.samples, self.size, self.apart = samples, size, apart
+        self._overflow: Any = None  # NaN where something was not finite, which was not stored, and 0 elsewhere
         self._rows: list[Rows] = []
         self._found: dict[int, tuple[Any, Rows]] = {}  # by the vector that was read
         Shelf._all.add(self)
@@ -180,11 +188,27 @@ class Shelf:
         return sum(shelf.size for shelf in cls._all)
 
     def write(self, op: Affine, x: Bundle) -> Bundle:
+        leaf = x[0].type
+        overflow, written = leaf(0) if self._overflow is None else self._overflow, []
         for i, vector in enumerate(x):
             # Whether anyone will want the gradient of a lane is not known yet: 0 times what stands there must be 0.
-            finite = [dr.select(dr.isfinite(v), v, 0) for v in op.fill(vector)]
-            self._rows.append(Rows(_with_bias(op, finite, i == 0), self.samples))
-        return x
+            components = list(op.fill(vector))
+            finite = [dr.select(dr.isfinite(v), v, 0) for v in components]
+            written.append(Rows(_with_bias(op, finite, i == 0), self.samples))
+            if self.apart:
+                sane = functools.reduce(operator.and_, map(dr.isfinite, components))
+                overflow = dr.select(sane, overflow, dr.nan)
+        self._rows += written
+        if not self.apart:
+            return x
+        # An entry for each sample among what the next kernel reads: by rows alone, frozen functions guess how many.
+        self._overflow = overflow
+        dr.eval([rows.numbers for rows in written], overflow)
+        return [drnn.CoopVec(rows.read(leaf, len(vector))) for rows, vector in zip(written, x, strict=True)]
+
+    def marked(self, y: Sequence[Any]) -> list[Any]:
+        """The outputs ``y``, or NaN where something on the way was not finite."""
+        return list(y) if self._overflow is None else [v + self._overflow for v in y]
 
     def numbers(self) -> list[Any]:
         return [rows.numbers for rows in self._rows]

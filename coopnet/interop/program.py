@@ -19,6 +19,7 @@ from ..engine import Pending, deterministic, gradient_path, leaving, library
 from ..engine.modes import forced_path, is_deterministic
 from ..field import NeuralField
 from ..jit.kinds import nested
+from ..jit.owned import owned
 from ..jit.unpacked import Unpacked
 from ..nn.parameters import like
 from ..nn.tree import children
@@ -135,10 +136,12 @@ class Program:
     # ---- as they are recorded -----------------------------------------------
 
     def trace_value(self, at: Point) -> Any:
+        at = self._own(at)
         with self._given(at):
             return _rows(self.field(_columns(at.x, at.samples, self.field.in_features), _key(at)), at.samples)
 
     def trace_pullback(self, at: Point, dy: Any, v: Any, wants: tuple[bool, ...]) -> tuple[Any, ...]:
+        at = self._own(at)
         left = Pending(self._name_of) if library(dr.backend_v(at.x)) is not None else None
         xs, key = _columns(at.x, at.samples, self.field.in_features), _key(at)
         wanted = {name: p for name, p, wants_p in zip(self.types, at.parameters, wants[1:], strict=True) if wants_p}
@@ -165,6 +168,11 @@ class Program:
     def trace_finish(self, found: dict[str, Any], products: list, left: Pending) -> dict[str, Any]:
         more = left.gradients(products, {name: value.array for name, value in self.field.items()})
         return {name: g + type(g)(more[name]) if name in more else g for name, g in found.items()}
+
+    def _own(self, at: Point) -> Point:
+        """The same, with the weights of networks, which calls may read, in memory of Dr.Jit's."""
+        pairs = zip(at.parameters, self.field.values(), strict=True)
+        return at._replace(parameters=[p if dr.is_tensor_v(value) else owned(p) for p, value in pairs])
 
     @contextmanager
     def _given(self, at: Point) -> Iterator[None]:

@@ -14,6 +14,7 @@ file                what it relies on
 ``unpacked``        ``_traverse_1_cb_ro`` and ``_rw``, by which arrays are seen by some and hidden from others
 ``registers``       ``detail.new_scope`` orders a kernel; products longer than 64 make OptiX give all registers
 ``crossing``        a traversal may begin within a derivative, on another backend, and keep the edges that it takes
+``owned``           frozen calls know no memory but Dr.Jit's; what shares memory with NumPy, and what copies
 ``deferred``        derivatives of variables older than a scope's second trace are postponed until it is left
 ``batch_size``      products check their operands' sizes when a frozen function is replayed
 ``lanes``           what comparisons with NaN answer, and that custom operations see lists of gradients

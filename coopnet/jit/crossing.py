@@ -5,9 +5,8 @@ them: one at the source, from the originals to bridges that nobody computes with
 them. Each passes on what arrives by a traversal of its own of the other graph: backward from copies to bridges, forward
 from originals to anchors. Those keep the edges they take, as more may come from other copies.
 
-Relies on a traversal being allowed within a custom operation's derivative, on ``ADFlag.ClearEdges`` being left out of
-its flags to keep edges, and on LLVM's arrays sharing memory with the NumPy arrays that they are made of. Checked with
-Dr.Jit 1.5.0.
+Relies on a traversal being allowed within a custom operation's derivative, and on ``ADFlag.ClearEdges`` being left out
+of its flags to keep edges. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
+from .owned import from_numpy
 from .unpacked import Hidden
 
 #: Gradients in between are cleared, so that the next traversal does not add them again; edges stay.
@@ -31,16 +31,7 @@ def copied(value: Any, tp: type) -> Any:
     ``tp`` is a flat array type, or ``numpy.ndarray``. Evaluates ``value``, and waits for it.
     """
     numbers = np.array(value.numpy() if isinstance(value, dr.ArrayBase) else value, copy=tp is np.ndarray)
-    if tp is np.ndarray:
-        return numbers
-    shared = tp(numbers)
-    if dr.backend_v(tp) != dr.JitBackend.LLVM or not len(numbers):
-        return shared
-    lane = dr.arange(dr.uint32_array_t(tp), len(numbers))
-    own = dr.select(lane == 0xFFFFFFFF, tp(0), shared)  # what no lane has, but Dr.Jit does not know
-    dr.eval(own)
-    dr.sync_thread()  # NumPy's memory may go with ``numbers``
-    return own
+    return numbers if tp is np.ndarray else from_numpy(numbers, tp)
 
 
 def crossing(values: Sequence[Any], types: Sequence[type]) -> list[Any]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..checks import check_type, ensure, shown
 from ..jit import views
+from ..jit.owned import from_numpy
 from ..kernels.grid import FeatureGrid
 from .tree import walk
 
@@ -112,7 +113,9 @@ class Parameter(NamedTuple):
             raise ValueError(f"{where}: {self.name} reaches {largest:g}, too large for {name}{cure}.")
         pairs = zip(self.shape, self._stored_shape, strict=True)
         numbers = np.pad(numbers, [(0, held - given) for given, held in pairs])
-        setattr(self.owner, self.attribute, type(self.value)(numbers))
+        tp = type(self.value)
+        flat = from_numpy(numbers.ravel(), dr.array_t(tp))
+        setattr(self.owner, self.attribute, tp(flat, numbers.shape) if dr.is_tensor_v(tp) else flat)
 
     def write(self, value: Any, where: str) -> None:
         """Replace the numbers by NumPy's ``value``, in place; see :meth:`Module.set_matrix`."""

@@ -231,3 +231,21 @@ def test_gradient_of_the_input(backend, ns):
         found = values(frozen(x, dy, key_of(ns, seed, turn)))
         np.testing.assert_allclose(found, reference.dropout(values(dy), P, seed, None, turn), rtol=1e-6)
     assert frozen.n_recordings == 1
+
+
+def test_calls_read_loaded_tables(backend, ns, tmp_path):
+    """Those of the field that is given, not of the one that the function was recorded with."""
+
+    def inside(field, x, which):
+        return dr.switch(which, [lambda *x: list(field(list(x))), lambda *x: [x[0]] * 3], *x)
+
+    fields = []
+    for seed in (1, 2):
+        made = cn.NeuralField(cn.HashGrid(2, n_levels=2, hashmap_size=2**6), cn.MLP(out_features=3, width=16, depth=1))
+        cn.save(tmp_path / "field.safetensors", made.build(backend, seed=seed))
+        fields.append(cn.load(tmp_path / "field.safetensors", backend=backend))
+    x, which = cn.uniform(2, cn.Key(1), ns.Float, 100), dr.arange(ns.UInt32, 100) % 2
+    frozen = dr.freeze(inside)
+    for field in fields:
+        for a, b in zip(frozen(field, x, which), inside(field, x, which), strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())

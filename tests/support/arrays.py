@@ -69,7 +69,8 @@ def values(x, dtype=np.float64):
         return np.array(x, dtype)
     parts = list(x)
     dr.eval(parts)  # one by one, each would be a kernel
-    return np.array([np.array(v, dtype) for v in parts])
+    # one literal may stand for all samples
+    return np.array(np.broadcast_arrays(*(np.array(v, dtype) for v in parts)))
 
 
 def weighted(ys, dy):

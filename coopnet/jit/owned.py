@@ -1,0 +1,37 @@
+"""Arrays in memory of Dr.Jit's own, which frozen functions need for what virtual calls read.
+
+Calls find arrays by addresses, which a replay replaces by those of its own inputs. It only knows addresses of memory
+that Dr.Jit has allocated: of any other, such as NumPy's or PyTorch's behind an array made of theirs without a copy, it
+keeps the one that it was recorded with, and reads what is there by then.
+
+Relies on LLVM's arrays sharing memory with the NumPy arrays that they are made of, and on ``dr.select`` with a
+condition that depends on the lane being computed; ``dr.copy``, ``x + 0`` and a gather of every entry in order copy
+nothing. Checked with Dr.Jit 1.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+
+def owned(value: Any) -> Any:
+    """A copy of ``value``, a flat array, in memory of Dr.Jit's own. Evaluates it."""
+    if not dr.width(value):
+        return value
+    lane = dr.arange(dr.uint32_array_t(type(value)), dr.width(value))
+    own = dr.select(lane == 0xFFFFFFFF, type(value)(0), value)  # what no lane has, but Dr.Jit does not know
+    dr.eval(own)
+    return own
+
+
+def from_numpy(numbers: np.ndarray, tp: type) -> Any:
+    """The entries of a flat NumPy array as a ``tp`` with memory of its own."""
+    shared = tp(numbers)
+    if dr.backend_v(tp) != dr.JitBackend.LLVM:
+        return shared
+    own = owned(shared)
+    dr.sync_thread()  # NumPy's memory may go with ``numbers``
+    return own
