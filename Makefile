@@ -7,6 +7,7 @@
 #   make test-torch  the tests of the module for PyTorch, which they install
 #   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
 #   make lint       ruff and mypy
+#   make docs       the site, in out/site: runs every tutorial; warnings are errors
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, the README's table
 #   make gpu-bench  the same on the GPU, with the Python on PATH
@@ -23,7 +24,7 @@ BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system demo test test-slow test-cpus test-torch drjit-check lint gpu-test bench gpu-bench mutants clean
+.PHONY: setup system docs demo test test-slow test-cpus test-torch drjit-check lint gpu-test bench gpu-bench mutants clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -68,6 +69,13 @@ out/drjit-%/.installed: | system
 
 drjit-check: system $(DRJIT_ENV)/.installed
 	PYTHONPATH=. $(DRJIT_ENV)/bin/python -m pytest -n 2 -p no:support.lost_workers --max-worker-restart 99 $(DRJIT_TESTS)
+
+.venv/.docs: .venv/.installed
+	$(BIN)/pip install --quiet --editable ".[docs,mitsuba,torch]"
+	@touch $@
+
+docs: setup .venv/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/site
 
 lint: setup
 	$(BIN)/ruff check .
