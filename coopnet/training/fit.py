@@ -37,6 +37,7 @@ def fit(
     clip_norm: float | None = None,
     multipliers: Mapping[str, float] | None = None,
     ema: EMA | None = None,
+    loss_scale: float | None = None,
     metric: Callable[[NeuralField], float] | None = None,
     metric_every: int = 100,
     higher_is_better: bool = True,
@@ -82,6 +83,9 @@ def fit(
             ``coopnet.training.layer_multipliers``), such as ``{"layers.0": 0.1, "encoding": 0}``.
         ema: an average of the weights to update after every step (see ``coopnet.training.EMA``). The field is trained
             without it; checkpoints keep it beside the field.
+        loss_scale: what the loss is multiplied by where gradients are in half precision, which ends at 6e-8 and 65504
+            (Micikevicius et al. 2018). Steps that overflow are skipped, and halve it. ``None`` begins at 65536 and
+            doubles it after 2000 steps without; a number is not raised.
         metric: called as ``metric(field)`` every ``metric_every`` steps and at the end; returns a float, such as the
             PSNR on held-out data.
         higher_is_better: direction of the metric.
@@ -131,7 +135,9 @@ def fit(
     rate = arguments.rate(optimizer.lr if lr is None else lr)
     measure = Metric(metric, metric_every, higher_is_better, patience)
     file = File(checkpoint, checkpoint_every, resume, metadata, field, seed)
-    step = Step(field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema)
+    step = Step(
+        field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema, loss_scale
+    )
     arguments.check_losses(step, Key(seed))
     optimizer.update(field)
     run = Run(step, steps, seed, measure, file, progress)

@@ -7,6 +7,7 @@ from typing import Any
 
 import drjit as dr
 
+START = 65536.0  #: the scale to begin with, as in ``drjit.opt.GradScaler``
 GROWTH, BACKOFF = 2.0, 0.5  #: what the scale is multiplied by after long without an overflow, and after each
 INTERVAL = 2000  #: steps without an overflow after which the scale grows
 
@@ -17,12 +18,13 @@ class LossScaler:
 
     It does what ``drjit.opt.GradScaler`` does, but apart from the optimizer's step, so that either may run elsewhere,
     and with its whole state in arrays, so that it lives in a frozen function: ``it`` is the number of steps since the
-    last that was skipped, and ``skipped`` the number of those.
+    last that was skipped, and ``skipped`` the number of those. With ``grows=False`` the scale is only ever reduced.
     """
 
     DRJIT_STRUCT = {"scale_factor": object, "it": object, "skipped": object}
 
-    def __init__(self, dtype: type, scale: float = 65536.0):
+    def __init__(self, dtype: type, scale: float = START, grows: bool = True):
+        self.grows = grows
         uint32 = dr.uint32_array_t(dtype)
         self.scale_factor = dr.opaque(dtype, scale)
         self.it, self.skipped = dr.opaque(uint32, 0), dr.opaque(uint32, 0)
@@ -36,8 +38,9 @@ class LossScaler:
         good = dr.mask_t(dr.leaf_t(gradients[0]))(True)
         for grad in gradients:
             dr.scatter(good, False, 0, ~dr.isfinite(grad), mode=dr.ReduceMode.NoConflicts)
-        grow = self.it >= INTERVAL
-        larger = dr.select(grow, self.scale_factor * GROWTH, self.scale_factor)
+        larger = self.scale_factor
+        if self.grows:
+            larger = dr.select(self.it >= INTERVAL, larger * GROWTH, larger)
         scale = dr.select(good, larger, self.scale_factor * BACKOFF)
         it, unscaling = dr.select(good, self.it + 1, 0), dr.rcp(self.scale_factor)
         dr.eval(good, unscaling, scale, it)

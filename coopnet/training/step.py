@@ -20,7 +20,7 @@ from .average import EMA, check_averaged
 from .captures import Captures
 from .gradients import clip_gradient_norm
 from .losses import components, loss_function
-from .scaler import LossScaler
+from .scaler import START, LossScaler
 from .weights import decay_masks, layer_multipliers
 
 #: Steps whose losses stay on the device, at most: then someone has to have looked at them.
@@ -42,6 +42,7 @@ class Step:
         self, field: NeuralField, optimizer: Optimizer, batch: Callable, loss: Any = "l2",
         objective: Callable | None = None, penalty: Callable | None = None, weight_decay: float = 0.0,
         clip_norm: float | None = None, multipliers: Mapping[str, float] | None = None, ema: EMA | None = None,
+        loss_scale: float | None = None,
     ):  # fmt: skip
         function = loss_function(loss, "fit")
         check_type("fit", "objective", objective, Callable | None, "a function (field, drawn, key) -> losses")
@@ -50,6 +51,8 @@ class Step:
         check_number("fit", "weight_decay", weight_decay, 0)
         if clip_norm is not None:
             check_above("fit", "clip_norm", clip_norm)
+        if loss_scale is not None:
+            check_above("fit", "loss_scale", loss_scale)
         check_type("fit", "penalty", penalty, Callable | None, "a function field -> scalar")
         if penalty is not None:
             _check_penalty(penalty, field)
@@ -60,7 +63,9 @@ class Step:
         self.batch, self.loss, self.objective, self.penalty = batch, function, objective, penalty
         self.clip_norm, self.weight_decay = clip_norm, weight_decay
         self.float32 = dr.float32_array_t(dr.leaf_t(dr.array_t(type(next(iter(field.values()))))))
-        self.scaler = LossScaler(self.float32) if field.precision == "half" else None
+        self.scaler = None
+        if field.precision == "half":
+            self.scaler = LossScaler(self.float32, START if loss_scale is None else loss_scale, loss_scale is None)
         self.multipliers = {} if multipliers is None else layer_multipliers(field, multipliers)
         self.decays: dict[str, Any] = {}  # of each entry: 1 if it decays
         if weight_decay > 0:

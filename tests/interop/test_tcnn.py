@@ -60,7 +60,7 @@ def test_a_whole_configuration():
     # the rate decays at step 20 itself, and at 30 and 40, but not behind 45
     expected = {0: 1, 19: 1, 20: 1 / 2, 29: 1 / 2, 30: 1 / 4, 40: 1 / 8, 45: 1 / 8, 50: 1 / 8, 10**6: 1 / 8}
     assert {s: config.lr(s) / 1e-2 for s in expected} == pytest.approx(expected)
-    assert set(config.fit_arguments()) == {"loss", "optimizer", "lr"}
+    assert set(config.fit_arguments()) == {"loss", "optimizer", "lr", "loss_scale"}
 
 
 def test_decay_counts_as_tiny_cuda_nn_does():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from pathlib import Path
 
 import drjit as dr
 import numpy as np
@@ -441,3 +442,31 @@ def test_nothing_is_loaded_if_not_all_can_be(backend):
     with pytest.raises(ValueError, match="too large for float16"):
         field.load_tcnn(given, config)
     np.testing.assert_array_equal(field.to_tcnn(), before)
+
+
+TRAINED = {
+    "identity": {
+        "encoding": {"otype": "Identity"},
+        "network": {
+            "otype": "FullyFusedMLP", "activation": "ReLU", "output_activation": "Sigmoid", "n_neurons": 16,
+            "n_hidden_layers": 2,
+        },
+    },
+    "frequency": {
+        "encoding": {"otype": "Frequency", "n_frequencies": 5},
+        "network": {"otype": "FullyFusedMLP", "activation": "ReLU", "n_neurons": 32, "n_hidden_layers": 3},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_tiny_cuda_nn_has_trained(ns, backend, name):
+    """Its sample that learns an image, after 1500 steps on an H200: parameters, coordinates, and its own outputs."""
+    data = np.load(Path(__file__).parent.parent / "data" / "tiny_cuda_nn.npz")
+    params, x, y = (data[f"{name}_{what}"] for what in ("params", "x", "y"))
+    field = cn.from_config(2, 3, TRAINED[name], pad="tcnn").field.build(backend)
+    field.load_tcnn(params, TRAINED[name])
+    seen = np.stack([v.numpy() for v in field([ns.Float(np.ascontiguousarray(c)) for c in x.T])], axis=1)
+    error = np.abs(seen.astype(np.float64) - y)
+    assert y.std() > 0.05 and error.max() < 4e-3 and error.mean() < 4e-4  # in half precision there
+    np.testing.assert_array_equal(field.to_tcnn(), params.astype(np.float32))

@@ -239,6 +239,21 @@ def test_scaler_counts(ns):
     assert [v.numpy().tolist() for v in (fresh.scale_factor, fresh.it, fresh.skipped)] == [[1024.0], [0], [0]]
 
 
+def test_a_scale_that_is_given_is_kept(ns, backend, monkeypatch):
+    """It is halved where gradients overflow, and never raised."""
+    monkeypatch.setattr(scaling, "INTERVAL", 2)
+    seen, call = [], LossScaler.unscale
+    monkeypatch.setattr(LossScaler, "unscale", lambda scaler, *rest: seen.append(scaler) or call(scaler, *rest))
+    field = make_field(backend, "half")
+    for given in (256.0, 2.0**100):
+        result = cn.fit(field, make_batch(ns), 9, loss_scale=given, progress=False)
+        assert result.skipped == (9 if given > 1e6 else 0)
+        assert seen[-1].scale_factor.numpy()[0] == given / 2**result.skipped
+    for wrong in (0, -1.0, math.nan, math.inf, "128"):
+        with pytest.raises((TypeError, ValueError), match="fit: loss_scale"):
+            cn.fit(field, make_batch(ns), 1, loss_scale=wrong, progress=False)
+
+
 def test_scaler_is_that_of_drjit(ns, monkeypatch):
     """Scales, counts and parameters, also where the scale grows; and the defaults."""
     theirs = GradScaler()

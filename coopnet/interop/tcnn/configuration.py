@@ -25,6 +25,8 @@ from .padding import padded
 _OF_NERF = (
     "it belongs to instant-ngp's radiance fields; make a field of its own of it, or ignore it with unknown='warn'"
 )
+#: What tiny-cuda-nn multiplies losses by.
+LOSS_SCALE = 128.0
 #: Sections of instant-ngp beside those that it shares with tiny-cuda-nn.
 _NO_SECTIONS = dict.fromkeys(("dir_encoding", "rgb_network", "distortion_map", "envmap"), _OF_NERF) | {
     "snapshot": "weights are not read from instant-ngp's snapshots; ignore it with unknown='warn'"
@@ -54,9 +56,10 @@ class Configuration:
         """Keyword arguments of :func:`coopnet.fit`, with an optimizer of its own for every call.
 
         With ``field``, the built one, and a configuration that has a moving average, a new one is among them as
-        ``"ema"``; without, it is left out.
+        ``"ema"``; without, it is left out. ``"loss_scale"`` is tiny-cuda-nn's, whose optimizers leave entries of grids
+        alone whose gradients vanish, be it in half precision.
         """
-        arguments = {"loss": self.loss, "optimizer": self.optimizer(), "lr": self.lr}
+        arguments = {"loss": self.loss, "optimizer": self.optimizer(), "lr": self.lr, "loss_scale": LOSS_SCALE}
         if field is not None and self.ema is not None:
             arguments["ema"] = training.EMA(field, self.ema)
         return arguments
