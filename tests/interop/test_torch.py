@@ -570,6 +570,35 @@ def test_while_gradients_are_suspended(backend, device):
     assert all(p.grad.abs().max() > 0 for p in module.parameters())
 
 
+def test_streams(backend, device):
+    """Work of another stream than the default one comes before and behind Dr.Jit's, however long it takes."""
+    if backend != "cuda":
+        pytest.skip("the CPU has no streams")
+    module, x = Module(gridded(backend)), points(1 << 14, 2, device)
+    y = module(x)
+    y.square().sum().backward()
+    expected = [y.detach().clone(), *(p.grad.clone() for p in module.parameters())]
+    side = torch.cuda.Stream(device)
+    for _ in range(3):
+        module.zero_grad()
+        torch.cuda.synchronize(device)
+        with torch.cuda.stream(side):
+            junk = torch.full_like(x, torch.nan)
+            side.synchronize()
+            del junk  # the next tensor of this size has its memory
+            torch.cuda._sleep(50_000_000)
+            late = x.clone()
+            y = module(late)
+            torch.cuda._sleep(50_000_000)
+            seen = y.detach().clone()
+            y.square().sum().backward()
+            found = [seen, *(p.grad.clone() for p in module.parameters())]
+        dr.eval(dr.zeros(dr.cuda.Float, 1 << 20) + dr.opaque(dr.cuda.Float, 1))  # Dr.Jit takes memory again
+        side.synchronize()
+        for a, b in zip(found, expected, strict=True):
+            near(a, b, loose(backend))
+
+
 def test_threads(backend, device):
     modules, x = [Module(smooth(backend)) for _ in range(3)], points(300, 3, device)
     errors = []
