@@ -1,8 +1,26 @@
 """How the site is built: ``make docs``."""
 
-from pathlib import Path
+from __future__ import annotations
 
-import coopnet
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "scripts"))
+
+import mitsuba  # noqa: E402
+from docutils import nodes  # noqa: E402
+from docutils.statemachine import StringList  # noqa: E402
+from latex2mathml.converter import convert as mathml  # noqa: E402
+from pages import GENERATED, diagram  # noqa: E402
+from sphinx.transforms import SphinxTransform  # noqa: E402
+from sphinx.util.docutils import SphinxDirective  # noqa: E402
+
+import coopnet  # noqa: E402
+
+mitsuba.set_variant("llvm_ad_rgb")  # classes of coopnet.mitsuba belong to a variant
 
 project = "coopnet"
 author = copyright = "The coopnet authors"
@@ -17,9 +35,19 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_block"]
 myst_heading_anchors = 3
 exclude_patterns = ["tutorials"]
+suppress_warnings = ["config.cache"]  # sphinx-gallery keeps a function in its configuration
+
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+python_maximum_signature_line_length = 88
+# `field` in single backquotes is code, in docstrings as in Markdown
+default_role = "code"
 
 sphinx_gallery_conf = {
     "examples_dirs": "tutorials",
@@ -32,4 +60,71 @@ sphinx_gallery_conf = {
 
 html_theme = "furo"
 html_title = "coopnet"
-html_static_path = [name for name in ["_static"] if Path(__file__).with_name(name).is_dir()]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0b6e4f", "color-brand-content": "#0b6e4f"},
+    "dark_css_variables": {"color-brand-primary": "#5fd3a5", "color-brand-content": "#5fd3a5"},
+    "navigation_with_keys": True,
+}
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+html_math_renderer = "mathml"  # below: browsers draw it by themselves, without a network
+
+
+class Generated(SphinxDirective):
+    """What ``scripts/pages`` makes of the code and of results of benchmarks: ```` ```{generated} layers ````."""
+
+    required_arguments = 1
+    has_content = False
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        if name not in GENERATED:
+            raise self.error(f"generated: {name!r} is not one of {', '.join(GENERATED)}.")
+        container = nodes.container(classes=["generated", f"generated-{name.replace('_', '-')}"])
+        lines = StringList(GENERATED[name]().splitlines(), source=f"scripts/pages, {name}")
+        sections = any(line.startswith("## ") for line in lines)
+        if sections:  # they belong to the page, so that its table of contents has them
+            self.state.nested_parse(lines, self.content_offset, container, match_titles=True)
+            return container.children
+        self.state.nested_parse(lines, self.content_offset, container)
+        return [container]
+
+
+def inline_math(translator: Any, node: nodes.math) -> None:
+    """A formula in a line, as MathML."""
+    translator.body.append(mathml(node.astext(), "inline"))
+    raise nodes.SkipNode
+
+
+def block_math(translator: Any, node: nodes.math_block) -> None:
+    """A formula by itself."""
+    translator.body.append(f'<div class="math">{mathml(node.astext(), "block")}</div>')
+    raise nodes.SkipNode
+
+
+class Flowcharts(SphinxTransform):
+    """Blocks of Mermaid become pictures."""
+
+    default_priority = 400
+
+    def apply(self, **kwargs: Any) -> None:
+        for block in list(self.document.findall(nodes.literal_block)):
+            if block.get("language") == "mermaid":
+                picture = diagram.svg(block.astext(), "Rooms of coopnet, and which of them import which")
+                block.replace_self(nodes.raw("", f'<div class="flowchart">{picture}</div>', format="html"))
+
+
+def endings(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Code and references may be followed by an ending, as in ```` ``dr.freeze``d ````, which reST wants marked."""
+    text = re.sub(r"(``[^`\n]+``|:\w+:`[^`\n]+`)(?=[A-Za-z])", r"\1\\ ", "\n".join(lines))
+    lines[:] = text.split("\n")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    app.add_directive("generated", Generated)
+    app.connect("autodoc-process-docstring", endings)
+    app.add_transform(Flowcharts)
+    app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -27,7 +27,7 @@ def sphere_trace(
     f: Distance, o: Array, d: Array, t_max: Array | float, steps: int = 10000, eps: float = 1e-9,
     t_min: Array | float = 0.0, lipschitz: float = 1.0, active: Array | bool = True,
 ) -> Traced:  # fmt: skip
-    """First zeros of f on the rays o + t d: steps of |f| / (lipschitz |d|) until |f| < eps or its sign changes, then 60
+    """First zeros of f on the rays o + t d: steps of ``|f| / (lipschitz |d|)`` until ``|f| < eps`` or its sign changes, then 60
     bisections (Hart 1996)."""
     o, d = (np.asarray(v, np.float64) for v in (o, d))
     o, d = np.broadcast_arrays(o, d)

@@ -1,0 +1,22 @@
+"""Parts of the site that are made from the code and from results of benchmarks.
+
+``docs/conf.py`` asks for them by name, where a page says ```` ```{generated} layers ````. Each is Markdown, made anew
+whenever the site is built; ``python scripts/pages`` prints one or all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import command_line, environment, layers, performance
+
+#: What a page can ask for, by name.
+GENERATED: dict[str, Callable[[], str]] = {
+    "layers": layers.table,
+    "names_of_activations": layers.activations,
+    "names_of_losses": layers.losses,
+    "command_line": command_line.commands,
+    "extras": environment.extras,
+    "info": environment.info,
+    **performance.PARTS,
+}

@@ -1,0 +1,213 @@
+"""Tables of ``benchmarks/results/*.json``, with machine, date, versions, and the command that measures anew."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .markdown import number, size, table
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+RESULTS = BENCHMARKS / "results"
+if str(BENCHMARKS) not in sys.path:
+    sys.path.insert(0, str(BENCHMARKS))
+
+import figures  # noqa: E402 - the benchmarks' own: which variant of a peer counts
+import table as headline  # noqa: E402
+
+#: Result files whose script has another name than the file.
+SCRIPTS = {
+    "kills": "tests/slow/kills.py",
+    "fuzz": "tests/slow/fuzz.py",
+    "mutants": "scripts/mutants.py",
+    "outer-products": "benchmarks/outer_products.py",
+    "networks-haswell": "benchmarks/networks.py",
+    "side-by-side": "benchmarks/side_by_side.py",
+    "statistics": "benchmarks/mask_statistics.py",
+    "mitsuba_spheres_ablations": "benchmarks/mitsuba_spheres.py",
+}
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def place(machine: dict[str, Any]) -> str:
+    return figures.place(machine)
+
+
+def measured(name: str, command: str = "") -> str:
+    """Where ``name`` was measured, and what measures it anew."""
+    found = f"`benchmarks/results/{name}.json`: {place(load(name)['machine'])}."
+    return found + (f" Again: `{command}`." if command else "")
+
+
+def networks(backend: str) -> str:
+    """Training and inference of networks by width, beside peers, at the batch of the headline."""
+    return headline.table(load(f"networks-{backend}"))
+
+
+def ratios(name: str, value: str) -> list[dict[str, Any]]:
+    """Each peer's best time over coopnet's, for every network and batch that both were measured with."""
+    entries = load(name)["results"]["entries"]
+    keys = ("mode", "dropout", "width", "log2_batch")
+    found = []
+    for where in sorted({tuple(e[k] for k in keys) for e in entries}):
+        same = [e for e in entries if tuple(e[k] for k in keys) == where]
+        frozen = {"frozen": True} if name.endswith("cuda") else {}
+        own = figures.best(same, value, peer="coopnet", **frozen)
+        for peer in figures.peers(entries):
+            theirs = figures.best(same, value, peer=peer)
+            if peer != "coopnet" and own and theirs:
+                row = dict(zip(keys, where, strict=True))
+                found.append(row | {"peer": peer, "ratio": theirs[value] / own[value], "own": own[value]})
+    return found
+
+
+def behind(name: str, value: str) -> str:
+    """Rows in which a peer is at least 3 % faster, the worst first."""
+    slower = sorted((r for r in ratios(name, value) if r["ratio"] < 0.97), key=lambda r: r["ratio"])
+    if not slower:
+        return "In none of its rows a peer is faster."
+    rows = [
+        (
+            figures.NAMES[r["peer"]],
+            "training" if r["mode"] == "train" else "inference",
+            f"{r['dropout']:g}" if r["dropout"] else "–",
+            r["width"],
+            f"2^{r['log2_batch']}",
+            f"{number(r['own'])} ms",
+            f"{r['ratio']:.2f}×",
+        )
+        for r in slower
+    ]
+    what = {"wall_ms": "wall times", "kernel_ms": "kernel times"}[value]
+    count = f"{len(slower)} of {len(ratios(name, value))} rows, {what}. {measured(name)}"
+    return f"{count}\n\n" + table(["peer", "", "dropout", "width", "batch", "coopnet", "the peer takes"], rows)
+
+
+def by_batch(name: str, value: str) -> str:
+    """Median over widths of a peer's time over coopnet's, by batch."""
+    found = ratios(name, value)
+    batches = sorted({r["log2_batch"] for r in found})
+    rows = []
+    for mode, label in (("infer", "inference"), ("train", "training")):
+        for dropped in (False, True):
+            for peer in figures.NAMES:
+                cells: list[object] = []
+                for b in batches:
+                    of = [
+                        r["ratio"]
+                        for r in found
+                        if r["mode"] == mode and bool(r["dropout"]) == dropped and r["peer"] == peer
+                        and r["log2_batch"] == b
+                    ]  # fmt: skip
+                    cells.append(f"{statistics.median(of):.2f}×" if of else "–")
+                if any(c != "–" for c in cells):
+                    rows.append([figures.NAMES[peer], label + (", dropout 0.1" if dropped else ""), *cells])
+    return measured(name) + "\n\n" + table(["peer", "", *(f"2^{b}" for b in batches)], rows)
+
+
+def whole_jobs(backend: str) -> str:
+    """Steps of training with everything in them, tiny-cuda-nn's own sample among them on CUDA."""
+    rows = []
+    for r in load(f"whole-jobs-{backend}")["results"]:
+        psnr = f"{r['psnr_db']:.2f} dB" if "psnr_db" in r else None
+        name = f"`{r['job']}`"
+        if r.get("peer"):
+            rows.append([name, r["peer"], f"{r['samples']:,}", f"{number(r['wall_ms'])} ms", None, None, None, psnr])
+            continue
+        rows.append([
+            name, "coopnet", f"{r['samples']:,}", f"{number(r['wall_ms'])} ms", f"{number(r['kernel_ms'])} ms",
+            f"{number(r['first_step_s'], 2)} s", size(r["peak_bytes"]), psnr,
+        ])  # fmt: skip
+    head = ["job", "", "samples", "wall, per step", "kernels", "first step", "peak memory", "after all steps"]
+    command = f"python benchmarks/whole_jobs.py --backend {backend}"
+    return measured(f"whole-jobs-{backend}", command) + "\n\n" + table(head, rows)
+
+
+def tiny_cuda_nn() -> str:
+    """tiny-cuda-nn's own sample beside the same job here, in one sentence a job."""
+    rows = load("whole-jobs-cuda")["results"]
+    said = []
+    for theirs in (r for r in rows if r.get("peer") == "tiny-cuda-nn"):
+        own = next(r for r in rows if r["job"] == theirs["job"] and "peer" not in r)
+        said.append(
+            f"- `{theirs['job']}`: tiny-cuda-nn {number(theirs['wall_ms'])} ms per step, "
+            f"coopnet {number(own['wall_ms'])} ms, {own['wall_ms'] / theirs['wall_ms']:.2f} times as long; "
+            f"after {own['steps']:,} steps {theirs['psnr_db']:.2f} and {own['psnr_db']:.2f} dB."
+        )
+    return "\n".join(said) + "\n\n" + measured("whole-jobs-cuda", "python benchmarks/whole_jobs.py --backend cuda")
+
+
+def torch_border() -> str:
+    """What a PyTorch module around a field costs."""
+    data = load("torch-border-llvm")["results"]["jobs"]
+    names = sorted({k for job in data for k in job} - {"job", "samples"})
+    rows = [[n, *(number(job[n]) if n in job else "–" for job in data)] for n in names]
+    head = ["milliseconds", *(f"{job['job']}, {job['samples']:,} samples" for job in data)]
+    return measured("torch-border-llvm", "python benchmarks/torch_border.py") + "\n\n" + table(head, rows)
+
+
+def spheres(backend: str) -> str:
+    """Neural materials in Mitsuba."""
+    data = load(f"mitsuba_spheres-{backend}")["results"]
+    rows = [(r["row"], f"{number(r['kernel_ms'])} ms", f"{number(r['wall_ms'])} ms") for r in data["rows"]]
+    what = f"{data['resolution']} x {data['resolution']} pixels, {data['spp']} samples, depth {data['max_depth']}. "
+    command = f"python benchmarks/mitsuba_spheres.py --backend {backend}"
+    note = what + measured(f"mitsuba_spheres-{backend}", command)
+    return note + "\n\n" + table(["", "kernels", "wall"], rows)
+
+
+def derivatives(backend: str) -> str:
+    """Derivatives with respect to coordinates, in evaluations of the field."""
+    rows = []
+    for r in load(f"derivatives-{backend}")["results"]:
+        step = r.get("eikonal step / value step")
+        if step is None and r.get("eikonal step") and r.get("value step"):
+            step = r["eikonal step"] / r["value step"]
+        ratio = [f"{r[k] / r['call']:.1f}" if r.get(k) and r.get("call") else "–" for k in ("value_and_grad", "jvp")]
+        call = f"{number(r['call'])} ms" if r.get("call") else "–"
+        rows.append([r["field"], r["width"], f"{r['samples']:,}", call, *ratio, f"{step:.1f}" if step else "–"])
+    head = ["field", "width", "samples", "call", "`value_and_grad`", "`jvp`", "eikonal step"]
+    command = f"python benchmarks/derivatives.py --backend {backend}"
+    return measured(f"derivatives-{backend}", command) + "\n\n" + table(head, rows)
+
+
+def sources() -> str:
+    """Every result file: where, when, with which versions, and by which script."""
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        machine = load(path.stem)["machine"]
+        name = path.stem.removesuffix(f"-{machine['backend']}")
+        script = SCRIPTS.get(name, f"benchmarks/{name.replace('-', '_')}.py")
+        if not (BENCHMARKS.parent / script).exists():
+            script = ""
+        where = place(machine)
+        rows.append([f"`{path.name}`", where, f"`{script}`" if script else None])
+    return table(["file", "machine; versions; date", "script"], rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "networks_llvm": lambda: networks("llvm"),
+    "networks_cuda": lambda: networks("cuda"),
+    "by_batch_llvm": lambda: by_batch("networks-llvm", "wall_ms"),
+    "by_batch_haswell": lambda: by_batch("networks-haswell-llvm", "wall_ms"),
+    "by_batch_cuda": lambda: by_batch("networks-cuda", "kernel_ms"),
+    "behind_llvm": lambda: behind("networks-llvm", "wall_ms"),
+    "behind_haswell": lambda: behind("networks-haswell-llvm", "wall_ms"),
+    "behind_cuda": lambda: behind("networks-cuda", "kernel_ms"),
+    "whole_jobs_llvm": lambda: whole_jobs("llvm"),
+    "whole_jobs_cuda": lambda: whole_jobs("cuda"),
+    "tiny_cuda_nn": tiny_cuda_nn,
+    "torch_border": torch_border,
+    "spheres_llvm": lambda: spheres("llvm"),
+    "spheres_cuda": lambda: spheres("cuda"),
+    "derivatives_llvm": lambda: derivatives("llvm"),
+    "derivatives_cuda": lambda: derivatives("cuda"),
+    "sources": sources,
+}
