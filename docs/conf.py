@@ -118,7 +118,7 @@ class Flowcharts(SphinxTransform):
 
 def endings(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Code and references may be followed by an ending, as in ```` ``dr.freeze``d ````, which reST wants marked."""
-    text = re.sub(r"(``[^`\n]+``|:\w+:`[^`\n]+`)(?=[A-Za-z])", r"\1\\ ", "\n".join(lines))
+    text = re.sub(r"(``[^`\s][^`\n]*``|:\w+:`[^`\n]+`)(?=[A-Za-z])", r"\1\\ ", "\n".join(lines))
     lines[:] = text.split("\n")
 
 

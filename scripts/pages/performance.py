@@ -112,6 +112,32 @@ def by_batch(name: str, value: str) -> str:
     return measured(name) + "\n\n" + table(["peer", "", *(f"2^{b}" for b in batches)], rows)
 
 
+def spread(found: list[dict[str, Any]], **where: Any) -> str:
+    """Lowest and highest ratio of the rows that have ``where``."""
+    of = [r["ratio"] for r in found if all(r[k] == v for k, v in where.items())]
+    return f"{min(of):.2f} to {max(of):.2f}"
+
+
+def in_short() -> str:
+    """What a peer takes for what coopnet does in 1, without and with dropout, at the batches of the headlines."""
+    rows = []
+    for name, value, batch in (("networks-llvm", "wall_ms", 17), ("networks-cuda", "kernel_ms", 20)):
+        found = ratios(name, value)
+        place_of = "CPU" if name.endswith("llvm") else "GPU"
+        for peer, label in (("drjit-coop", "`drjit.nn`, cooperative vectors"), ("torch", "PyTorch")):
+            for dropout in (0.0, 0.1) if peer == "torch" else (0.0,):
+                where = {"peer": peer, "log2_batch": batch, "dropout": dropout}
+                rows.append([
+                    label + (", dropout 0.1" if dropout else ""), f"{place_of}, 2^{batch}",
+                    spread(found, mode="infer", **where), spread(found, mode="train", **where),
+                ])  # fmt: skip
+    jobs = load("whole-jobs-cuda")["results"]
+    theirs = {r["job"]: r["wall_ms"] for r in jobs if r.get("peer") == "tiny-cuda-nn"}
+    of = [theirs[r["job"]] / r["wall_ms"] for r in jobs if r["job"] in theirs and "peer" not in r]
+    rows.append(["tiny-cuda-nn, its own sample", "GPU, 2^18", "–", f"{min(of):.2f} to {max(of):.2f}"])
+    return table(["peer", "batch", "inference", "training"], rows)
+
+
 def whole_jobs(backend: str) -> str:
     """Steps of training with everything in them, tiny-cuda-nn's own sample among them on CUDA."""
     rows = []
@@ -209,5 +235,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "spheres_cuda": lambda: spheres("cuda"),
     "derivatives_llvm": lambda: derivatives("llvm"),
     "derivatives_cuda": lambda: derivatives("cuda"),
+    "in_short": in_short,
     "sources": sources,
 }

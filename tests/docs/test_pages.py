@@ -1,0 +1,65 @@
+"""Programs on the site's pages run as they stand, but for smaller numbers."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from support.machines import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+DOCS = ROOT / "docs"
+
+#: Pages whose blocks are one program, and pages whose blocks are programs of their own.
+WHOLE = ["ten_minutes", "index"]
+EACH = ["coming_from/drjit_nn", "coming_from/tiny_cuda_nn", "coming_from/pytorch", "coming_from/slangpy", "faq"]
+#: Numbers that would take long.
+SMALLER = {
+    "steps=500": "steps=4", ", 500)": ", 4)", "1 << 14": "1 << 8", "1 << 13": "1 << 8", "range(200)": "range(2)",
+    "range(100)": "range(2)", "range(10)": "range(2)", "steps=200": "steps=2", "steps=100": "steps=2",
+    "(field, batch, 200": "(field, batch, 2", "SIZE = 256": "SIZE = 16", "batch, 20,": "batch, 2,", "n_levels=8, i": "n_levels=2, i", "1 << 12": "1 << 6",
+}  # fmt: skip
+
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def programs():
+    for page in WHOLE:
+        yield pytest.param("\n".join(blocks(page)), id=page)
+    for page in EACH:
+        for i, block in enumerate(blocks(page)):
+            yield pytest.param(block, id=f"{page}-{i}")
+
+
+@pytest.mark.parametrize("code", list(programs()))
+def test_programs_run(code, backend, tmp_path, monkeypatch):
+    if backend == "cuda" and ("TensorXf" in code or "llvm" in code):
+        pytest.skip("single precision in cooperative vectors: LLVM only")
+    for module in ("torch", "mitsuba", "PIL", "safetensors"):
+        if f"import {module}" in code or (module == "safetensors" and "cn.save" in code):
+            pytest.importorskip(module)
+    for number, smaller in SMALLER.items():
+        code = code.replace(number, smaller)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "<page>", "exec"), {"__name__": "page"})
+
+
+def test_there_are_programs():
+    assert all(blocks(page) for page in [*WHOLE, *EACH])
+
+
+def test_messages_that_the_page_on_installation_explains():
+    """Clauses of coopnet's own messages stand in the code as the page quotes them."""
+    text = (DOCS / "installation.md").read_text(encoding="utf-8")
+    source = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "coopnet").rglob("*.py"))
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # strings over several lines
+    quoted = re.findall(r"^(?:pip: )?`([^`]+)`.*\n: ", text, re.M)
+    theirs = ("Fatal Python error", "because these package versions")
+    clauses = [c for q in quoted if not q.startswith(theirs) for c in re.split(r"[.,;:(){}\d]|'\.\.\.'|DRJIT_\w+", q)]
+    clauses = [c.strip().removeprefix("names ") for c in clauses if len(c.strip()) > 12 and "cuda" not in c]
+    assert len(clauses) > 15
+    for clause in clauses:
+        assert clause in source, clause
