@@ -56,6 +56,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "write_computation_times": False,  # each page says its own; the page of all would load scripts from elsewhere
 }
 
 html_theme = "furo"
@@ -122,9 +123,18 @@ def endings(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
     lines[:] = text.split("\n")
 
 
+def other_anchors(app: Any, domain: str, objtype: str, content: nodes.Element) -> None:
+    """viewcode's links back name a module by the first of its names that is documented, often as ``coopnet.X``."""
+    signature = content.parent[0]
+    module, name = signature.get("module") or "", signature.get("fullname")
+    if domain == "py" and name and module.startswith("coopnet.") and not module.startswith("coopnet.reference"):
+        signature["ids"].append(f"coopnet.{name}")
+
+
 def setup(app: Any) -> dict[str, bool]:
     app.add_directive("generated", Generated)
     app.connect("autodoc-process-docstring", endings)
+    app.connect("object-description-transform", other_anchors)
     app.add_transform(Flowcharts)
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
