@@ -7,7 +7,8 @@
 #   make test-torch  the tests of the module for PyTorch, which they install
 #   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
 #   make lint       ruff and mypy
-#   make docs       the site, in out/site: runs every tutorial; warnings are errors
+#   make docs       the site, in out/site: runs every tutorial; warnings and
+#                   links that lead nowhere are errors (looked at by scripts/look_at_site.py)
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, the README's table
 #   make gpu-bench  the same on the GPU, with the Python on PATH
@@ -76,6 +77,7 @@ drjit-check: system $(DRJIT_ENV)/.installed
 
 docs: setup .venv/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/site
+	$(BIN)/python scripts/check_links.py out/site
 
 lint: setup
 	$(BIN)/ruff check .

@@ -118,9 +118,19 @@ class Flowcharts(SphinxTransform):
 
 
 def endings(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Code and references may be followed by an ending, as in ```` ``dr.freeze``d ````, which reST wants marked."""
-    text = re.sub(r"(``[^`\s][^`\n]*``|:\w+:`[^`\n]+`)(?=[A-Za-z])", r"\1\\ ", "\n".join(lines))
-    lines[:] = text.split("\n")
+    """Makes reST of what docstrings may be written like: endings behind code, and names of pages.
+
+    reST wants a mark where ```` ``dr.freeze``d ```` goes on, and ``docs/precision.md`` is a link here.
+    """
+
+    def marked(match: re.Match[str]) -> str:
+        code, ending = match.groups()
+        page = re.fullmatch(r"``docs/(\w+)\.md``", code)
+        code = f":doc:`{page[1]} </{page[1]}>`" if page else code
+        return code + ("\\ " + ending if ending else "")
+
+    # every piece of code is matched, so that what stands between two is taken for none
+    lines[:] = re.sub(r"(``[^`\n]+``|:[\w:]+:`[^`\n]+`)([A-Za-z])?", marked, "\n".join(lines)).split("\n")
 
 
 def other_anchors(app: Any, domain: str, objtype: str, content: nodes.Element) -> None:

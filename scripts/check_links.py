@@ -1,7 +1,8 @@
 """``python scripts/check_links.py out/site``: does every link of the site lead somewhere? Without a network.
 
-Links within the site must name a file that is there, and an anchor that this file has; pictures and scripts must be files
-of the site, so that nothing is fetched from elsewhere; addresses of other sites must be addresses. Silent if all is well.
+Links within the site must name a file that is there, and an anchor that this file has. Pictures and scripts must be
+files of the site, so that nothing is fetched from elsewhere. Addresses of other sites must be addresses. Silent if all is
+well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 #: What a page loads when it is opened; links that are followed may lead elsewhere.
-LOADED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src"), ("source", "srcset"), ("video", "src")}
+LOADED = {
+    ("img", "src"),
+    ("script", "src"),
+    ("link", "href"),
+    ("iframe", "src"),
+    ("source", "srcset"),
+    ("video", "src"),
+}
 #: Relations of ``link`` that load nothing.
 NOT_LOADED = {"canonical", "index", "search", "next", "prev", "author", "copyright", "alternate"}
 

@@ -3,10 +3,11 @@
     python scripts/look_at_site.py out/site out/look [--all] [--only NAME ...]
 
 At desktop (1280) and phone (390) width: is a page wider than the screen? Do its scripts report errors, does it load
-anything from elsewhere, are all pictures there? Does the search find things, from files and from a server? Prints what is
-wrong and ends with exit code 1 if anything is. Pictures, light and dark, are taken of the pages in ``PICTURES``, or of all.
+anything from elsewhere, are all pictures there? Does the search find things, from files and from a server? Prints what
+is wrong and ends with exit code 1 if anything is. Pictures, light and dark, are taken of the pages in ``PICTURES``, or
+of all.
 
-Needs ``pip install playwright`` and a Chromium: ``playwright install chromium``, or the system's (Debian: ``chromium``).
+Needs ``pip install playwright`` and a Chromium: ``playwright install chromium`` or the system's package.
 """
 
 from __future__ import annotations

@@ -23,7 +23,11 @@ VARIABLE = "DRJIT_LIBLLVM_PATH"  #: read by Dr.Jit, once, when it is imported
 
 @dataclass(frozen=True)
 class LLVM:
-    """A libLLVM on this machine. An empty ``version`` means that it is older than 16 and does not tell."""
+    """A libLLVM on this machine. An empty ``version`` means that it is older than 16 and does not tell.
+
+    >>> cn.backend.LLVM("/usr/lib/libLLVM-15.so.1", (15, 0, 7)).suitable
+    False
+    """
 
     path: str
     version: tuple[int, ...]
@@ -42,6 +46,9 @@ def name_version(path: str) -> tuple[int, ...] | None:
     Understands ``libLLVM-15.so.1``, ``libLLVM-14.0.6.so``, ``libLLVM.so.19.1``, ``libLLVM-17.dylib`` and,
     where the name says nothing, the directories ``llvm-19/lib`` of Debian and ``Cellar/llvm/19.1.7`` of
     Homebrew.
+
+    >>> cn.backend.name_version("/usr/lib/libLLVM-19.so.1")
+    (19,)
     """
     file = path.replace("\\", "/").rsplit("/", 1)[-1]
     for pattern, text in (
@@ -177,6 +184,9 @@ def found_llvm(directories: list[str] | None = None) -> list[LLVM]:
 
     Looks at ``DRJIT_LIBLLVM_PATH``, then at library names in ``directories`` (the system's usual ones unless
     given) and, without ``directories``, asks ``ldconfig`` and every ``llvm-config`` on ``PATH``.
+
+    >>> all(library.path for library in cn.backend.found_llvm())
+    True
     """
     paths = _usual(directories) + (_asked() if directories is None else [])
     return _inspect_all(paths, _named())
@@ -187,6 +197,10 @@ def find_llvm(directories: list[str] | None = None) -> LLVM | None:
 
     An explicit variable is respected: if it names nothing suitable, the answer is ``None``. Other programs
     are asked only if the usual directories hold no suitable library.
+
+    >>> library = cn.backend.find_llvm()  # None if there is none that is new enough
+    >>> library is None or library.version[0] >= cn.backend.MIN_LLVM
+    True
     """
     named = bool(os.environ.get(VARIABLE))
     found = _inspect_all([] if named else _usual(directories), _named())
@@ -196,7 +210,11 @@ def find_llvm(directories: list[str] | None = None) -> LLVM | None:
 
 
 def llvm_cure() -> str:
-    """The command that brings a suitable libLLVM to this kind of machine."""
+    """The command that brings a suitable libLLVM to this kind of machine.
+
+    >>> "llvm" in cn.backend.llvm_cure().lower()
+    True
+    """
     if sys.platform == "darwin":
         return "brew install llvm"
     if sys.platform == "win32":
@@ -230,6 +248,8 @@ def prepare() -> None:
 
     Leaves a ``DRJIT_LIBLLVM_PATH`` that is set alone, and does nothing if Dr.Jit was imported before: it has
     made its choice by then, in a thread that may still be reading the environment.
+
+    >>> cn.backend.prepare()  # has no effect: importing coopnet has called it
     """
     global chosen, early
     if "drjit" in sys.modules:

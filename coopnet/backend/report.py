@@ -50,6 +50,9 @@ def runs_coopvec(backend: Any = "auto") -> str | None:
     """Multiply a small matrix with a cooperative vector for real, in half precision on CUDA, single on LLVM.
 
     Returns ``None`` if the result is right, otherwise a short reason.
+
+    >>> cn.backend.runs_coopvec(cn.backend.require()) is None  # it does
+    True
     """
     try:
         command = [sys.executable, "-c", _PRODUCT, require(backend)]
@@ -67,7 +70,11 @@ def runs_coopvec(backend: Any = "auto") -> str | None:
 
 
 def info() -> list[Row]:
-    """What is here, as rows of (what, finding, cure or empty). Runs a product on each usable backend."""
+    """What is here, as rows of (what, finding, cure or empty). Runs a product on each usable backend.
+
+    >>> [finding for what, finding, cure in cn.backend.info() if what == "Dr.Jit"][0].startswith("1.5")
+    True
+    """
     faults = {name: fault_of(name) for name in BACKENDS}
     _, drjit, cure = _package_row("drjit", DRJIT)
     if not cure and not re.match(r"1\.5(\.|$)", drjit):
@@ -148,7 +155,10 @@ def _product_row(name: str, precision: str, faults: dict[str, str | None], cure:
 
 
 def kernel_cache() -> Path:
-    """The directory in which Dr.Jit keeps compiled kernels."""
+    """The directory in which Dr.Jit keeps compiled kernels.
+
+    >>> folder = cn.backend.kernel_cache()
+    """
     if os.environ.get("DRJIT_CACHE_DIR"):
         return Path(os.environ["DRJIT_CACHE_DIR"])
     if sys.platform == "win32":
@@ -168,7 +178,12 @@ def _kernel_cache_row() -> str:
 
 
 def format_info(rows: list[Row]) -> str:
-    """Rows of :func:`info` as aligned text, each cure under its finding."""
+    """Rows of :func:`info` as aligned text, each cure under its finding.
+
+    >>> print(cn.backend.format_info([("GPU", "none", "install one")]))
+    GPU  none
+         -> install one
+    """
     width = max((len(what) for what, _, _ in rows), default=0)
     lines = []
     for what, finding, cure in rows:

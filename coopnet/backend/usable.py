@@ -56,6 +56,9 @@ def require(backend: Any = "auto") -> str:
     ``backend`` is ``"auto"`` (that of the section that runs, see :func:`coopnet.with_backend`, or CUDA where it works,
     else LLVM), ``"cuda"``, ``"llvm"``, a ``drjit.JitBackend`` or a Dr.Jit array type. Raises :class:`BackendError` with
     the cure if that backend is not usable here.
+
+    >>> cn.backend.require("auto") in ("cuda", "llvm")
+    True
     """
     auto = isinstance(backend, str) and backend == "auto"
     if auto and (preferred := _preferred.get()) is not None:
@@ -143,10 +146,18 @@ def _driver() -> str:
 
 
 def available() -> tuple[str, ...]:
-    """The backends usable here, a subset of ``("cuda", "llvm")``."""
+    """The backends usable here, a subset of ``("cuda", "llvm")``.
+
+    >>> set(cn.backend.available()) <= {"cuda", "llvm"}
+    True
+    """
     return tuple(name for name in BACKENDS if fault_of(name) is None)
 
 
 def namespace(backend: Any = "auto") -> ModuleType:
-    """Dr.Jit's module of differentiable types of a backend: ``drjit.llvm.ad`` or ``drjit.cuda.ad``."""
+    """Dr.Jit's module of differentiable types of a backend: ``drjit.llvm.ad`` or ``drjit.cuda.ad``.
+
+    >>> cn.backend.namespace("auto").__name__ in ("drjit.llvm.ad", "drjit.cuda.ad")
+    True
+    """
     return importlib.import_module(f"drjit.{require(backend)}.ad")

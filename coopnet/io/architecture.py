@@ -91,6 +91,10 @@ def describe(field: NeuralField) -> dict[str, Any]:
     Raises:
         TypeError: ``field`` is no :class:`NeuralField`, or has a layer of a type that is not registered.
         ValueError: a layer with an argument that JSON cannot hold, or with arguments it would not accept.
+
+    >>> description = cn.io.describe(cn.NeuralField(None, cn.MLP(2, 3)))
+    >>> description["format"]
+    'coopnet.field'
     """
     kind = type(field)
     ensure(kind is NeuralField, f"describe: field is a {kind.__name__}; a NeuralField is needed.", TypeError)
@@ -115,6 +119,8 @@ def construct(description: dict[str, Any]) -> NeuralField:
     Raises:
         ValueError: no description, one of a newer format, an unknown layer, or missing, unknown or unacceptable
             arguments.
+
+    >>> field = cn.io.construct(cn.io.describe(cn.NeuralField(None, cn.MLP(2, 3)))).build()
     """
     check_format(description)
     _check_names(description, {"format", "version", "encoding", "network", "output", "in_features"}, "the field")

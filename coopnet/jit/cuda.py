@@ -17,7 +17,10 @@ from pathlib import Path
 
 @lru_cache(maxsize=1)
 def has_optix() -> bool:
-    """Can OptiX be loaded? It comes with the driver, but containers often leave it out."""
+    """Can OptiX be loaded? It comes with the driver, but containers often leave it out.
+
+    >>> usable = cn.backend.has_optix()
+    """
     if sys.platform == "win32":
         return True  # Dr.Jit finds it beside the display driver
     try:

@@ -16,7 +16,11 @@ _PRIMES = (1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 2165219
 
 
 class GridLevel(NamedTuple):
-    """A level of a hash grid: cells per unit length, vertices per axis, first vertex, number of vertices."""
+    """A level of a hash grid: cells per unit length, vertices per axis, first vertex, number of vertices.
+
+    >>> ref.GridLevel(scale=15.0, resolution=16, offset=0, size=256).size
+    256
+    """
 
     scale: float
     resolution: int
@@ -39,6 +43,9 @@ def hash_grid_levels(
     bit of a power decides :math:`N_l`; ``level_scales`` therefore takes the scales from elsewhere.
     ``multiple`` is another number to round up to (tiny-cuda-nn: 8); ``"dense"`` storage has no minimum, that of
     ``"tiled"`` storage is taken with :math:`base^{dimension}`.
+
+    >>> [(level.resolution, level.size) for level in ref.hash_grid_levels(2, n_levels=2, base_resolution=4)]
+    [(4, 16), (8, 64)]
     """
     multiple = n_features_per_level if multiple is None else multiple
     most = {"hash": hashmap_size, "tiled": base_resolution**dimension}.get(storage)
@@ -61,6 +68,10 @@ def vertex_slot(vertex: Array, level: GridLevel, storage: str = "hash") -> Array
     arithmetic and modulo the size of the level. The test compares N^j with the size after each axis j and
     stops at the first that exceeds it. Because of the modulo, a dense level wraps around: coordinate N is 0
     of the next row. Other storage than ``"hash"`` never hashes.
+
+    >>> level = ref.GridLevel(3.0, 4, 0, 16)
+    >>> ref.vertex_slot(np.array([[1], [2]]), level).tolist()
+    [9]
     """
     v = vertex.astype(np.uint64) & LOW32
     strides = [1]
@@ -112,6 +123,10 @@ def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level:
     ``"smoothstep"``, which puts :math:`t^2 (3 - 2 t)` for the fraction t of a cell, or ``"nearest"``, which takes the
     lowest vertex of the cell; levels above ``max_level`` give zeros. The other options are those of
     :func:`hash_grid_levels`.
+
+    >>> params = np.arange(32.0)
+    >>> ref.hash_grid(np.array([[0.5], [0.0]]), params, n_levels=1, base_resolution=4).ravel().tolist()
+    [8.0, 9.0]
     """
     return _interpolated(*_walk(_grid_corners, x, params, n_levels, n_features_per_level, **options))
 
@@ -119,7 +134,13 @@ def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level:
 def hash_grid_vjp(
     x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
 ) -> tuple[Array, Array]:
-    """Gradients (dx, dparams) of :func:`hash_grid`; the cell of a sample counts as constant."""
+    """Gradients (dx, dparams) of :func:`hash_grid`; the cell of a sample counts as constant.
+
+    >>> params, x = np.arange(32.0), np.array([[0.5], [0.0]])
+    >>> dx, dparams = ref.hash_grid_vjp(x, params, np.ones((2, 1)), n_levels=1, base_resolution=4)
+    >>> dx.ravel().tolist(), float(dparams.sum())
+    ([12.0, 48.0], 2.0)
+    """
     table, corners = _walk(_grid_corners, x, params, n_levels, n_features_per_level, **options)
     d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
     dx = sum(dweight * (d[number] * table[slot].T).sum(axis=0) for number, slot, _, dweight in corners)
@@ -129,7 +150,12 @@ def hash_grid_vjp(
 def hash_grid_jvp(
     x: Array, params: Array, dx: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
 ) -> Array:
-    """Derivative of :func:`hash_grid` in direction dx; the cell of a sample counts as constant."""
+    """Derivative of :func:`hash_grid` in direction dx; the cell of a sample counts as constant.
+
+    >>> params, x = np.arange(32.0), np.array([[0.5], [0.0]])
+    >>> ref.hash_grid_jvp(x, params, np.ones((2, 1)), n_levels=1, base_resolution=4).ravel().tolist()
+    [30.0, 30.0]
+    """
     table, corners = _walk(_grid_corners, x, params, n_levels, n_features_per_level, **options)
     moved = [(number, slot, (dweight * np.asarray(dx)).sum(axis=0)) for number, slot, _, dweight in corners]
     return _interpolated(table, moved)
@@ -141,6 +167,10 @@ def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_le
     The features at the d + 1 vertices of the simplex around :math:`s_l x + 1/2` are interpolated. Its vertices are the
     cell's lowest one and those reached from it by going up along the axes in descending order of the fraction; their
     weights are the differences of successive fractions. Options as :func:`hash_grid_levels`.
+
+    >>> params = np.ones(32)
+    >>> ref.permutohedral(np.array([[0.5], [0.0]]), params, n_levels=1, base_resolution=4).round(6).ravel().tolist()
+    [1.0, 1.0]
     """
     return _interpolated(*_walk(_simplex_vertices, x, params, n_levels, n_features_per_level, **options))
 
@@ -148,7 +178,12 @@ def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_le
 def permutohedral_vjp(
     x: Array, params: Array, dy: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any
 ) -> Array:
-    """Gradient of :func:`permutohedral` with respect to params."""
+    """Gradient of :func:`permutohedral` with respect to params.
+
+    >>> params, x = np.ones(32), np.array([[0.5], [0.0]])
+    >>> float(ref.permutohedral_vjp(x, params, np.ones((2, 1)), n_levels=1, base_resolution=4).sum().round(6))
+    2.0
+    """
     d = np.asarray(dy, np.float64).reshape(n_levels, n_features_per_level, -1)
     return _scattered(*_walk(_simplex_vertices, x, params, n_levels, n_features_per_level, **options), d)
 
@@ -170,7 +205,12 @@ def _simplex_vertices(x: Array, table: Array, n_levels: int, **options: Any) -> 
 
 
 def permuto_slot(vertex: Array, level: GridLevel) -> Array:
-    """:func:`vertex_slot` with the rolling hash h -> (h + v_d) 2531011."""
+    """:func:`vertex_slot` with the rolling hash h -> (h + v_d) 2531011.
+
+    >>> level = ref.GridLevel(3.0, 4, 0, 16)
+    >>> ref.permuto_slot(np.array([[1], [2]]), level).tolist()
+    [9]
+    """
     if level.resolution ** len(vertex) <= level.size:
         return vertex_slot(vertex, level)
     slot = np.zeros(vertex.shape[1], np.uint64)

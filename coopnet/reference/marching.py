@@ -10,7 +10,11 @@ from .random import Array, philox4x32
 
 
 def march_offsets(steps: int, rays: int, seed: int, index: Any = None, step: Any = 0) -> Array:
-    """Places of samples in their bins, ``(steps, rays)``: number i of the last stream of samples, times 2^-24."""
+    """Places of samples in their bins, ``(steps, rays)``: number i of the last stream of samples, times 2^-24.
+
+    >>> ref.march_offsets(steps=2, rays=1, seed=7).round(3).tolist()
+    [[0.564], [0.86]]
+    """
     index = np.arange(rays) if index is None else index
     out = np.empty((steps, rays))
     for i in range(steps):
@@ -20,7 +24,12 @@ def march_offsets(steps: int, rays: int, seed: int, index: Any = None, step: Any
 
 
 def march_distances(near: Array, far: Array, offsets: Array) -> tuple[Array, Array]:
-    """(t, length of a bin): distances ``(steps, rays)`` of samples at ``offsets`` of their bins."""
+    """(t, length of a bin): distances ``(steps, rays)`` of samples at ``offsets`` of their bins.
+
+    >>> t, length = ref.march_distances(np.zeros(1), np.ones(1), np.full((4, 1), 0.5))
+    >>> t.ravel().tolist(), length.tolist()
+    ([0.125, 0.375, 0.625, 0.875], [0.25])
+    """
     near, far = np.asarray(near, np.float64), np.asarray(far, np.float64)
     length = (far - near) / len(offsets)
     return near + (np.arange(len(offsets))[:, None] + offsets) * length, length
@@ -33,6 +42,11 @@ def ray_march(
 
     Sample by sample: a share 1 - exp(-sigma length) of the light that is left is replaced by the sample's color. A ray
     ends where no more than ``termination`` is left.
+
+    >>> t, length = ref.march_distances(np.zeros(1), np.ones(1), np.full((4, 1), 0.5))
+    >>> color, transmittance, depth = ref.ray_march(np.full((4, 1), 2.0), np.ones((3, 4, 1)), t, length)
+    >>> transmittance.round(4).tolist()
+    [0.1353]
     """
     seen, depth = np.zeros((3, sigma.shape[1])), np.zeros(sigma.shape[1])
     left = np.ones(sigma.shape[1])
@@ -52,6 +66,12 @@ def ray_march_vjp(
 
     What is behind sample i, seen from there, is b_i = a_i c_i + (1 - a_i) b_{i+1}, b behind the last one being the
     background; the same with distances for colors and 0 at the end, and for the transmittance with 0 and 1.
+
+    >>> t, length = ref.march_distances(np.zeros(1), np.ones(1), np.full((4, 1), 0.5))
+    >>> sigma, color = np.full((4, 1), 2.0), np.ones((3, 4, 1))
+    >>> dsigma, dcolor = ref.ray_march_vjp(sigma, color, t, length, np.ones((3, 1)), np.zeros(1), np.zeros(1))
+    >>> dsigma.ravel().round(4).tolist()
+    [0.1015, 0.1015, 0.1015, 0.1015]
     """
     steps, rays = sigma.shape
     lefts = np.ones((steps + 1, rays))
@@ -70,7 +90,12 @@ def ray_march_vjp(
 
 
 def grid_cells(p: Array, lower: Any, upper: Any, resolution: Any) -> tuple[Array, Array]:
-    """(number of the cell, inside?) of points (3, n): x + R_x (y + R_y z)."""
+    """(number of the cell, inside?) of points (3, n): x + R_x (y + R_y z).
+
+    >>> cell, inside = ref.grid_cells(np.array([[0.6], [0.1], [0.1]]), [0] * 3, [1] * 3, [2] * 3)
+    >>> cell.tolist(), inside.tolist()
+    ([1], [True])
+    """
     lower, upper, shape = (np.reshape(v, (3, 1)) for v in (lower, upper, resolution))
     place = (np.asarray(p, np.float64) - lower) / (upper - lower) * shape
     inside = ((place >= 0) & (place < shape)).all(axis=0)
@@ -79,7 +104,11 @@ def grid_cells(p: Array, lower: Any, upper: Any, resolution: Any) -> tuple[Array
 
 
 def occupied(bits: Array, p: Array, lower: Any, upper: Any, resolution: Any) -> Array:
-    """Mask of the points (3, n) in cells whose bit is set: bit i % 32 of word i // 32."""
+    """Mask of the points (3, n) in cells whose bit is set: bit i % 32 of word i // 32.
+
+    >>> ref.occupied(np.array([0b10], np.uint32), np.array([[0.6], [0.1], [0.1]]), [0] * 3, [1] * 3, [2] * 3).tolist()
+    [True]
+    """
     cell, inside = grid_cells(p, lower, upper, resolution)
     return np.asarray(inside & ((bits[cell // 32] >> (cell % 32).astype(np.uint32)) & 1).astype(bool))
 
@@ -87,7 +116,12 @@ def occupied(bits: Array, p: Array, lower: Any, upper: Any, resolution: Any) -> 
 def occupancy_update(
     density: Array, cells: Array, sampled: Array, decay: float, threshold: float
 ) -> tuple[Array, Array]:
-    """(density, occupied?) of all cells: decayed, at least what was ``sampled`` in some of them, and compared."""
+    """(density, occupied?) of all cells: decayed, at least what was ``sampled`` in some of them, and compared.
+
+    >>> density, full = ref.occupancy_update(np.ones(2), np.array([1]), np.array([3.0]), 0.5, 1.0)
+    >>> density.tolist(), full.tolist()
+    ([0.5, 3.0], [False, True])
+    """
     density = np.where(np.isfinite(density), density, 0.0) * decay
     density[cells] = np.maximum(density[cells], sampled)
     return density, density > min(threshold, density.mean())

@@ -24,6 +24,9 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
     \oplus k_1,\ lo_0)` with :math:`(hi_0, lo_0) = M_0 c_0` and :math:`(hi_1, lo_1) = M_1 c_2`; the key then
     grows by the Weyl constants :math:`(W_0, W_1)`. Words are ``uint32`` arrays, which broadcast, or Python
     ints in [0, 2^32); the result is four arrays, or four ints if all words were ints.
+
+    >>> [hex(w) for w in ref.philox4x32((0, 0, 0, 0), (0, 0))]
+    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
     if len(counter) != 4 or len(key) != 2:
         raise ValueError(f"philox4x32: counter and key need 4 and 2 words, got {len(counter)} and {len(key)}")
@@ -42,7 +45,11 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
 
 
 def threshold(p: float, bits: int = 16) -> int:
-    """Number of the 2^bits values of a random digit that drop an element: round(p 2^bits)."""
+    """Number of the 2^bits values of a random digit that drop an element: round(p 2^bits).
+
+    >>> ref.threshold(0.1)
+    6554
+    """
     if bits not in (8, 16, 32):
         raise ValueError(f"threshold: bits must be 8, 16 or 32, got {bits!r}")
     if not 0 <= p < 1:
@@ -54,7 +61,11 @@ def threshold(p: float, bits: int = 16) -> int:
 
 
 def scale(p: float, bits: int = 16) -> float:
-    """Factor 2^bits / (2^bits - t) of kept elements, which keeps the mean exactly; not rounded to a type."""
+    """Factor 2^bits / (2^bits - t) of kept elements, which keeps the mean exactly; not rounded to a type.
+
+    >>> ref.scale(0.5)
+    2.0
+    """
     return float(2**bits / (2**bits - threshold(p, bits)))
 
 
@@ -68,6 +79,9 @@ def keep_mask(
     and of that word the digit of :math:`k` bits number :math:`i \bmod 32/k` from the low end. It is kept
     iff digit >= threshold. ``index`` holds one identity per sample; ``step`` is a number or one per sample.
     Every element makes its own call of the generator here.
+
+    >>> ref.keep_mask(features=4, p=0.5, seed=7, index=np.arange(2)).tolist()
+    [[False, True], [True, False], [True, True], [True, False]]
     """
     t = threshold(p, bits)
     if not 0 <= seed < 2**64:
@@ -92,6 +106,9 @@ def dropout(
     """keep ? x * scale : 0 for x of shape (features, samples); scale and product have the type of x.
 
     ``index`` defaults to the column number. The gradient is the same function applied to the gradient.
+
+    >>> ref.dropout(np.ones((4, 2)), 0.5, seed=7).tolist()
+    [[0.0, 2.0], [2.0, 0.0], [2.0, 2.0], [2.0, 0.0]]
     """
     return _dropped(x, x.shape[0], p, seed, index, step, stream, bits, rounds)
 
@@ -99,7 +116,11 @@ def dropout(
 def drop_path(
     x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16, rounds: int = 10
 ) -> Array:
-    """:func:`dropout` of whole samples: the decision about element 0 holds for all features of a sample."""
+    """:func:`dropout` of whole samples: the decision about element 0 holds for all features of a sample.
+
+    >>> ref.drop_path(np.ones((2, 4)), 0.5, seed=7).tolist()
+    [[0.0, 2.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0]]
+    """
     return _dropped(x, 1, p, seed, index, step, stream, bits, rounds)
 
 
@@ -121,6 +142,9 @@ def gaussian_dropout(
 
     Element i uses lane :math:`i \bmod 4` of :math:`\mathrm{philox}(\lfloor i / 4 \rfloor, index, step, stream)`, of
     which the upper 24 bits n make the normally distributed number :math:`\Phi^{-1}((n + 1/2) / 2^{24})`.
+
+    >>> ref.gaussian_dropout(np.ones((1, 3)), 0.5, seed=7).round(3).tolist()
+    [[2.691, 0.095, 0.542]]
     """
     index = np.arange(x.shape[1]) if index is None else index
     n = _digits(len(x), seed, index, step, stream, 32, rounds) // 2**8
@@ -129,7 +153,11 @@ def gaussian_dropout(
 
 
 def uint_to_uniform_float(word: Any) -> Array:
-    """Triton's map of a word to float32 in [0, 1): the word as int32, negatives folded up, times ~2^-31."""
+    """Triton's map of a word to float32 in [0, 1): the word as int32, negatives folded up, times ~2^-31.
+
+    >>> float(ref.uint_to_uniform_float(np.uint32(1 << 30)))
+    0.4999999701976776
+    """
     signed = np.asarray(word, np.uint32).view(np.int32)
     folded = np.where(signed < 0, -(signed + 1), signed)  # -x - 1, without overflow
     return np.asarray(folded.astype(np.float32) * np.float32(4.6566127342e-10))
@@ -147,6 +175,9 @@ def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention
     The key is ``(seed_lo, seed_hi)``; survivors are multiplied by 1 / (1 - p), rounded once to x's type. A
     vector of seeds belongs to the rows of a matrix; ``offset`` then defaults to the column. ``offset``
     broadcasts to the shape of ``x``.
+
+    >>> ref.seeded_dropout(np.ones(4, np.float32), 0.5, 7).tolist()
+    [0.0, 2.0, 0.0, 2.0]
     """
     if not 0 <= p < 1:
         raise ValueError(f"seeded_dropout: p must be in [0, 1), got {p!r}")

@@ -15,6 +15,10 @@ __all__ = ["lobe_pdf", "rusinkiewicz_angles", "rusinkiewicz_features"]
 def rusinkiewicz_angles(wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
     r""":math:`(\theta_h, \varphi_h, \theta_d, \varphi_d)` of unit vectors ``(3, samples)``: the difference vector is
     ``wi`` turned about the normal by :math:`-\varphi_h` and then about the binormal by :math:`-\theta_h`.
+
+    >>> w = np.array([[0.6], [0.0], [0.8]])
+    >>> ref.rusinkiewicz_angles(w, w).round(3).ravel().tolist()
+    [0.644, 0.0, 0.0, 0.0]
     """
     h = wi + wo
     h = h / np.linalg.norm(h, axis=0)
@@ -32,6 +36,10 @@ def rusinkiewicz_features(wi: np.ndarray, wo: np.ndarray, sharp: float = 1000.0)
     .. math:: \log(1 + s \sin^2\theta_h) / \log(1 + s),\; \sin\theta_h \cos\varphi_h,\; \sin\theta_h \sin\varphi_h,\;
         \cos\theta_h,\; \cos\theta_d,\; \cos\theta_i \cos\theta_o,\; \sin^2\theta_d \cos 2\varphi,\;
         \sin^2\theta_d \sin 2\varphi
+
+    >>> w = np.array([[0.6], [0.0], [0.8]])
+    >>> ref.rusinkiewicz_features(w, w).shape
+    (8, 1)
     """
     th, ph, td, pd = rusinkiewicz_angles(wi, wo)
     narrow = np.log1p(sharp * np.sin(th) ** 2) / np.log1p(sharp)
@@ -44,6 +52,10 @@ def rusinkiewicz_features(wi: np.ndarray, wo: np.ndarray, sharp: float = 1000.0)
 def lobe_pdf(specular: float, alpha: float, wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
     """Density of ``wo`` in solid angle: a cosine lobe, and with weight ``specular`` reflection by visible GGX normals
     of roughness ``alpha``; 0 below the surface.
+
+    >>> w = np.array([[0.0], [0.0], [1.0]])
+    >>> ref.lobe_pdf(0.0, 0.5, w, w).round(4).tolist()
+    [0.3183]
     """
     h = wi + wo
     h = h / np.linalg.norm(h, axis=0)

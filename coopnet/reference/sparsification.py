@@ -12,6 +12,10 @@ def sparsification(error: Array, uncertainty: Array, norm: str = "mean") -> tupl
 
     Entry k is the mean, or root mean square, of the n - k errors of least uncertainty over that of all. The samples
     that are as uncertain as the last one to be removed remain in part, each with the same share.
+
+    >>> curve, oracle = ref.sparsification(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))
+    >>> curve.round(3).tolist(), oracle.round(3).tolist()
+    ([1.0, 1.0, 0.5], [1.0, 0.75, 0.5])
     """
     e, u = np.asarray(error, np.float64).ravel(), np.asarray(uncertainty, np.float64).ravel()
     power = {"mean": 1, "rms": 2}[norm]

@@ -15,7 +15,11 @@ Distance = Callable[[Array], Array]
 
 
 class Traced(NamedTuple):
-    """Distances (rays,), hits (rays,), positions and unit normals (3, rays); infinity and zeros for misses."""
+    """Distances (rays,), hits (rays,), positions and unit normals (3, rays); infinity and zeros for misses.
+
+    >>> ref.sphere_trace(lambda p: np.linalg.norm(p, axis=0) - 1, [[0], [0], [-3]], [[0], [0], [1]], 9.0).hit.tolist()
+    [True]
+    """
 
     t: Array
     hit: Array
@@ -27,8 +31,14 @@ def sphere_trace(
     f: Distance, o: Array, d: Array, t_max: Array | float, steps: int = 10000, eps: float = 1e-9,
     t_min: Array | float = 0.0, lipschitz: float = 1.0, active: Array | bool = True,
 ) -> Traced:  # fmt: skip
-    """First zeros of f on the rays o + t d: steps of ``|f| / (lipschitz |d|)`` until ``|f| < eps`` or its sign changes, then 60
-    bisections (Hart 1996)."""
+    """First zeros of f on the rays o + t d (Hart 1996).
+
+    Steps of ``|f| / (lipschitz |d|)`` until ``|f| < eps`` or its sign changes, then 60 bisections.
+
+    >>> ball = lambda p: np.linalg.norm(p, axis=0) - 1
+    >>> ref.sphere_trace(ball, [[0], [0], [-3]], [[0], [0], [1]], 9.0).t.round(6).tolist()
+    [2.0]
+    """
     o, d = (np.asarray(v, np.float64) for v in (o, d))
     o, d = np.broadcast_arrays(o, d)
     rays = o.shape[1]
@@ -66,12 +76,22 @@ def hit_tangent(
     """dt of the hit at t when the distance there changes by df, and the ray by do and dd, all (3, rays) or (rays,):
 
     f(o + t d) = 0 gives dt = -(df + gradient . (do + t dd)) / (gradient . d) (Niemeyer et al. 2020, section 3.4).
+
+    >>> down = np.array([[0.0], [0.0], [1.0]])
+    >>> ref.hit_tangent(-down, down, np.array([2.0]), np.array([0.1])).tolist()
+    [0.1]
     """
     return -(df + (gradient * (do + t * dd)).sum(axis=0)) / (gradient * d).sum(axis=0)
 
 
 def closest_approach(f: Distance, o: Array, d: Array, t_max: float, samples: int = 4096) -> tuple[Array, Array]:
-    """(t, f) of the smallest f on the rays: of equidistant samples, refined by 60 golden sections beside the best."""
+    """(t, f) of the smallest f on the rays: of equidistant samples, refined by 60 golden sections beside the best.
+
+    >>> ball = lambda p: np.linalg.norm(p, axis=0) - 1
+    >>> t, f = ref.closest_approach(ball, np.array([[2.0], [0], [-3]]), np.array([[0.0], [0], [1]]), 9.0)
+    >>> t.round(3).tolist(), f.round(3).tolist()
+    ([3.0], [1.0])
+    """
     o, d = np.broadcast_arrays(np.asarray(o, np.float64), np.asarray(d, np.float64))
     ts = np.linspace(0, t_max, samples)
     values = np.stack([f(o + t * d) for t in ts])
@@ -87,5 +107,10 @@ def closest_approach(f: Distance, o: Array, d: Array, t_max: float, samples: int
 
 
 def soft_visibility(f: Distance, o: Array, d: Array, t_max: float, width: float, samples: int = 4096) -> Array:
-    """sigmoid(-min f / width) over the rays (Yariv et al. 2020, eq. 7)."""
+    """sigmoid(-min f / width) over the rays (Yariv et al. 2020, eq. 7).
+
+    >>> ball = lambda p: np.linalg.norm(p, axis=0) - 1
+    >>> ref.soft_visibility(ball, np.array([[1.0], [0], [-3]]), np.array([[0.0], [0], [1]]), 9.0, 0.1).round(3).tolist()
+    [0.5]
+    """
     return 1 / (1 + np.exp(np.clip(closest_approach(f, o, d, t_max, samples)[1] / width, -80, 80)))

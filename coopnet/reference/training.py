@@ -12,7 +12,11 @@ from .random import Array
 
 
 def l2(a: Array, b: Array) -> float:
-    """Mean squared difference."""
+    """Mean squared difference.
+
+    >>> float(ref.l2(np.array([1.0, 2.0]), np.array([1.0, 4.0])))
+    2.0
+    """
     return float(np.mean((np.asarray(a, np.float64) - np.asarray(b, np.float64)) ** 2))
 
 
@@ -45,7 +49,11 @@ LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
 
 
 def loss(name: str, y: Array, t: Array, pdf: Any = None, at: Array | None = None) -> Array:
-    """Loss of every sample: the mean over components of ``LOSSES[name]`` divided by the density."""
+    """Loss of every sample: the mean over components of ``LOSSES[name]`` divided by the density.
+
+    >>> ref.loss("l1", np.array([[1.0, 2.0]]), np.array([[1.5, 0.0]])).tolist()
+    [0.5, 2.0]
+    """
     y, t = np.asarray(y, np.float64), np.asarray(t, np.float64)
     p = np.broadcast_to(np.asarray(1.0 if pdf is None else pdf, np.float64), t.shape)
     return np.asarray((LOSSES[name](y, t, y if at is None else np.asarray(at, np.float64), p) / p).mean(axis=0))
@@ -56,7 +64,12 @@ def adam_step(
     epsilon: float = 1e-8, l2_reg: float = 0.0, relative_decay: float = 0.0, absolute_decay: float = 0.0,
     gradient_limit: float = math.inf, weight_limit: float = math.inf, bounds: tuple[float, float] = (0.0, math.inf),
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Step t = 1, 2, ... of Adam (Kingma and Ba 2015): (weights, first moment, second moment)."""
+    """Step t = 1, 2, ... of Adam (Kingma and Ba 2015): (weights, first moment, second moment).
+
+    >>> w, m, v = ref.adam_step(np.ones(1), np.zeros(1), np.zeros(1), np.array([0.3]), t=1, lr=0.1)
+    >>> w.round(4).tolist()
+    [0.9]
+    """
     g = np.clip(g + l2_reg * w, -gradient_limit, gradient_limit)
     m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
     rate = lr * math.sqrt(1 - beta2**t) / (1 - beta1**t)
@@ -65,7 +78,12 @@ def adam_step(
 
 
 def adabound(t: int, beta2: float = 0.999) -> tuple[float, float]:
-    """The ``bounds`` of :func:`adam_step` for AdaBound (Luo et al. 2019), with the final rate 0.1."""
+    """The ``bounds`` of :func:`adam_step` for AdaBound (Luo et al. 2019), with the final rate 0.1.
+
+    >>> low, high = ref.adabound(t=1)
+    >>> round(low, 6), round(high, 3)
+    (0.0001, 100.1)
+    """
     s = (1 - beta2) * t
     return 0.1 - 0.1 / (s + 1), 0.1 + 0.1 / s
 
@@ -73,7 +91,13 @@ def adabound(t: int, beta2: float = 0.999) -> tuple[float, float]:
 def sparse_adam_step(
     w: Array, m: Array, v: Array, t: Array, g: Array, **options: Any
 ) -> tuple[Array, Array, Array, Array]:
-    """:func:`adam_step` of the entries whose gradient is not zero: (weights, moments, number of steps of each)."""
+    """:func:`adam_step` of the entries whose gradient is not zero: (weights, moments, number of steps of each).
+
+    >>> zero, steps = np.zeros(2), np.zeros(2, int)
+    >>> w, m, v, steps = ref.sparse_adam_step(np.ones(2), zero, zero, steps, np.array([0.3, 0.0]), lr=0.1)
+    >>> w.round(4).tolist(), steps.tolist()
+    ([0.9, 1.0], [1, 0])
+    """
     w, m, v, t = (np.array(x) for x in (w, m, v, t))
     for i in np.flatnonzero(g):
         t[i] += 1
@@ -85,7 +109,12 @@ def novograd_step(
     w: Array, m: Array, v: float, g: Array, t: int, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
     epsilon: float = 1e-8, relative_decay: float = 0.0, absolute_decay: float = 0.0,
 ) -> tuple[Array, Array, float]:  # fmt: skip
-    """Step t = 1, 2, ... of Novograd (Ginsburg et al. 2019) on one layer: (weights, first moment, second moment)."""
+    """Step t = 1, 2, ... of Novograd (Ginsburg et al. 2019) on one layer: (weights, first moment, second moment).
+
+    >>> w, m, v = ref.novograd_step(np.ones(2), np.zeros(2), 0.0, np.array([3.0, 4.0]), t=1, lr=0.1)
+    >>> w.round(4).tolist()
+    [0.94, 0.92]
+    """
     beta1, beta2 = (0.0, 0.0) if t == 1 else (beta1, beta2)
     v = beta2 * v + (1 - beta2) * float(np.sum(np.square(g)))
     m = beta1 * m + (1 - beta1) * g / (math.sqrt(v) + epsilon)
@@ -93,7 +122,11 @@ def novograd_step(
 
 
 def psnr(a: Array, b: Array, peak: float = 1.0) -> float:
-    """Peak signal-to-noise ratio 10 log10(peak^2 / l2) in decibels; infinite for equal arrays."""
+    """Peak signal-to-noise ratio 10 log10(peak^2 / l2) in decibels; infinite for equal arrays.
+
+    >>> round(float(ref.psnr(np.zeros(4), np.full(4, 0.1))), 3)
+    20.0
+    """
     error = l2(a, b)
     return math.inf if error == 0 else 10 * math.log10(peak**2 / error)
 
@@ -103,6 +136,10 @@ def welford(samples: Iterable[Any]) -> tuple[Array, Array]:
 
     With the k-th sample: d = x - mean, mean += d / k, S += d (x - mean); the variance is S / k (Welford
     1962).
+
+    >>> mean, deviation = ref.welford([1.0, 2.0, 3.0])
+    >>> float(mean), round(float(deviation), 4)
+    (2.0, 0.8165)
     """
     count, mean, spread = 0, np.zeros(()), np.zeros(())
     for count, sample in enumerate(samples, 1):
@@ -119,5 +156,9 @@ def mc_dropout(field: Callable[[int], Array], samples: int, step: int = 0) -> tu
     """Mean and population standard deviation of ``field(step * samples + i)``, ``i < samples``, steps modulo 2^32.
 
     ``field`` maps the step of a key to the outputs under its masks (Gal and Ghahramani 2016).
+
+    >>> mean, deviation = ref.mc_dropout(lambda step: np.array([float(step)]), samples=3)
+    >>> mean.tolist(), deviation.round(4).tolist()
+    ([1.0], [0.8165])
     """
     return welford(field((step * samples + i) % 2**32) for i in range(samples))

@@ -6,6 +6,7 @@ that pass through a layer bend through a place of their own in it.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from html import escape
@@ -65,7 +66,7 @@ def svg(text: str, title: str) -> str:
         for i, bend in enumerate(chain[1:-1], depth[a] + 1):
             layers[i].append(bend)
         chains.append(chain)
-        links += list(zip(chain, chain[1:], strict=False))
+        links += list(itertools.pairwise(chain))
     x = _places(layers, links)
     total = max(x[n] + _width(n) / 2 for layer in layers for n in layer) + 2
     low = (len(layers) - 1) * ROW + HEIGHT + 4
@@ -80,7 +81,7 @@ def svg(text: str, title: str) -> str:
         points = [(x[n], y[n] + (HEIGHT / 2 if i == 0 else -HEIGHT / 2 if i == len(chain) - 1 else 0))
                   for i, n in enumerate(chain)]  # fmt: skip
         path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
-        for (ax, ay), (bx, by) in zip(points, points[1:], strict=False):
+        for (ax, ay), (bx, by) in itertools.pairwise(points):
             middle = (ay + by) / 2
             path += f"C{ax:.1f} {middle:.1f} {bx:.1f} {middle:.1f} {bx:.1f} {by:.1f}"
         parts.append(
@@ -114,11 +115,11 @@ def _places(layers: list[list[str]], links: list[tuple[str, str]]) -> dict[str, 
             for n in layer:
                 x[n] = wanted[n]
             for _ in range(40):
-                for a, b in zip(layer, layer[1:], strict=False):
+                for a, b in itertools.pairwise(layer):
                     short = (_width(a) + _width(b)) / 2 + GAP - (x[b] - x[a])
                     if short > 0:
                         x[a], x[b] = x[a] - short / 2, x[b] + short / 2
-            for a, b in zip(layer, layer[1:], strict=False):
+            for a, b in itertools.pairwise(layer):
                 x[b] = max(x[b], x[a] + (_width(a) + _width(b)) / 2 + GAP)
     left = min(x[n] - _width(n) / 2 for layer in layers for n in layer) - 2
     return {n: v - left for n, v in x.items()}

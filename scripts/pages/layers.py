@@ -153,7 +153,7 @@ def rows() -> Iterator[list[object]]:
         room = "nn." if name not in cn.__all__ else ""
         backward = time["backward_ns"]
         yield [
-            f"{{py:obj}}`coopnet.{room}{name}`",
+            f"{{py:obj}}`{room}{name} <coopnet.{room}{name}>`",
             f"`{code.replace('cn.', '')}`",
             f"{n} → {known.features}",
             f"{known.parameters:,}" if known.parameters else None,
@@ -168,14 +168,14 @@ def table() -> str:
     from .performance import place
 
     machine = json.loads(RESULTS.read_text())["machine"]
-    head = ["layer", "example", "features", "parameters", "ns", "ns, with gradients", "tiny-cuda-nn", "derivatives"]
+    head = ["layer", "example", "features", "parameters", "ns", "gradients, ns", "tiny-cuda-nn", "derivatives"]
     return f"Times: {place(machine)}.\n\n" + markdown.table(head, rows())
 
 
 def activations() -> str:
     """Names of activations, in Markdown that is reST as well."""
-    return ", ".join(f"``\"{name}\"``" for name in cn.nn.ACTIVATIONS)
+    return ", ".join(f'``"{name}"``' for name in cn.nn.ACTIVATIONS)
 
 
 def losses() -> str:
-    return ", ".join(f"``\"{name}\"``" for name in cn.training.LOSSES)
+    return ", ".join(f'``"{name}"``' for name in cn.training.LOSSES)

@@ -18,7 +18,8 @@ EACH = ["coming_from/drjit_nn", "coming_from/tiny_cuda_nn", "coming_from/pytorch
 SMALLER = {
     "steps=500": "steps=4", ", 500)": ", 4)", "1 << 14": "1 << 8", "1 << 13": "1 << 8", "range(200)": "range(2)",
     "range(100)": "range(2)", "range(10)": "range(2)", "steps=200": "steps=2", "steps=100": "steps=2",
-    "(field, batch, 200": "(field, batch, 2", "SIZE = 256": "SIZE = 16", "batch, 20,": "batch, 2,", "n_levels=8, i": "n_levels=2, i", "1 << 12": "1 << 6",
+    "(field, batch, 200": "(field, batch, 2", "SIZE = 256": "SIZE = 16", "batch, 20,": "batch, 2,",
+    "n_levels=8, i": "n_levels=2, i", "1 << 12": "1 << 6",
 }  # fmt: skip
 
 
@@ -58,8 +59,14 @@ def test_messages_that_the_page_on_installation_explains():
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # strings over several lines
     quoted = re.findall(r"^(?:pip: )?`([^`]+)`.*\n: ", text, re.M)
     theirs = ("Fatal Python error", "because these package versions")
-    clauses = [c for q in quoted if not q.startswith(theirs) for c in re.split(r"[.,;:(){}\d]|'\.\.\.'| before |DRJIT_\w+", q)]
-    clauses = [c.strip().removeprefix("names ").removeprefix("Jit ") for c in clauses if len(c.strip()) > 12 and "cuda" not in c]
+    clauses = [
+        c for q in quoted if not q.startswith(theirs) for c in re.split(r"[.,;:(){}\d]|'\.\.\.'| before |DRJIT_\w+", q)
+    ]
+    clauses = [
+        c.strip().removeprefix("names ").removeprefix("Jit ")
+        for c in clauses
+        if len(c.strip()) > 12 and "cuda" not in c
+    ]
     assert len(clauses) > 15
     for clause in clauses:
         assert clause in source, clause
