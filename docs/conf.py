@@ -85,12 +85,10 @@ class Generated(SphinxDirective):
             raise self.error(f"generated: {name!r} is not one of {', '.join(GENERATED)}.")
         container = nodes.container(classes=["generated", f"generated-{name.replace('_', '-')}"])
         lines = StringList(GENERATED[name]().splitlines(), source=f"scripts/pages, {name}")
+        # sections go to the page, whose table of contents has them; all else stays here
         sections = any(line.startswith("## ") for line in lines)
-        if sections:  # they belong to the page, so that its table of contents has them
-            self.state.nested_parse(lines, self.content_offset, container, match_titles=True)
-            return container.children
-        self.state.nested_parse(lines, self.content_offset, container)
-        return [container]
+        self.state.nested_parse(lines, self.content_offset, container, match_titles=sections)
+        return container.children if sections else [container]
 
 
 def inline_math(translator: Any, node: nodes.math) -> None:

@@ -1,8 +1,8 @@
 """``python scripts/check_links.py out/site``: does every link of the site lead somewhere? Without a network.
 
 Links within the site must name a file that is there, and an anchor that this file has. Pictures and scripts must be
-files of the site, so that nothing is fetched from elsewhere. Addresses of other sites must be addresses. Silent if all is
-well.
+files of the site, so that nothing is fetched from elsewhere. Addresses of other sites must be addresses. Silent if all
+is well.
 """
 
 from __future__ import annotations

@@ -32,8 +32,11 @@ def help_of(*arguments: str) -> str:
     return re.sub(r"[ \t]+$", "", printed.getvalue(), flags=re.M).strip()
 
 
+def usage() -> str:
+    """The help of the whole."""
+    return f"```text\n{help_of()}\n```"
+
+
 def commands() -> str:
-    """The help of the whole, and a section for every command."""
-    parts = [f"```text\n{help_of()}\n```"]
-    parts += [f"## coopnet {name}\n\n```text\n{help_of(name)}\n```" for name in names()]
-    return "\n\n".join(parts)
+    """A section for every command."""
+    return "\n\n".join(f"## coopnet {name}\n\n```text\n{help_of(name)}\n```" for name in names())

@@ -14,7 +14,7 @@ import check_links
 from pages import GENERATED, diagram
 
 DOCS = ROOT / "docs"
-WITHOUT_TYPER = [n for n in GENERATED if n not in ("command_line", "layers")]
+WITHOUT_TYPER = [n for n in GENERATED if n not in ("usage", "commands", "layers")]
 
 
 def test_pages_ask_for_what_there_is_and_for_all_of_it():
@@ -57,6 +57,7 @@ def test_commands_are_those_of_the_application():
     from pages import command_line
 
     text = command_line.commands()
+    assert "Commands:" in command_line.usage()
     assert {"info", "fit", "render"} <= set(command_line.names())
     assert all(f"## coopnet {name}\n" in text for name in command_line.names())
     assert "--mc-samples" in text and not re.search(r"\x1b|[ \t]$", text, re.M)
