@@ -42,6 +42,7 @@ suppress_warnings = ["config.cache"]  # sphinx-gallery keeps a function in its c
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # methods of plugins have those of Mitsuba
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

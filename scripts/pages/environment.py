@@ -20,7 +20,7 @@ def extras() -> str:
     """The extras for users, from ``pyproject.toml``."""
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
-    found = dict(re.findall(r"^(\w+) = \[(.*)\]$", section, re.M))
+    found = dict(re.findall(r'^(\w+) = \[((?:[^\]"]|"[^"]*")*)\]', section, re.M))
     rows = [[f'`pip install "coopnet[{name}]"`', what, found[name].replace('"', "`")] for name, what in WHAT.items()]
     return table(["command", "for", "packages"], rows)
 
