@@ -552,7 +552,7 @@ def test_bad_numbers(option, photo, tmp_path, capsys):
 
 def test_bad_usage(capsys, photo):
     fails(capsys, ["fit", photo], 2, "--output")
-    fails(capsys, ["fit"], 2, "IMAGE")
+    fails(capsys, ["fit"], 2, "FILE")
     fails(capsys, ["paint"], 2, "paint")
 
 

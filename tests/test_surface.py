@@ -116,7 +116,7 @@ ARROWS = {
     "command": "",
     "reference": "",
     "jit": "checks",
-    "backend": "jit checks",
+    "backend": "jit checks version",
     "random": "jit checks",
     "kernels": "random",
     "engine": "random",
@@ -133,13 +133,16 @@ ARROWS = {
     "mitsuba": "render uncertainty",
     "interop": "training",
     "image": "training uncertainty sparsification",
-    "cli": "image interop command",
+    "mesh": "image render",
+    "bench": "field",
+    "commands": "image mesh interop bench",
+    "cli": "commands command",
     "__main__": "cli",
     "": "command interop uncertainty sparsification render",  # the public names
 }
 GRAPH = house.imports()
 ASKS_NO_BACKEND = {"checks", "version", "command", "reference", "jit", "backend"}
-TOP = {"cli", "command", "image", "mitsuba"}  # may import optional packages at the top of a module
+TOP = {"cli", "command", "commands", "image", "mitsuba"}  # may import optional packages at the top of a module
 
 
 def allowed(name: str) -> set[str]:

@@ -7,11 +7,11 @@ dictionary once a backend has been found usable and raises :class:`BackendError`
 
 from ..jit.cuda import has_optix
 from .llvm import LLVM, MIN_LLVM, VARIABLE, find_llvm, found_llvm, llvm_cure, name_version, prepare
-from .report import EXTRAS, format_info, info, kernel_cache, runs_coopvec
+from .report import EXTRAS, as_json, format_info, info, kernel_cache, runs_coopvec
 from .usable import BACKENDS, MIN_COMPUTE, MIN_CUDA, BackendError, available, namespace, require
 
 __all__ = [
-    "BACKENDS", "EXTRAS", "LLVM", "MIN_COMPUTE", "MIN_CUDA", "MIN_LLVM", "VARIABLE", "BackendError", "available",
-    "find_llvm", "format_info", "found_llvm", "has_optix", "info", "kernel_cache", "llvm_cure", "name_version",
-    "namespace", "prepare", "require", "runs_coopvec",
+    "BACKENDS", "EXTRAS", "LLVM", "MIN_COMPUTE", "MIN_CUDA", "MIN_LLVM", "VARIABLE", "BackendError", "as_json",
+    "available", "find_llvm", "format_info", "found_llvm", "has_optix", "info", "kernel_cache", "llvm_cure",
+    "name_version", "namespace", "prepare", "require", "runs_coopvec",
 ]  # fmt: skip

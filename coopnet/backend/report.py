@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..jit import core, cuda
+from ..version import __version__
 from . import llvm
 from .llvm import VARIABLE, found_llvm, llvm_cure
-from .usable import BACKENDS, CURE_CUDA, CURE_OPTIX, BackendError, fault_of, require
+from .usable import BACKENDS, CURE_CUDA, CURE_OPTIX, BackendError, available, fault_of, require
 
 DRJIT = "drjit>=1.5,<1.6"
 #: Optional packages, by the extra that installs them.
@@ -175,6 +176,26 @@ def _kernel_cache_row() -> str:
     size = sum(sizes)
     amount = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
     return f"{path}, {len(sizes)} files, {amount}" if sizes else f"{path}, empty"
+
+
+#: Packages that a bug report is about, beside those of :data:`EXTRAS`.
+_REPORTED = ("drjit", "numpy", "mitsuba", "torch", "trimesh", "libigl", "nvidia-cublas")
+
+
+def as_json(rows: list[Row]) -> dict[str, Any]:
+    """Rows of :func:`info` as a dictionary for JSON, for bug reports.
+
+    ``"format"`` is 1, and changes with the meaning of what follows; ``"backends"`` are those that can be used;
+    ``"found"`` has a ``"finding"`` and a ``"cure"``, which may be ``null``, for every row; ``"packages"`` has versions.
+    """
+    packages = dict.fromkeys([*_REPORTED, *(p for extra in EXTRAS.values() for p in extra)])
+    return {
+        "format": 1,
+        "coopnet": __version__,
+        "backends": available(),
+        "found": {what: {"finding": finding, "cure": cure or None} for what, finding, cure in rows},
+        "packages": {name: _version(name) for name in packages},
+    }
 
 
 def format_info(rows: list[Row]) -> str:

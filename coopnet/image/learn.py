@@ -26,6 +26,7 @@ from .evaluate import arrays, evaluate, pixels, render
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
 SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
+_DIGESTS = {"pixels": "image", "mesh": "mesh"}  # what checkpoints hold the digest of, by its name there
 METRIC_PIXELS = 1 << 16  #: most held-out pixels that are looked at during training
 
 
@@ -157,7 +158,7 @@ def fit_image(
         },
     }  # fmt: skip
     if resume:
-        _check_same_run(checkpoint, metadata)
+        check_same_run(checkpoint, metadata)
     uint32 = arrays(field).UInt32
     chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
     held_out = np.delete(np.arange(count), chosen)
@@ -205,14 +206,14 @@ def _batches(uint32: type, chosen: np.ndarray, colours: np.ndarray, width: int, 
     dr.eval(table)
 
     def batch(key: Key) -> tuple[list, list]:
-        i = _numbers(key, uint32, size, len(chosen))
+        i = numbers(key, uint32, size, len(chosen))
         values = [dr.gather(f32, v, i) for v in table]
         return values[:2], values[2:]
 
     return batch
 
 
-def _numbers(key: Key, uint32: type, size: int, n: int) -> Any:
+def numbers(key: Key, uint32: type, size: int, n: int) -> Any:
     """``size`` random numbers below ``n``."""
     high, low = uniform(2, key, dr.float32_array_t(uint32), size)
     # 32 random bits of the two numbers' 24 each: one number alone could not name every pixel of a large image
@@ -220,8 +221,8 @@ def _numbers(key: Key, uint32: type, size: int, n: int) -> Any:
     return dr.mul_hi(word, uint32(n))
 
 
-def _check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
-    """Raise unless ``checkpoint`` is of the same image and settings."""
+def check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
+    """Raise unless ``checkpoint`` is of the same image or mesh and settings, those in ``metadata``."""
     missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
     ensure(checkpoint.exists(), missing, FileNotFoundError)
     stored = read(checkpoint).metadata
@@ -231,7 +232,7 @@ def _check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
         for name, value in wanted.items():
             if given.get(name) != value:
                 what = f"its {name} is {given.get(name)!r}, not {value!r}"
-                what = "it is of another image, not this one" if name == "pixels" else what
+                what = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else what
                 raise ValueError(f"cannot resume {str(checkpoint)!r}: {what}.")
 
 

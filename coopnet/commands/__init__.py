@@ -1,0 +1,1 @@
+"""The commands of ``coopnet``, one per file, and what they share: checks of arguments, words for errors."""

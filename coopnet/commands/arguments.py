@@ -1,0 +1,77 @@
+"""What arguments of several commands may be, and checks that come before the work rather than after it."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..checks import ensure
+from ..random.law import MaskLaw
+
+MAX_PIXELS = 10**8  #: of a rendered picture, held in memory as a whole
+
+
+def drop_probability(p: float | None) -> float | None:
+    """``p``, if a dropout can have it."""
+    if p is None:
+        return None
+    try:
+        MaskLaw(p)
+    except ValueError as error:
+        raise typer.BadParameter(str(error).removeprefix("dropout: ")) from None
+    return p
+
+
+def fraction(share: float | None) -> float | None:
+    """``share``, if it is in (0, 1]."""
+    ensure(share is None or 0 < share <= 1, f"{share} is no fraction in (0, 1].", typer.BadParameter)
+    return share
+
+
+def positive(number: float) -> float:
+    """``number``, if it is positive and finite."""
+    ensure(0 < number < math.inf, f"{number} is no positive number.", typer.BadParameter)
+    return number
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Width and height of ``"640x480"``."""
+    match = re.fullmatch(r"(\d{1,9})[xX×](\d{1,9})", text.strip())
+    width, height = (int(match[1]), int(match[2])) if match else (0, 0)
+    count, bad = width * height, typer.BadParameter
+    ensure(count, f"{text!r}; two positive whole numbers such as 640x480 are needed.", bad)
+    ensure(count <= MAX_PIXELS, f"{text!r}, {count} pixels; at most {MAX_PIXELS} are possible.", bad)
+    return width, height
+
+
+def parse_view(text: str) -> tuple[float, float]:
+    """Azimuth and elevation in degrees of ``"30,20"``."""
+    parts = text.split(",")
+    try:
+        azimuth, elevation = (float(part) for part in parts)
+        fits = math.isfinite(azimuth) and -90 < elevation < 90
+    except ValueError:
+        fits = False
+    needed = "an azimuth and an elevation between -90 and 90 degrees, such as 30,20, are needed."
+    ensure(fits, f"{text!r}; {needed}", typer.BadParameter)
+    return azimuth, elevation
+
+
+def prepare_directory(path: Path) -> None:
+    """Make ``path`` and see that files can be made in it: before the work rather than after."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except (FileExistsError, NotADirectoryError) as error:
+        what = "is a file" if isinstance(error, FileExistsError) else "lies below a file"
+        raise OSError(f"{str(path)!r} {what}; a directory is needed for the results.") from None
+    except OSError as error:
+        raise OSError(f"cannot write to the directory {str(path)!r}: {error.strerror}.") from None
+
+
+BACKEND = Annotated[Literal["auto", "llvm", "cuda"], typer.Option(help="Where to run.")]

@@ -1,0 +1,79 @@
+"""``coopnet convert``: tiny-cuda-nn's configurations and parameters as a checkpoint."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import typer
+
+from .. import backend as backends
+from ..checks import ensure
+from ..io import save
+from . import arguments as args
+from .words import about, show_warnings
+
+
+def convert(
+    configuration: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="JSON of tiny-cuda-nn or instant-ngp.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The checkpoint to write.")],
+    inputs: Annotated[int, typer.Option(help="Number of coordinates.", min=1, max=2**16)],
+    outputs: Annotated[int, typer.Option(help="Number of values.", min=1, max=2**16)],
+    parameters: Annotated[
+        Path | None,
+        typer.Option("--params", metavar="PARAMS", help="The model's parameters: .npy, or raw numbers (.bin)."),
+    ] = None,
+    dtype: Annotated[
+        Literal["float16", "float32"] | None, typer.Option(help="Of raw numbers; float16, as in snapshots.")
+    ] = None,
+    ignore_unknown: Annotated[
+        bool, typer.Option("--ignore-unknown", help="Warn of keys that are not known here, instead of failing.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the initial parameters, without PARAMS.", min=0, max=2**64 - 1)] = 0,
+    backend: args.BACKEND = "auto",
+) -> None:  # fmt: skip
+    """Make a checkpoint of a tiny-cuda-nn configuration, with the parameters that its model has learned, if any.
+
+    Encodings are padded as tiny-cuda-nn does. The file can be loaded with coopnet.load and, if it maps 2 coordinates
+    to 1 or 3 values or 3 to 1, drawn by coopnet render. The configuration's loss and optimizer are kept as metadata.
+    """
+    from ..interop.tcnn import from_config, json_files
+
+    suffix = f"--output is {str(output)!r}; its suffix must be .safetensors."
+    ensure(output.suffix.lower() == ".safetensors", suffix, typer.BadParameter)
+    raw = parameters is not None and parameters.suffix.lower() != ".npy"
+    ensure(dtype is None or raw, "--dtype is for raw numbers in --params, not for .npy files.", typer.BadParameter)
+    with about(configuration), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        unknown = "warn" if ignore_unknown else "error"
+        read = from_config(inputs, outputs, configuration, pad="tcnn", unknown=unknown)
+        sections = json_files.read("from_config", configuration)
+    show_warnings(said)
+    field = read.field.build(backends.require(backend), seed=seed)
+    if parameters is not None:
+        with about(parameters):
+            field.load_tcnn(_numbers(parameters, dtype or "float16" if raw else None), read)
+    args.prepare_directory(output.parent)
+    metadata: dict = {"tcnn": sections}
+    if inputs == 2 and outputs in (1, 3):
+        metadata["image"] = {"region": [0, 0, 1, 1]}  # what tiny-cuda-nn's sample learns an image on
+    with about(output):
+        save(output, field, metadata=metadata)
+    origin = f"initial, of seed {seed}" if parameters is None else f"of {parameters}"
+    count = sum(int(np.prod(v.shape)) for v in field.values())
+    print(f"{inputs} coordinates to {outputs} values, {count} numbers held, parameters {origin}")
+    print(f"wrote {output}")
+
+
+def _numbers(path: Path, raw: str | None) -> np.ndarray:
+    """The numbers in a file: ``.npy``, of which nothing is executed, or raw ones of a type."""
+    if raw is None:
+        return np.load(path, allow_pickle=False)
+    data = path.read_bytes()
+    size = np.dtype(raw).itemsize
+    ensure(len(data) % size == 0, f"{str(path)!r} has {len(data)} bytes, no multiple of the {size} of a {raw}.")
+    return np.frombuffer(data, np.dtype(raw).newbyteorder("<")).astype(raw)

@@ -1,0 +1,150 @@
+"""``coopnet fit``: learn an image, or the signed distance of a mesh."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from .. import backend as backends
+from ..checks import ensure
+from ..training import FitResult
+from . import arguments as args
+from .words import Stopped, about, show_warnings
+
+MESHES = (".obj", ".ply", ".stl")
+#: What is taken where nothing is said: of images and of meshes.
+DEFAULTS: dict[str, tuple] = {
+    "steps": (500, 1000), "dropout": (0.1, 0.0), "pixels": (0.2, None), "points": (None, 1 << 18),
+}  # fmt: skip
+_ENCODING = Annotated[
+    Literal["sinusoidal", "triangular", "hashgrid", "identity"], typer.Option(help="Of the coordinates.")
+]
+
+
+def fit(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A picture (PNG, JPEG, TIFF and others) or a mesh (OBJ, PLY, STL)."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where results go; made if missing.")],
+    backend: args.BACKEND = "auto",
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps; 500 for images and 1000 for meshes.", min=1, max=2**31)
+    ] = None,
+    width: Annotated[int, typer.Option(help="Units per layer.", min=1, max=1024)] = 64,
+    depth: Annotated[int, typer.Option(help="Hidden layers.", min=1, max=64)] = 2,
+    encoding: _ENCODING = "hashgrid",
+    dropout: Annotated[
+        float | None,
+        typer.Option(
+            help="Drop probability in [0, 1); 0.1 for images and 0 for meshes.", callback=args.drop_probability
+        ),
+    ] = None,
+    pixels: Annotated[
+        float | None,
+        typer.Option(
+            metavar="FRACTION", help="Of an image's pixels to train on, in (0, 1]; 0.2.", callback=args.fraction
+        ),
+    ] = None,
+    points: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Points whose distance to the mesh is taken; 262144.", min=1000, max=2**24),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Pixels or points per step.", min=1, max=2**24)] = 16384,
+    lr: Annotated[float, typer.Option(help="Learning rate at the start.", callback=args.positive)] = 5e-3,
+    seed: Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**64 - 1)] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Learn FILE: an image from a random fraction of its pixels, measured on the others, or a mesh's signed distance.
+
+    Of an image, writes reconstruction.png, comparison.png, loss.png and field.safetensors to DIR; transparent pixels
+    are laid over white. Of a mesh, writes picture.png, loss.png and field.safetensors; needs coopnet[mesh]. Ctrl-C
+    keeps a checkpoint to --resume from.
+    """
+    mesh = source.suffix.lower() in MESHES
+    other, kind, own = ("pixels", "a mesh", "--points") if mesh else ("points", "an image", "--pixels")
+    given = {"steps": steps, "dropout": dropout, "pixels": pixels, "points": points}
+    unused = f"--{other} is not for {kind}; {own} is."
+    ensure(given[other] is None, f"{str(source)!r} is {kind}, and {unused}", typer.BadParameter)
+    chosen: dict[str, Any] = {name: DEFAULTS[name][mesh] if value is None else value for name, value in given.items()}
+    del chosen[other]
+    settings: dict[str, Any] = {
+        "backend": backend, "steps": chosen.pop("steps"), "width": width, "depth": depth, "encoding": encoding,
+        "dropout": chosen.pop("dropout"), "batch": batch, "lr": lr, "seed": seed,
+    }  # fmt: skip
+    run = {"resume": resume, "progress": not quiet and sys.stderr.isatty()}
+    (_fit_mesh if mesh else _fit_image)(source, output, chosen, settings, run)
+
+
+def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: dict) -> None:
+    from .. import image as images
+
+    with about(source):
+        values = images.load(source)
+    height, columns, channels = values.shape
+    ensure(height * columns > 1, f"{str(source)!r} has a single pixel; at least 2 are needed.")
+    args.prepare_directory(output)
+    settings["backend"] = backends.require(settings["backend"])
+    kind, share = "grey" if channels == 1 else "RGB", 100 * chosen["pixels"]
+    where = settings["backend"].upper()
+    print(f"{source}: {columns} x {height} pixels, {kind}; training on {share:.3g} % of them, on {where}")
+    with about(output / "field.safetensors"), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        result = images.fit_image(values, output, fraction=chosen["pixels"], **run, **settings)
+    _ended(result.training, said, result.files, source, output, settings | chosen)
+    print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
+    held_out = "none were held out" if result.psnr_held_out is None else f"{result.psnr_held_out:.2f} dB"
+    print(f"PSNR on held-out pixels: {held_out}")
+    _wrote(result.files)
+
+
+def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dict) -> None:
+    from .. import mesh as meshes
+
+    with about(source):
+        mesh = meshes.load(source)
+    args.prepare_directory(output)
+    settings["backend"] = backends.require(settings["backend"])
+    kind = "watertight" if mesh.watertight else "not watertight, so that winding numbers say what is inside"
+    print(f"{source}: {len(mesh.faces)} triangles, {kind}; {chosen['points']} points, on {settings['backend'].upper()}")
+    with about(output / "field.safetensors"), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        result = meshes.fit_mesh(mesh, output, points=chosen["points"], **run, **settings)
+    _ended(result.training, said, result.files, source, output, settings | chosen)
+    print(f"mean error of the distance: {result.error_near:.2e} of the longest side near the surface, ", end="")
+    print(f"{result.error_space:.2e} in the cube")
+    print(f"inside and outside told apart: {100 * result.signs:.2f} % of held-out points")
+    _wrote(result.files)
+
+
+def _ended(
+    training: FitResult, said: list, files: Mapping[str, Path], source: Path, output: Path, settings: dict
+) -> None:
+    """Say how the training ended; raises if it did not reach its end."""
+    show_warnings(said, training.message)
+    if training.stopped == "diverged":
+        what = training.message.split(". ")[0].removeprefix("fit: ")
+        cure = f"a smaller --lr than {settings['lr']:g} usually helps"
+        raise ValueError(f"{what}; {cure}. Nothing was drawn or written since.")
+    if training.stopped == "interrupt":
+        written = "no checkpoint was written"
+        if files["field"].exists():
+            words = ["coopnet", "fit", str(source), "-o", str(output)]
+            words += [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+            command = shlex.join([*words, "--resume"])
+            written = f"the checkpoint is {files['field']}\ngo on with: {command}"
+        print(f"stopped after step {training.steps} of {settings['steps']}; {written}")
+        raise Stopped
+    print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
+
+
+def _wrote(files: Mapping[str, Path]) -> None:
+    for path in files.values():
+        print(f"wrote {path}")

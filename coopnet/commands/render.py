@@ -1,0 +1,105 @@
+"""``coopnet render``: draw a checkpoint, an image or a surface."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+
+from .. import backend as backends
+from ..checks import ensure, is_int, is_number
+from ..uncertainty import has_dropout
+from . import arguments as args
+from .words import about
+
+VIEW = (30.0, 20.0)
+
+
+def render(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="field.safetensors of coopnet fit or convert.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The picture to write.")],
+    size: Annotated[Any, typer.Option(metavar="WxH", help="Its size in pixels.", parser=args.parse_size)],
+    mc_samples: Annotated[
+        int | None,
+        typer.Option(metavar="K", help="Average K dropout masks; also writes uncertainty.png.", min=2, max=2**24),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the masks.", min=0, max=2**64 - 1)] = 0,
+    view: Annotated[
+        Any,
+        typer.Option(
+            metavar="A,E", help="Azimuth and elevation of the camera around a surface, in degrees; 30,20.",
+            parser=args.parse_view,
+        ),
+    ] = None,
+    up: Annotated[Literal["x", "y", "z"] | None, typer.Option(help="Axis of a surface that points up; y.")] = None,
+    backend: args.BACKEND = "auto",
+) -> None:  # fmt: skip
+    """Draw a checkpoint at any size: an image, stretched to WxH, or a surface, sphere-traced and shaded.
+
+    A field of 2 coordinates and 1 or 3 values is an image; one of 3 coordinates and 1 value is a signed distance in the
+    unit cube. With --mc-samples an image is evaluated K times with K dropout masks; FILE gets the mean, and
+    uncertainty.png beside it (FILE_uncertainty.png if FILE has that name itself) shows the standard deviation.
+    """
+    from .. import image as images
+    from .. import mesh as meshes
+    from ..image import files
+    from ..io import read
+
+    what = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
+    ensure(output.suffix.lower() in files.writable_formats(), what, typer.BadParameter)
+    ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
+    name = backends.require(backend)
+    with about(checkpoint):
+        surface = read(checkpoint).architecture.get("in_features") == 3
+        noted: dict[str, Any] = {}
+        if surface:
+            field = meshes.load_surface(checkpoint, name)
+        else:
+            field, noted = images.learn.load_image_field(checkpoint, name)
+    for option, value in (("--mc-samples", mc_samples), ("--view", view), ("--up", up)):
+        kind, of = ("a surface", "an image") if surface else ("an image", "a surface")
+        wrong = value is not None and (option == "--mc-samples") == surface
+        ensure(not wrong, f"{str(checkpoint)!r} is the field of {kind}, and {option} is for {of}.", typer.BadParameter)
+    if mc_samples and not has_dropout(field):
+        what = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
+        raise ValueError(f"{str(checkpoint)!r} {what}; fit with --dropout, or render without --mc-samples.")
+    args.prepare_directory(output.parent)
+    width, height = size
+    deviation = None
+    if surface:
+        azimuth, elevation = view or VIEW
+        picture = meshes.render(field, width, height, azimuth, elevation, up or "y")
+    elif mc_samples is None:
+        picture = images.render(field, width, height, _region(noted, size))
+    else:
+        picture, deviation = images.render_mc(field, width, height, mc_samples, seed, _region(noted, size))
+    bad = picture.size - int(np.isfinite(picture).sum())
+    gives = f"gives {bad} of {picture.size} values that are not finite; nothing is drawn."
+    ensure(bad == 0, f"{str(checkpoint)!r} {gives}")
+    with about(output):
+        files.save(output, picture)
+    print(f"wrote {output}")
+    if mc_samples is not None and deviation is not None:
+        from ..image import plots
+
+        taken = output.name == "uncertainty.png"
+        other = output.with_name("uncertainty_uncertainty.png" if taken else "uncertainty.png")
+        plots.uncertainty(other, deviation, mc_samples)
+        print(f"wrote {other}")
+        print(f"mean standard deviation {float(deviation.mean()):.4f}")
+
+
+def _region(noted: dict, size: tuple[int, int]) -> tuple[float, float, float, float]:
+    """The part of the plane that the learned image covers."""
+    from ..image import evaluate
+
+    region = noted.get("region")
+    if isinstance(region, list) and len(region) == 4 and all(is_number(v) for v in region):
+        left, top, width, height = map(float, region)
+        return left, top, width, height
+    learned = noted.get("width"), noted.get("height")
+    return evaluate.box(*(learned if all(is_int(v, 1, 2**32 - 1) for v in learned) else size))

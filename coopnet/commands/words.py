@@ -1,0 +1,54 @@
+"""Exit codes, and what errors say: one line, in the words of somebody at a shell."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+#: What every ``--help`` ends with.
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 failed, with one line on standard error that begins with 'coopnet: error:'; 2 wrong usage, "
+    "with such a line, too; 130 interrupted (Ctrl-C)."
+)
+
+
+class Stopped(Exception):
+    """Ctrl-C, about which all has been said: exit code 130."""
+
+
+def complain(what: str, code: int) -> int:
+    """Print the error in one line; returns ``code``."""
+    print("coopnet: error:", *what.split(), file=sys.stderr)
+    return code
+
+
+def text(error: BaseException) -> str:
+    """What is wrong, with the file's name if the system told."""
+    if isinstance(error, MemoryError):
+        return "not enough memory."
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Names the file in errors that the library words for programmers."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        said = re.sub(
+            r"^(load|read|save|fit|fit_image|fit_mesh|from_config|construct|[\w.]*load_tcnn): ", "", text(error)
+        )
+        raise ValueError(said if str(path) in said else f"{str(path)!r}: {said}") from None
+
+
+def show_warnings(said: list, without: str = "") -> None:
+    """Print warnings that were recorded, one line each, but for the one that says ``without``."""
+    for warning in said:
+        if str(warning.message) != without:
+            print("coopnet: warning:", *str(warning.message).split(), file=sys.stderr)

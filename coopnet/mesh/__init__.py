@@ -1,0 +1,10 @@
+"""Meshes as fields: learn a mesh's signed distance, draw a field that is one."""
+
+from .distances import Samples, draw_samples
+from .files import Mesh, load
+from .learn import MeshFit, fit_mesh, load_surface, make_field
+from .view import render
+
+__all__ = [
+    "Mesh", "MeshFit", "Samples", "draw_samples", "fit_mesh", "load", "load_surface", "make_field", "render",
+]  # fmt: skip

@@ -1,0 +1,71 @@
+"""Points around a mesh and their signed distances, the data that a field learns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .files import Mesh
+
+#: Shares of the points: on the surface, near it (by standard deviation in units of the cube), and anywhere.
+ON, NEAR, SPACE = 0.25, {0.002: 0.25, 0.02: 0.25}, 0.25
+
+
+class Samples(NamedTuple):
+    """Points ``(n, 3)`` in the unit cube, float32; their distances ``(n,)``, negative inside; which are uniform."""
+
+    points: np.ndarray
+    distances: np.ndarray
+    uniform: np.ndarray
+
+
+def draw_samples(mesh: Mesh, count: int, seed: int = 0) -> Samples:
+    """``count`` points: a quarter on the surface, half near it, a quarter anywhere in the unit cube.
+
+    Distances are exact, in double precision, by libigl. What is inside is told by the pseudonormal of the closest
+    point (Baerentzen and Aanaes 2005) if the mesh is watertight, and otherwise by a winding number above 1/2 (Jacobson
+    et al. 2013, Barill et al. 2018), which is defined for meshes with holes, too.
+
+    Raises:
+        ImportError: the package libigl is missing.
+    """
+    library = _igl()
+    rng = np.random.default_rng(seed)
+    on = _on_surface(mesh, count - round(SPACE * count), rng)
+    spread = np.zeros(len(on))
+    first = round(ON * count)
+    for deviation, share in NEAR.items():
+        last = min(first + round(share * count), len(on))
+        spread[first:last] = deviation
+        first = last
+    points = np.clip(on + spread[:, None] * rng.standard_normal(on.shape), 0, 1)
+    points = np.concatenate([points, rng.random((count - len(on), 3))]).astype(np.float32)
+    uniform = np.arange(count) >= len(on)
+    return Samples(points, signed_distances(library, mesh, points), uniform)
+
+
+def signed_distances(library: Any, mesh: Mesh, points: np.ndarray) -> np.ndarray:
+    """Distances of ``points`` to ``mesh``, float32, negative inside."""
+    kind = "PSEUDONORMAL" if mesh.watertight else "FAST_WINDING_NUMBER"
+    sign = getattr(library, f"SIGNED_DISTANCE_TYPE_{kind}")
+    found = library.signed_distance(points.astype(np.float64), mesh.vertices, mesh.faces, sign_type=sign)
+    return np.asarray(found[0], np.float32).reshape(-1)
+
+
+def _on_surface(mesh: Mesh, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Points spread evenly over the area, by the square root of Osada et al. 2002, section 3.1."""
+    corners = mesh.vertices[mesh.faces]
+    areas = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1)
+    chosen = corners[rng.choice(len(areas), count, p=areas / areas.sum())]
+    u, v = np.sqrt(rng.random(count)), rng.random(count)
+    weights = np.stack([1 - u, u * (1 - v), u * v], axis=1)
+    return np.einsum("nc,ncd->nd", weights, chosen)
+
+
+def _igl() -> Any:
+    try:
+        import igl
+    except ImportError:
+        raise ImportError("Distances to meshes need the package libigl; run pip install coopnet[mesh].") from None
+    return igl

@@ -1,0 +1,82 @@
+"""Mesh files, and the unit cube that fields learn them in."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checks import ensure
+
+MARGIN = 0.1  #: of the unit cube, on either side of the longest side of a mesh
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Triangles in the unit cube.
+
+    Args:
+        vertices: float64 array ``(n, 3)``, of which the longest side of the bounding box is 0.8 and its centre
+            (1/2, 1/2, 1/2).
+        faces: int64 array ``(m, 3)`` of numbers of vertices.
+        watertight: do the triangles enclose a solid, without holes?
+        centre, scale: what the file had: its vertices are ``centre + (vertices - 1/2) * scale``.
+    """
+
+    vertices: np.ndarray
+    faces: np.ndarray
+    watertight: bool
+    centre: tuple[float, float, float]
+    scale: float
+
+
+def load(path: str | os.PathLike[str]) -> Mesh:
+    """A mesh file (OBJ, PLY, STL and what else trimesh reads) in the unit cube, all of its parts as one.
+
+    Polygons become triangles; vertices in one place become one; triangles without area are dropped. A point
+    :math:`q` of the file's coordinates is :math:`p = (q - centre) / scale + 1/2` in the cube, and distances there are
+    in units of ``scale``.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ValueError: it is no mesh, damaged, or without area.
+        ImportError: the package trimesh is missing.
+    """
+    path = Path(path)
+    ensure(not path.is_dir(), f"{str(path)!r} is a directory; a mesh file is needed.", IsADirectoryError)
+    ensure(path.exists(), f"there is no file {str(path)!r}.", FileNotFoundError)
+    library = _trimesh()
+    open(path, "rb").close()  # raises PermissionError, naming the path
+    try:
+        # nothing but this file is read: no textures, no materials
+        whole = library.load(path, force="mesh", process=False, skip_materials=True, file_type=path.suffix[1:].lower())
+        vertices, faces = np.asarray(whole.vertices, np.float64), np.asarray(whole.faces, np.int64)
+    except Exception as error:  # readers of formats raise whatever comes up
+        raise ValueError(f"{str(path)!r} is no mesh, or a damaged one: {error or type(error).__name__}.") from None
+    ensure(len(faces), f"{str(path)!r} has no triangles.")
+    ensure(faces.min() >= 0 and faces.max() < len(vertices), f"{str(path)!r} names vertices that it does not have.")
+    used = vertices[faces]
+    ensure(np.isfinite(used).all(), f"{str(path)!r} has vertices that are not finite.")
+    low, high = used.min(axis=(0, 1)), used.max(axis=(0, 1))
+    longest = float((high - low).max())
+    ensure(0 < longest < np.inf, f"{str(path)!r} has no extent that could be drawn.")
+    centre, scale = 0.5 * low + 0.5 * high, longest / (1 - 2 * MARGIN)
+    whole = library.Trimesh((vertices - centre) / scale + 0.5, faces, process=False)
+    whole.merge_vertices(merge_tex=True, merge_norm=True)
+    whole.update_faces(whole.nondegenerate_faces())
+    whole.remove_unreferenced_vertices()
+    ensure(len(whole.faces), f"{str(path)!r} has no triangle of any area.")
+    x, y, z = map(float, centre)
+    tight = bool(whole.is_watertight)
+    return Mesh(np.array(whole.vertices, np.float64), np.array(whole.faces, np.int64), tight, (x, y, z), scale)
+
+
+def _trimesh() -> Any:
+    try:
+        import trimesh
+    except ImportError:
+        raise ImportError("Meshes need the package trimesh; run pip install coopnet[mesh].") from None
+    return trimesh

@@ -1,0 +1,193 @@
+"""Learning the signed distance of a mesh from points around it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ..checks import check, check_above, check_choice, check_type, ensure, is_int, shown
+from ..field import NeuralField
+from ..image import files, plots
+from ..image.evaluate import arrays
+from ..image.learn import check_same_run, numbers
+from ..io import load as load_field
+from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
+from ..random.key import Key
+from ..training import FitResult, cosine, fit
+from .distances import draw_samples
+from .files import MARGIN, Mesh
+from .view import render
+
+ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
+HELD_OUT = 16  #: one point of so many is not trained on
+SIZE = 512  #: of the picture, in pixels
+_CHUNK = 1 << 18
+
+
+@dataclass
+class MeshFit:
+    """What :func:`fit_mesh` made: the field, its quality on held-out points, the files.
+
+    ``error_near`` and ``error_space`` are mean absolute errors of the distance, of points on or near the surface and
+    anywhere in the cube, in units of the longest side of the mesh; ``signs`` is the share of points, of those anywhere,
+    that are on the right side of the surface.
+    """
+
+    field: NeuralField
+    training: FitResult
+    error_near: float | None = None
+    error_space: float | None = None
+    signs: float | None = None
+    files: dict[str, Path] = dataclass_field(default_factory=dict)
+
+
+def make_field(*, encoding: str = "hashgrid", units: int = 64, depth: int = 2, dropout: float = 0.0) -> NeuralField:
+    """A field of 3 coordinates in the unit cube and a signed distance, not built yet."""
+    check_choice("fit_mesh", "encoding", encoding, ENCODINGS)
+    layer: Any
+    if encoding == "hashgrid":
+        # 16 levels from 8 to 256 cells along a side: a cell of the finest is a 200th of the longest side
+        layer = HashGrid(3, n_levels=16, base_resolution=8, hashmap_size=2**17, per_level_scale=32 ** (1 / 15))
+    elif encoding == "identity":
+        layer = Identity()
+    else:
+        layer = (Sinusoidal if encoding == "sinusoidal" else Triangular)(6, in_features=3)
+    network = MLP(
+        in_features=3 if encoding == "identity" else -1, out_features=1, width=units, depth=depth, dropout=dropout,
+        bias=encoding == "identity",
+    )  # fmt: skip
+    return NeuralField(layer, network)
+
+
+def fit_mesh(
+    mesh: Mesh,
+    directory: str | Path,
+    *,
+    backend: str = "auto",
+    steps: int = 1000,
+    width: int = 64,
+    depth: int = 2,
+    encoding: str = "hashgrid",
+    dropout: float = 0.0,
+    points: int = 1 << 18,
+    batch: int = 1 << 14,
+    lr: float = 5e-3,
+    seed: int = 0,
+    resume: bool = False,
+    progress: bool = True,
+) -> MeshFit:
+    """Train a field on signed distances to a mesh; write it and a picture of it to ``directory``.
+
+    The loss is the relative error of the distance, ``coopnet.training.mape``, so that what is near the surface counts.
+
+    Args:
+        mesh: what :func:`coopnet.mesh.load` returned.
+        directory: made if missing. Gets ``field.safetensors``, ``picture.png`` and ``loss.png``.
+        backend: ``"auto"``, ``"llvm"`` or ``"cuda"``.
+        steps, batch, lr: training steps, points per step, and the learning rate that falls to 0 along half a cosine.
+        width, depth, encoding, dropout: of the field, see :func:`make_field`.
+        points: how many there are, of :func:`draw_samples`; one in 16 is held out to measure quality.
+        seed: of the weights, the points, the batches and the masks.
+        resume: continue from ``field.safetensors`` in ``directory``, which must be of the same mesh and settings.
+        progress: show a progress bar.
+
+    Returns:
+        A :class:`MeshFit`. After Ctrl-C, ``training.stopped`` is ``"interrupt"`` and only the checkpoint is written. If
+        training diverged, it is ``"diverged"``, and nothing is drawn.
+
+    Raises:
+        ValueError, TypeError: arguments out of range; a checkpoint that does not fit.
+        OSError: files that cannot be read or written.
+        BackendError: no such backend here.
+        ImportError: a missing package.
+    """
+    check_type("fit_mesh", "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load()")
+    for name, value, least, most in (
+        ("batch", batch, 1, 2**24), ("steps", steps, 1, 2**32 - 1), ("points", points, 1000, 2**24),
+    ):  # fmt: skip
+        check(is_int(value, least, most), "fit_mesh", name, value, f"an int in [{least}, {most}]")
+    check_above("fit_mesh", "lr", lr)
+    if importlib.util.find_spec("safetensors") is None:  # rather now than after the training
+        raise ImportError("fit_mesh: checkpoints need the package safetensors; run pip install coopnet[cli].")
+    field = make_field(encoding=encoding, units=width, depth=depth, dropout=dropout).build(backend, seed=seed)
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    checkpoint = directory / "field.safetensors"
+    digest = hashlib.sha256(mesh.vertices.tobytes() + mesh.faces.tobytes()).hexdigest()
+    metadata = {
+        "fit": {"mesh": digest, "points": points, "batch": batch, "lr": lr, "dropout": dropout},
+        "mesh": {"centre": list(mesh.centre), "scale": mesh.scale, "watertight": mesh.watertight},
+    }
+    if resume:
+        check_same_run(checkpoint, metadata)
+    samples = draw_samples(mesh, points, seed)
+    held_out = np.arange(points) % HELD_OUT == HELD_OUT - 1
+    chosen = ~held_out
+    result = fit(
+        field,
+        _batches(arrays(field), samples.points[chosen], samples.distances[chosen], batch),
+        steps,
+        lr=cosine(lr, steps),
+        loss="mape",
+        seed=seed,
+        checkpoint=checkpoint,
+        resume=resume,
+        metadata=metadata,
+        progress=progress,
+    )
+    outcome = MeshFit(field, result)
+    if result.stopped == "diverged":
+        return outcome
+    outcome.files["field"] = checkpoint
+    if result.stopped == "interrupt":
+        return outcome
+    truth = samples.distances[held_out]
+    found, uniform = evaluate(field, samples.points[held_out]), samples.uniform[held_out]
+    error = np.abs(found - truth) / (1 - 2 * MARGIN)
+    outcome.error_near, outcome.error_space = float(error[~uniform].mean()), float(error[uniform].mean())
+    outcome.signs = float(np.mean((found < 0) == (truth < 0), where=uniform))
+    outcome.files |= {name: directory / f"{name}.png" for name in ("picture", "loss")}
+    files.save(outcome.files["picture"], render(field, SIZE, SIZE))
+    plots.loss(outcome.files["loss"], result)
+    return outcome
+
+
+def evaluate(field: NeuralField, points: np.ndarray) -> np.ndarray:
+    """Values of a field with one output at ``points``, ``(n, 3)``."""
+    single = arrays(field).Float
+    pieces = [points[i : i + _CHUNK] for i in range(0, len(points), _CHUNK)]
+    return np.concatenate([field([single(np.ascontiguousarray(x)) for x in p.T])[0].numpy() for p in pieces])
+
+
+def load_surface(path: str | Path, backend: str = "auto") -> NeuralField:
+    """A field of 3 coordinates and one value from a checkpoint.
+
+    Raises as :func:`coopnet.load`; also ``ValueError`` if it has another number of either.
+    """
+    field = load_field(path, backend)
+    outputs = len(field([arrays(field).Float(0.5)] * field.in_features))
+    maps = f"it maps {shown(field.in_features)} coordinates to {outputs} values"
+    needed = "2 coordinates and 1 or 3 values, or 3 coordinates and 1 value, are needed."
+    fits = field.in_features == 3 and outputs == 1
+    ensure(fits, f"{str(path)!r} is not the field of an image or a surface: {maps}; {needed}")
+    return field
+
+
+def _batches(ns: Any, points: np.ndarray, distances: np.ndarray, size: int) -> Any:
+    """Traced code that draws ``size`` of the points, with their distances."""
+    table = [ns.Float(np.ascontiguousarray(column)) for column in (*points.T, distances)]
+    dr.eval(table)
+
+    def batch(key: Key) -> tuple[list, list]:
+        i = numbers(key, ns.UInt32, size, len(points))
+        values = [dr.gather(ns.Float, v, i) for v in table]
+        return values[:3], values[3:]
+
+    return batch
