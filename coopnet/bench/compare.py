@@ -67,7 +67,7 @@ def compare(
     errors: dict[str, dict[str, float]] = {}
     try:
         for name in NAMES:
-            if name == "PyTorch" and importlib.util.find_spec("torch") is None:
+            if name == "PyTorch" and not has_torch():
                 left_out[name] = "not installed"
                 continue
             workers[name] = Worker()
@@ -105,6 +105,11 @@ def compare(
     precision = "half" if backend == "cuda" else "single"
     settings = {"network": network, "batch": batch, "precision": precision, "seconds": seconds, "rounds": ROUNDS}
     return {"machine": machine(backend), "settings": settings, "results": results, "left_out": left_out}
+
+
+def has_torch() -> bool:
+    """Is PyTorch installed?"""
+    return importlib.util.find_spec("torch") is not None
 
 
 def _row(name: str, mode: str, ways: dict[str, list[float]], errors: dict[str, float]) -> dict[str, Any]:

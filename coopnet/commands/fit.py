@@ -23,7 +23,8 @@ DEFAULTS: dict[str, tuple] = {
     "steps": (500, 1000), "dropout": (0.1, 0.0), "pixels": (0.2, None), "points": (None, 1 << 18),
 }  # fmt: skip
 _ENCODING = Annotated[
-    Literal["sinusoidal", "triangular", "hashgrid", "identity"], typer.Option(help="Of the coordinates.")
+    Literal["sinusoidal", "triangular", "hashgrid", "identity"],
+    typer.Option(help="Of the coordinates; of meshes hashgrid or identity."),
 ]
 
 
@@ -70,6 +71,8 @@ def fit(
     """
     mesh = source.suffix.lower() in MESHES
     other, kind, own = ("pixels", "a mesh", "--points") if mesh else ("points", "an image", "--pixels")
+    waves = f"{str(source)!r} is a mesh, and --encoding {encoding} repeats itself; hashgrid or identity is needed."
+    ensure(not mesh or encoding in ("hashgrid", "identity"), waves, typer.BadParameter)
     given = {"steps": steps, "dropout": dropout, "pixels": pixels, "points": points}
     unused = f"--{other} is not for {kind}; {own} is."
     ensure(given[other] is None, f"{str(source)!r} is {kind}, and {unused}", typer.BadParameter)

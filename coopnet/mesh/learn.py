@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -18,14 +19,14 @@ from ..image import files, plots
 from ..image.evaluate import arrays
 from ..image.learn import check_same_run, numbers
 from ..io import load as load_field
-from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
+from ..nn import MLP, HashGrid, Identity
 from ..random.key import Key
 from ..training import FitResult, cosine, fit
 from .distances import draw_samples
 from .files import MARGIN, Mesh
 from .view import render
 
-ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
+ENCODINGS = ("hashgrid", "identity")  #: waves of period 1 would take opposite faces of the cube for the same place
 HELD_OUT = 16  #: one point of so many is not trained on
 SIZE = 512  #: of the picture, in pixels
 _CHUNK = 1 << 18
@@ -42,23 +43,19 @@ class MeshFit:
 
     field: NeuralField
     training: FitResult
-    error_near: float | None = None
-    error_space: float | None = None
-    signs: float | None = None
+    error_near: float = math.nan
+    error_space: float = math.nan
+    signs: float = math.nan
     files: dict[str, Path] = dataclass_field(default_factory=dict)
 
 
 def make_field(*, encoding: str = "hashgrid", units: int = 64, depth: int = 2, dropout: float = 0.0) -> NeuralField:
     """A field of 3 coordinates in the unit cube and a signed distance, not built yet."""
     check_choice("fit_mesh", "encoding", encoding, ENCODINGS)
-    layer: Any
+    layer: Any = Identity()
     if encoding == "hashgrid":
         # 16 levels from 8 to 256 cells along a side: a cell of the finest is a 200th of the longest side
         layer = HashGrid(3, n_levels=16, base_resolution=8, hashmap_size=2**17, per_level_scale=32 ** (1 / 15))
-    elif encoding == "identity":
-        layer = Identity()
-    else:
-        layer = (Sinusoidal if encoding == "sinusoidal" else Triangular)(6, in_features=3)
     network = MLP(
         in_features=3 if encoding == "identity" else -1, out_features=1, width=units, depth=depth, dropout=dropout,
         bias=encoding == "identity",
@@ -85,7 +82,7 @@ def fit_mesh(
 ) -> MeshFit:
     """Train a field on signed distances to a mesh; write it and a picture of it to ``directory``.
 
-    The loss is the relative error of the distance, ``coopnet.training.mape``, so that what is near the surface counts.
+    The loss is the absolute error of the distance, ``coopnet.training.l1``; three points in four are at the surface.
 
     Args:
         mesh: what :func:`coopnet.mesh.load` returned.
@@ -135,7 +132,7 @@ def fit_mesh(
         _batches(arrays(field), samples.points[chosen], samples.distances[chosen], batch),
         steps,
         lr=cosine(lr, steps),
-        loss="mape",
+        loss="l1",
         seed=seed,
         checkpoint=checkpoint,
         resume=resume,
