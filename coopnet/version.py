@@ -1,3 +1,3 @@
-"""The version of the package, which checkpoints state."""
+"""The version of the package: the one place that says it, for wheels, checkpoints and ``coopnet info``."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -114,6 +114,7 @@ ARROWS = {
     "checks": "",
     "version": "",
     "command": "",
+    "deprecation": "checks",
     "reference": "",
     "jit": "checks",
     "backend": "jit checks version",

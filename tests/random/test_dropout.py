@@ -411,7 +411,7 @@ def test_wrong_numpy_arrays():
         (np.ones((0, 3)), ValueError, r"empty NumPy array of shape \(0, 3\)"),
         (np.ones((3, 0)), ValueError, r"empty NumPy array of shape \(3, 0\)"),
         (np.ones((2, 3), int), TypeError, "int64; a floating point type"),
-        (np.ones((2, 3), bool), TypeError, "bool; a floating point type"),
+        (np.ones((2, 3), bool), TypeError, "bool_?; a floating point type"),
         (np.ones((2, 3), complex), TypeError, "complex128; a floating point type"),
         (1.0, TypeError, "got builtins.float; accepted are"),
         (None, TypeError, "got builtins.NoneType; accepted are"),
