@@ -12,11 +12,14 @@
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, the README's table
 #   make gpu-bench  the same on the GPU, with the Python on PATH
+#   make release-check  wheel and sdist: the same bits twice, metadata, empty environments of PYTHONS; they stay in dist/
+#   make ranges-check  the lowest and the highest versions of dependencies that pyproject.toml accepts
 #   make mutants    mutation testing: which changes of the library would no test notice? (hours on two cores)
 #   make setup      only install
 #
 # PYTHON names the interpreter that the virtual environment is made with (and that gpu-test and gpu-bench run).
 # DRJIT is a version of Dr.Jit to check, in an environment of its own: make drjit-check DRJIT=1.6.0
+# PYTHONS are interpreters for release-check, such as "python3.10 python3.14".
 # BUDGET is the number of seconds after which a benchmark measures no more.
 # MUTANTS are options of scripts/mutants.py, such as "--sample 20 --files coopnet/nn/*".
 
@@ -25,7 +28,8 @@ BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system docs demo test test-slow test-cpus test-torch drjit-check lint gpu-test bench gpu-bench mutants clean
+.PHONY: setup system docs demo test test-slow test-cpus test-torch drjit-check lint gpu-test bench gpu-bench release-check \
+	ranges-check mutants clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -114,6 +118,17 @@ gpu-bench:
 
 mutants: setup .venv/.mutants
 	$(BIN)/python scripts/mutants.py $(MUTANTS)
+
+.venv/.release: .venv/.installed
+	$(BIN)/pip install --quiet build "hatchling>=1.27" uv
+	@touch $@
+
+PYTHONS ?= $(PYTHON)
+release-check: setup .venv/.release
+	$(BIN)/python scripts/release.py --pythons "$(PYTHONS)"
+
+ranges-check: setup .venv/.release
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/ranges.py --python "$(PYTHON)"
 
 clean:
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
