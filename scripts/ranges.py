@@ -12,8 +12,9 @@ import argparse
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ("cli", "train", "mesh")
