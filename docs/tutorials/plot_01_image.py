@@ -2,26 +2,145 @@
 Learning an image
 =================
 
-A field that takes a position in the unit square and returns a color.
+You build a neural field, train it on a photograph, draw it at another resolution and learn what each line is for.
 """
+
+# %%
+# A *neural field* is a small network that maps coordinates to values. Here the coordinates are a position in the unit
+# square and the values are a colour, so the field is a picture without pixels: it can be asked at any position. What
+# makes coopnet's fields special is where they run: inside Dr.Jit's kernels, next to whatever else a program computes.
+# This page needs only the basics.
+#
+# The photograph comes with matplotlib: Commodore Grace M. Hopper, by James S. Davis, US Navy, in the public domain.
 
 import drjit as dr
 import matplotlib.pyplot as plt
 import numpy as np
-from drjit.auto.ad import Float
+from drjit.auto.ad import ArrayXf, Float, UInt32
+from matplotlib.cbook import get_sample_data
 
 import coopnet as cn
+from coopnet import image
 
-field = cn.NeuralField(cn.Sinusoidal(6, in_features=2), cn.MLP(out_features=1, width=32, depth=2)).build()
+SIDE = 256
+photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60 : 60 + SIDE, 130 : 130 + SIDE]
+print(f"{SIDE} x {SIDE} pixels, {photo.size} numbers from {photo.min():.2f} to {photo.max():.2f}")
+
+# %%
+# The field
+# ---------
+#
+# A plain network of two coordinates is smooth: it would paint a blur. An *encoding* in front of it computes features in
+# which nearby positions differ. A hash grid looks trained features up in grids of several resolutions, so that most
+# of the picture is stored in the grids, and the network only has to read it out.
+#
+# ``build`` allocates the parameters on the fastest backend that there is, from a seed. Sizes that follow from others are left
+# out: the network finds out how many features the encoding has.
+
+encoding = cn.HashGrid(2, n_levels=10, base_resolution=8, per_level_scale=1.5, hashmap_size=2**14)
+network = cn.MLP(out_features=3, width=32, depth=2, output_activation="sigmoid")
+field = cn.NeuralField(encoding, network).build(seed=1)
+print(field)
+print({name: values.shape for name, values in field.items()})
+
+# %%
+# The batch
+# ---------
+#
+# Training needs one function, which draws a batch: positions and the colours wanted there. It is *traced*: Dr.Jit
+# records its arithmetic once, and every later step replays the compiled kernel. Hence the two rules. Data that are
+# made of NumPy arrays are made outside, once. And randomness comes from the key that the function is given, which
+# stands for a seed and the number of the step: the same seed gives the same run.
+
+table = Float(photo.ravel())
+BATCH = 1 << 14
 
 
 def batch(key):
-    x, y = cn.uniform(2, key, Float, 1 << 12)
-    return [x, y], [0.5 + 0.5 * dr.sin(20 * x * y)]
+    u, v = cn.uniform(2, key, Float, BATCH)
+    column, row = UInt32(u * SIDE), UInt32(v * SIDE)
+    x, y = (Float(column) + 0.5) / SIDE, (Float(row) + 0.5) / SIDE  # centres of pixels, where their colours are right
+    return [x, y], dr.gather(ArrayXf, table, row * SIDE + column, shape=(3, BATCH))
 
 
-result = cn.fit(field, batch, steps=300, lr=1e-2, progress=False)
-y, x = np.meshgrid(*[(np.arange(128, dtype=np.float32) + 0.5) / 128] * 2, indexing="ij")
-(value,) = field([Float(x.ravel()), Float(y.ravel())])
-plt.imshow(value.numpy().reshape(128, 128))
+# %%
+# Training
+# --------
+#
+# ``cn.fit`` takes steps of Adam on the mean squared error. The rate falls along half a cosine. The metric is looked at now and then;
+# it has to be a function of the field alone.
+
+
+def picture(field, side):
+    """The field at the centres of ``side x side`` pixels."""
+    y, x = np.meshgrid(*[(np.arange(side, dtype=np.float32) + 0.5) / side] * 2, indexing="ij")
+    return field([Float(x.ravel()), Float(y.ravel())]).numpy().T.reshape(side, side, 3)
+
+
+STEPS = 800
+result = cn.fit(
+    field, batch, STEPS, lr=cn.training.cosine(1e-2, STEPS), progress=False,
+    metric=lambda field: image.psnr(picture(field, SIDE), photo), metric_every=50,
+)  # fmt: skip
+print(f"{result.seconds:.1f} seconds, loss {result.losses[-1]:.5f}, {result.metrics[-1][1]:.2f} dB")
+
+# %%
+# The result
+# ----------
+
+learned = picture(field, SIDE)
+figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
+error = np.sqrt(np.mean((learned - photo) ** 2, axis=2))
+for axis, (title, shown) in zip(axes, {"Photograph": photo, "Field": learned, "Error": error}.items(), strict=True):
+    drawn = axis.imshow(np.clip(shown, 0, 1) if shown.ndim == 3 else shown, vmin=0, vmax=0.2, cmap="magma")
+    axis.set_title(title)
+    axis.axis("off")
+figure.colorbar(drawn, ax=axes[2], shrink=0.8)
 plt.show()
+
+# %%
+# How quickly it got there. The loss of a step is that of its random batch, therefore the noise.
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
+left.semilogy(result.losses, color="0.6", lw=0.8)
+left.set(title="Mean squared error of each batch", xlabel="step")
+right.plot(*zip(*result.metrics, strict=True), marker="o", ms=3)
+right.set(title="PSNR of the whole picture", xlabel="step", ylabel="dB")
+for axis in (left, right):
+    axis.spines[["top", "right"]].set_visible(False)
+plt.show()
+
+# %%
+# Between the pixels
+# ------------------
+#
+# The field has no resolution. Here is a part of it at eight times as many positions along each axis as there were
+# pixels. What it invents between them is the interpolation of its finest grid, no more: a field does not know what the
+# camera did not see.
+
+PART, ZOOM = (0.22, 0.4, 0.25), 8  # left, top, side
+n = round(PART[2] * SIDE)
+y, x = np.meshgrid(*[(np.arange(n * ZOOM, dtype=np.float32) + 0.5) / (n * ZOOM) * PART[2]] * 2, indexing="ij")
+close = field([Float(x.ravel() + PART[0]), Float(y.ravel() + PART[1])]).numpy().T.reshape(n * ZOOM, n * ZOOM, 3)
+
+first = [round(PART[1] * SIDE), round(PART[0] * SIDE)]
+figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
+axes[0].imshow(photo[first[0] : first[0] + n, first[1] : first[1] + n])
+axes[0].set_title(f"Photograph, {n} x {n} pixels")
+axes[1].imshow(np.clip(close, 0, 1))
+axes[1].set_title(f"Field, asked at {n * ZOOM} x {n * ZOOM} positions")
+for axis in axes:
+    axis.axis("off")
+plt.show()
+
+# %%
+# Two ways on
+# -----------
+#
+# ``cn.save("photo.safetensors", field)`` writes the field to a file that any backend can load, and ``coopnet fit
+# photo.jpg`` does all of this page from the command line.
+#
+# .. seealso::
+#
+#    :doc:`/encodings` lists what can stand before a network, and the next tutorial compares some of them on this very
+#    photograph. :doc:`/gradients` says how a training step computes weight gradients, and what that costs.

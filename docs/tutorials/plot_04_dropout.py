@@ -1,0 +1,146 @@
+"""
+Dropout and uncertainty
+=======================
+
+You train on few and noisy pixels with dropout, let the field say where it is unsure, and see what a key is.
+"""
+
+# %%
+# A network that has more weights than data learns the noise by heart. Dropout keeps it from that: in every step, it sets
+# random units to zero, so that no unit can rely on any other (Srivastava et al. 2014). And where the network, with
+# units dropped, disagrees with itself, it does not know (Gal and Ghahramani 2016).
+#
+# Keys
+# ----
+#
+# Random numbers usually come from a generator that is somewhere in some state. Here a mask is a pure function of
+# a *key*: which experiment (seed), which sample (index), which moment (step). Nothing is stored, and every part of a program that
+# has the key can compute the same mask again, in any batch, kernel or loop, on CPU and GPU.
+
+import drjit as dr
+import matplotlib.pyplot as plt
+import numpy as np
+from drjit.auto.ad import ArrayXf, Float, UInt32
+from matplotlib.cbook import get_sample_data
+
+import coopnet as cn
+from coopnet import image
+
+
+def masks(units, p, key, samples):
+    """1 where a unit is kept: a row for each sample."""
+    return np.array(cn.dropout(dr.ones(ArrayXf, shape=(units, samples)), p, key)).T > 0
+
+
+key = cn.Key(seed=7, step=0)
+one = masks(48, 0.3, key, 64)
+part = masks(48, 0.3, cn.Key(seed=7, index=dr.arange(UInt32, 20) + 30), 20)  # samples 30 to 49, alone
+print("the same samples in another batch:", "equal" if np.array_equal(one[30:50], part) else "different")
+print(f"kept: {one.mean():.3f} of the units, 0.7 wanted")
+
+shown = {
+    "step 0": one,
+    "step 1: key.fold_in(1)": masks(48, 0.3, key.fold_in(1), 64),
+    "groups of 8: index // 8": masks(48, 0.3, cn.Key(7, index=dr.arange(UInt32, 64) // 8), 64),
+    "one for all: index 0": masks(48, 0.3, cn.Key(7, index=0), 64),
+}
+figure, axes = plt.subplots(1, 4, figsize=(11, 3.6), sharey=True, layout="constrained")
+for axis, (title, mask) in zip(axes, shown.items(), strict=True):
+    axis.imshow(mask, cmap="Greys_r", aspect="auto", interpolation="nearest")
+    axis.set_title(title, fontsize=10)
+    axis.set(xlabel="unit", xticks=[], yticks=[])
+axes[0].set_ylabel("sample")
+plt.show()
+
+# %%
+# Few and noisy pixels
+# --------------------
+#
+# The photograph has 128 x 128 pixels. A tenth of them is known, with noise of standard deviation 0.1. All others are
+# held out, to judge by.
+
+SIDE, STEPS = 128, 500
+photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60:316, 130:386]
+photo = photo.reshape(SIDE, 2, SIDE, 2, 3).mean((1, 3)).astype(np.float32)
+rng = np.random.default_rng(1)
+known, held_out = np.split(rng.permutation(SIDE * SIDE), [SIDE * SIDE // 10])
+noisy = (photo + rng.normal(0, 0.1, photo.shape)).reshape(-1, 3)[known].astype(np.float32)
+positions = image.pixels(UInt32(known.astype(np.uint32)), SIDE, SIDE)
+colours = [Float(np.ascontiguousarray(c)) for c in noisy.T]
+dr.eval(positions, colours)
+
+
+def learn(p):
+    network = cn.MLP(out_features=3, width=128, depth=3, dropout=p, output_activation="sigmoid", bias=True)
+    field = cn.NeuralField(cn.Sinusoidal(6, in_features=2), network).build(seed=1)
+    cn.fit(field, lambda key: (positions, colours), STEPS, lr=cn.training.cosine(5e-3, STEPS), seed=1, progress=False)
+    return field
+
+
+def psnr(picture):
+    return image.psnr(picture.reshape(-1, 3)[held_out], photo.reshape(-1, 3)[held_out])
+
+
+plain, dropped = learn(0.0), learn(0.3)
+
+# %%
+# Without a key, a field is deterministic: dropout is off. That is the usual way to draw it. The mean over masks is
+# usually a little better. ``cn.mc_dropout`` computes it, and the standard deviation with it, in one kernel: a loop
+# over masks that keeps running moments. ``image.render_mc`` does that for all pixels of a picture.
+
+mean, deviation = image.render_mc(dropped, SIDE, SIDE, samples=64, seed=2)
+results = {
+    "without dropout": image.render(plain, SIDE, SIDE),
+    "dropout, off when drawn": image.render(dropped, SIDE, SIDE),
+    "dropout, mean of 64 masks": mean,
+}
+for name, picture in results.items():
+    print(f"{name:<28}{psnr(picture):6.2f} dB on the held-out pixels")
+
+data = np.ones_like(photo)
+data.reshape(-1, 3)[known] = noisy
+panels = {"learned from": data, "without dropout": results["without dropout"], "dropout, 64 masks": mean, "truth": photo}
+figure, axes = plt.subplots(1, 4, figsize=(11, 3.1), layout="constrained")
+for axis, (title, picture) in zip(axes, panels.items(), strict=True):
+    axis.imshow(np.clip(picture, 0, 1))
+    score = f", {psnr(picture):.2f} dB" if "dropout" in title else ""
+    axis.set_title(title + score, fontsize=10)
+    axis.axis("off")
+plt.show()
+
+# %%
+# Does it know where it is wrong?
+# -------------------------------
+#
+# Take the pixels out of which the field is least sure, and look at the error of those that remain. If the deviation
+# orders the pixels as the true error does, the curve falls as fast as that of an oracle which takes the worst ones out first. If
+# it knows nothing, the curve stays at 1. The area between curve and oracle is the AUSE (Ilg et al. 2018).
+
+error = np.sqrt(np.mean((np.clip(mean, 0, 1) - photo) ** 2, axis=2))
+unsure = np.sqrt(np.mean(deviation**2, axis=2))
+curve = cn.sparsification(error.flat[held_out], unsure.flat[held_out], norm="rms")
+print(f"AUSE {curve.ause:.3f}; an uncertainty that knows nothing has {curve.random:.3f}")
+
+figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), width_ratios=[1, 1, 1.3], layout="constrained")
+for axis, title, values in zip(axes, ("true error", "deviation over masks"), (error, unsure), strict=False):
+    axis.imshow(values, cmap="magma", vmin=0, vmax=np.quantile(values, 0.99))
+    axis.set_title(title, fontsize=10)
+    axis.axis("off")
+axes[2].plot(curve.removed, curve.remaining, label="by deviation over masks")
+axes[2].plot(curve.removed, curve.oracle, label="by true error (oracle)")
+axes[2].axhline(1, color="0.6", ls="--", lw=1, label="at random")
+axes[2].set(xlabel="share of pixels taken out", title="error of the others", ylim=(0, 1.1))
+axes[2].legend(frameon=False, fontsize=8, loc="lower left")
+axes[2].spines[["top", "right"]].set_visible(False)
+plt.show()
+
+# %%
+# Dropout is not free of cost: a network that is too small for its data
+# and one behind a hash grid do better without. Measure it on held-out data, as here.
+#
+# .. seealso::
+#
+#    :doc:`/dropout` has the law of the masks, and what of them is reproducible; :doc:`/uncertainty` measures over
+#    several seeds when dropout pays, and how far its error bars can be trusted.
+
+# sphinx_gallery_thumbnail_number = 2
