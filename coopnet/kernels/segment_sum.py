@@ -32,6 +32,8 @@ def sort(index: Any, bound: int) -> tuple[Any, Any]:
     ``dr.argsort`` does the same in passes over all 32 bits; ids seldom need more than half of them.
     """
     n, order, shift = dr.width(index), dr.arange(type(index), dr.width(index)), 0
+    if index.state == dr.VarState.Literal:  # no kernel would compute it, and frozen functions could not sort it again
+        index = index + (order & dr.opaque(type(index), 0))
     while n > 1 and shift < bound.bit_length():
         bits = min(_RADIX[dr.backend_v(index)], bound.bit_length() - shift)
         digit = (index >> shift) & ((1 << bits) - 1)

@@ -61,3 +61,15 @@ def test_sort_is_stable(ns, bound):
     values, order = sort(ns.UInt32(index), bound)
     np.testing.assert_array_equal(order.numpy(), np.argsort(index, kind="stable"))
     np.testing.assert_array_equal(values.numpy(), np.sort(index))
+
+
+def test_one_index_for_all_rows_in_a_frozen_function(ns):
+    """An index that is a literal is computed by no kernel: it must be one that a recorded sort can read again."""
+
+    @dr.freeze
+    def sums(x):
+        return sum_rows([x], ns.UInt32(3) + dr.zeros(ns.UInt32, dr.width(x)), 5)
+
+    for k in range(4):
+        found = sums(dr.arange(ns.Float, 300) + dr.opaque(ns.Float, k))
+        assert np.array_equal(found.numpy(), [0, 0, 0, 300 * 299 / 2 + 300 * k, 0])
