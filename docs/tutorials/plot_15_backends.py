@@ -1,0 +1,137 @@
+"""
+Moving between CPU and GPU
+==========================
+
+One program, two backends: you train on the GPU if there is one, come home with the field, and see what is equal on both.
+"""
+
+# %%
+# A program of Dr.Jit's works on one backend at a time, and arrays of two backends never mix. But tools have their places: training
+# wants a GPU, a Mitsuba scene may be loaded on the CPU, NumPy is everywhere. coopnet moves things where you say so.
+#
+# This page runs on any machine. What it takes for the other backend is decided here, and printed.
+
+import time
+
+import drjit as dr
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.cbook import get_sample_data
+
+import coopnet as cn
+from coopnet import image
+
+available = cn.backend.available()
+here, there = available[-1], available[0]
+for name in ("llvm", "cuda"):
+    if name in available:
+        here = name
+        break
+there = "cuda" if "cuda" in available else here
+print(f"available: {', '.join(available)}; home is {here}, training runs on {there}")
+if there == here:
+    print("There is one backend only: what would move stays where it is.")
+
+# %%
+# A function that does not know where it is
+# -----------------------------------------
+#
+# ``cn.backend.namespace("auto")`` has the array types of the backend that is in use. Written with these, a function runs
+# wherever it is called.
+
+SIDE, STEPS = 128, 400
+photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60:316, 130:386]
+photo = photo.reshape(SIDE, 2, SIDE, 2, 3).mean((1, 3)).astype(np.float32)
+
+
+def train(field, texels):
+    ns = cn.backend.namespace("auto")
+
+    def batch(key):
+        u, v = cn.uniform(2, key, ns.Float, 1 << 13)
+        column, row = ns.UInt32(u * SIDE), ns.UInt32(v * SIDE)
+        colours = dr.gather(ns.ArrayXf, texels, row * SIDE + column, shape=(3, 1 << 13))
+        return [(ns.Float(column) + 0.5) / SIDE, (ns.Float(row) + 0.5) / SIDE], colours
+
+    result = cn.fit(field, batch, STEPS, lr=cn.training.cosine(1e-2, STEPS), progress=False)
+    print(f"trained on {dr.backend_v(ns.Float).name}, {field.precision} precision, {result.seconds:.1f} s")
+    return field
+
+
+# %%
+# ``with_backend`` moves the arguments there, calls the function, and moves what it returns back. The field that comes home has the
+# precision of home: single on the CPU, half on the GPU.
+
+home = cn.backend.namespace(here)
+network = cn.MLP(out_features=3, width=32, depth=2, dropout=0.1, output_activation="sigmoid")
+field = cn.NeuralField(cn.HashGrid(2, n_levels=8, base_resolution=8, per_level_scale=1.4), network).build(here, seed=1)
+field = cn.with_backend(there, train, field, home.Float(photo.ravel()))
+print(f"the field is home: {dr.backend_v(next(iter(field.values()))).name}, {field.precision}")
+
+# %%
+# What is equal, and what is not
+# ------------------------------
+#
+# Masks are equal to the bit: they are integers, a function of the key alone. Values agree to the precision of the
+# network. Where there is no second backend, the field is built here in half precision, which is what a GPU computes in.
+
+
+def look(field, p, key):
+    """The field, and the same under one mask for every sample."""
+    return field(p), field(p, key)
+
+
+y, x = np.meshgrid(*[(np.arange(SIDE, dtype=np.float32) + 0.5) / SIDE] * 2, indexing="ij")
+p = [x.ravel(), y.ravel()]  # NumPy arrays move, too
+key = cn.Key(seed=5, step=1)
+other = cn.to(field, there, precision="half")
+start = time.perf_counter()
+pictures = [cn.with_backend(there, look, other, p, key), cn.with_backend(here, look, field, p, key)]
+print(f"both in {time.perf_counter() - start:.2f} s, results are {type(np.asarray(pictures[0][0])).__name__}")
+away, local = ([np.stack(np.asarray(v), -1).reshape(SIDE, SIDE, 3) for v in pair] for pair in pictures)
+for name, a, b in (("values", away[0], local[0]), ("values under dropout", away[1], local[1])):
+    print(f"{name:<22}largest difference {np.abs(a - b).max():.1e}")
+
+samples = cn.Key(seed=5, step=1, index=np.arange(100_000, dtype=np.uint32))
+masks = [np.asarray(cn.with_backend(b, cn.dropout_mask, 64, 0.1, samples)) for b in (here, there)]
+reference = np.asarray(cn.dropout_mask(64, 0.1, samples))
+print(f"masks of 100000 samples on {here}, {there} and in NumPy:", end=" ")
+print("equal to the bit" if all(np.array_equal(m, reference) for m in masks) else "different")
+
+figure, axes = plt.subplots(1, 4, figsize=(12, 3.3), layout="constrained")
+shown = {
+    f"{here}, {field.precision}": local[0], f"{there}, {other.precision}": away[0],
+    "difference x 100, on grey": 0.5 + 100 * (away[0] - local[0]), f"{there}, under dropout": away[1],
+}  # fmt: skip
+for axis, (title, picture) in zip(axes, shown.items(), strict=True):
+    axis.imshow(np.clip(picture, 0, 1))
+    axis.set_title(title, fontsize=10)
+    axis.axis("off")
+plt.show()
+
+# %%
+# Derivatives cross the border
+# ----------------------------
+#
+# A loss there reaches parameters here. So a step of an optimizer at home may use a gradient from elsewhere.
+
+where = [home.Float(v) for v in p]
+weights = field["network.weights"]
+dr.enable_grad(weights)
+outputs = cn.with_backend(there, lambda field, p: field(p), field, where)
+dr.backward(dr.mean(dr.square(outputs[0] - 0.5)))
+print(f"gradient at home: {dr.norm(dr.detach(dr.grad(weights)))[0]:.4f}, an array of {type(dr.grad(weights)).__module__}")
+dr.disable_grad(weights)
+
+# %%
+# ``cn.to`` moves any tree of things: a field with its optimizer and average, dictionaries, textures, keys. ``"numpy"`` is the third place: a
+# field there is a dictionary of its parameters by name, as in a checkpoint.
+
+parameters = cn.to(field, "numpy")
+print({name: (values.shape, str(values.dtype)) for name, values in parameters.items()})
+
+# %%
+# .. seealso::
+#
+#    :doc:`/backends` has what moves and as what, derivatives and rules. ``examples/two_backends.py`` renders with Mitsuba on
+#    the CPU what was learned on the GPU. :doc:`/dropout` has the law that makes masks equal.
