@@ -31,11 +31,11 @@ print(f"{SIDE} x {SIDE} pixels, {photo.size} numbers from {photo.min():.2f} to {
 # ---------
 #
 # A plain network of two coordinates is smooth: it would paint a blur. An *encoding* in front of it computes features in
-# which nearby positions differ. A hash grid looks trained features up in grids of several resolutions, so that most
-# of the picture is stored in the grids, and the network only has to read it out.
+# which nearby positions differ. A hash grid looks trained features up in grids of several resolutions, so that most of
+# the picture is stored in the grids, and the network only has to read it out.
 #
-# ``build`` allocates the parameters on the fastest backend that there is, from a seed. Sizes that follow from others are left
-# out: the network finds out how many features the encoding has.
+# ``build`` allocates the parameters on the fastest backend that there is, from a seed. Sizes that follow from others
+# are left out: the network finds out how many features the encoding has.
 
 encoding = cn.HashGrid(2, n_levels=10, base_resolution=8, per_level_scale=1.5, hashmap_size=2**14)
 network = cn.MLP(out_features=3, width=32, depth=2, output_activation="sigmoid")
@@ -48,9 +48,9 @@ print({name: values.shape for name, values in field.items()})
 # ---------
 #
 # Training needs one function, which draws a batch: positions and the colours wanted there. It is *traced*: Dr.Jit
-# records its arithmetic once, and every later step replays the compiled kernel. Hence the two rules. Data that are
-# made of NumPy arrays are made outside, once. And randomness comes from the key that the function is given, which
-# stands for a seed and the number of the step: the same seed gives the same run.
+# records its arithmetic once, and every later step replays the compiled kernel. Hence the two rules. Data that are made
+# of NumPy arrays are made outside, once. And randomness comes from the key that the function is given, which stands for
+# a seed and the number of the step: the same seed gives the same run.
 
 table = Float(photo.ravel())
 BATCH = 1 << 14
@@ -67,8 +67,8 @@ def batch(key):
 # Training
 # --------
 #
-# ``cn.fit`` takes steps of Adam on the mean squared error. The rate falls along half a cosine. The metric is looked at now and then;
-# it has to be a function of the field alone.
+# ``cn.fit`` takes steps of Adam on the mean squared error. The rate falls along half a cosine. The metric is looked at
+# now and then; it has to be a function of the field alone.
 
 
 def picture(field, side):
@@ -137,8 +137,8 @@ plt.show()
 # Two ways on
 # -----------
 #
-# ``cn.save("photo.safetensors", field)`` writes the field to a file that any backend can load, and ``coopnet fit
-# photo.jpg`` does all of this page from the command line.
+# ``cn.save("photo.safetensors", field)`` writes the field to a file that any backend can load, and
+# ``coopnet fit photo.jpg`` does all of this page from the command line.
 #
 # .. seealso::
 #

@@ -8,8 +8,8 @@ One photograph, one network, eight encodings: you see what each of them is good 
 # %%
 # A network with ReLU or similar units learns smooth functions first and details late or never (*spectral bias*, Rahaman
 # et al. 2019). Encodings are the cure: they turn few coordinates into many features that vary quickly. There are two
-# families. *Fixed* features, waves and bumps, leave all learning to the network. *Trained* ones keep tables
-# of features at vertices of grids and leave the network little to do.
+# families. *Fixed* features, waves and bumps, leave all learning to the network. *Trained* ones keep tables of features
+# at vertices of grids and leave the network little to do.
 
 import time
 
@@ -38,8 +38,8 @@ encodings = {
 }
 
 # %%
-# The same network stands behind each of them, and all are trained for the same number of steps with the same batches: since
-# randomness comes from the key, and the key from the seed, they see the same pixels.
+# The same network stands behind each of them, and all are trained for the same number of steps with the same batches:
+# since randomness comes from the key, and the key from the seed, they see the same pixels.
 
 
 def batch(key):
@@ -91,8 +91,9 @@ for axis, (name, _, _, _, psnr) in zip(cells[1:], rows, strict=False):
 plt.show()
 
 # %%
-# Quality is bought by parameters or by time. Fixed features have few parameters, so they suit fields that have to be small,
-# and functions that are smooth or periodic. Trained tables are better in the same number of steps wherever memory allows.
+# Quality is bought by parameters or by time. Fixed features have few parameters, so they suit fields that have to be
+# small, and functions that are smooth or periodic. Trained tables are better in the same number of steps wherever
+# memory allows.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
 for name, _, parameters, ms, psnr in rows:

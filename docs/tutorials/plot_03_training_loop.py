@@ -8,8 +8,8 @@ positions together, in a loop of your own.
 
 # %%
 # ``cn.fit`` trains one field on batches. When is that not enough? When something else is trained beside the field, when
-# a step has several parts, when you want to look at gradients. Then write the loop: a field is a mapping of
-# parameters, as modules of ``drjit.nn`` are, so the optimizers of ``drjit.opt`` take it as it is.
+# a step has several parts, when you want to look at gradients. Then write the loop: a field is a mapping of parameters,
+# as modules of ``drjit.nn`` are, so the optimizers of ``drjit.opt`` take it as it is.
 #
 # The task is the planar one of *BARF* (Lin et al. 2021): small pictures are cut out of a large one, each shifted and
 # turned by an unknown amount. A field learns the large picture, while six angles and six shifts are learned with it.
@@ -29,8 +29,8 @@ scene = Texture2f(TensorXf(photo))
 SIDE, HALF, COUNT, BATCH, STEPS = 96, 0.21, 6, 1 << 12, 3000
 
 # %%
-# Where the snapshots really were taken, and where we believe they were. Only differences can be found out, so the
-# first one is known.
+# Where the snapshots really were taken, and where we believe they were. Only differences can be found out, so the first
+# one is known.
 
 rng = np.random.default_rng(3)
 centres = np.array([[0.3, 0.3], [0.5, 0.35], [0.72, 0.3], [0.28, 0.62], [0.52, 0.68], [0.74, 0.62]])
@@ -71,10 +71,11 @@ plt.show()
 # What is trained
 # ---------------
 #
-# One optimizer holds the parameters of the field and the poses. Learning rates may differ by name; as arrays, they
-# must be one for each name, since Dr.Jit 1.5 multiplies them in place. The hash grid starts with its coarse levels alone: a field that can draw every detail at once puts a snapshot wherever it
-# happens to be, and nothing pulls it into place. Poses learn from the field's derivative with respect to coordinates, which
-# jumps between the cells of a linearly interpolated grid; with ``smoothstep`` it is continuous.
+# One optimizer holds the parameters of the field and the poses. Learning rates may differ by name; as arrays, they must
+# be one for each name, since Dr.Jit 1.5 multiplies them in place. The hash grid starts with its coarse levels alone: a
+# field that can draw every detail at once puts a snapshot wherever it happens to be, and nothing pulls it into place.
+# Poses learn from the field's derivative with respect to coordinates, which jumps between the cells of a linearly
+# interpolated grid; with ``smoothstep`` it is continuous.
 
 encoding = cn.HashGrid(2, 8, base_resolution=4, per_level_scale=1.7, hashmap_size=2**14, interpolation="smoothstep")
 network = cn.MLP(out_features=3, width=32, depth=2, bias=True, output_activation="sigmoid")
@@ -90,9 +91,9 @@ ema = training.EMA(field, decay=0.99)
 #
 # Three lines are the same in every such loop: put the optimizer's parameters into the field, differentiate, step.
 # Around them, gradients may be looked at and changed. ``dr.freeze`` records the whole step when it is first called;
-# afterwards Python is not asked any more. Therefore numbers that change from step to step are passed as opaque
-# arrays: a Python number would become part of the recording. So are data: all that a frozen function reads is an
-# argument. The key needs nothing but the number of the step.
+# afterwards Python is not asked any more. Therefore numbers that change from step to step are passed as opaque arrays:
+# a Python number would become part of the recording. So are data: all that a frozen function reads is an argument. The
+# key needs nothing but the number of the step.
 
 
 @dr.freeze
@@ -172,7 +173,8 @@ for axis, (title, shown, poses), colour in zip(axes, panels, ("tab:red", "white"
 plt.show()
 
 # %%
-# How it went. Levels come in until step 2400: each of them draws more detail, by which the positions are found more exactly.
+# How it went. Levels come in until step 2400: each of them draws more detail, by which the positions are found more
+# exactly.
 
 t, loss, norm, shift, turn = np.array(history).T
 figure, axes = plt.subplots(1, 4, figsize=(11, 2.6), layout="constrained")

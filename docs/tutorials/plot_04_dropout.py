@@ -6,16 +6,16 @@ You train on few and noisy pixels with dropout, let the field say where it is un
 """
 
 # %%
-# A network that has more weights than data learns the noise by heart. Dropout keeps it from that: in every step, it sets
-# random units to zero, so that no unit can rely on any other (Srivastava et al. 2014). And where the network, with
+# A network that has more weights than data learns the noise by heart. Dropout keeps it from that: in every step, it
+# sets random units to zero, so that no unit can rely on any other (Srivastava et al. 2014). And where the network, with
 # units dropped, disagrees with itself, it does not know (Gal and Ghahramani 2016).
 #
 # Keys
 # ----
 #
-# Random numbers usually come from a generator that is somewhere in some state. Here a mask is a pure function of
-# a *key*: which experiment (seed), which sample (index), which moment (step). Nothing is stored, and every part of a program that
-# has the key can compute the same mask again, in any batch, kernel or loop, on CPU and GPU.
+# Random numbers usually come from a generator that is somewhere in some state. Here a mask is a pure function of a
+# *key*: which experiment (seed), which sample (index), which moment (step). Nothing is stored, and every part of a
+# program that has the key can compute the same mask again, in any batch, kernel or loop, on CPU and GPU.
 
 import drjit as dr
 import matplotlib.pyplot as plt
@@ -85,8 +85,8 @@ plain, dropped = learn(0.0), learn(0.3)
 
 # %%
 # Without a key, a field is deterministic: dropout is off. That is the usual way to draw it. The mean over masks is
-# usually a little better. ``cn.mc_dropout`` computes it, and the standard deviation with it, in one kernel: a loop
-# over masks that keeps running moments. ``image.render_mc`` does that for all pixels of a picture.
+# usually a little better. ``cn.mc_dropout`` computes it, and the standard deviation with it, in one kernel: a loop over
+# masks that keeps running moments. ``image.render_mc`` does that for all pixels of a picture.
 
 mean, deviation = image.render_mc(dropped, SIDE, SIDE, samples=64, seed=2)
 results = {
@@ -99,7 +99,8 @@ for name, picture in results.items():
 
 data = np.ones_like(photo)
 data.reshape(-1, 3)[known] = noisy
-panels = {"learned from": data, "without dropout": results["without dropout"], "dropout, 64 masks": mean, "truth": photo}
+panels = {"learned from": data, "without dropout": results["without dropout"], "dropout, 64 masks": mean}
+panels["truth"] = photo
 figure, axes = plt.subplots(1, 4, figsize=(11, 3.1), layout="constrained")
 for axis, (title, picture) in zip(axes, panels.items(), strict=True):
     axis.imshow(np.clip(picture, 0, 1))
@@ -113,8 +114,8 @@ plt.show()
 # -------------------------------
 #
 # Take the pixels out of which the field is least sure, and look at the error of those that remain. If the deviation
-# orders the pixels as the true error does, the curve falls as fast as that of an oracle which takes the worst ones out first. If
-# it knows nothing, the curve stays at 1. The area between curve and oracle is the AUSE (Ilg et al. 2018).
+# orders the pixels as the true error does, the curve falls as fast as that of an oracle which takes the worst ones out
+# first. If it knows nothing, the curve stays at 1. The area between curve and oracle is the AUSE (Ilg et al. 2018).
 
 error = np.sqrt(np.mean((np.clip(mean, 0, 1) - photo) ** 2, axis=2))
 unsure = np.sqrt(np.mean(deviation**2, axis=2))
@@ -135,8 +136,8 @@ axes[2].spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# Dropout is not free of cost: a network that is too small for its data
-# and one behind a hash grid do better without. Measure it on held-out data, as here.
+# Dropout is not free of cost: a network that is too small for its data and one behind a hash grid do better without.
+# Measure it on held-out data, as here.
 #
 # .. seealso::
 #

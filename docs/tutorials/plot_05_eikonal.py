@@ -63,9 +63,9 @@ print(f"{len(edges)} edges, {len(loops)} outlines, {COUNT} points")
 # --------
 #
 # One more term keeps the field from inventing outlines where there are none: values near zero cost, away from the
-# points (Sitzmann et al. 2020). ``cn.fit`` takes the loss as an ``objective``: a function of the field itself, of what ``batch`` drew, and of the key. SIREN is
-# a network of sines on bare coordinates, which has derivatives of all orders; those of a ReLU network are constant in
-# pieces, and have none themselves.
+# points (Sitzmann et al. 2020). ``cn.fit`` takes the loss as an ``objective``: a function of the field itself, of what
+# ``batch`` drew, and of the key. SIREN is a network of sines on bare coordinates, which has derivatives of all orders;
+# those of a ReLU network are constant in pieces, and have none themselves.
 
 
 def batch(key):
@@ -156,5 +156,5 @@ plt.show()
 # %%
 # .. seealso::
 #
-#    :doc:`/derivatives` has Jacobians, derivatives in a direction, curvature, and what all of them cost. The next tutorial draws
-#    signed distances in space; ``examples/sdf.py`` recovers one from pictures.
+#    :doc:`/derivatives` has Jacobians, derivatives in a direction, curvature, and what all of them cost. The next
+#    tutorial draws signed distances in space; ``examples/sdf.py`` recovers one from pictures.

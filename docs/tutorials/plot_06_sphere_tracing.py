@@ -6,15 +6,15 @@ You learn a carved solid as a signed distance and render it with normals, a shad
 """
 
 # %%
-# A ray meets the surface of a signed distance by *sphere tracing* (Hart 1996): the distance at a point says how far one may go
-# without passing through anything. Each step is an evaluation of the field, and every ray takes as many as it needs:
-# a loop with a network in it, which Dr.Jit compiles into one kernel.
+# A ray meets the surface of a signed distance by *sphere tracing* (Hart 1996): the distance at a point says how far one
+# may go without passing through anything. Each step is an evaluation of the field, and every ray takes as many as it
+# needs: a loop with a network in it, which Dr.Jit compiles into one kernel.
 #
 # The solid
 # ---------
 #
-# A rounded cube, hollowed by a ball, with the channels of a gyroid cut out of what is left. Cutting by ``maximum`` gives no exact
-# distance, but one that is never too large, which is what sphere tracing needs.
+# A rounded cube, hollowed by a ball, with the channels of a gyroid cut out of what is left. Cutting by ``maximum``
+# gives no exact distance, but one that is never too large, which is what sphere tracing needs.
 
 import drjit as dr
 import matplotlib.pyplot as plt
@@ -37,9 +37,9 @@ def solid(p):
 # The field
 # ---------
 #
-# Hash grids take coordinates from 0 to 1, so the cube from -1 to 1 is moved there. The loss is the absolute error, which cares
-# for small distances as much as squares care for large ones. A network that must be right near zero likes larger
-# numbers: the field learns a hundred times the distance.
+# Hash grids take coordinates from 0 to 1, so the cube from -1 to 1 is moved there. The loss is the absolute error,
+# which cares for small distances as much as squares care for large ones. A network that must be right near zero likes
+# larger numbers: the field learns a hundred times the distance.
 
 SCALE, STEPS = 100, 1000
 grid = cn.HashGrid(3, n_levels=8, base_resolution=8, per_level_scale=1.4, hashmap_size=2**17)
@@ -90,9 +90,9 @@ def box(o, d):
 o, d = camera([2.6, 1.7, 1.7], [0, 0, -0.08], 36)
 
 # %%
-# ``sphere_trace`` takes any function of a point, so the learned and the true solid are traced by the same code. It returns
-# the place, the normal, and how many evaluations each ray took. Nothing has been computed yet: whatever else is done
-# with these arrays goes into the same kernel.
+# ``sphere_trace`` takes any function of a point, so the learned and the true solid are traced by the same code. It
+# returns the place, the normal, and how many evaluations each ray took. Nothing has been computed yet: whatever else is
+# done with these arrays goes into the same kernel.
 
 
 def trace(sdf, o, d):
@@ -104,9 +104,9 @@ def trace(sdf, o, d):
 # Shading
 # -------
 #
-# One lamp and some light from the sky. Where the ray meets the floor or the solid first, a second ray is sent to the lamp, and is
-# traced through the same field: a shadow is one more call. It starts a little above the surface, where it does not
-# meet the very point that it comes from.
+# One lamp and some light from the sky. Where the ray meets the floor or the solid first, a second ray is sent to the
+# lamp, and is traced through the same field: a shadow is one more call. It starts a little above the surface, where it
+# does not meet the very point that it comes from.
 
 LAMP, FLOOR = dr.normalize(Array3f(0.35, 0.75, 0.9)), -0.63
 
@@ -158,8 +158,8 @@ plt.show()
 # What it took
 # ------------
 #
-# Rays that graze the solid need the most evaluations, and lanes that are computed together wait for the slowest.
-# The normals are the field's own gradient, found by ``value_and_grad`` or forward differentiation at the hits.
+# Rays that graze the solid need the most evaluations, and lanes that are computed together wait for the slowest. The
+# normals are the field's own gradient, found by ``value_and_grad`` or forward differentiation at the hits.
 
 both = hits["true solid"].hit & hits["learned field"].hit
 off = dr.select(both, abs(hits["true solid"].t - hits["learned field"].t), 0).numpy()[both.numpy()]

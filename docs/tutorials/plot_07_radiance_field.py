@@ -101,8 +101,8 @@ def batch(key):
 # --------
 #
 # ``ray_march`` cuts a ray into bins with a sample in each; the key moves samples within their bins, so that no place is
-# left out. It makes density and colour of the four outputs of the field. The *occupancy grid* knows which cells of the cube
-# are empty, and is brought up to date now and then, in a metric: rays then see nothing in cells that are.
+# left out. It makes density and colour of the four outputs of the field. The *occupancy grid* knows which cells of the
+# cube are empty, and is brought up to date now and then, in a metric: rays then see nothing in cells that are.
 
 encoding = cn.HashGrid(3, n_levels=8, base_resolution=8, per_level_scale=1.5, hashmap_size=2**15)
 field = cn.mitsuba.build(cn.NeuralField(encoding, cn.MLP(out_features=4, width=32, depth=2)), seed=1)

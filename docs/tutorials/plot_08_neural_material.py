@@ -28,8 +28,9 @@ cn.mitsuba.register()  # neural_bsdf, neural_texture, neural_path
 # The material
 # ------------
 #
-# Mitsuba's ``principled`` with four textures: paint in stripes below a clear coat, scratched, and rusted in places. Roughness,
-# metalness and coat change from texel to texel, and the three are not independent: where there is rust, all change.
+# Mitsuba's ``principled`` with four textures: paint in stripes below a clear coat, scratched, and rusted in places.
+# Roughness, metalness and coat change from texel to texel, and the three are not independent: where there is rust, all
+# change.
 
 N = 128
 
@@ -73,14 +74,14 @@ plt.show()
 # Baking
 # ------
 #
-# ``fit_bsdf`` evaluates any BSDF of Mitsuba's that reflects, at random texels and directions, and trains code and decoder
-# together in one frozen step. The code is an encoding of texture coordinates: here a dense grid with a vertex for each
-# texel and eight numbers in each. Lobes to sample from are fitted afterwards. Whatever the lobes are, pictures are
-# right; they only decide about noise.
+# ``fit_bsdf`` evaluates any BSDF of Mitsuba's that reflects, at random texels and directions, and trains code and
+# decoder together in one frozen step. The code is an encoding of texture coordinates: here a dense grid with a vertex
+# for each texel and eight numbers in each. Lobes to sample from are fitted afterwards. Whatever the lobes are, pictures
+# are right; they only decide about noise.
 
 code = cn.Grid(2, "dense", n_levels=1, n_features_per_level=8, base_resolution=N + 1, init_scale=0.05)
 found = cn.mitsuba.fit_bsdf(
-    None, mi.load_dict(layered), latent=code, steps=1000, samples=1 << 14, lobe_resolution=33, seed=1
+    None, mi.load_dict(layered), latent=code, steps=1500, samples=1 << 14, lobe_resolution=33, seed=1
 )
 print(found)
 print(f"{found.result.seconds:.1f} s for the code and the decoder")
@@ -97,8 +98,12 @@ print(f"{(folder / 'paint.safetensors').stat().st_size / 2**20:.2f} MiB")
 # Both in one scene
 # -----------------
 #
-# The integrator ``neural_path`` makes the pictures that ``path`` would make, but evaluates networks outside virtual calls, where they
-# are faster and can be trained on any backend.
+# The integrator ``neural_path`` makes the pictures that ``path`` would make, but evaluates networks outside virtual
+# calls, where they are faster and can be trained on any backend.
+
+
+#: centre, radius and radiance
+LAMPS = (([-2.5, -2.5, 4], 0.5, [18, 17, 15]), ([3, 0, 2.5], 0.3, [9, 12, 18]))
 
 
 def scene(material, width=320):
@@ -109,7 +114,7 @@ def scene(material, width=320):
             "type": "sphere", "center": place, "radius": radius,
             "emitter": {"type": "area", "radiance": {"type": "rgb", "value": light}},
         }
-        for i, (place, radius, light) in enumerate([([-2.5, -2.5, 4], 0.5, [18, 17, 15]), ([3, 0, 2.5], 0.3, [9, 12, 18])])
+        for i, (place, radius, light) in enumerate(LAMPS)
     }  # fmt: skip
     return mi.load_dict({
         "type": "scene",
@@ -148,9 +153,9 @@ for axis in axes:
 plt.show()
 
 # %%
-# Most of the error map is the noise of both pictures, which does not stand still between them; what remains gathers in the highlights
-# of the clear coat. More steps and a wider decoder make it smaller: ``examples/neural_material.py`` trains longer, and
-# compares both at equal time.
+# Most of the error map is the noise of both pictures, which does not stand still between them; what remains gathers in
+# the highlights of the clear coat. More steps and a wider decoder make it smaller: ``examples/neural_material.py``
+# trains longer, and compares both at equal time.
 #
 # .. seealso::
 #

@@ -6,13 +6,13 @@ You train a field on the light in a scene while it is path traced, and let paths
 """
 
 # %%
-# Most of a path tracer's time goes into light that has been around several corners, and that light is smooth. A *radiance cache*
-# (Müller et al. 2021) is a field from a point, a direction and what the surface is like there to the light that leaves. Its
-# training data are the paths themselves: one vertex of a path asks, the rest of the path answers.
+# Most of a path tracer's time goes into light that has been around several corners, and that light is smooth. A
+# *radiance cache* (Müller et al. 2021) is a field from a point, a direction and what the surface is like there to the
+# light that leaves. Its training data are the paths themselves: one vertex of a path asks, the rest of the path
+# answers.
 
 import time
 
-import drjit as dr
 import matplotlib.pyplot as plt
 import mitsuba as mi
 import numpy as np
@@ -51,9 +51,9 @@ reference = np.mean([mi.render(scene, integrator=path, spp=256, seed=s).numpy() 
 # Training
 # --------
 #
-# Nothing is told about the scene: camera paths are traced, and a step of Adam follows, all in one frozen function. The rest of
-# a path ends in the cache, too, so paths are short, and light of many bounces arrives after some steps.
-# Look at the picture of the cache alone (``vertices=0``, no noise but that of the pixel) while it learns.
+# Nothing is told about the scene: camera paths are traced, and a step of Adam follows, all in one frozen function. The
+# rest of a path ends in the cache, too, so paths are short, and light of many bounces arrives after some steps. Look at
+# the picture of the cache alone (``vertices=0``, no noise but that of the pixel) while it learns.
 
 cache = cn.mitsuba.RadianceCache(scene, seed=1)
 looks = {}
@@ -64,7 +64,7 @@ print(f"{cache.steps} steps")
 
 
 def show(axis, picture, title):
-    axis.imshow(np.clip(picture, 0, 1) ** (1 / 2.2))
+    axis.imshow(np.clip(1.5 * picture, 0, 1) ** (1 / 2.2))
     axis.set_title(title, fontsize=10)
     axis.axis("off")
 
@@ -79,9 +79,9 @@ plt.show()
 # Rendering
 # ---------
 #
-# With ``vertices=1`` paths gather over one bounce before they end. That brings some noise back and hides most of the cache's own error. Emitters
-# are sampled as always, so shadows and highlights of lamps are exact. How do both ways compare in equal time? The time of
-# the training is the same for pictures of any size, and is left out here.
+# With ``vertices=1`` paths gather over one bounce before they end. That brings some noise back and hides most of the
+# cache's own error. Emitters are sampled as always, so shadows and highlights of lamps are exact. How do both ways
+# compare in equal time? The time of the training is the same for pictures of any size, and is left out here.
 
 
 def relmse(picture):
@@ -131,9 +131,13 @@ show(axes[1], traced, "path traced, 512 samples per pixel")
 plt.show()
 
 # %%
+# Diffuse light is about right everywhere, since paths get everywhere. Highlights are not: how the boxes reflect towards
+# the ceiling was asked for by few paths. That is why a picture should gather over a bounce before it asks the cache.
+
+# %%
 # .. seealso::
 #
-#    :doc:`/mitsuba` says how the cache is trained, when it pays, and where it errs: small, bright reflections are learned
-#    last. ``examples/radiance_cache.py`` draws errors over time with the training counted in.
+#    :doc:`/mitsuba` says how the cache is trained, when it pays, and where it errs: small, bright reflections are
+#    learned last. ``examples/radiance_cache.py`` draws errors over time with the training counted in.
 
 # sphinx_gallery_thumbnail_number = 2

@@ -2,14 +2,15 @@
 Texture compression
 ===================
 
-You write an encoding of your own whose features are 4-bit codes, and store the seven maps of a material in one small file.
+You write an encoding of your own whose features are 4-bit codes, and store the seven maps of a material in one small
+file.
 """
 
 # %%
 # The maps of a material tell of the same things: where there is rust, colour, height and roughness change together. One
-# grid of *codes* for all maps, and a network that decodes a texel, therefore takes fewer bits than one picture for
-# each (Vaidyanathan et al. 2023). A renderer reads any texel by itself: two or three gathers and a few small
-# matrix products, in the kernel that needs the texel.
+# grid of *codes* for all maps, and a network that decodes a texel, therefore takes fewer bits than one picture for each
+# (Vaidyanathan et al. 2023). A renderer reads any texel by itself: two or three gathers and a few small matrix
+# products, in the kernel that needs the texel.
 
 import io
 
@@ -65,12 +66,12 @@ print(f"{maps.shape[2]} channels of {N} x {N} texels: {8 * maps.shape[2]} bits p
 # --------------------
 #
 # A new encoding is a class with three things: what of it is trained (``DRJIT_STRUCT``), how many features there are
-# (``width``), and the arithmetic (``_features``), on lists of single-precision arrays. Parts that have parameters are allocated in
-# ``_alloc``.
+# (``width``), and the arithmetic (``_features``), on lists of single-precision arrays. Parts that have parameters are
+# allocated in ``_alloc``.
 #
-# The codes live in tables, a fine and a coarse one. They are *rounded while they are trained*, so that the network learns to decode
-# what will be stored. Rounding has no gradient; ``dr.replace_grad`` takes that of the code before rounding
-# (Bengio et al. 2013).
+# The codes live in tables, a fine and a coarse one. They are *rounded while they are trained*, so that the network
+# learns to decode what will be stored. Rounding has no gradient; ``dr.replace_grad`` takes that of the code before
+# rounding (Bengio et al. 2013).
 
 TOP = 2**BITS - 1
 

@@ -7,8 +7,8 @@ Twenty-six letters become twenty-six codes of one network; between codes lie let
 
 # %%
 # A scene has many materials, a library many shapes. Instead of a network for each, train one with a *code* for each: a
-# row of numbers that is looked up by the object's number and goes into the network beside the coordinates. What objects have in common is
-# in the network, what sets them apart in the codes (an *auto-decoder*, Park et al. 2019, *DeepSDF*).
+# row of numbers that is looked up by the object's number and goes into the network beside the coordinates. What objects
+# have in common is in the network, what sets them apart in the codes (an *auto-decoder*, Park et al. 2019, *DeepSDF*).
 #
 # The objects
 # -----------
@@ -53,9 +53,9 @@ print(f"{len(shapes)} shapes of {SIDE} x {SIDE} points")
 # The field
 # ---------
 #
-# Its first coordinate is the number of the letter, the others are the position. ``Composite`` gives each part an encoding
-# of its own. Numbers arrive in single precision, as all coordinates do, and are exact up to 2^24. There are as many rows
-# as letters, and one more for later.
+# Its first coordinate is the number of the letter, the others are the position. ``Composite`` gives each part an
+# encoding of its own. Numbers arrive in single precision, as all coordinates do, and are exact up to 2^24. There are as
+# many rows as letters, and one more for later.
 
 count = len(LETTERS) + 1
 encoding = cn.Composite([cn.Embedding(count, WIDTH, init_scale=0.1), cn.Frequency(4, in_features=2)], [1, 2])
@@ -72,10 +72,10 @@ def batch(key):
 
 
 # %%
-# Only the outline will be drawn, so distances count up to 0.1 (DeepSDF's clamping): the loss is a function of outputs and targets.
-# Small codes lie close together, and what lies between them then looks like letters, too. A little weight on the squares of
-# all codes keeps them small, as in DeepSDF. The gradient of a row is the sum over all samples that looked it up; rows
-# are sorted, so that the sum is the same in every run.
+# Only the outline will be drawn, so distances count up to 0.1 (DeepSDF's clamping): the loss is a function of outputs
+# and targets. Small codes lie close together, and what lies between them then looks like letters, too. A little weight
+# on the squares of all codes keeps them small, as in DeepSDF. The gradient of a row is the sum over all samples that
+# looked it up; rows are sorted, so that the sum is the same in every run.
 
 
 def clamped(outputs, targets):
@@ -128,8 +128,8 @@ plt.show()
 # Between letters
 # ---------------
 #
-# Codes are numbers and can be mixed. The network and its encoding are called by hand here: features of the position from
-# the one, codes that are no row of the table beside them.
+# Codes are numbers and can be mixed. The network and its encoding are called by hand here: features of the position
+# from the one, codes that are no row of the table beside them.
 
 codes = np.array(field["encoding.nested.0.data"]).reshape(count, WIDTH)
 readout = cn.NeuralField(None, field.network, in_features=WIDTH + 16)
@@ -159,8 +159,8 @@ plt.show()
 # A new object
 # ------------
 #
-# The network has seen what letters are. A letter of another font is found by its code alone: all rates but that of the table are 0,
-# and only the row that is looked up moves, since the others get a gradient of exactly zero.
+# The network has seen what letters are. A letter of another font is found by its code alone: all rates but that of the
+# table are 0, and only the row that is looked up moves, since the others get a gradient of exactly zero.
 
 new = distance("R", "DejaVu Serif").astype(np.float32)
 wanted = Float(new)
@@ -194,8 +194,8 @@ for axis, (title, picture) in zip(axes, {
 plt.show()
 
 # %%
-# Sixteen numbers that were made for the letters of one font can only come near one of another. With more fonts in the training set they
-# would come closer: the codes would have to tell serifs from their absence.
+# Sixteen numbers that were made for the letters of one font can only come near one of another. With more fonts in the
+# training set they would come closer: the codes would have to tell serifs from their absence.
 #
 # .. seealso::
 #

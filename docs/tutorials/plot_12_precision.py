@@ -7,8 +7,8 @@ You run one field in half and in single precision, find out which layer loses ho
 
 # %%
 # On GPUs, cooperative vectors multiply in half precision: eleven significant bits, and numbers up to 65504. Around the
-# network, everything is single precision: coordinates, encodings, outputs. What does that cost? Fields can be asked. And
-# since the CPU computes in half precision, too, it can be found out before there is a GPU.
+# network, everything is single precision: coordinates, encodings, outputs. What does that cost? Fields can be asked.
+# And since the CPU computes in half precision, too, it can be found out before there is a GPU.
 
 import drjit as dr
 import matplotlib.pyplot as plt
@@ -63,9 +63,9 @@ for precision in precisions:
 # An audit
 # --------
 #
-# ``field.audit(p)`` runs every layer in working precision and in double precision with the same weights. *own rms* is what a layer
-# adds given the input that it got, the other errors have accumulated from the start; then come numbers that are
-# not finite, those among them that are in double precision, and ReLU units that are zero for all samples.
+# ``field.audit(p)`` runs every layer in working precision and in double precision with the same weights. *own rms* is
+# what a layer adds given the input that it got, the other errors have accumulated from the start; then come numbers
+# that are not finite, those among them that are in double precision, and ReLU units that are zero for all samples.
 
 audits = {name: field.audit(where) for name, field in fields.items()}
 print(audits["half"])
@@ -91,8 +91,8 @@ axis.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# In the picture nothing is to be seen of it. Magnified, errors are those of rounding: without structure, but for what the
-# picture's own edges make of them.
+# In the picture nothing is to be seen of it. Magnified, errors are those of rounding: without structure, but for what
+# the picture's own edges make of them.
 
 reference = fields[precisions[0]]
 cast = cn.to(reference, "auto", precision="half")
@@ -113,9 +113,9 @@ plt.show()
 # When it does matter
 # -------------------
 #
-# Range is lost before digits are. A field whose activations pass 65504 returns infinities in half precision. Here the first
-# matrix is multiplied by 20000, as a bad rate of learning might do. The audit names the layer in which it happens; the
-# picture would only have said that something is wrong.
+# Range is lost before digits are. A field whose activations pass 65504 returns infinities in half precision. Here the
+# first matrix is multiplied by 20000, as a bad rate of learning might do. The audit names the layer in which it
+# happens; the picture would only have said that something is wrong.
 
 cast.network.set_matrix("layers.0.weights", 20000 * cast.network.matrix("layers.0.weights"))
 audit = cast.audit(where)
@@ -132,4 +132,4 @@ print(f"\nfirst overflow: {first.name}, {first.layer}, {first.overflows} numbers
 #    :doc:`/precision` lists what is computed in which precision, and measures errors of values and derivatives;
 #    :doc:`/reliability` says what becomes of NaN and infinities.
 
-# sphinx_gallery_thumbnail_number = 2
+# sphinx_gallery_thumbnail_number = 1

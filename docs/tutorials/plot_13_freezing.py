@@ -2,13 +2,14 @@
 Freezing
 ========
 
-You take Python out of a rendering loop with ``dr.freeze``, measure what that saves, and learn what makes it record again.
+You take Python out of a rendering loop with ``dr.freeze``, measure what that saves, and learn what makes it record
+again.
 """
 
 # %%
-# Dr.Jit *traces*: Python runs the program, each operation notes itself, and what has been noted is compiled and launched.
-# Kernels are found in a cache, but Python runs anew at every call. For small networks that takes longer than the
-# kernel. ``dr.freeze`` records the kernels that a function launches, and launches them again without asking Python.
+# Dr.Jit *traces*: Python runs the program, each operation notes itself, and what has been noted is compiled and
+# launched. Kernels are found in a cache, but Python runs anew at every call. For small networks that takes longer than
+# the kernel. ``dr.freeze`` records the kernels that a function launches, and launches them again without asking Python.
 
 import time
 
@@ -23,9 +24,10 @@ import coopnet as cn
 # A field to render
 # -----------------
 #
-# A field of position and time, to have something that moves: flames of noise, learned in a second or two. ``cn.fit`` freezes
-# its step by itself; ``recordings`` says how often. It is twice for nearly all programs: in the first step parameters are what
-# ``build`` made, from the second on they are what the optimizer made, and Dr.Jit tells the two apart.
+# A field of position and time, to have something that moves: flames of noise, learned in a second or two. ``cn.fit``
+# freezes its step by itself; ``recordings`` says how often. It is twice for nearly all programs: in the first step
+# parameters are what ``build`` made, from the second on they are what the optimizer made, and Dr.Jit tells the two
+# apart.
 
 
 def pattern(x, y, t):
@@ -51,14 +53,14 @@ print(f"{result.seconds:.1f} s, loss {result.losses[-1]:.5f}, recordings: {resul
 # The same function twice
 # -----------------------
 #
-# All that changes between calls is an argument, and numbers are *opaque* arrays of one entry: ``dr.opaque`` hides their value
-# from the compiler. The key of the dropout masks is made inside, of a seed that is an argument.
+# All that changes between calls is an argument, and numbers are *opaque* arrays of one entry: ``dr.opaque`` hides their
+# value from the compiler. The key of the dropout masks is made inside, of a seed that is an argument.
 
 
 def frame(field, x, y, t, seed):
     """A picture at time ``t``: a pass without dropout, and how far 8 masks disagree."""
     p = Array3f(x, y, t)
-    mean, deviation = cn.mc_dropout(field, p, cn.Key(seed), samples=8)
+    _, deviation = cn.mc_dropout(field, p, cn.Key(seed), samples=8)
     return field(p), deviation[0]
 
 
@@ -103,7 +105,8 @@ plt.show()
 # ------------------
 #
 # A recording belongs to the *types and layout* of its arguments. Dr.Jit looks at them at every call and records anew
-# for a layout that it has not seen. Values of arrays do not count; Python numbers do, since they are part of the program.
+# for a layout that it has not seen. Values of arrays do not count; Python numbers do, since they are part of the
+# program.
 
 changes = {
     "another opaque time": lambda: frozen(field, x, y, dr.opaque(Float, 0.33), seed),
@@ -123,16 +126,17 @@ with dr.suspend_grad():
 # %%
 # So: make opaque what changes often, and leave Python numbers to what is a setting. Two more rules.
 #
-# - **What a frozen function reads is an argument.** Arrays are found in arguments, also inside fields, lists and
-#   other PyTrees. What the function reaches in other ways is, for ever, what it was when it was recorded.
-# - **What is looked at is not recorded.** ``print``, ``.numpy()`` and ``if`` on an array need its value while Python runs, which happens once.
-#   In a frozen function they are errors, or end the process: return the array, and look at it outside.
+# - **What a frozen function reads is an argument.** Arrays are found in arguments, also inside fields, lists and other
+#   PyTrees. What the function reaches in other ways is, for ever, what it was when it was recorded.
+# - **What is looked at is not recorded.** ``print``, ``.numpy()`` and ``if`` on an array need its value while Python
+#   runs, which happens once. In a frozen function they are errors, or end the process: return the array, and look at it
+#   outside.
 #
 # How much is saved
 # -----------------
 #
-# Tracing takes the same time whatever the number of samples; what it costs is felt in small pictures and batches, and on GPUs, whose kernels
-# are over sooner.
+# Tracing takes the same time whatever the number of samples; what it costs is felt in small pictures and batches, and
+# on GPUs, whose kernels are over sooner.
 
 sides, walls = (16, 32, 64, 128, 256), {"traced": [], "frozen": []}
 for side in sides:

@@ -2,14 +2,14 @@
 PyTorch around a field
 ======================
 
-A field becomes a ``torch.nn.Module``; you sharpen a blurred photograph with PyTorch's convolution in the loss, and take the field
-back to Dr.Jit.
+A field becomes a ``torch.nn.Module``; you sharpen a blurred photograph with PyTorch's convolution in the loss, and take
+the field back to Dr.Jit.
 """
 
 # %%
-# Much of what losses are made of exists in PyTorch only: convolutions, perceptual losses, other people's models. A field can
-# be a module there. Its forward and backward passes are still Dr.Jit's fused kernels, which read and write PyTorch's
-# memory without copies, and its parameters are PyTorch's parameters, for PyTorch's optimizers.
+# Much of what losses are made of exists in PyTorch only: convolutions, perceptual losses, other people's models. A
+# field can be a module there. Its forward and backward passes are still Dr.Jit's fused kernels, which read and write
+# PyTorch's memory without copies, and its parameters are PyTorch's parameters, for PyTorch's optimizers.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,8 +28,8 @@ SIDE, STEPS = 128, 400
 # The photograph
 # --------------
 #
-# A camera was out of focus: every pixel is the mean of a disc of seven pixels across, plus a little noise. The blur is a
-# convolution with a known kernel.
+# A camera was out of focus: every pixel is the mean of a disc of seven pixels across, plus a little noise. The blur is
+# a convolution with a known kernel.
 
 photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60:316, 130:386]
 photo = photo.reshape(SIDE, 2, SIDE, 2, 3).mean((1, 3)).astype(np.float32)
@@ -61,9 +61,9 @@ known += 0.005 * torch.randn(known.shape, generator=torch.Generator().manual_see
 # The loop
 # --------
 #
-# Any PyTorch loop. The field draws the sharp picture, PyTorch blurs it and compares. Blurring forgets the finest detail, and
-# noise takes its place when it is undone; *total variation*, the sum of differences of neighbours, keeps that down. How much
-# is best is a question to the held-out truth here, and a matter of taste elsewhere.
+# Any PyTorch loop. The field draws the sharp picture, PyTorch blurs it and compares. Blurring forgets the finest
+# detail, and noise takes its place when it is undone; *total variation*, the sum of differences of neighbours, keeps
+# that down. How much is best is a question to the held-out truth here, and a matter of taste elsewhere.
 
 centres = (torch.arange(SIDE, device=device) + 0.5) / SIDE
 y, x = torch.meshgrid(centres, centres, indexing="ij")
@@ -95,7 +95,8 @@ with torch.no_grad():
     sharp = draw().cpu().numpy().transpose(1, 2, 0)
 out_of_focus = known.cpu().numpy().transpose(1, 2, 0)
 inner = np.s_[3:-3, 3:-3]
-print(f"out of focus {image.psnr(out_of_focus, photo[inner]):.2f} dB, sharpened {image.psnr(sharp[inner], photo[inner]):.2f} dB")
+for name, shown in (("out of focus", out_of_focus), ("sharpened", sharp[inner])):
+    print(f"{name}: {image.psnr(shown, photo[inner]):.2f} dB")
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
 for axis, (title, shown) in zip(axes, {
@@ -110,8 +111,8 @@ plt.show()
 # Back in Dr.Jit
 # --------------
 #
-# ``module.field()`` is a field again, with what was learned: for ``cn.save``, for Mitsuba, for loops of your own. Both give the same
-# values; and a state that PyTorch saved has the names of coopnet's checkpoints.
+# ``module.field()`` is a field again, with what was learned: for ``cn.save``, for Mitsuba, for loops of your own. Both
+# give the same values; and a state that PyTorch saved has the names of coopnet's checkpoints.
 
 learned = module.field()
 ns = cn.backend.namespace("auto")
@@ -120,8 +121,9 @@ print(f"largest difference: {np.abs(values.T.reshape(SIDE, SIDE, 3) - sharp).max
 print(list(module.state_dict()))
 
 # %%
-# Derivatives with respect to the input are those of any module. Their gradients, too: with ``create_graph=True`` a loss may depend on them, as
-# eikonal losses do. Here, how quickly the brightness changes at every place, from the field itself.
+# Derivatives with respect to the input are those of any module. Their gradients, too: with ``create_graph=True`` a loss
+# may depend on them, as eikonal losses do. Here, how quickly the brightness changes at every place, from the field
+# itself.
 
 positions.requires_grad_()
 (slope,) = torch.autograd.grad(module(positions).mean(dim=1).sum(), positions)

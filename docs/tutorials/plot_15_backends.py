@@ -2,12 +2,14 @@
 Moving between CPU and GPU
 ==========================
 
-One program, two backends: you train on the GPU if there is one, come home with the field, and see what is equal on both.
+One program, two backends: you train on the GPU if there is one, come home with the field, and see what is equal on
+both.
 """
 
 # %%
-# A program of Dr.Jit's works on one backend at a time, and arrays of two backends never mix. But tools have their places: training
-# wants a GPU, a Mitsuba scene may be loaded on the CPU, NumPy is everywhere. coopnet moves things where you say so.
+# A program of Dr.Jit's works on one backend at a time, and arrays of two backends never mix. But tools have their
+# places: training wants a GPU, a Mitsuba scene may be loaded on the CPU, NumPy is everywhere. coopnet moves things
+# where you say so.
 #
 # This page runs on any machine. What it takes for the other backend is decided here, and printed.
 
@@ -16,18 +18,12 @@ import time
 import drjit as dr
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.cbook import get_sample_data
 
 import coopnet as cn
-from coopnet import image
 
 available = cn.backend.available()
-here, there = available[-1], available[0]
-for name in ("llvm", "cuda"):
-    if name in available:
-        here = name
-        break
-there = "cuda" if "cuda" in available else here
+here = "llvm" if "llvm" in available else "cuda"
+there = "cuda" if "cuda" in available else "llvm"
 print(f"available: {', '.join(available)}; home is {here}, training runs on {there}")
 if there == here:
     print("There is one backend only: what would move stays where it is.")
@@ -36,12 +32,28 @@ if there == here:
 # A function that does not know where it is
 # -----------------------------------------
 #
-# ``cn.backend.namespace("auto")`` has the array types of the backend that is in use. Written with these, a function runs
-# wherever it is called.
+# ``cn.backend.namespace("auto")`` has the array types of the backend that is in use. Written with these, a function
+# runs wherever it is called.
 
-SIDE, STEPS = 128, 400
-photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60:316, 130:386]
-photo = photo.reshape(SIDE, 2, SIDE, 2, 3).mean((1, 3)).astype(np.float32)
+SIDE, STEPS = 192, 500
+
+
+def marble():
+    """Slabs of veined stone, ``(SIDE, SIDE, 3)``."""
+    y, x = (np.mgrid[:SIDE, :SIDE] + 0.5) / SIDE
+    slab = np.floor(3 * x) + 3 * np.floor(3 * y)
+    u, v = x + 0.37 * slab, y + 0.21 * slab * (-1) ** slab
+    for k in range(1, 7):  # folded again and again
+        u, v = u + 0.35 / 1.8**k * np.sin(1.8**k * 5 * v + k), v + 0.35 / 1.8**k * np.sin(1.8**k * 4 * u - 2 * k)
+    vein = np.exp(-9 * np.abs(np.sin(9 * u + 4 * v))) + 0.5 * np.exp(-14 * np.abs(np.sin(21 * v)))
+    dark = (slab % 2)[..., None]
+    stone = (1 - dark) * [0.86, 0.83, 0.78] + dark * [0.13, 0.22, 0.2]
+    stone = stone + np.clip(vein, 0, 1)[..., None] * ((1 - dark) * [-0.5, -0.5, -0.42] + dark * [0.55, 0.5, 0.35])
+    joint = np.minimum(np.abs((3 * x + 0.5) % 1 - 0.5), np.abs((3 * y + 0.5) % 1 - 0.5))[..., None]
+    return np.clip(stone * np.clip(joint / 0.02, 0.35, 1), 0, 1).astype(np.float32)
+
+
+stone = marble()
 
 
 def train(field, texels):
@@ -59,13 +71,13 @@ def train(field, texels):
 
 
 # %%
-# ``with_backend`` moves the arguments there, calls the function, and moves what it returns back. The field that comes home has the
-# precision of home: single on the CPU, half on the GPU.
+# ``with_backend`` moves the arguments there, calls the function, and moves what it returns back. The field that comes
+# home has the precision of home: single on the CPU, half on the GPU.
 
 home = cn.backend.namespace(here)
 network = cn.MLP(out_features=3, width=32, depth=2, dropout=0.1, output_activation="sigmoid")
 field = cn.NeuralField(cn.HashGrid(2, n_levels=8, base_resolution=8, per_level_scale=1.4), network).build(here, seed=1)
-field = cn.with_backend(there, train, field, home.Float(photo.ravel()))
+field = cn.with_backend(there, train, field, home.Float(stone.ravel()))
 print(f"the field is home: {dr.backend_v(next(iter(field.values()))).name}, {field.precision}")
 
 # %%
@@ -120,12 +132,13 @@ weights = field["network.weights"]
 dr.enable_grad(weights)
 outputs = cn.with_backend(there, lambda field, p: field(p), field, where)
 dr.backward(dr.mean(dr.square(outputs[0] - 0.5)))
-print(f"gradient at home: {dr.norm(dr.detach(dr.grad(weights)))[0]:.4f}, an array of {type(dr.grad(weights)).__module__}")
+gradient = dr.grad(weights)
+print(f"gradient at home: an array of {type(gradient).__module__}, of length {dr.norm(gradient)[0]:.4f}")
 dr.disable_grad(weights)
 
 # %%
-# ``cn.to`` moves any tree of things: a field with its optimizer and average, dictionaries, textures, keys. ``"numpy"`` is the third place: a
-# field there is a dictionary of its parameters by name, as in a checkpoint.
+# ``cn.to`` moves any tree of things: a field with its optimizer and average, dictionaries, textures, keys. ``"numpy"``
+# is the third place: a field there is a dictionary of its parameters by name, as in a checkpoint.
 
 parameters = cn.to(field, "numpy")
 print({name: (values.shape, str(values.dtype)) for name, values in parameters.items()})
@@ -133,5 +146,5 @@ print({name: (values.shape, str(values.dtype)) for name, values in parameters.it
 # %%
 # .. seealso::
 #
-#    :doc:`/backends` has what moves and as what, derivatives and rules. ``examples/two_backends.py`` renders with Mitsuba on
-#    the CPU what was learned on the GPU. :doc:`/dropout` has the law that makes masks equal.
+#    :doc:`/backends` has what moves and as what, derivatives and rules. ``examples/two_backends.py`` renders with
+#    Mitsuba on the CPU what was learned on the GPU. :doc:`/dropout` has the law that makes masks equal.
