@@ -22,7 +22,7 @@ from matplotlib.cbook import get_sample_data
 import coopnet as cn
 from coopnet import image
 
-SIDE, BATCH, STEPS = 256, 1 << 13, 600
+SIDE, BATCH, STEPS = 256, 1 << 13, 500
 photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60 : 60 + SIDE, 130 : 130 + SIDE]
 table = Float(photo.ravel())
 
@@ -100,6 +100,8 @@ for name, _, parameters, ms, psnr in rows:
     for axis, x in ((left, parameters), (right, ms)):
         axis.plot(x, psnr, "o", ms=8, alpha=0.8, label=name)
 left.set(xscale="log", xlabel="parameters", ylabel="PSNR in dB")
+left.set_xticks([3e3, 1e4, 3e4, 6e4], ["3,000", "10,000", "30,000", "60,000"])
+left.set_xticks([], minor=True)
 right.set(xlabel="milliseconds per step")
 right.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
 for axis in (left, right):

@@ -87,7 +87,7 @@ def with_eikonal(weight):
     return objective
 
 
-def learn(weight, steps=2000):
+def learn(weight, steps=1500):
     field = cn.NeuralField(None, cn.SIREN(2, 1, width=48, depth=3, omega_0=6, omega=6)).build(seed=1)
     rate = cn.training.cosine(2e-3, steps)
     result = cn.fit(field, batch, steps, objective=with_eikonal(weight), lr=rate, clip_norm=1, progress=False)

@@ -90,16 +90,16 @@ def relmse(picture):
 
 gather = cache.integrator(vertices=1)
 _, seconds_of_16 = render(path, 16, 1)
-cached, seconds = render(gather, 16, 1)
+cached, seconds = render(gather, 32, 1)
 spp = max(1, round(16 * seconds / seconds_of_16))
 traced, path_seconds = render(path, spp, 1)
-print(f"cache: 16 samples, {seconds:.2f} s, relMSE {relmse(cached):.4f}")
+print(f"cache: 32 samples, {seconds:.2f} s, relMSE {relmse(cached):.4f}")
 print(f"path: {spp} samples, {path_seconds:.2f} s, relMSE {relmse(traced):.4f}")
 
 figure, axes = plt.subplots(2, 3, figsize=(10, 5.4), height_ratios=[2, 1], layout="constrained")
 top, left, high, wide = 160, 120, 50, 100
 for column, (title, picture) in zip(axes.T, {
-    f"path, {spp} samples, {path_seconds:.1f} s": traced, f"cache, 16 samples, {seconds:.1f} s": cached,
+    f"path, {spp} samples, {path_seconds:.1f} s": traced, f"cache, 32 samples, {seconds:.1f} s": cached,
     "reference, 1024 samples": reference,
 }.items(), strict=True):  # fmt: skip
     show(column[0], picture, title)
