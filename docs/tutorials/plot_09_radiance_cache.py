@@ -119,7 +119,7 @@ ray = mi.Ray3f(mi.Point3f(mi.Float(u.ravel()), 0.95, mi.Float(v.ravel())), mi.Ve
 si = scene.ray_intersect(ray)
 start = time.perf_counter()
 light = cache.radiance(si).numpy().T.reshape(n, n, 3)
-print(f"{n * n} points in {time.perf_counter() - start:.2f} s, compilation included")
+print(f"{n * n} points in {time.perf_counter() - start:.2f} s")
 
 down = mi.ScalarTransform4f().look_at(origin=[0, 0.95, 0], target=[0, -1, 0], up=[0, 0, -1])
 film = {"type": "hdrfilm", "width": n, "height": n, "rfilter": {"type": "box"}}
