@@ -124,6 +124,7 @@ for t in range(STEPS):
     opt.set_learning_rate({name: dr.opaque(Float, rate(t) * factor.get(name, 1)) for name in opt})
     loss, norm = step(field, opt, ema, data, free, dr.opaque(UInt32, t))
     if t % 20 == 0 or t == STEPS - 1:
+        # copies: .numpy() shares memory on the CPU, which later calls of a frozen function write to
         found = {name: np.array(opt[name]) for name in truth}
         shift = np.hypot(found["x"] - truth["x"], found["y"] - truth["y"])[1:].mean() / (2 * HALF / SIDE)
         turn = np.degrees(np.abs(found["angle"] - truth["angle"]))[1:].mean()
