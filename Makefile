@@ -10,7 +10,7 @@
 #   make docs       the site, in out/site: runs every tutorial; warnings and
 #                   links that lead nowhere are errors (looked at by scripts/look_at_site.py)
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
-#   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, the README's table
+#   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, tables
 #   make gpu-bench  the same on the GPU, with the Python on PATH
 #   make release-check  wheel and sdist: the same bits twice, metadata, empty environments of PYTHONS; they stay in dist/
 #   make ranges-check  the lowest and the highest versions of dependencies that pyproject.toml accepts
@@ -104,13 +104,13 @@ bench: setup .venv/.torch
 	$(BIN)/python benchmarks/networks.py --backend llvm --budget $(BUDGET)
 	$(BIN)/python benchmarks/memory.py --backend llvm --budget $(BUDGET)
 	$(BIN)/python benchmarks/plots.py
-	$(BIN)/python benchmarks/table.py --update
+	$(BIN)/python benchmarks/table.py
 
 gpu-bench:
 	PYTHONPATH=. "$(PYTHON)" benchmarks/networks.py --backend cuda --budget $(BUDGET)
 	PYTHONPATH=. "$(PYTHON)" benchmarks/memory.py --backend cuda --budget $(BUDGET)
 	"$(PYTHON)" benchmarks/plots.py
-	"$(PYTHON)" benchmarks/table.py --update
+	"$(PYTHON)" benchmarks/table.py
 
 .venv/.mutants: .venv/.installed
 	$(BIN)/pip install --quiet --editable ".[mutants]"

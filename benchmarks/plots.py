@@ -29,7 +29,7 @@ WIDTHS = {16: ("#E69F00", "o"), 32: ("#009E73", "s"), 64: ("#0072B2", "^"), 128:
 class Results:
     """Measurements of one backend; time is that of the faster variant, frozen or not.
 
-    On the GPU it is the time of kernels, as in the README's table; wall times there also tell how busy the machine was.
+    On the GPU it is the time of kernels, as in the tables; wall times there also tell how busy the machine was.
     """
 
     def __init__(self, data: dict[str, Any]):

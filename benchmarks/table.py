@@ -1,17 +1,14 @@
-"""The README's tables of speed, printed, or with ``--update`` written between the README's markers."""
+"""Tables of speed, printed: coopnet's times and its peers' as ratios, as the site's performance pages have them."""
 
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 from typing import Any
 
 import common
 import figures
 
-README = Path(__file__).resolve().parent.parent / "README.md"
-MARKERS = {"llvm": "cpu", "cuda": "cuda"}
 ROWS = [("infer", False, "inference"), ("infer", True, "inference, dropout 0.1")]
 ROWS += [("train", False, "training"), ("train", True, "training, dropout 0.1")]
 
@@ -48,28 +45,14 @@ def number(milliseconds: float) -> str:
     return f"{milliseconds:.3g}"
 
 
-def update(text: str, marker: str, content: str) -> str:
-    """``text`` with what stands between ``<!-- bench:marker -->`` and its end replaced."""
-    opening, closing = f"<!-- bench:{marker} -->", f"<!-- /bench:{marker} -->"
-    found = re.compile(f"({re.escape(opening)}\n).*?({re.escape(closing)})", re.DOTALL)
-    if not found.search(text):
-        raise ValueError(f"README.md has no {opening} ... {closing}")
-    return found.sub(lambda m: f"{m[1]}{content}\n{m[2]}", text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=common.RESULTS, help="folder of the result files")
-    parser.add_argument("--update", action="store_true", help="write them into README.md")
     args = parser.parse_args()
-    for backend, marker in MARKERS.items():
+    for backend in ("llvm", "cuda"):
         data = figures.load(args.results, backend)
-        if data is None:
-            continue
-        content = table(data)
-        print(content, end="\n\n")
-        if args.update:
-            README.write_text(update(README.read_text(encoding="utf-8"), marker, content), encoding="utf-8")
+        if data is not None:
+            print(table(data), end="\n\n")
 
 
 if __name__ == "__main__":

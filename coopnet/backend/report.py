@@ -187,6 +187,9 @@ def as_json(rows: list[Row]) -> dict[str, Any]:
 
     ``"format"`` is 1, and changes with the meaning of what follows; ``"backends"`` are those that can be used;
     ``"found"`` has a ``"finding"`` and a ``"cure"``, which may be ``null``, for every row; ``"packages"`` has versions.
+
+    >>> cn.backend.as_json([("GPU", "none", "install one")])["found"]
+    {'GPU': {'finding': 'none', 'cure': 'install one'}}
     """
     packages = dict.fromkeys([*_REPORTED, *(p for extra in EXTRAS.values() for p in extra)])
     return {
