@@ -57,6 +57,9 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "remove_config_comments": True,
+    "image_srcset": ["2x"],
+    "thumbnail_size": (480, 280),
     "write_computation_times": False,  # each page says its own; the page of all would load scripts from elsewhere
 }
 

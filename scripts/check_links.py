@@ -42,7 +42,11 @@ class Page(HTMLParser):
         for key in ("href", "src", "srcset"):
             if key in values:
                 loaded = (tag, key) in LOADED and values.get("rel") not in NOT_LOADED
-                self.links.append((values[key], loaded))
+                # a set has several pictures, each followed by the resolution that it is for
+                sources = (
+                    [s.split()[0] for s in values[key].split(",") if s.strip()] if key == "srcset" else [values[key]]
+                )
+                self.links += [(source, loaded) for source in sources]
 
 
 @cache

@@ -258,7 +258,8 @@ NOT_CALLED = {
     "info": "takes no arguments", "llvm_cure": "takes no arguments", "kernel_cache": "takes no arguments",
     "has_optix": "takes no arguments",
     "find_llvm": "takes folders of its own", "found_llvm": "takes folders of its own",
-    "format_info": "takes what info() returned", "as_json": "takes what info() returned", "name_version": "takes paths that were found",
+    "format_info": "takes what info() returned", "as_json": "takes what info() returned",
+    "name_version": "takes paths that were found",
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
