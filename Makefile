@@ -8,6 +8,7 @@
 #   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
 #   make lint       ruff and mypy
 #   make docs       the site, in out/site: runs every tutorial; warnings and
+#   make pictures   draws docs/images anew
 #                   links that lead nowhere are errors (looked at by scripts/look_at_site.py)
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, tables
@@ -28,7 +29,7 @@ BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system docs demo test test-slow test-cpus test-torch drjit-check lint gpu-test bench gpu-bench release-check \
+.PHONY: setup system docs pictures demo test test-slow test-cpus test-torch drjit-check lint gpu-test bench gpu-bench release-check \
 	ranges-check mutants clean
 .DEFAULT_GOAL := setup
 
@@ -82,6 +83,9 @@ drjit-check: system $(DRJIT_ENV)/.installed
 docs: setup .venv/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/site
 	$(BIN)/python scripts/check_links.py out/site
+
+pictures: setup .venv/.docs
+	PYTHONPATH=. $(BIN)/python scripts/draw_site.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ dropout knows how far its networks disagree, not what none of them thought of.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import Any
 
@@ -115,7 +116,9 @@ def study(backend: str) -> tuple[cn.NeuralField, Any, float, dict[str, float]]:
 
 
 def main() -> int:
-    path = sys.argv[1] if len(sys.argv) > 1 else "uncertainty.png"
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("figure", nargs="?", default="uncertainty.png")
+    path = parser.parse_args().figure
     backend = cn.backend.require("auto")
     field, data, tau, found = study(backend)
     print(f"fitted noise 1/sqrt(tau) = {found['noise']:.3f}; the data have {NOISE}")

@@ -1,0 +1,39 @@
+"""Draws all of ``docs/images``, each picture by the program that a reader can run, and says how long each took.
+
+    python scripts/draw_site.py        # make pictures
+
+Plots of benchmarks are drawn from ``benchmarks/results``; nothing is measured again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = "docs/images"
+#: Programs with their arguments, and what they draw.
+PROGRAMS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("examples/photo.py", IMAGES): ("photo.png", "photo-uncertainty.png"),
+    ("examples/uncertainty.py", f"{IMAGES}/uncertainty.png"): ("uncertainty.png",),
+    ("scripts/draw_ten_minutes.py",): ("ten-minutes.png",),
+    ("scripts/draw_hero.py",): ("hero.png",),
+    ("benchmarks/plots.py",): tuple(
+        f"bench-{question}-{backend}.png"
+        for question in ("dropout", "gradient", "infer", "ratio", "train")
+        for backend in ("cuda", "llvm")
+    ),
+}
+
+
+def main() -> None:
+    for command, names in PROGRAMS.items():
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        print(f"{time.perf_counter() - start:5.0f} s  {', '.join(names)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
