@@ -8,8 +8,8 @@
 #   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
 #   make lint       ruff and mypy
 #   make docs       the site, in out/site: runs every tutorial; warnings and
-#   make pictures   draws docs/images anew
 #                   links that lead nowhere are errors (looked at by scripts/look_at_site.py)
+#   make pictures   draws docs/images anew
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, tables
 #   make gpu-bench  the same on the GPU, with the Python on PATH
