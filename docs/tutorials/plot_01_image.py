@@ -11,7 +11,8 @@ You build a neural field, train it on a photograph, draw it at another resolutio
 # makes coopnet's fields special is where they run: inside Dr.Jit's kernels, next to whatever else a program computes.
 # This page needs only the basics.
 #
-# The photograph comes with matplotlib: Commodore Grace M. Hopper, by James S. Davis, US Navy, in the public domain.
+# The photograph comes with matplotlib: Commodore Grace M. Hopper, by James S. Davis, US Navy, in the public domain. Any
+# other serves as well, ``photo = image.load("mine.jpg")``, whatever its size, in colour or in grey.
 
 import drjit as dr
 import matplotlib.pyplot as plt
@@ -22,9 +23,9 @@ from matplotlib.cbook import get_sample_data
 import coopnet as cn
 from coopnet import image
 
-SIDE = 256
-photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60 : 60 + SIDE, 130 : 130 + SIDE]
-print(f"{SIDE} x {SIDE} pixels, {photo.size} numbers from {photo.min():.2f} to {photo.max():.2f}")
+photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60:316, 130:386]
+HEIGHT, WIDTH, COLOURS = photo.shape
+print(f"{WIDTH} x {HEIGHT} pixels, {photo.size} numbers from {photo.min():.2f} to {photo.max():.2f}")
 
 # %%
 # The field
@@ -37,9 +38,9 @@ print(f"{SIDE} x {SIDE} pixels, {photo.size} numbers from {photo.min():.2f} to {
 # ``build`` allocates the parameters on the fastest backend that there is, from a seed. Sizes that follow from others
 # are left out: the network finds out how many features the encoding has.
 
-encoding = cn.HashGrid(2, n_levels=10, base_resolution=8, per_level_scale=1.5, hashmap_size=2**14)
-network = cn.MLP(out_features=3, width=32, depth=2, output_activation="sigmoid")
-field = cn.NeuralField(encoding, network).build(seed=1)
+encoding = cn.HashGrid(n_levels=10, base_resolution=8, per_level_scale=1.5, hashmap_size=2**14)
+network = cn.MLP(out_features=COLOURS, width=32, depth=2, output_activation="sigmoid")
+field = cn.NeuralField(encoding, network, in_features=2).build(seed=1)
 print(field)
 print({name: values.shape for name, values in field.items()})
 
@@ -58,9 +59,9 @@ BATCH = 1 << 14
 
 def batch(key):
     u, v = cn.uniform(2, key, Float, BATCH)
-    column, row = UInt32(u * SIDE), UInt32(v * SIDE)
-    x, y = (Float(column) + 0.5) / SIDE, (Float(row) + 0.5) / SIDE  # centres of pixels, where their colours are right
-    return [x, y], dr.gather(ArrayXf, table, row * SIDE + column, shape=(3, BATCH))
+    column, row = UInt32(u * WIDTH), UInt32(v * HEIGHT)
+    x, y = (Float(column) + 0.5) / WIDTH, (Float(row) + 0.5) / HEIGHT  # centres of pixels, where their colours are right
+    return [x, y], dr.gather(ArrayXf, table, row * WIDTH + column, shape=(COLOURS, BATCH))
 
 
 # %%
@@ -71,16 +72,17 @@ def batch(key):
 # now and then; it has to be a function of the field alone.
 
 
-def picture(field, side):
-    """The field at the centres of ``side x side`` pixels."""
-    y, x = np.meshgrid(*[(np.arange(side, dtype=np.float32) + 0.5) / side] * 2, indexing="ij")
-    return field([Float(x.ravel()), Float(y.ravel())]).numpy().T.reshape(side, side, 3)
+def picture(field, height, width, left=0.0, top=0.0, right=1.0, bottom=1.0):
+    """The field at the centres of ``height x width`` pixels, which divide a part of the picture."""
+    rows, columns = ((np.arange(n, dtype=np.float32) + 0.5) / n for n in (height, width))
+    y, x = np.meshgrid(top + (bottom - top) * rows, left + (right - left) * columns, indexing="ij")
+    return field([Float(x.ravel()), Float(y.ravel())]).numpy().T.reshape(height, width, COLOURS)
 
 
 STEPS = 800
 result = cn.fit(
     field, batch, STEPS, lr=cn.training.cosine(1e-2, STEPS), progress=False,
-    metric=lambda field: image.psnr(picture(field, SIDE), photo), metric_every=50,
+    metric=lambda field: image.psnr(picture(field, HEIGHT, WIDTH), photo), metric_every=50,
 )  # fmt: skip
 print(f"{result.seconds:.1f} seconds, loss {result.losses[-1]:.5f}, {result.metrics[-1][1]:.2f} dB")
 
@@ -88,11 +90,14 @@ print(f"{result.seconds:.1f} seconds, loss {result.losses[-1]:.5f}, {result.metr
 # The result
 # ----------
 
-learned = picture(field, SIDE)
+learned = picture(field, HEIGHT, WIDTH)
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
 error = np.sqrt(np.mean((learned - photo) ** 2, axis=2))
 for axis, (title, shown) in zip(axes, {"Photograph": photo, "Field": learned, "Error": error}.items(), strict=True):
-    drawn = axis.imshow(np.clip(shown, 0, 1) if shown.ndim == 3 else shown, vmin=0, vmax=0.2, cmap="magma")
+    if title == "Error":
+        drawn = axis.imshow(shown, vmin=0, vmax=0.2, cmap="magma")
+    else:
+        axis.imshow(np.clip(shown, 0, 1), vmin=0, vmax=1, cmap="gray")
     axis.set_title(title)
     axis.axis("off")
 figure.colorbar(drawn, ax=axes[2], shrink=0.8)
@@ -118,17 +123,17 @@ plt.show()
 # pixels. What it invents between them is the interpolation of its finest grid, no more: a field does not know what the
 # camera did not see.
 
-PART, ZOOM = (0.22, 0.4, 0.25), 8  # left, top, side
-n = round(PART[2] * SIDE)
-y, x = np.meshgrid(*[(np.arange(n * ZOOM, dtype=np.float32) + 0.5) / (n * ZOOM) * PART[2]] * 2, indexing="ij")
-close = field([Float(x.ravel() + PART[0]), Float(y.ravel() + PART[1])]).numpy().T.reshape(n * ZOOM, n * ZOOM, 3)
+ZOOM, left, top = 8, round(0.22 * WIDTH), round(0.4 * HEIGHT)
+part = photo[top : top + HEIGHT // 4, left : left + WIDTH // 4]
+height, width = part.shape[:2]
+corners = left / WIDTH, top / HEIGHT, (left + width) / WIDTH, (top + height) / HEIGHT
+close = picture(field, height * ZOOM, width * ZOOM, *corners)
 
-first = [round(PART[1] * SIDE), round(PART[0] * SIDE)]
 figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
-axes[0].imshow(photo[first[0] : first[0] + n, first[1] : first[1] + n])
-axes[0].set_title(f"Photograph, {n} x {n} pixels")
-axes[1].imshow(np.clip(close, 0, 1))
-axes[1].set_title(f"Field, asked at {n * ZOOM} x {n * ZOOM} positions")
+axes[0].imshow(part, vmin=0, vmax=1, cmap="gray")
+axes[0].set_title(f"Photograph, {width} x {height} pixels")
+axes[1].imshow(np.clip(close, 0, 1), vmin=0, vmax=1, cmap="gray")
+axes[1].set_title(f"Field, asked at {width * ZOOM} x {height * ZOOM} positions")
 for axis in axes:
     axis.axis("off")
 plt.show()
