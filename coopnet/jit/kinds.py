@@ -29,6 +29,7 @@ ACCEPTED = (
     "a drjit.nn.CoopVec, a 2D Dr.Jit tensor of shape (features, samples), a Dr.Jit array, a nested array, "
     "or a list or tuple of Dr.Jit arrays"
 )
+OF_NUMPY = "Of an array x of shape (features, samples), [Float(row) for row in x] is such a list."
 
 
 class Traits(NamedTuple):
@@ -107,7 +108,7 @@ def _kind_of_list(x: list | tuple, where: str) -> type:
     ensure(parts, f"{where}: got an empty {what}.")
     for i, v in enumerate(parts):
         if not isinstance(v, dr.ArrayBase) or describe(type(v)).is_tensor or describe(type(v)).depth != 1:
-            given = f"a {type(v).__name__}; every entry must be a 1D Dr.Jit array"
+            given = f"a {type(v).__name__}; every entry must be a 1D Dr.Jit array, such as Float(...)"
             raise TypeError(f"{where}: entry {i} of the {what} is {given}.")
         own = _leaf(v, where)
         leaf = leaf or own
@@ -149,7 +150,7 @@ def in_kernels(x: Any, where: str, single: bool = False) -> tuple[str, type]:
     With ``single``, single precision must hold them.
     """
     found, leaf = kind(x, where)
-    ensure(found != NUMPY, f"{where}: got a NumPy array; accepted are {ACCEPTED}.", TypeError)
+    ensure(found != NUMPY, f"{where}: got a NumPy array; accepted are {ACCEPTED}. {OF_NUMPY}", TypeError)
     (require_single if single else require_float)(leaf, where)
     return found, leaf
 
