@@ -58,7 +58,7 @@ def test_messages_that_the_page_on_installation_explains():
     source = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "coopnet").rglob("*.py"))
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # strings over several lines
     quoted = re.findall(r"^(?:pip: )?`([^`]+)`.*\n: ", text, re.M)
-    theirs = ("Fatal Python error", "because these package versions")
+    theirs = ("Fatal Python error", "because these package versions", "RecordThreadState")
     clauses = [
         c for q in quoted if not q.startswith(theirs) for c in re.split(r"[.,;:(){}\d]|'\.\.\.'| before |DRJIT_\w+", q)
     ]
