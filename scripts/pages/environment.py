@@ -7,9 +7,11 @@ from pathlib import Path
 
 from .markdown import table
 
+#: What the extras are for, but those for development.
 WHAT = {
     "cli": "the command `coopnet`, pictures, plots, checkpoints",
     "train": "checkpoints and a progress bar for `cn.fit`",
+    "mesh": "signed distances of meshes in `coopnet fit`",
     "mitsuba": "`coopnet.mitsuba`",
     "cuda": "cuBLAS, which trains networks wider than 64 on the GPU",
     "torch": "`coopnet.interop.torch`",

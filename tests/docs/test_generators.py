@@ -33,6 +33,14 @@ def test_tables_have_equally_many_cells(name):
     assert not re.search(r"\b(None|nan|inf)\b", text)
 
 
+def test_every_extra_that_is_not_for_development_is_in_the_table():
+    text = (
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("optional-dependencies]")[2].partition("\n[")[0]
+    )
+    for extra in set(re.findall(r"^(\w+) = ", text, re.M)) - {"dev", "docs", "mutants"}:
+        assert f'"coopnet[{extra}]"' in GENERATED["extras"]()
+
+
 def test_rows_where_a_peer_is_faster_are_all_there():
     from pages import performance
 
