@@ -49,7 +49,13 @@ def evaluate(field: NeuralField, index: np.ndarray, width: int, height: int) -> 
 
 
 def render(field: NeuralField, width: int, height: int, region: Region | None = None) -> np.ndarray:
-    """The deterministic field as a picture, shape ``(height, width, channels)``."""
+    """The deterministic field as a picture, shape ``(height, width, channels)``.
+
+    ``region`` is that of :func:`pixels`.
+
+    >>> image.render(field, width=6, height=4).shape
+    (4, 6, 3)
+    """
     return _draw(field, width, height, lambda index: [field(pixels(index, width, height, region))])[0]
 
 

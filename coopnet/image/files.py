@@ -30,6 +30,10 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
     Raises:
         OSError: there is no such file, or it cannot be read.
         ValueError: it is no image, damaged, or too large.
+
+    >>> image.save("grey.png", np.full((4, 6, 1), 0.5))
+    >>> image.load("grey.png").shape
+    (4, 6, 1)
     """
     path = Path(path)
     ensure(not path.is_dir(), f"{str(path)!r} is a directory; an image file is needed.", IsADirectoryError)
@@ -77,7 +81,10 @@ def _values(image: Any) -> np.ndarray:
 
 
 def save(path: str | os.PathLike[str], values: np.ndarray) -> None:
-    """Write values ``(height, width, 1 or 3)``, clipped to [0, 1], in 8 bits. The suffix says the format."""
+    """Write values ``(height, width, 1 or 3)``, clipped to [0, 1], in 8 bits. The suffix says the format.
+
+    >>> image.save("red.png", np.tile(np.float32([1, 0, 0]), (4, 6, 1)))
+    """
     eight = np.round(np.clip(np.nan_to_num(values), 0, 1) * 255).astype(np.uint8)
     image = Image.fromarray(eight[..., 0] if eight.shape[2] == 1 else eight)
     atomic_write(path, image.save)
@@ -93,6 +100,9 @@ def psnr(a: np.ndarray, b: np.ndarray) -> float:
     """Peak signal-to-noise ratio in dB of two arrays of values in [0, 1], ``a`` clipped to that range first.
 
     Equal arrays have an infinite one, and arrays with NaN in them NaN.
+
+    >>> image.psnr(np.full((4, 6, 1), 0.5), np.full((4, 6, 1), 0.6))
+    20.0
     """
     error = float(np.mean(np.square(np.clip(a, 0, 1) - b), dtype=np.float64))
     return math.inf if error == 0 else -10 * math.log10(error)

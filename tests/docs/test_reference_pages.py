@@ -26,6 +26,12 @@ def rooms():
     found = {m.__name__: list(m.__all__) for m in (cn, cn.nn, cn.training, cn.render, cn.backend, cn.io)}
     found["coopnet.interop.tcnn"] = list(coopnet.interop.tcnn.__all__)
     found["coopnet.interop.torch"] = ["Module"]
+    for name, needed in (
+        ("coopnet.image", ("PIL", "matplotlib")),
+        ("coopnet.mesh", ("PIL", "matplotlib", "trimesh", "igl")),
+    ):
+        if all(map(importlib.util.find_spec, needed)):
+            found[name] = list(importlib.import_module(name).__all__)
     if importlib.util.find_spec("mitsuba"):
         import mitsuba as mi
 
@@ -48,7 +54,7 @@ def test_every_public_name_is_on_a_page():
     values = {}
     for target in targets - {"coopnet.interop.torch.Module"}:
         module, _, name = target.rpartition(".")
-        if module == "coopnet.mitsuba" and not importlib.util.find_spec("mitsuba"):
+        if module in ("coopnet.mitsuba", "coopnet.image", "coopnet.mesh") and target not in names:
             continue
         room = importlib.import_module(module)
         values[id(getattr(room, name, None))] = target
@@ -77,6 +83,9 @@ def functions():
     for room, label in ((cn.backend, "backend"), (cn.io, "io")):
         values = {f"{label}.{n}": getattr(room, n) for n in room.__all__}
         found |= {n: v for n, v in values.items() if callable(v)}
+    if all(map(importlib.util.find_spec, ("PIL", "matplotlib"))):
+        image = importlib.import_module("coopnet.image")
+        found |= {f"image.{n}": getattr(image, n) for n in ("load", "save", "psnr", "render")}
     # run with a field, a figure and files in tests/test_docstrings.py
     others = ("BackendError", "io.read", "io.atomic_write", "io.load", "io.save", "io.register")
     return {n: v for n, v in found.items() if not n.endswith(others)}
@@ -88,9 +97,12 @@ FUNCTIONS = functions()
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_examples_print_what_they_say(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    field = cn.NeuralField(None, cn.MLP(2, 3, width=8, depth=1)).build() if name.startswith("io.") else None
+    field = cn.NeuralField(None, cn.MLP(2, 3, width=8, depth=1)).build() if name.startswith(("io.", "image.")) else None
+    image = importlib.import_module("coopnet.image") if name.startswith("image.") else None
     text = inspect.getdoc(FUNCTIONS[name]) or ""
-    test = doctest.DocTestParser().get_doctest(text, {"cn": cn, "ref": ref, "np": np, "field": field}, name, None, 0)
+    test = doctest.DocTestParser().get_doctest(
+        text, {"cn": cn, "ref": ref, "np": np, "field": field, "image": image}, name, None, 0
+    )
     assert test.examples, f"{name} has no example"
     said = []
     doctest.DocTestRunner(verbose=False).run(test, out=said.append, clear_globs=False)
