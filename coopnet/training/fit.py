@@ -68,7 +68,8 @@ def fit(
         lr: learning rate, or a function of the step number (see ``coopnet.training.cosine``); 1e-3, or the given
             optimizer's own, if ``None``.
         loss: the name of a function in ``coopnet.training.losses``, such as ``"l2"``, ``"l1"``, ``"huber"``,
-            ``"relative_l2"`` or ``"cross_entropy"``, or traced code ``(y, targets) -> loss of each sample``.
+            ``"relative_l2"`` or ``"cross_entropy"``, or traced code ``(y, targets) -> loss of each sample``, both
+            lists with an array for each output.
         objective: traced code ``(field, drawn, key) -> loss of each sample``, single precision, instead of ``loss``.
             ``drawn`` is what ``batch`` returned, which may then be any PyTree. It evaluates the field itself, as often
             as it likes: for losses on its derivatives (see the second example).

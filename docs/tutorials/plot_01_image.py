@@ -60,7 +60,8 @@ BATCH = 1 << 14
 def batch(key):
     u, v = cn.uniform(2, key, Float, BATCH)
     column, row = UInt32(u * WIDTH), UInt32(v * HEIGHT)
-    x, y = (Float(column) + 0.5) / WIDTH, (Float(row) + 0.5) / HEIGHT  # centres of pixels, where their colours are right
+    # centres of pixels, where their colours are right
+    x, y = (Float(column) + 0.5) / WIDTH, (Float(row) + 0.5) / HEIGHT
     return [x, y], dr.gather(ArrayXf, table, row * WIDTH + column, shape=(COLOURS, BATCH))
 
 
@@ -143,7 +144,7 @@ plt.show()
 # -----------
 #
 # ``cn.save("photo.safetensors", field)`` writes the field to a file that any backend can load, and
-# ``coopnet fit photo.jpg`` does all of this page from the command line.
+# ``coopnet fit photo.jpg -o learned --pixels 1 --dropout 0`` trains one from the command line.
 #
 # .. seealso::
 #
