@@ -67,7 +67,9 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     samples = _check(field, key, samples)
     kind, leaf = kinds.kind(x, _WHERE)
     kinds.require_float(leaf, _WHERE)
-    ensure(kind != kinds.NUMPY, f"{_WHERE}: got a NumPy array; accepted are {kinds.ACCEPTED}. {kinds.OF_NUMPY}", TypeError)
+    ensure(
+        kind != kinds.NUMPY, f"{_WHERE}: got a NumPy array; accepted are {kinds.ACCEPTED}. {kinds.OF_NUMPY}", TypeError
+    )
     uint32 = dr.uint32_array_t(leaf)
     key = key.traced(uint32)
     count = dr.opaque(uint32, samples)

@@ -293,7 +293,11 @@ def test_errors_of_calls(ns, backend):
         (lambda: field(drnn.CoopVec(x, y, x)), ValueError, "NeuralField: p has 3 coordinates"),
         (lambda: field(dr.ones(ns.TensorXf, (5, 2))), ValueError, "NeuralField: p has 5 coordinates"),
         (lambda: field(dr.ones(ns.TensorXf, 5)), ValueError, r"NeuralField: got a tensor of shape \(5,\)"),
-        (lambda: field(np.ones((2, 3))), TypeError, "NeuralField: got a NumPy array; accepted are .*Float.row. for row in x"),
+        (
+            lambda: field(np.ones((2, 3))),
+            TypeError,
+            "NeuralField: got a NumPy array; accepted are .*Float.row. for row in x",
+        ),
         (lambda: field([1.0, 2.0]), TypeError, "NeuralField: entry 0 of the list is a float"),
         (lambda: field([]), ValueError, "NeuralField: got an empty list"),
         (lambda: field(dr.zeros(ns.Array2f, 0)), ValueError, "NeuralField: got an empty array"),
