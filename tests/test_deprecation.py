@@ -13,6 +13,7 @@ import coopnet as cn
 from coopnet import deprecation
 from coopnet.deprecation import deprecated, parse, warn_deprecated
 
+HELPERS = ("deprecated", "warn_deprecated")
 KNOWN = dict(since="0.3", removed="0.5", instead="coopnet.fit")
 
 
@@ -53,6 +54,13 @@ def test_a_class_and_an_argument_warn():
         fit()
 
 
+def test_a_class_stays_a_class():
+    with pytest.raises(TypeError, match=r"is a class, which would no longer be one; decorate its __init__"):
+
+        @deprecated(**KNOWN)
+        class Old: ...
+
+
 @pytest.mark.parametrize("since, removed", [
     ("0.3", "0.4"), ("0.3", "0.3"), ("0.3", "0.2"), ("1.2", "0.9"), ("0.3", "soon"), ("3", "5"), ("0.3.x", "0.9"),
     ("0.3", None),
@@ -73,7 +81,7 @@ def test_versions():
 def announcements(source):
     """Keyword arguments of all uses of the helpers in ``source``."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("deprecated", "warn_deprecated"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in HELPERS:
             yield {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
 
 
@@ -89,6 +97,7 @@ def test_what_was_to_go_is_gone():
             assert not late, f"{path}: {late}; remove it, and say so in CHANGELOG.md"
 
 
-def test_overdue_ones_are_found():
-    source = '@deprecated(since="0.1", removed="0.3", instead="x")\ndef f(): ...'
+@pytest.mark.parametrize("module", ["", "deprecation."])
+def test_overdue_ones_are_found(module):
+    source = f'@{module}deprecated(since="0.1", removed="0.3", instead="x")\ndef f(): ...'
     assert not overdue(source, "0.2.9") and len(overdue(source, "0.3.0.dev0")) == 1
