@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import Annotated
 
 from . import command
 
@@ -25,21 +26,48 @@ from .commands.info import info
 from .commands.render import render
 from .commands.words import DONE, EXIT_CODES, FAILED, INTERRUPTED, USAGE, Stopped, complain, text
 from .training.interrupts import caused_by_interrupt
+from .version import __version__
 
 SAID = "interrupted."
 
 app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Neural fields with dropout on Dr.Jit.",
-    epilog=EXIT_CODES,
 )
 for function in (info, fit, render, bench, convert):
     app.command(epilog=EXIT_CODES)(function)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print("coopnet", __version__)
+        raise typer.Exit
+
+
+@app.callback(epilog=EXIT_CODES)
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Neural fields with dropout on Dr.Jit."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command with ``arguments`` (those of the process if ``None``); returns the exit code."""
+    code = _run(arguments)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disk or a pipe that nobody reads shows only now
+        return code
+    except OSError as error:
+        with suppress(OSError, ValueError):  # the interpreter flushes once more at its exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silent = code != DONE or isinstance(error, BrokenPipeError)  # an error has been told already
+        return code or FAILED if silent else complain(text(error), FAILED)
+
+
+def _run(arguments: list[str] | None) -> int:
     with suppress(AttributeError, ValueError):  # a pipe that cannot show × should not stop us
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -63,7 +91,9 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        return complain(error.format_message(), USAGE)  # typer's: what the arguments are, or should be
+        return complain(
+            error.format_message().replace(": Value error, ", ": "), USAGE
+        )  # typer's: what the arguments are, or should be
 
 
 if __name__ == "__main__":

@@ -62,8 +62,10 @@ def parse_view(text: str) -> tuple[float, float]:
     return azimuth, elevation
 
 
-def prepare_directory(path: Path) -> None:
-    """Make ``path`` and see that files can be made in it: before the work rather than after."""
+def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
+    """Make ``path`` and see that files, ``names`` among them, can be made in it: before the work rather than after."""
+    for taken in (path / name for name in names):
+        ensure(not taken.is_dir(), f"{str(taken)!r} is a directory; move it, or choose another --output.", OSError)
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()

@@ -57,7 +57,7 @@ def convert(
     if parameters is not None:
         with about(parameters):
             field.load_tcnn(_numbers(parameters, dtype or "float16" if raw else None), read)
-    args.prepare_directory(output.parent)
+    args.prepare_directory(output.parent, (output.name,))
     metadata: dict = {"tcnn": sections}
     if inputs == 2 and outputs in (1, 3):
         metadata["image"] = {"region": [0, 0, 1, 1]}  # what tiny-cuda-nn's sample learns an image on
@@ -72,7 +72,11 @@ def convert(
 def _numbers(path: Path, raw: str | None) -> np.ndarray:
     """The numbers in a file: ``.npy``, of which nothing is executed, or raw ones of a type."""
     if raw is None:
-        return np.load(path, allow_pickle=False)
+        try:
+            return np.load(path, allow_pickle=False)
+        except ValueError:  # says more of pickles than of files
+            what = "is no .npy file of numbers, or a damaged one; write one with numpy.save."
+            raise ValueError(f"{str(path)!r} {what}") from None
     data = path.read_bytes()
     size = np.dtype(raw).itemsize
     ensure(len(data) % size == 0, f"{str(path)!r} has {len(data)} bytes, no multiple of the {size} of a {raw}.")

@@ -6,6 +6,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -86,14 +87,29 @@ def fit(
     (_fit_mesh if mesh else _fit_image)(source, output, chosen, settings, run)
 
 
+def _prepare(output: Path, pictures: tuple[str, ...], resume: bool) -> None:
+    """What can fail before the training does so here, and leaves no directory behind."""
+    checkpoint = output / "field.safetensors"
+    ensure(find_spec("safetensors"), "checkpoints need the package safetensors; run pip install coopnet[cli].",
+           ImportError)  # fmt: skip
+    missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
+    ensure(not resume or output.is_file() or checkpoint.exists(), missing, FileNotFoundError)
+    args.prepare_directory(output, (checkpoint.name, *pictures))
+
+
 def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: dict) -> None:
     from .. import image as images
 
     with about(source):
-        values = images.load(source)
+        try:
+            values = images.load(source)
+        except ValueError as error:
+            known = ", ".join(suffix[1:].upper() for suffix in MESHES)
+            cure = f"; meshes are those with the suffix of {known}" if "not an image" in str(error) else ""
+            raise ValueError(f"{str(error).rstrip('.')}{cure}.") from None
     height, columns, channels = values.shape
     ensure(height * columns > 1, f"{str(source)!r} has a single pixel; at least 2 are needed.")
-    args.prepare_directory(output)
+    _prepare(output, ("reconstruction.png", "comparison.png", "loss.png"), run["resume"])
     settings["backend"] = backends.require(settings["backend"])
     kind, share = "grey" if channels == 1 else "RGB", 100 * chosen["pixels"]
     where = settings["backend"].upper()
@@ -113,7 +129,8 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
 
     with about(source):
         mesh = meshes.load(source)
-    args.prepare_directory(output)
+    ensure(find_spec("igl"), "distances to meshes need the package libigl; run pip install coopnet[mesh].", ImportError)
+    _prepare(output, ("picture.png", "loss.png"), run["resume"])
     settings["backend"] = backends.require(settings["backend"])
     kind = "watertight" if mesh.watertight else "not watertight, so that winding numbers say what is inside"
     print(f"{source}: {len(mesh.faces)} triangles, {kind}; {chosen['points']} points, on {settings['backend'].upper()}")

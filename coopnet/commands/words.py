@@ -41,6 +41,8 @@ def about(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
+        if isinstance(error, OSError) and error.filename not in (None, str(path)):
+            raise  # names another file
         said = re.sub(
             r"^(load|read|save|fit|fit_image|fit_mesh|from_config|construct|[\w.]*load_tcnn): ", "", text(error)
         )

@@ -11,6 +11,9 @@ from .files import Mesh
 #: Shares of the points: on the surface, near it (by standard deviation in units of the cube), and anywhere.
 ON, NEAR, SPACE = 0.25, {0.002: 0.25, 0.02: 0.25}, 0.25
 
+#: Points per call of libigl, which a Ctrl-C waits for.
+CHUNK = 1 << 20
+
 
 class Samples(NamedTuple):
     """Points ``(n, 3)`` in the unit cube, float32; their distances ``(n,)``, negative inside; which are uniform."""
@@ -49,8 +52,12 @@ def signed_distances(library: Any, mesh: Mesh, points: np.ndarray) -> np.ndarray
     """Distances of ``points`` to ``mesh``, float32, negative inside."""
     kind = "PSEUDONORMAL" if mesh.watertight else "FAST_WINDING_NUMBER"
     sign = getattr(library, f"SIGNED_DISTANCE_TYPE_{kind}")
-    found = library.signed_distance(points.astype(np.float64), mesh.vertices, mesh.faces, sign_type=sign)
-    return np.asarray(found[0], np.float32).reshape(-1)
+    parts = []
+    for start in range(0, len(points), CHUNK):
+        part = points[start : start + CHUNK].astype(np.float64)
+        found = library.signed_distance(part, mesh.vertices, mesh.faces, sign_type=sign)
+        parts.append(np.asarray(found[0], np.float32).reshape(-1))
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
 def _on_surface(mesh: Mesh, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -55,11 +55,15 @@ def load(path: str | os.PathLike[str]) -> Mesh:
         whole = library.load(path, force="mesh", process=False, skip_materials=True, file_type=path.suffix[1:].lower())
         vertices, faces = np.asarray(whole.vertices, np.float64), np.asarray(whole.faces, np.int64)
     except Exception as error:  # readers of formats raise whatever comes up
-        raise ValueError(f"{str(path)!r} is no mesh, or a damaged one: {error or type(error).__name__}.") from None
-    ensure(len(faces), f"{str(path)!r} has no triangles.")
+        said = str(error).rstrip(".!") or type(error).__name__
+        raise ValueError(
+            f"{str(path)!r} is no {path.suffix[1:].upper()} mesh, or a damaged one; export it again ({said})."
+        ) from None
+    needed = "a surface of triangles or polygons is needed"
+    ensure(len(faces), f"{str(path)!r} has no triangles, or is no {path.suffix[1:].upper()} file; {needed}.")
     ensure(faces.min() >= 0 and faces.max() < len(vertices), f"{str(path)!r} names vertices that it does not have.")
     used = vertices[faces]
-    ensure(np.isfinite(used).all(), f"{str(path)!r} has vertices that are not finite.")
+    ensure(np.isfinite(used).all(), f"{str(path)!r} has vertices that are not finite; repair it, or export it again.")
     low, high = used.min(axis=(0, 1)), used.max(axis=(0, 1))
     longest = float((high - low).max())
     ensure(0 < longest < np.inf, f"{str(path)!r} has no extent that could be drawn.")
@@ -68,7 +72,7 @@ def load(path: str | os.PathLike[str]) -> Mesh:
     whole.merge_vertices(merge_tex=True, merge_norm=True)
     whole.update_faces(whole.nondegenerate_faces())
     whole.remove_unreferenced_vertices()
-    ensure(len(whole.faces), f"{str(path)!r} has no triangle of any area.")
+    ensure(len(whole.faces), f"{str(path)!r} has no triangle of any area; {needed}.")
     x, y, z = map(float, centre)
     tight = bool(whole.is_watertight)
     return Mesh(np.array(whole.vertices, np.float64), np.array(whole.faces, np.int64), tight, (x, y, z), scale)
