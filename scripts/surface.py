@@ -105,8 +105,11 @@ def _commands() -> list[str]:
     from coopnet import cli
 
     lines = []
-    for command in sorted(cli.app.registered_commands, key=lambda c: c.callback.__name__):
-        lines.append(command.callback.__name__)
+    for command in [
+        cli.app.registered_callback,
+        *sorted(cli.app.registered_commands, key=lambda c: c.callback.__name__),
+    ]:
+        lines.append("coopnet" if command is cli.app.registered_callback else command.callback.__name__)
         for name, p in inspect.signature(command.callback, eval_str=True).parameters.items():
             option = p.annotation.__metadata__[0]
             # beside a type, the first of an option's names is where a default would be
