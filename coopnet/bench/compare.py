@@ -22,6 +22,9 @@ from .worker import PREFIX
 
 MODES = ("infer", "train")
 ROUNDS = 3
+#: Fewer calls than these, or a larger spread, and a median says little.
+FEW, WIDE = 10, 0.5
+AGAIN = "Compare again while nothing else runs, or for longer."
 PATIENCE = 300.0  #: seconds after which a peer that has not answered is given up
 NAMES = ("coopnet", "drjit.nn, vectors", "drjit.nn, tensors", "PyTorch")
 BATCH = {"llvm": 1 << 16, "cuda": 1 << 20}
@@ -164,6 +167,9 @@ def format_comparison(found: dict[str, Any]) -> str:
                 lines.append(f"{start}  {error:>16}  {row['way']}, {row['calls']} calls")
     for name, why in found["left_out"].items():
         lines.append(f"  {name}: left out, {why}")
+    unsteady = sorted({r["peer"] for r in found["results"] if r["calls"] < FEW or r["spread"] > WIDE})
+    if unsteady:
+        lines += ["", f"Too few calls, or too wide a spread, to rely on: {'; '.join(unsteady)}.", AGAIN]
     lines += [
         "",
         "Medians; 'by coopnet' is how many times as long as coopnet, so that below 1x the other one is faster. The",

@@ -90,7 +90,7 @@ def fit(
 def _prepare(output: Path, pictures: tuple[str, ...], resume: bool) -> None:
     """What can fail before the training does so here, and leaves no directory behind."""
     checkpoint = output / "field.safetensors"
-    ensure(find_spec("safetensors"), "checkpoints need the package safetensors; run pip install coopnet[cli].",
+    ensure(find_spec("safetensors"), "checkpoints need the package safetensors; run pip install 'coopnet[cli]'.",
            ImportError)  # fmt: skip
     missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
     ensure(not resume or output.is_file() or checkpoint.exists(), missing, FileNotFoundError)
@@ -129,7 +129,9 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
 
     with about(source):
         mesh = meshes.load(source)
-    ensure(find_spec("igl"), "distances to meshes need the package libigl; run pip install coopnet[mesh].", ImportError)
+    ensure(
+        find_spec("igl"), "distances to meshes need the package libigl; run pip install 'coopnet[mesh]'.", ImportError
+    )
     _prepare(output, ("picture.png", "loss.png"), run["resume"])
     settings["backend"] = backends.require(settings["backend"])
     kind = "watertight" if mesh.watertight else "not watertight, so that winding numbers say what is inside"

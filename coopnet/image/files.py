@@ -17,7 +17,7 @@ from ..io import atomic_write
 try:
     from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 except ImportError:
-    raise ImportError("Images need the package pillow; run pip install coopnet[cli].") from None
+    raise ImportError("Images need the package pillow; run pip install 'coopnet[cli]'.") from None
 
 
 def load(path: str | os.PathLike[str]) -> np.ndarray:

@@ -74,5 +74,5 @@ def _igl() -> Any:
     try:
         import igl
     except ImportError:
-        raise ImportError("Distances to meshes need the package libigl; run pip install coopnet[mesh].") from None
+        raise ImportError("Distances to meshes need the package libigl; run pip install 'coopnet[mesh]'.") from None
     return igl

@@ -82,5 +82,5 @@ def _trimesh() -> Any:
     try:
         import trimesh
     except ImportError:
-        raise ImportError("Meshes need the package trimesh; run pip install coopnet[mesh].") from None
+        raise ImportError("Meshes need the package trimesh; run pip install 'coopnet[mesh]'.") from None
     return trimesh

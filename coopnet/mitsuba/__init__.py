@@ -1,6 +1,6 @@
 """Neural fields in Mitsuba 3: plugins, an integrator, and fitting.
 
-Importing this needs Mitsuba (``pip install coopnet[mitsuba]``). Mitsuba's classes belong to a variant, so those here
+Importing this needs Mitsuba (``pip install 'coopnet[mitsuba]'``). Mitsuba's classes belong to a variant, so those here
 that derive from them are made when they are asked for, for the variant that is set: ``cn.mitsuba.NeuralBSDF``.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 try:
     import mitsuba as _  # noqa: F401
 except ImportError as error:
-    raise ImportError("coopnet.mitsuba needs Mitsuba 3: pip install coopnet[mitsuba]") from error
+    raise ImportError("coopnet.mitsuba needs Mitsuba 3: pip install 'coopnet[mitsuba]'") from error
 
 from . import (  # noqa: F401 - classes are found by name; callees is for cn.fit
     cache_integrator,

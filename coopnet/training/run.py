@@ -142,6 +142,6 @@ def _bar(steps: int, done: int) -> Any:
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        cure = "run pip install coopnet[train], or pass progress=False"
+        cure = "run pip install 'coopnet[train]', or pass progress=False"
         raise ImportError(f"fit: progress=True needs tqdm; {cure}.") from None
     return tqdm(total=steps, initial=done, unit="step", dynamic_ncols=True)

@@ -119,6 +119,13 @@ def test_medians_and_ratios(monkeypatch, backend):
     assert any("turn 3 of 3" in line for line in lines)
     text = bench.format_comparison(found)
     assert "2.00x" in text and "left out, its process ended with -9" in text and "1.0e-07" in text
+    assert "to rely on: PyTorch; coopnet; drjit.nn, vectors." in text  # nine calls each
+    for row in found["results"]:
+        row |= {"calls": 50, "spread": 0.6 if row["peer"] == "PyTorch" else 0.1}
+    assert "to rely on: PyTorch." in bench.format_comparison(found)
+    for row in found["results"]:
+        row["spread"] = 0.1
+    assert "to rely on" not in bench.format_comparison(found)
 
 
 def test_workers_answer_and_die():

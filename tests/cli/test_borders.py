@@ -72,7 +72,7 @@ def test_a_missing_package_leaves_no_directory(picture, tmp_path, capsys, packag
 
     monkeypatch.setattr(fit, "find_spec", lambda name: None if name == package else True)
     said = failed(capsys, "fit", picture, "-o", tmp_path / "new")
-    assert "run pip install coopnet[cli]" in said and not (tmp_path / "new").exists()
+    assert "run pip install 'coopnet[cli]'" in said and not (tmp_path / "new").exists()
 
 
 def test_parameters_that_are_python_objects(tmp_path, capsys):
