@@ -21,6 +21,7 @@
 # PYTHON names the interpreter that the virtual environment is made with (and that gpu-test and gpu-bench run).
 # DRJIT is a version of Dr.Jit to check, in an environment of its own: make drjit-check DRJIT=1.6.0
 # PYTHONS are interpreters for release-check, such as "python3.10 python3.14".
+# GALLERY=0 leaves the tutorials out of make docs: what remains takes half a minute.
 # BUDGET is the number of seconds after which a benchmark measures no more.
 # MUTANTS are options of scripts/mutants.py, such as "--sample 20 --files coopnet/nn/*".
 
@@ -81,7 +82,7 @@ drjit-check: system $(DRJIT_ENV)/.installed
 	@touch $@
 
 docs: setup .venv/.docs
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/site
+	$(BIN)/python -m sphinx -W --keep-going -q -b html $(if $(filter 0,$(GALLERY)),-D plot_gallery=0) docs out/site
 	$(BIN)/python scripts/check_links.py out/site
 
 pictures: setup .venv/.docs
