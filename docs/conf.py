@@ -132,7 +132,8 @@ def endings(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
         return code + ("\\ " + ending if ending else "")
 
     # every piece of code is matched, so that what stands between two is taken for none
-    lines[:] = re.sub(r"(``(?:[^`\n]|\n(?!\s*\n))+``|:[\w:]+:`[^`\n]+`)([A-Za-z])?", marked, "\n".join(lines)).split("\n")
+    code = r"(``(?:[^`\n]|\n(?!\s*\n))+``|:[\w:]+:`[^`\n]+`)([A-Za-z])?"
+    lines[:] = re.sub(code, marked, "\n".join(lines)).split("\n")
 
 
 def other_anchors(app: Any, domain: str, objtype: str, content: nodes.Element) -> None:
