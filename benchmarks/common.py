@@ -74,6 +74,7 @@ def empty_caches() -> None:
 def machine(backend: str) -> dict[str, Any]:
     """Processor, GPU, versions and date, to be written beside every figure."""
     from coopnet import backend as b
+    from coopnet.bench.compare import processor
 
     rows = {name: found for name, found, _ in b.info()}
     versions = {}
@@ -84,23 +85,13 @@ def machine(backend: str) -> dict[str, Any]:
             continue
     return {
         "backend": backend,
-        "cpu": _cpu(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "found": {k: v for k, v in rows.items() if any(w in k for w in ("LLVM", "CUDA", "GPU", "OptiX"))},
         "python": platform.python_version(),
         "versions": versions,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def write(name: str, backend: str, results: Any, directory: Path = RESULTS) -> Path:

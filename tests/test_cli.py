@@ -18,6 +18,7 @@ from pathlib import Path
 import drjit as dr
 import numpy as np
 import pytest
+from support.command_line import fails
 from support.machines import environment, python, run
 
 import coopnet as cn
@@ -54,17 +55,6 @@ def fitted(tmp_path_factory, backend):
     Image.fromarray(picture()).save(root / "photo.png")
     assert cli.main(["fit", str(root / "photo.png"), "-o", str(root / "out"), "--backend", backend, *SMALL]) == 0
     return root / "out"
-
-
-def fails(capsys, arguments, code, *words):
-    """The command must end with ``code`` and one line on standard error that holds ``words``."""
-    capsys.readouterr()
-    assert cli.main([str(a) for a in arguments]) == code
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("coopnet: error: ")
-    for word in words:
-        assert str(word) in lines[0], lines[0]
 
 
 # ---- what it makes ------------------------------------------------------

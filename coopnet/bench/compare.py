@@ -131,13 +131,14 @@ def machine(backend: str) -> dict[str, Any]:
     versions = {name: version for name, version in found["packages"].items() if version}
     versions = {name: versions[name] for name in ("drjit", "numpy", "torch") if name in versions}
     return {
-        "backend": backend, "processor": _processor(), "cores": os.cpu_count(), "found": rows,
+        "backend": backend, "processor": processor(), "cores": os.cpu_count(), "found": rows,
         "python": platform.python_version(), "versions": {"coopnet": found["coopnet"]} | versions,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }  # fmt: skip
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its name, as it calls itself."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
