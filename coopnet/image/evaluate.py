@@ -32,6 +32,10 @@ def pixels(index: Any, width: int, height: int, region: Region | None = None) ->
     """Coordinates of the centres of the pixels with numbers ``index`` (a Dr.Jit ``UInt32``), counted row by row.
 
     ``region`` is the box that the picture covers, that of :func:`box` if ``None``; another one stretches it.
+
+    >>> x, y = image.pixels(dr.arange(dr.auto.UInt32, 4 * 6), width=6, height=4)
+    >>> dr.width(x), dr.width(y)
+    (24, 24)
     """
     left, top, w, h = region or box(width, height)
     f32 = dr.float32_array_t(index)
@@ -66,6 +70,10 @@ def render_mc(
 
     Evaluation :math:`i` is ``field(p, Key(seed, index=pixel, step=i))``. Both results have the shape ``(height, width,
     channels)``.
+
+    >>> mean, deviation = image.render_mc(field, 6, 4, samples=8)
+    >>> mean.shape, deviation.shape
+    ((4, 6, 3), (4, 6, 3))
     """
     seed_word = dr.opaque(arrays(field).UInt64, seed)
 

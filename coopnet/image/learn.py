@@ -56,6 +56,9 @@ def make_field(
 
     The finest detail an encoding can hold follows the distance between training pixels, ``1 / sqrt(fraction)``: a
     finer one would only learn them by heart.
+
+    >>> image.make_field(640, 480, 3, encoding="sinusoidal").build().in_features
+    2
     """
     accepted = ", ".join(ENCODINGS)
     ensure(encoding in ENCODINGS, f"fit_image: encoding is {shown(encoding)}; accepted are {accepted}.")
@@ -91,6 +94,9 @@ def training_pixels(count: int, fraction: float, seed: int, backend: Any = "auto
 
     Pixel :math:`i` draws with ``Key(seed, index=i)``, so the choice is the same on every machine and backend. Unless
     ``fraction`` is 1, at least one pixel is left.
+
+    >>> len(image.training_pixels(640 * 480, 0.2, seed=1))
+    61440
     """
     ns = namespace(backend)
     numbers = uniform(1, Key(seed), ns.Float, count, stream=SELECTION_STREAM)[0].numpy()
@@ -138,6 +144,10 @@ def fit_image(
         OSError: files that cannot be read or written.
         BackendError: no such backend here.
         ImportError: a missing package.
+
+    >>> found = image.fit_image(np.full((8, 8, 3), 0.5), "out", steps=2, progress=False)
+    >>> sorted(found.files)
+    ['comparison', 'field', 'loss', 'reconstruction']
     """
     _check(image, fraction, batch, lr, steps)
     if importlib.util.find_spec("safetensors") is None:  # rather now than after the training

@@ -32,6 +32,10 @@ def draw_samples(mesh: Mesh, count: int, seed: int = 0) -> Samples:
 
     Raises:
         ImportError: the package libigl is missing.
+
+    >>> samples = mesh.draw_samples(mesh.load("cube.obj"), 1000)
+    >>> samples.points.shape, samples.distances.shape, samples.uniform.sum()
+    ((1000, 3), (1000,), np.int64(250))
     """
     library = _igl()
     rng = np.random.default_rng(seed)

@@ -50,7 +50,11 @@ class MeshFit:
 
 
 def make_field(*, encoding: str = "hashgrid", units: int = 64, depth: int = 2, dropout: float = 0.0) -> NeuralField:
-    """A field of 3 coordinates in the unit cube and a signed distance, not built yet."""
+    """A field of 3 coordinates in the unit cube and a signed distance, not built yet.
+
+    >>> mesh.make_field(units=32).build().in_features
+    3
+    """
     check_choice("fit_mesh", "encoding", encoding, ENCODINGS)
     layer: Any = Identity()
     if encoding == "hashgrid":
@@ -104,6 +108,11 @@ def fit_mesh(
         OSError: files that cannot be read or written.
         BackendError: no such backend here.
         ImportError: a missing package.
+
+    >>> small = dict(encoding="identity", width=16, steps=200, points=4000, progress=False)
+    >>> found = mesh.fit_mesh(mesh.load("cube.obj"), "out", **small)
+    >>> sorted(found.files)
+    ['field', 'loss', 'picture']
     """
     check_type("fit_mesh", "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load()")
     for name, value, least, most in (
@@ -167,6 +176,10 @@ def load_surface(path: str | Path, backend: str = "auto") -> NeuralField:
     """A field of 3 coordinates and one value from a checkpoint.
 
     Raises as :func:`coopnet.load`; also ``ValueError`` if it has another number of either.
+
+    >>> cn.save("surface.safetensors", mesh.make_field().build())
+    >>> mesh.load_surface("surface.safetensors").in_features
+    3
     """
     field = load_field(path, backend)
     outputs = len(field([arrays(field).Float(0.5)] * field.in_features))

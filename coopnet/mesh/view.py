@@ -32,6 +32,9 @@ def render(
         width, height: in pixels; each is the mean of 4 rays.
         azimuth, elevation: of the camera, in degrees.
         up: the axis that points up in the picture, ``"x"``, ``"y"`` or ``"z"``.
+
+    >>> mesh.render(mesh.make_field(encoding="identity", units=16).build(), width=6, height=4).shape
+    (4, 6, 3)
     """
     ns = arrays(field)
     basis = [ns.Array3f(*map(float, v)) for v in _camera(azimuth, elevation, AXES[up])]

@@ -9,6 +9,7 @@ import json
 import re
 import sys
 
+import drjit as dr
 import numpy as np
 import pytest
 from support.machines import ROOT
@@ -84,8 +85,12 @@ def functions():
         values = {f"{label}.{n}": getattr(room, n) for n in room.__all__}
         found |= {n: v for n, v in values.items() if callable(v)}
     if all(map(importlib.util.find_spec, ("PIL", "matplotlib"))):
-        image = importlib.import_module("coopnet.image")
-        found |= {f"image.{n}": getattr(image, n) for n in ("load", "save", "psnr", "render")}
+        rooms = {"image": ("safetensors",), "mesh": ("safetensors", "trimesh", "igl")}
+        for label, needed in rooms.items():
+            if all(map(importlib.util.find_spec, needed)):
+                room = importlib.import_module(f"coopnet.{label}")
+                values = {f"{label}.{n}": getattr(room, n) for n in room.__all__}
+                found |= {n: v for n, v in values.items() if inspect.isfunction(v)}
     # run with a field, a figure and files in tests/test_docstrings.py
     others = ("BackendError", "io.read", "io.atomic_write", "io.load", "io.save", "io.register")
     return {n: v for n, v in found.items() if not n.endswith(others)}
@@ -97,11 +102,20 @@ FUNCTIONS = functions()
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_examples_print_what_they_say(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    field = cn.NeuralField(None, cn.MLP(2, 3, width=8, depth=1)).build() if name.startswith(("io.", "image.")) else None
-    image = importlib.import_module("coopnet.image") if name.startswith("image.") else None
+    field = (
+        cn.NeuralField(None, cn.MLP(2, 3, width=8, depth=1, dropout=0.1)).build()
+        if name.startswith(("io.", "image."))
+        else None
+    )
+    label = name.partition(".")[0]
+    room = {label: importlib.import_module(f"coopnet.{label}")} if label in ("image", "mesh") else {}
+    corners = np.stack(np.meshgrid([0, 1], [0, 1], [0, 1], indexing="ij"), -1).reshape(-1, 3)
+    sides = [(1, 2, 4, 3), (5, 7, 8, 6), (1, 5, 6, 2), (3, 4, 8, 7), (1, 3, 7, 5), (2, 6, 8, 4)]
+    lines = [f"v {x} {y} {z}" for x, y, z in corners] + [f"f {' '.join(map(str, side))}" for side in sides]
+    (tmp_path / "cube.obj").write_text("\n".join(lines))
     text = inspect.getdoc(FUNCTIONS[name]) or ""
     test = doctest.DocTestParser().get_doctest(
-        text, {"cn": cn, "ref": ref, "np": np, "field": field, "image": image}, name, None, 0
+        text, {"cn": cn, "dr": dr, "ref": ref, "np": np, "field": field} | room, name, None, 0
     )
     assert test.examples, f"{name} has no example"
     said = []
