@@ -8,6 +8,7 @@ losses on gradients and curvature need them (Gropp et al. 2020, *Implicit Geomet
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,11 @@ import drjit as dr
 import drjit.nn as drnn
 
 from .checks import check_above, check_backend, check_type, ensure
+from .engine import input_gradient
 from .jit import kinds
 from .jit.half import widened
 from .nn import Encoding, Identity
-from .nn.sequential import apply
+from .nn.sequential import apply, segments
 from .random.key import Key
 
 
@@ -31,13 +33,7 @@ def pushforward(
     and the slopes of encodings exceed its range.
     """
     single = dr.float32_array_t(work)
-    if encoding is None:
-        features, moved = parts, tangents
-    elif isinstance(encoding, (Encoding, Identity)):
-        features, moved = encoding.jvp(parts, tangents, key)
-    else:
-        features, *moved = apply([encoding], [drnn.CoopVec(t) for t in (parts, *tangents)], key)
-    moved = [[single(v) for v in t] for t in moved]
+    features, moved = _encoded(encoding, parts, tangents, single, key)
     factors = [_exponent(t) if dr.is_half_v(work) else None for t in moved]
     scaled = [t if f is None else [v * f[0] for v in t] for t, f in zip(moved, factors, strict=True)]
     y, *dys = apply([network], [kinds.Loose(work(v) for v in vector) for vector in (features, *scaled)], key)
@@ -48,7 +44,40 @@ def pushforward(
     return y, result
 
 
-def unit_tangents(parts: list) -> list[list]:
+def jacobian(
+    encoding: Any, network: Any, parts: list, work: type, key: Key | None, attached: bool
+) -> tuple[Any, list[list]]:
+    """:func:`pushforward` in the directions of the coordinates, or the same by a faster way.
+
+    That is to go back from a network's only output, whose result cannot be differentiated: not for ``attached`` fields.
+    """
+    single, directions = dr.float32_array_t(work), _unit_tangents(parts)
+    known = segments([network])
+    if not attached and len(parts) > 1 and len(known) == 1 and known[0].ops is not None:
+        features, moved = _encoded(encoding, parts, directions, single, key)
+        if known[0].output_width(len(features), work, key) == 1:
+            found = input_gradient(known[0].ops, kinds.Loose(work(v) for v in features), key)
+            if found is not None:
+                y, gradient = found[0], widened(found[1], single)
+                if encoding is None:
+                    return y, [[v] for v in gradient]
+                pairs = ([(a, b) for a, b in zip(gradient, t, strict=True)] for t in moved)
+                return y, [[functools.reduce(lambda total, p: dr.fma(*p, total), pair, single(0))] for pair in pairs]
+    return pushforward(encoding, network, parts, directions, work, key)
+
+
+def _encoded(encoding: Any, parts: list, tangents: list, single: type, key: Key | None) -> tuple[list, list[list]]:
+    """Features and their tangents, these in single precision."""
+    if encoding is None:
+        features, moved = parts, tangents
+    elif isinstance(encoding, (Encoding, Identity)):
+        features, moved = encoding.jvp(parts, tangents, key)
+    else:
+        features, *moved = apply([encoding], [drnn.CoopVec(t) for t in (parts, *tangents)], key)
+    return list(features), [[single(v) for v in t] for t in moved]
+
+
+def _unit_tangents(parts: list) -> list[list]:
     """The directions of the coordinates."""
     leaf = type(parts[0])
     return [[leaf(1 if i == j else 0) for j in range(len(parts))] for i in range(len(parts))]

@@ -18,7 +18,7 @@ from .backend.transfer import NUMPY
 from .call import Call
 from .checks import check_choice, check_flag, check_in_features, check_int, check_module, check_unsigned, ensure
 from .checks.sizes import MAX_ENTRIES, check_features
-from .derivatives import like, pushforward, unit_tangents
+from .derivatives import jacobian, like, pushforward
 from .engine import Explanation, explain
 from .jit import kinds
 from .jit.scopes import recording
@@ -179,8 +179,9 @@ class NeuralField(Module):
     def value_and_grad(self, p: Any, key: Key | None = None, active: Any = True) -> tuple[Any, Any]:
         r"""Value and gradient :math:`\nabla f(p)` of a field with one output.
 
-        Costs about as much as ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again:
-        ``dr.backward`` of a loss on it gives second derivatives with respect to parameters and coordinates. ReLU has
+        Costs up to ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again: ``dr.backward``
+        of a loss on it gives second derivatives with respect to parameters and coordinates. If neither has gradients
+        enabled it may be found backwards, faster (``docs/derivatives.md``), to the same precision. ReLU has
         none, triangle waves and hash grids only mixed ones within a cell: use :class:`Softplus`, :class:`Sine` or
         :class:`Tanh` for losses on curvature (``docs/derivatives.md`` has the Laplacian), and
         :func:`numerical_gradient` for smoother ones on grids.
@@ -253,8 +254,8 @@ class NeuralField(Module):
     def _jacobian(self, p: Any, key: Key | None, active: Any, where: str) -> tuple[Any, list]:
         call = self._enter(p, key, active, where)
         (parts,) = call.enter(p)
-        directions = unit_tangents(parts)
-        y, columns = pushforward(self.encoding, self.network, parts, directions, self._work(call.leaf), call.key)
+        attached = any(dr.grad_enabled(v) for v in (*parts, *self.values()))
+        y, columns = jacobian(self.encoding, self.network, parts, self._work(call.leaf), call.key, attached)
         y, columns = call.leave(self._result(call.leaf), y, *columns)
         return y, [like([column[i] for column in columns], p) for i in range(len(columns[0]))]
 

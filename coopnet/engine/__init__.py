@@ -3,6 +3,7 @@
 from .activations import FUNCTIONS
 from .collect import Collector, collecting
 from .explain import Explanation, explain
+from .input_gradient import input_gradient
 from .modes import deterministic, gradient_path
 from .network import evaluate
 from .ops import Affine, Fork, Mask, Nonlinearity, fused
@@ -27,4 +28,5 @@ __all__ = [
     "innermost",
     "leaving",
     "library",
+    "input_gradient",
 ]

@@ -12,8 +12,9 @@ from .banks import SAMPLES
 LONGER = 96
 #: Components of vectors up to which outer products compile in a second or two.
 SHORT = 32
-#: Samples, in all runs of a function, up to which compiling outer products takes longer than they would save.
-FEW = 1 << 32
+#: Samples, in all runs of a function, up to which compiling outer products takes longer than they would save: without
+#: dropout and with it, whose masks are compiled once more with each of them.
+FEW = {False: 1 << 32, True: 1 << 34}
 #: As many samples take as long to store and to read back as calling the library takes, however few there are.
 CALLS = 1 << 19
 
@@ -88,7 +89,7 @@ def choose(
         return written, "deterministic() asks for a fixed order of sums"
     if apart and layouts_known and width > (LONG if masked else LONGER):
         return "store", "vectors so long do not fit into the registers of one kernel"
-    if apart and layouts_known and width > SHORT and 0 < planned * (terms + CALLS) < FEW:
+    if apart and layouts_known and width > SHORT and 0 < planned * (terms + CALLS) < FEW[masked]:
         return "store", "so few steps do not make up for the seconds that outer products take to compile"
     if frozen or terms <= SAMPLES:
         return "banks", "the fastest way on the GPU that half precision does not stall"

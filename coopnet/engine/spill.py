@@ -90,15 +90,7 @@ class SpillOp(NetworkOp):
     def _whole(self, dys: list, samples: int, shelf: Shelf | None) -> tuple[list[Product], list]:
         """Spill the whole batch; returns the evaluated operands of the products and the input's gradient."""
         if shelf is not None:
-            if all(v.state == dr.VarState.Literal for v in dys):
-                # Beside what is read from rows the kernel needs an input with an entry for each sample: without, frozen
-                # functions guess how many lanes to replay it with.
-                dys = [dr.copy(v) for v in dys]
-                dr.make_opaque(dys[0])
-            tape = self.plan.evaluate(self.ops, self.xs, self.key, shelf.reader())
-            products, dxs = _spill(self.plan, self.ops, tape, dys, self.key, samples, shelf)
-            dr.eval([p.cotangent.numbers for p in products], dxs)
-            return products, dxs
+            return shelf.pullback(self.plan, self.ops, self.xs, dys, self.key)
         vectors: list[Any] = []
         products, dxs = _spill(self.plan, self.ops, self.tape, dys, self.key, samples, vectors=vectors)
         sample = batch_sample(vectors, samples) if frozen() else None
@@ -147,23 +139,12 @@ class StoreOp(SpillOp):
     """The same, but what goes into the matrices is written on the way forward: nothing is computed again."""
 
     def _store(self) -> Store | None:
-        samples, itemsize = max(dr.width(v) for v in self.xs), dr.itemsize_v(spilled(type(self.xs[0])))
-        needed = samples * self.plan.vectors * itemsize * sum(_activations(op, itemsize) for op in affine(self.ops))
-        whole = chunk_size(self.ops, samples, itemsize, self.plan.vectors) == samples
-        if not whole or needed + Shelf.occupied() > MEMORY:
-            return None
-        self.shelf = Shelf(samples, needed, apart=widest(self.ops) > LONG)
-        return self.shelf.write
+        self.shelf = Shelf.of(self.plan, self.ops, self.xs)
+        return None if self.shelf is None else self.shelf.write
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         y = super().eval(plan, buffers, xs, key)
-        if self.shelf is not None:
-            y = self.shelf.marked(y)
-            sample = batch_sample(y, self.shelf.samples) if frozen() else None
-            dr.eval(self.shelf.numbers(), y, sample)
-            if sample is not None:
-                pin_batch_size(sample)
-        return y
+        return y if self.shelf is None else self.shelf.filled(y)
 
 
 class Shelf:
@@ -181,6 +162,16 @@ class Shelf:
         self._rows: list[Rows] = []
         self._found: dict[int, tuple[Any, Rows]] = {}  # by the vector that was read
         Shelf._all.add(self)
+
+    @classmethod
+    def of(cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any]) -> Shelf | None:
+        """One for what goes into the matrices of ``ops``, or ``None`` if there is no room for it."""
+        samples, itemsize = max(dr.width(v) for v in xs), dr.itemsize_v(spilled(type(xs[0])))
+        needed = samples * plan.vectors * itemsize * sum(_activations(op, itemsize) for op in affine(ops))
+        whole = chunk_size(ops, samples, itemsize, plan.vectors) == samples
+        if not whole or needed + cls.occupied() > MEMORY:
+            return None
+        return cls(samples, needed, apart=widest(ops) > LONG)
 
     @classmethod
     def occupied(cls) -> int:
@@ -206,12 +197,14 @@ class Shelf:
         dr.eval([rows.numbers for rows in written], overflow)
         return [drnn.CoopVec(rows.read(leaf, len(vector))) for rows, vector in zip(written, x, strict=True)]
 
-    def marked(self, y: Sequence[Any]) -> list[Any]:
-        """The outputs ``y``, or NaN where something on the way was not finite."""
-        return list(y) if self._overflow is None else [v + self._overflow for v in y]
-
-    def numbers(self) -> list[Any]:
-        return [rows.numbers for rows in self._rows]
+    def filled(self, y: Sequence[Any]) -> list[Any]:
+        """The outputs ``y``, or NaN where something on the way was not finite, when all has been written."""
+        result = list(y) if self._overflow is None else [v + self._overflow for v in y]
+        sample = batch_sample(result, self.samples) if frozen() else None
+        dr.eval([rows.numbers for rows in self._rows], result, sample)
+        if sample is not None:
+            pin_batch_size(sample)
+        return result
 
     def reader(self) -> Any:
         """The counterpart of :meth:`write`: passes on what is on the shelf, in the same order."""
@@ -229,6 +222,20 @@ class Shelf:
 
     def rows(self, vector: Any) -> Rows:
         return self._found[id(vector)][1]
+
+    def pullback(
+        self, plan: Plan, ops: Sequence[Op], xs: list, dys: list, key: Key | None
+    ) -> tuple[list[Product], list]:
+        """The way back: evaluated operands of the products, and the gradient of the input."""
+        if all(v.state == dr.VarState.Literal for v in dys):
+            # Beside what is read from rows the kernel needs an input with an entry for each sample: without, frozen
+            # functions guess how many lanes to replay it with.
+            dys = [dr.copy(v) for v in dys]
+            dr.make_opaque(dys[0])
+        tape = plan.evaluate(ops, xs, key, self.reader())
+        products, dxs = _spill(plan, ops, tape, dys, key, self.samples, self)
+        dr.eval([p.cotangent.numbers for p in products], dxs)
+        return products, dxs
 
 
 def _with_bias(op: Affine, x: Sequence[Any], biased: bool) -> list[Any]:

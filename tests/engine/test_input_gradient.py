@@ -1,0 +1,153 @@
+"""Gradients with respect to the input that nobody differentiates: backwards, and the same as by tangents."""
+
+from __future__ import annotations
+
+import importlib
+
+import drjit as dr
+import numpy as np
+import pytest
+from support.kernels import launched
+
+import coopnet as cn
+
+MODULE = importlib.import_module("coopnet.engine.input_gradient")  # its package has a function of that name
+
+
+def field(backend, width=32, encoding=None, **options):
+    options = {"activation": "tanh", "bias": True} | options
+    n_in = 3 if encoding is None else -1
+    return cn.NeuralField(encoding, cn.MLP(n_in, 1, width=width, depth=3, **options)).build(backend, seed=3)
+
+
+def points(ns, samples):
+    return ns.Array3f(*cn.uniform(3, cn.Key(5), ns.Float, samples))
+
+
+def by_tangents(net, p, key=None, active=True):
+    """What a field says that is going to be differentiated."""
+    q = type(p)(p)
+    dr.enable_grad(q)
+    y, gradient = net.value_and_grad(q, key, active)
+    return [dr.detach(v).numpy() for v in (y, gradient)]
+
+
+def found(result):
+    return [np.asarray(v.numpy()) for v in result]
+
+
+@pytest.fixture
+def forced(monkeypatch):
+    """Every gradient by a kernel for each layer."""
+    monkeypatch.setattr("coopnet.derivatives.input_gradient", MODULE.stored)
+    monkeypatch.setattr("coopnet.engine.spill.LONG", 8)  # so that layers are apart
+
+
+@pytest.fixture(params=["chosen", "stored"])
+def way(request):
+    if request.param == "stored":
+        request.getfixturevalue("forced")
+    return request.param
+
+
+NETWORKS = {
+    "tanh": {},
+    "relu": {"activation": "relu", "bias": False},
+    "softplus": {"activation": "softplus"},
+    "odd": {"width": 19, "activation": "silu"},
+    "dropout": {"dropout": 0.2},
+    "dropped relu": {"dropout": cn.Dropout(0.3, bits=8, rounds=7), "activation": "relu"},
+    "frequencies": {"encoding": cn.Frequency(3, in_features=3)},
+    "grid": {"encoding": cn.HashGrid(3, n_levels=4, hashmap_size=2**10, base_resolution=4, per_level_scale=1.7)},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_as_by_tangents(ns, backend, way, name):
+    net, p, key = field(backend, **NETWORKS[name]), points(ns, 777), cn.Key(9, step=2)
+    tolerance = 2e-2 if backend == "cuda" else 2e-5
+    for result, expected in zip(found(net.value_and_grad(p, key)), by_tangents(net, p, key), strict=True):
+        far = np.abs(result - expected) > tolerance * max(1, np.abs(expected).max())
+        assert far.mean() <= (0.01 if backend == "cuda" else 0)  # in half precision, few lie beyond a kink
+    assert np.abs(by_tangents(net, p, key)[1]).max() > 1e-3
+
+
+def test_forks(ns, backend, way):
+    body = cn.Sequential(cn.Linear(16, 16), cn.Tanh())
+    network = cn.Sequential(cn.Linear(3, 16), cn.Residual(body), cn.Tanh(), cn.Linear(16, 1))
+    net, p = cn.NeuralField(None, network).build(backend, seed=1), points(ns, 300)
+    for result, expected in zip(found(net.value_and_grad(p)), by_tangents(net, p), strict=True):
+        np.testing.assert_allclose(result, expected, atol=2e-2 if backend == "cuda" else 1e-5)
+
+
+def test_frozen_at_several_sizes(ns, backend, way):
+    """Replays at other sizes, odd ones, too, and with other weights."""
+    frozen = dr.freeze(lambda net, p: net.value_and_grad(p))
+    net, other = field(backend), field(backend).build(backend, seed=8)
+    for samples in (96, 1000, 96, 517, 2048 + 77):
+        for each in (net, other):
+            p = points(ns, samples)
+            dr.make_opaque(p)
+            for result, expected in zip(found(frozen(each, p)), by_tangents(each, p), strict=True):
+                np.testing.assert_allclose(result, expected, atol=2e-2 if backend == "cuda" else 1e-5)
+
+
+def test_masked_lanes_and_what_is_not_finite(ns, backend, way):
+    net, p = field(backend), points(ns, 100)
+    p.x = dr.select(dr.arange(ns.UInt32, 100) == 7, dr.nan, p.x)
+    active = dr.arange(ns.UInt32, 100) % 2 == 0
+    y, gradient = found(net.value_and_grad(p, None, active))
+    assert np.isfinite(y).all() and np.isfinite(gradient).all() and not gradient[:, 1::2].any()
+    y, gradient = found(net.value_and_grad(p))
+    y = y.reshape(-1)
+    assert np.isnan(y[7]) and np.isfinite(np.delete(y, 7)).all()
+    assert np.isfinite(np.delete(gradient, 7, axis=1)).all()
+
+
+def test_in_a_symbolic_loop(ns, backend):
+    """Newton's steps to the zero of a field, with its gradient."""
+    net, p = field(backend), points(ns, 64)
+
+    def step(i, p):
+        y, g = net.value_and_grad(p)
+        return i + 1, p - g * (y[0] / dr.maximum(dr.squared_norm(g), 1e-2)) * 0.5
+
+    _, symbolic = dr.while_loop((ns.UInt32(0), ns.Array3f(p)), lambda i, p: i < 3, step, mode="symbolic")
+    q = ns.Array3f(p)
+    for _ in range(3):
+        _, q = step(0, q)
+    np.testing.assert_allclose(symbolic.numpy(), q.numpy(), atol=5e-2 if backend == "cuda" else 1e-4)
+
+
+def test_what_is_differentiated_stays_so(ns, backend, way):
+    net, p = field(backend), points(ns, 64)
+    dr.enable_grad(net["network.weights"])
+    _, gradient = net.value_and_grad(p)
+    dr.backward(dr.squared_norm(gradient))
+    assert np.abs(net["network.weights"].grad.numpy()).max() > 0
+
+
+def test_one_kernel_in_a_kernel(ns, backend):
+    if backend == "cuda":
+        pytest.skip("tangents there")
+    net, p = field(backend), points(ns, 4096)
+    dr.make_opaque(p)
+    with launched() as kernels:
+        dr.eval(net.value_and_grad(p))
+    assert len(kernels) == 1
+
+
+def test_which_way(ns, backend, monkeypatch):
+    asked = []
+    monkeypatch.setattr(MODULE, "stored", lambda *args: asked.append(1))
+    monkeypatch.setattr(MODULE, "MANY", 256)
+    for width, samples in ((112, 512), (112, 128), (64, 512)):
+        field(backend, width=width).value_and_grad(points(ns, samples))
+    assert len(asked) == (1 if backend == "cuda" else 0)
+
+
+def test_no_memory_for_it(ns, backend, forced, monkeypatch):
+    monkeypatch.setattr("coopnet.engine.spill.MEMORY", 1000)
+    net, p = field(backend), points(ns, 2000)
+    for result, expected in zip(found(net.value_and_grad(p)), by_tangents(net, p), strict=True):
+        np.testing.assert_allclose(result, expected, atol=2e-2 if backend == "cuda" else 1e-5)
