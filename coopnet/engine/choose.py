@@ -17,6 +17,8 @@ SHORT = 32
 FEW = {False: 1 << 32, True: 1 << 34}
 #: As many samples take as long to store and to read back as calling the library takes, however few there are.
 CALLS = 1 << 19
+#: Samples from which on several kernels in place of one are worth their launches.
+MANY = 1 << 16
 
 
 def choose(

@@ -15,13 +15,10 @@ import drjit.nn as drnn
 from ..jit.kinds import flat
 from ..jit.scopes import symbolic
 from ..random.key import Key
-from .choose import LONGER
+from .choose import LONGER, MANY
 from .ops import Op, buffers, pullback, widest
 from .plan import Plan, in_room
 from .spill import Shelf
-
-#: Samples from which on a kernel for each layer is worth its launches.
-MANY = 1 << 16
 
 
 def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, list] | None:
@@ -30,6 +27,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
     ==========================================  ====================================================================
     LLVM                                        in the kernel around it: a vector that goes back costs an evaluation
     CUDA, long vectors, outside symbolic code   a kernel for each layer: two vectors of one do not fit into registers
+    the same, linear in pieces                  tangents, which take few registers: the slopes are zeros and ones
     CUDA otherwise                              tangents: going back, the activations of all layers stay in registers
     ==========================================  ====================================================================
 
@@ -44,7 +42,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
         dx = pullback(tape, [drnn.CoopVec(one)], key, True, lambda *_: None)
         assert dx is not None
         return tape.y[0], list(dx[0])
-    if widest(ops) <= LONGER or samples < MANY or symbolic():
+    if widest(ops) <= LONGER or all(op.flat for op in ops) or samples < MANY or symbolic():
         return None
     return stored(ops, x, key)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
+import drjit.nn as drnn
 
 from ..jit.deferred import outside
 from ..jit.kinds import Loose, flat
@@ -13,7 +14,7 @@ from ..jit.registers import ALL, apart
 from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
 from .banks import BankOp, ScopeBankOp
-from .choose import choose
+from .choose import MANY, choose
 from .modes import forced_path, is_deterministic, warn_stall
 from .ops import Bundle, Op, affine, buffers, masked, widest
 from .pending import innermost
@@ -33,7 +34,14 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     """
     most = _directions(ops, x)
     if len(x) - 1 > most:
-        parts = [evaluate(ops, [x[0], *x[i : i + most]], key) for i in range(1, len(x), most)]
+        alone = in_kernels_of_their_own(ops, x)
+        parts = []
+        for i in range(1, len(x), most):
+            parts.append(evaluate(ops, [x[0], *x[i : i + most]], key))
+            if alone:
+                vectors = [list(v) for v in parts[-1]]
+                dr.eval(vectors)
+                parts[-1] = [drnn.CoopVec(v) for v in vectors]
         return [parts[0][0], *(tangent for part in parts for tangent in part[1:])]
     packed, x = buffers(ops), _widened(x)
     xs = flat(x)
@@ -53,6 +61,15 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     # note, forward mode would lose the tangents of the weights.
     _ = [b * 1 for b in packed]
     return plan.split(dr.custom(ScopeBankOp, plan, packed, xs, key, later))
+
+
+def in_kernels_of_their_own(ops: Sequence[Op], x: Bundle) -> bool:
+    """May tangents that do not fit into one kernel be evaluated one by one? In one kernel, OptiX interleaves them.
+
+    Not where gradients are wanted, which would find the values evaluated anyway, nor for few samples.
+    """
+    attached = any(dr.grad_enabled(v) for v in (*buffers(ops), *flat(x)))
+    return not attached and not symbolic() and max(dr.width(v) for v in flat(x)) >= MANY
 
 
 def _shares_a_call(xs: list) -> bool:

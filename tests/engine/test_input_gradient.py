@@ -141,9 +141,28 @@ def test_which_way(ns, backend, monkeypatch):
     asked = []
     monkeypatch.setattr(MODULE, "stored", lambda *args: asked.append(1))
     monkeypatch.setattr(MODULE, "MANY", 256)
-    for width, samples in ((112, 512), (112, 128), (64, 512)):
-        field(backend, width=width).value_and_grad(points(ns, samples))
+    for width, samples, activation in ((112, 512, "tanh"), (112, 128, "tanh"), (64, 512, "tanh"), (112, 512, "relu")):
+        field(backend, width=width, activation=activation).value_and_grad(points(ns, samples))
     assert len(asked) == (1 if backend == "cuda" else 0)
+
+
+def test_tangents_in_kernels_of_their_own(ns, backend, monkeypatch):
+    """A kernel for each direction where a vector more does not fit, unless somebody wants to differentiate them."""
+    monkeypatch.setattr("coopnet.derivatives.input_gradient", lambda *args: None)
+    monkeypatch.setattr("coopnet.engine.network.MANY", 256)
+    monkeypatch.setattr("coopnet.engine.network._directions", lambda ops, x: 1)
+    net, p = field(backend, activation="relu", dropout=0.1), points(ns, 500)
+    dr.make_opaque(p)
+    key = cn.Key(1)
+    with launched() as kernels:
+        result = net.value_and_grad(p, key)
+        dr.eval(result)
+    assert len(kernels) == 4  # three directions, and what scales the tangents back
+    for value, expected in zip(found(result), by_tangents(net, p, key), strict=True):
+        np.testing.assert_allclose(value, expected, atol=2e-2 if backend == "cuda" else 1e-5)
+    with launched() as kernels:
+        dr.eval(net.value_and_grad(points(ns, 200), key))
+    assert len(kernels) == 1
 
 
 def test_no_memory_for_it(ns, backend, forced, monkeypatch):
