@@ -143,7 +143,7 @@ def whole_jobs(backend: str) -> str:
     rows = []
     for r in load(f"whole-jobs-{backend}")["results"]:
         psnr = f"{r['psnr_db']:.2f} dB" if "psnr_db" in r else None
-        name = f"`{r['job']}`"
+        name = f"`{r['job']}`" + (f", {r['path']}" if "path" in r else "")
         if r.get("peer"):
             rows.append([name, r["peer"], f"{r['samples']:,}", f"{number(r['wall_ms'])} ms", None, None, None, psnr])
             continue
