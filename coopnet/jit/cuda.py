@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 
 @lru_cache(maxsize=1)
@@ -34,10 +35,7 @@ def has_optix() -> bool:
 def driver() -> tuple[str, str, list[str]]:
     """Driver version, CUDA version and GPU names as the driver tells them, empty where there is none."""
     try:
-        if sys.platform == "win32":
-            lib = ctypes.CDLL("nvcuda.dll")
-        else:
-            lib = ctypes.CDLL(os.environ.get("DRJIT_LIBCUDA_PATH") or "libcuda.so.1")
+        lib = _library()
     except OSError:
         return "", "", []
     number, count, names = ctypes.c_int(), ctypes.c_int(), []
@@ -53,3 +51,19 @@ def driver() -> tuple[str, str, list[str]]:
         text = Path("/proc/driver/nvidia/version").read_text()
         version = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
     return version[1] if version else "", cuda, names
+
+
+def gpu_id(number: int) -> str:
+    """What tells the GPU of that number, as the driver counts those that are visible, from all others: its UUID."""
+    device, found = ctypes.c_int(), ctypes.create_string_buffer(16)
+    lib = _library()
+    if lib.cuDeviceGet(ctypes.byref(device), number) or lib.cuDeviceGetUuid(found, device):
+        raise RuntimeError(f"gpu_id: the driver does not know the GPU number {number}.")
+    return found.raw.hex()
+
+
+def _library() -> Any:
+    """The driver's; raises ``OSError`` where there is none."""
+    if sys.platform == "win32":
+        return ctypes.CDLL("nvcuda.dll")
+    return ctypes.CDLL(os.environ.get("DRJIT_LIBCUDA_PATH") or "libcuda.so.1")

@@ -1,6 +1,7 @@
 """Training."""
 
 from .average import EMA
+from .distributed import Group, MPIGroup, TorchGroup, by_index
 from .fit import fit
 from .gradients import clip_gradient_norm, clip_gradient_values, gradient_norm
 from .losses import (
@@ -18,8 +19,9 @@ from .weights import (
 )  # fmt: skip
 
 __all__ = [
-    "Adam", "EMA", "FitResult", "LOSSES", "Novograd", "SGD", "clip_gradient_norm", "clip_gradient_values",
-    "clip_weights", "cosine", "cross_entropy", "decay_masks", "decay_weights", "exclusive", "exponential", "fit",
-    "gaussian_nll", "gradient_norm", "huber", "l1", "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "log_l1",
-    "mape", "relative_l1", "relative_l2", "relative_l2_luminance", "smape", "spectral_norms", "uniform", "variance",
+    "Adam", "EMA", "FitResult", "Group", "LOSSES", "MPIGroup", "Novograd", "SGD", "TorchGroup", "by_index",
+    "clip_gradient_norm", "clip_gradient_values", "clip_weights", "cosine", "cross_entropy", "decay_masks",
+    "decay_weights", "exclusive", "exponential", "fit", "gaussian_nll", "gradient_norm", "huber", "l1", "l1_penalty",
+    "l2", "l2_penalty", "layer_multipliers", "log_l1", "mape", "relative_l1", "relative_l2", "relative_l2_luminance",
+    "smape", "spectral_norms", "uniform", "variance",
 ]  # fmt: skip

@@ -38,8 +38,11 @@ def check_run(field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, pro
     check_flag("fit", "progress", progress)
 
 
-def check_losses(step: Step, key: Key) -> None:
-    """Trace a batch without evaluating it, so that what is wrong with it is said before anything runs."""
+def check_losses(step: Step, key: Key) -> int:
+    """Trace a batch without evaluating it, so that what is wrong with it is said before anything runs.
+
+    Returns the number of losses.
+    """
     name = "loss" if step.objective is None else "objective"
     with dr.suspend_grad():
         drawn = step.draw(key)
@@ -53,6 +56,7 @@ def check_losses(step: Step, key: Key) -> None:
     ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")
     traced = losses.state != dr.VarState.Literal
     ensure(traced, f"fit: {name} returned a constant; a loss that depends on the field is needed.")
+    return dr.width(losses)
 
 
 def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import drjit as dr
 from drjit.opt import Adam, Optimizer
 
 from ..field import NeuralField
 from ..random.key import Key
 from . import arguments
 from .average import EMA
+from .distributed import Group, Replicas, SharedStep, facts, find_group
 from .metric import Metric
 from .result import FitResult
 from .run import Run
@@ -47,6 +49,7 @@ def fit(
     resume: bool = False,
     metadata: dict[str, Any] | None = None,
     progress: bool = True,
+    distributed: Literal["auto"] | Group | None = None,
 ) -> FitResult:
     r"""Train ``field`` in place: ``steps`` steps of stochastic gradient descent on batches that ``batch`` draws.
 
@@ -131,22 +134,30 @@ def fit(
     ...     return dr.square(dr.norm(gradient) - 1)
     >>> cn.fit(sdf, points, 1000, objective=eikonal)
     """
-    optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
-    arguments.check_run(field, batch, steps, seed, optimizer, progress)
-    rate = arguments.rate(optimizer.lr if lr is None else lr)
-    measure = Metric(metric, metric_every, higher_is_better, patience)
-    file = File(checkpoint, checkpoint_every, resume, metadata, field, seed)
-    step = Step(
-        field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema, loss_scale
-    )
-    arguments.check_losses(step, Key(seed))
-    optimizer.update(field)
-    run = Run(step, steps, seed, measure, file, progress)
+    group = find_group("fit", distributed, field)
+    replicas = Replicas(group)
+    with replicas.alike("the arguments"):
+        optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
+        arguments.check_run(field, batch, steps, seed, optimizer, progress)
+        rate = arguments.rate(optimizer.lr if lr is None else lr)
+        measure = Metric(metric, metric_every, higher_is_better, patience)
+        file = File(checkpoint, checkpoint_every, resume, metadata, field, seed, writes=replicas.leads)
+        what = (
+            field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema, loss_scale
+        )  # fmt: skip
+        step = Step(*what) if group is None else SharedStep(replicas, *what)
+        losses = arguments.check_losses(step, Key(seed))
+        if isinstance(step, SharedStep):
+            step.divide(losses)
+        optimizer.update(field)
+    replicas.check_gpus(dr.backend_v(step.float32))
+    run = Run(step, steps, seed, measure, file, progress, replicas)
+    replicas.agree("the start", lambda: facts(run, rate))
     step.planned = steps - run.result.steps
     with run.going():
         while run.goes_on():
-            run.take_step(rate(run.result.steps))
+            run.take_step(rate)
             run.after_step()
-    if message := run.finish():
+    if (message := run.finish()) and replicas.leads:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
     return run.result

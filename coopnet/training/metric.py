@@ -30,9 +30,12 @@ class Metric:
     def due(self, step: int, last: int) -> bool:
         return self.function is not None and (step % self.every == 0 or step >= last)
 
-    def ask(self, field: NeuralField, result: FitResult) -> bool:
+    def measure(self, field: NeuralField) -> float:
+        """The value for ``field``."""
+        return metric_value(self.function(field))
+
+    def add(self, value: float, result: FitResult) -> bool:
         """Add a value to ``result``, and stop the run if patience ends; is it the best?"""
-        value = metric_value(self.function(field))
         result.metrics.append((result.steps, value))
         if self._better(value, result.best):
             result.best = (result.steps, value)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import drjit as dr
 
 from ..jit.optimizers import set_values, snapshot
+from .distributed import Replicas, digest
 from .divergence import Watch
 from .interrupts import caused_by_interrupt, interrupts_held, no_collection
 from .metric import Metric
 from .result import FitResult
-from .state import File
+from .state import File, arrays
 from .step import WINDOW, Step
 from .turns import TURNS
 
@@ -22,10 +23,18 @@ from .turns import TURNS
 class Run:
     """Steps up to number ``steps``; ``result`` says how far it is, and ``stopped`` in it whether to go on."""
 
-    def __init__(self, step: Step, steps: int, seed: int, metric: Metric, file: File, progress: bool):
+    def __init__(
+        self, step: Step, steps: int, seed: int, metric: Metric, file: File, progress: bool,
+        replicas: Replicas | None = None,
+    ):  # fmt: skip
         self.step, self.steps, self.metric, self.file = step, steps, metric, file
+        self.seed_number = seed
+        self.replicas = Replicas() if replicas is None else replicas
         self.result = FitResult()
-        self.best = file.read(step, self.result)  # parameters of the best metric
+        content = self.replicas.once("the checkpoint to resume from", file.content)
+        with self.replicas.alike("resuming"):
+            self.best = file.restore(content, step, self.result)  # parameters of the best metric
+            self.bar = _bar(steps, self.result.steps) if progress and self.replicas.leads else None
         self.result.skipped = step.skipped()
         # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
         dr.make_opaque(step.optimizer.state)
@@ -36,7 +45,7 @@ class Run:
         self.interrupts: list = []  # what came of Ctrl-C and waits for the end of a step
         self.stepping = False  # between the beginning of a step and its end?
         self.start = time.monotonic()
-        self.bar = _bar(steps, self.result.steps) if progress else None
+        self.due = False  # Is a checkpoint to be written?
 
     @contextmanager
     def going(self) -> Iterator[None]:
@@ -59,13 +68,16 @@ class Run:
         """Is there another step to take? Between two, other threads may have theirs, and Ctrl-C raises."""
         if self.result.steps >= self.steps or self.result.stopped != "steps":
             return False
-        if self.interrupts:
+        interrupted, self.due = self.replicas.look(self.result.steps, bool(self.interrupts), self.file.due())
+        if interrupted:
             raise KeyboardInterrupt
-        TURNS.hand_on()
+        if self.replicas.alone:  # or processes whose threads take turns in another order would wait for each other
+            TURNS.hand_on()
         return True
 
-    def take_step(self, rate: float) -> None:
-        self.step.optimizer.lr = dr.opaque(self.step.float32, rate)
+    def take_step(self, rate: Callable[[int], float]) -> None:
+        with self.replicas.noting():
+            self.step.optimizer.lr = dr.opaque(self.step.float32, rate(self.result.steps))
         number = dr.opaque(self.uint32, self.result.steps)
         self.stepping = True
         self.step(self.seed, number)
@@ -98,24 +110,42 @@ class Run:
             if not self.collect():
                 return
             self.step.release(self.step.optimizer)
-            if self.metric.ask(self.step.field, result):
+            value = self.replicas.once(f"the metric of step {result.steps}", self.measure)
+            if self.metric.add(value, result):
                 self.best = snapshot(self.step.optimizer) if self.metric.patience is not None else None
         if self.bar is not None and not self.taken:
             metric = f", metric {result.metrics[-1][1]:.4g}" if measured else ""
             self.bar.set_postfix_str(f"loss {result.losses[-1]:.3g}{metric}")
-        if self.file.due():
+        if self.file.due() if self.replicas.alone else self.due:
             self.write()
+
+    def measure(self) -> float:
+        return self.metric.measure(self.step.field)
 
     def write(self) -> None:
         """Write the checkpoint, unless training has diverged."""
         if self.collect():
             self.step.release(self.step.optimizer)
-            self.file.write(self.step, self.result, self.best)
+            self.save()
+
+    def save(self) -> None:
+        """Write the checkpoint, of parameters that all processes have."""
+        steps = self.result.steps
+        self.replicas.agree(f"the parameters after {steps} steps", self.hashed)
+        self.replicas.once(f"the checkpoint after {steps} steps", self.write_file)
+
+    def hashed(self) -> dict[str, Any]:
+        return {f"a hash of the parameters after {self.result.steps} steps": digest(arrays(self.step))}
+
+    def write_file(self) -> None:
+        self.file.write(self.step, self.result, self.best)
 
     def leave(self, turn: bool) -> None:
         """Hand the field its final parameters, whatever ends the run, if this thread has the ``turn``."""
         if self.bar is not None:
             self.bar.close()
+        if self.replicas.failed:  # others may have gone on without this process, or it without others
+            set_values(self.step.optimizer, self.watch.kept)
         if turn:
             self.step.release(self.step.field if self.stepping else self.step.optimizer)
 
@@ -126,7 +156,7 @@ class Run:
         result.recordings = step.frozen.n_recordings
         result.seconds += time.monotonic() - self.start
         if not (self.stepping or diverged):  # a step that was broken off may have left parameters of two steps
-            self.file.write(step, result, self.best)
+            self.save()
         if diverged:
             self.best = watch.kept
             if step.ema is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from ..checks import check_flag, check_number, check_type, ensure, shown
 from ..field import NeuralField
 from ..io import describe, read, save
-from ..io.checkpoint import TRAIN, prepare
+from ..io.checkpoint import TRAIN, Checkpoint, prepare
 from ..jit.optimizers import set_state, values
 from .result import FitResult
 from .step import Step
@@ -25,16 +25,19 @@ _COUNTERS = ("scale_factor", "it", "skipped")
 
 
 class File:
-    """The checkpoint of a run, if it has one: where, how often, and what to keep in it besides."""
+    """The checkpoint of a run, if it has one: where, how often, what to keep in it besides, and who ``writes`` it."""
 
-    def __init__(self, path: Any, every: float, resume: bool, metadata: Mapping | None, field: NeuralField, seed: int):
+    def __init__(
+        self, path: Any, every: float, resume: bool, metadata: Mapping | None, field: NeuralField, seed: int,
+        writes: bool = True,
+    ):  # fmt: skip
         check_type("fit", "checkpoint", path, str | os.PathLike | None, "a string or path")
         if not (isinstance(every, float) and every == math.inf):
             check_number("fit", "checkpoint_every", every, 0)
         check_flag("fit", "resume", resume)
         ensure(not resume or path is not None, "fit: resume=True needs a checkpoint to resume from.")
         check_type("fit", "metadata", metadata, Mapping | None, "a mapping from names to values")
-        if path is not None:
+        if path is not None and writes:
             prepare(path, field, metadata)  # says now what would be said after hours
         self.path = None if path is None else Path(path)
         self.every, self.resume, self.metadata, self.seed = every, resume, metadata, seed
@@ -55,15 +58,19 @@ class File:
         save(self.path, step.field, tensors=tensors, metadata={**(self.metadata or {}), "training": json.dumps(state)})
         self.written = time.monotonic()
 
-    def read(self, step: Step, result: FitResult) -> dict[str, Any] | None:
-        """Go on from the file, if so asked and it is there; returns the best parameters so far, if kept.
+    def content(self) -> Checkpoint | None:
+        """What the file holds, if it is there and to be resumed from."""
+        return read(self.path) if self.path is not None and self.resume and self.path.exists() else None
+
+    def restore(self, content: Checkpoint | None, step: Step, result: FitResult) -> dict[str, Any] | None:
+        """Go on from the ``content`` of the file, if any; returns the best parameters so far, if kept.
 
         Raises ``ValueError`` if it was written by a run with another seed, backend, precision, optimizer or network, or
         is damaged; nothing has been changed then.
         """
-        if self.path is None or not (self.resume and self.path.exists()):
+        if content is None:
             return None
-        architecture, metadata, tensors = read(self.path)
+        architecture, metadata, tensors = content
         arrays = {name.removeprefix(TRAIN): array for name, array in tensors.items() if name.startswith(TRAIN)}
         trees = _trees(step)
         if any(name.startswith("best/") for name in arrays):
@@ -90,6 +97,11 @@ class File:
         for name, value in progress.items():
             setattr(result, name, value)
         return trees.get("best")
+
+
+def arrays(step: Step) -> dict[str, Any]:
+    """All that a run goes on from, beside the field: flat arrays by name."""
+    return _flat(_trees(step))
 
 
 def _flat(tree: Any, name: str = "") -> dict[str, Any]:

@@ -87,11 +87,15 @@ class Step:
         gradients, operands, left = self.frozen(self, seed, number)
         if left is not None:
             self.rest(self, gradients, left.multiply(operands), left)
+        self.warn(6)
+
+    def warn(self, level: int) -> None:
+        """Say, once, that no gradient reaches the parameters; the caller of :func:`coopnet.fit` is ``level`` above."""
         if self.untouched:
-            self.untouched = False  # once
+            self.untouched = False
             where = "fit: no gradient reaches the parameters of the field; nothing is learned."
             cure = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
-            warnings.warn(f"{where} {cure} in the objective.", RuntimeWarning, stacklevel=5)
+            warnings.warn(f"{where} {cure} in the objective.", RuntimeWarning, stacklevel=level)
 
     def take(self, seed: Any, number: Any) -> tuple[dict[str, Any], list, Pending | None]:
         """A step as it is traced; a key among its arguments would be traversed in Python.
@@ -100,15 +104,7 @@ class Step:
         what is to be done with them.
         """
         self.push()
-        key = Key(seed, None, number)
-        left = Pending(self.name_of, self.planned) if library(dr.backend_v(self.float32)) is not None else None
-        with leaving(left):
-            losses = self.evaluate(self.draw(key), key)
-            value = dr.detach(losses)
-            dr.schedule(value)  # so that the kernel of the backward pass writes it along
-            if left is not None:
-                left.open = True
-            self.pullback(losses)
+        value, left = self.differentiate(Key(seed, None, number))
         # dr.mean() would copy the width to the device at every replay, and wait for all kernels before it
         mean = dr.sum(value) * (1 / dr.width(value))
         complete = left is None or not left.entries
@@ -124,6 +120,18 @@ class Step:
         operands = left.take()
         dr.eval(self.losses, gradients, operands)
         return gradients, operands, left
+
+    def differentiate(self, key: Key) -> tuple[Any, Pending | None]:
+        """Pull the losses of ``key`` back; returns them, and the products that are left, if any may be."""
+        left = Pending(self.name_of, self.planned) if library(dr.backend_v(self.float32)) is not None else None
+        with leaving(left):
+            losses = self.evaluate(self.draw(key), key)
+            value = dr.detach(losses)
+            dr.schedule(value)  # so that the kernel of the backward pass writes it along
+            if left is not None:
+                left.open = True
+            self.pullback(losses)
+        return value, left
 
     def finish(self, gradients: dict[str, Any], products: list, left: Pending) -> None:
         """The second half of a step that left products: the first does not know the gradients of networks yet."""
@@ -170,11 +178,7 @@ class Step:
 
     def pullback(self, losses: Any) -> None:
         """Gradients of the mean loss and the penalty, scaled, to the optimizer's parameters."""
-        # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
-        roots = [losses * (1 / dr.width(losses))]
-        if self.penalty is not None:
-            roots.append(self.penalty(self.field))
-        for root in roots:
+        for root in self.roots(losses):
             scaled = root if self.scaler is None else self.scaler.scale(root)
             dr.set_grad(scaled, 1)
             dr.enqueue(dr.ADMode.Backward, scaled)
@@ -184,6 +188,11 @@ class Step:
         left = innermost()
         untouched = all(g.state == dr.VarState.Literal for g in gradients)
         self.untouched = untouched and not (left is not None and left.entries)
+
+    def roots(self, losses: Any) -> list:
+        """What the gradient is that of the sum of: the mean loss and the penalty."""
+        # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
+        return [losses * (1 / dr.width(losses)), *([] if self.penalty is None else [self.penalty(self.field)])]
 
     def clip(self) -> None:
         """Limit the norm of the gradients, which are still scaled."""

@@ -78,7 +78,8 @@ def _run(backend, seed, numbers=True):
 
 
 def _restore(path, run, seed=7):
-    return File(path, 60.0, True, {}, run.field, seed).read(run, run.result)
+    file = File(path, 60.0, True, {}, run.field, seed)
+    return file.restore(file.content(), run, run.result)
 
 
 def _state(run):

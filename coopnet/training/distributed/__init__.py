@@ -1,0 +1,12 @@
+"""Several processes that train one field: who they are, what each does, and what they agree on."""
+
+from .facts import facts
+from .find import find_group
+from .group import Group
+from .mpi_group import MPIGroup
+from .replicas import Replicas, digest
+from .shares import by_index
+from .step import SharedStep
+from .torch_group import TorchGroup
+
+__all__ = ["Group", "MPIGroup", "Replicas", "SharedStep", "TorchGroup", "by_index", "digest", "facts", "find_group"]

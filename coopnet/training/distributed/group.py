@@ -1,0 +1,46 @@
+"""What training asks of processes that work together: four things, of which engines exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...checks import check_positive
+
+
+class Group:
+    """Processes that train one field, or share many: this one is a process by itself, others derive from it.
+
+    Every process calls the same methods in the same order. They raise ``RuntimeError`` if another process is gone, or
+    does not come within the time limit of the engine.
+
+    Args:
+        chunks: sum gradients over so many fixed parts of a batch, in their order, rather than over processes. Runs of
+            all group sizes that divide it then have the same losses and weights, on LLVM to the last bit, provided
+            that all processes have the same number of threads. Each part is a pass of its own through the kernels.
+            ``None``: as is fastest.
+
+    Raises:
+        ValueError: ``chunks`` is no positive int.
+
+    >>> cn.fit(field, batch, 1000, distributed=cn.training.Group(chunks=4))
+    """
+
+    rank = 0  #: the number of this process
+    size = 1  #: how many there are
+
+    def __init__(self, *, chunks: int | None = None):
+        if chunks is not None:
+            check_positive(type(self).__name__, "chunks", chunks)
+        self.chunks = chunks
+
+    def sum(self, array: Any) -> Any:
+        """The sum over all processes of a flat evaluated Dr.Jit array; in its own memory, where that can be."""
+        return array
+
+    def gather(self, value: Any) -> list:
+        """The small Python objects of all processes, by rank."""
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        """The Python object that process 0 has."""
+        return value

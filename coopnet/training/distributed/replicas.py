@@ -1,0 +1,152 @@
+"""Processes that hold the same field: what they do once for all, what they agree on, and how one's error ends all."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import drjit as dr
+import numpy as np
+
+from ...checks import shown
+from ...jit.core import cuda_device
+from ...jit.cuda import gpu_id
+from ..interrupts import caused_by_interrupt
+from .group import Group
+
+_R = TypeVar("_R")
+
+#: Seconds between two looks at what others want, about: each waits for all processes.
+PACE = 0.25
+#: Steps between them, at most.
+LONGEST = 256
+
+
+class Replicas:
+    """The processes of a ``group`` in a run; by default this one alone, of which nothing here costs anything.
+
+    All come to the same exchanges in the same order. An error on one process is noted, and it goes on to its next
+    exchange, where all learn of it and raise; meanwhile it adds nothing to sums that others wait for.
+    """
+
+    def __init__(self, group: Group | None = None):
+        self.group = Group() if group is None else group
+        self.alone = self.group.size == 1
+        self.leads = self.group.rank == 0  #: Does this one write, show and warn?
+        self.error: Exception | None = None  #: of this process, until all know
+        self.failed = False  #: Has one of them failed?
+        self._pace, self._steps, self._looked = 1, 0, time.monotonic()
+
+    # ---- errors -------------------------------------------------------------
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """An error in here is noted, to be raised on all at the next exchange; alone, it is raised."""
+        try:
+            yield
+        except Exception as error:
+            if self.alone or caused_by_interrupt(error):
+                raise
+            self.error = self.error or error
+
+    @contextmanager
+    def alike(self, what: str) -> Iterator[None]:
+        """What all do, with no exchange in between; an error of one is raised on all at the end."""
+        with self.noting():
+            yield
+        self.exchange(what)
+
+    def exchange(self, what: Any, value: Any = None) -> list:
+        """The small values of all processes, each of which has come to ``what``.
+
+        Raises the error that was noted, on other processes ``RuntimeError``.
+        """
+        if self.alone:
+            return [value]
+        told = None if self.error is None else f"{type(self.error).__name__}: {self.error}"
+        found = self.group.gather((what, told, value))
+        if self.error is not None:
+            self.failed = True
+            raise self.error
+        size = self.group.size
+        for rank, (other, error, _) in enumerate(found):
+            if error is not None:
+                self.failed = True
+                raise RuntimeError(f"fit: process {rank} of {size} failed: {error}")
+            if other != what:
+                self.failed = True
+                order = f"process {rank} of {size} has come to {shown(other)}, but process {self.group.rank} to"
+                raise RuntimeError(f"fit: {order} {shown(what)}; all must do the same, in the same order.")
+        return [value for _, _, value in found]
+
+    def once(self, what: Any, function: Callable[[], _R]) -> _R:
+        """What ``function`` returns on process 0, which alone calls it."""
+        if self.alone:
+            return function()
+        value: Any = None
+        if self.leads and self.error is None:
+            with self.noting():
+                value = function()
+        self.exchange(what)
+        return self.group.broadcast(value)
+
+    # ---- agreement ----------------------------------------------------------
+
+    def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """Raise ``ValueError``, on all, unless ``facts()`` are the same everywhere."""
+        if self.alone:
+            return
+        own: dict[str, Any] = {}
+        with self.noting():
+            own = dict(facts())
+        found = self.exchange(what, own)
+        for name, first in found[0].items():
+            for rank, other in enumerate(found):
+                if repr(other.get(name)) != repr(first):
+                    self.failed = True
+                    both = f"{shown(first)} on process 0 and {shown(other.get(name))} on process {rank}"
+                    raise ValueError(f"fit: the processes differ: {name} is {both}; all must train the same.")
+
+    def check_gpus(self, backend: dr.JitBackend) -> None:
+        """Raise ``ValueError``, on all, if two processes have the same GPU."""
+        if self.alone or backend != dr.JitBackend.CUDA:
+            return
+        owners: dict[Any, int] = {}
+        for rank, gpu in enumerate(self.exchange("GPU", (socket.gethostname(), gpu_id(cuda_device())))):
+            if gpu in owners:
+                self.failed = True
+                cure = (
+                    "Dr.Jit takes the first that it sees: start with torchrun --virtual-local-rank, or set "
+                    "CUDA_VISIBLE_DEVICES to the process's own before coopnet, drjit or mitsuba is imported"
+                )
+                raise ValueError(f"fit: processes {owners[gpu]} and {rank} have the same GPU of {gpu[0]}. {cure}.")
+            owners[gpu] = rank
+
+    def look(self, step: int, interrupted: bool, due: bool) -> tuple[bool, bool]:
+        """Before a step: has Ctrl-C come to any process, and is it time for something on process 0?
+
+        All look before the same steps, a few times a second.
+        """
+        if self.alone:
+            return interrupted, due
+        self._steps += 1
+        if self._steps < self._pace:
+            return False, False
+        now = time.monotonic()
+        pace = int(self._pace * min(2.0, PACE / max(now - self._looked, 1e-6)))
+        found = self.exchange(("step", step), (interrupted, due, max(1, min(pace, LONGEST))))
+        self._pace, self._steps, self._looked = found[0][2], 0, time.monotonic()
+        return any(asked for asked, _, _ in found), found[0][1]
+
+
+def digest(arrays: Mapping[str, Any]) -> str:
+    """A hash of the numbers in Dr.Jit arrays."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(dr.detach(array).numpy()).data)
+    return found.hexdigest()[:16]

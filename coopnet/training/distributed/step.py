@@ -1,0 +1,172 @@
+"""A step of several processes: each pulls its share of a batch back, and all move by the sum of their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+
+from ...checks import ensure
+from ...engine import Pending
+from ...jit.optimizers import values
+from ...nn.parameters import like
+from ...random.key import Key
+from ..step import WINDOW, Step
+from .replicas import Replicas
+from .shares import bounds, sliced
+
+
+class SharedStep(Step):
+    """A step whose gradients are those of a whole batch, though this process works on its samples alone.
+
+    Samples have the numbers that they have in the whole batch, and masks with them. All that is summed is in one flat
+    single-precision buffer: the gradients of all parameters, and the sum of the losses. If the group sums over chunks,
+    there is such a buffer for each, one behind the other, and theirs are zeros where other processes' are.
+    """
+
+    def __init__(self, replicas: Replicas, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.replicas, self.group = replicas, replicas.group
+        self.joined = dr.freeze(_join)
+        self.sizes = {name: dr.width(value.array) for name, value in self.field.items()}
+        self.size = sum(self.sizes.values()) + 1
+        self.uint32 = dr.uint32_array_t(self.float32)
+        self.total = self.samples = self.each = 0
+        self.chunks: list[tuple[int, int]] = []  # samples of this process, from and to
+        self.width, self.first = 0, False  # of the chunk that is traced: its samples, and is it the first of all?
+
+    def divide(self, total: int) -> None:
+        """Share batches that have ``total`` losses among the processes."""
+        self.samples = getattr(self.batch, "samples", total)
+        self.total, self.each = total, total // self.samples
+        parts, size = self.group.chunks or self.group.size, self.group.size
+        fits = self.each * self.samples == total
+        ensure(
+            fits, f"fit: a batch of {self.samples} samples by_index has {total} losses; as many for each are needed."
+        )
+        ensure(parts % size == 0, f"fit: {parts} chunks cannot be shared evenly among {size} processes.")
+        ensure(self.samples >= parts, f"fit: a batch of {self.samples} samples cannot be shared among {parts}.")
+        own = parts // size
+        self.chunks = bounds(self.samples, parts)[self.group.rank * own : (self.group.rank + 1) * own]
+
+    def __call__(self, seed: Any, number: Any) -> None:
+        replicas = self.replicas
+        buffer: Any = None
+        if replicas.error is None:
+            with replicas.noting():
+                buffer = self.share(seed, number)
+        if buffer is None:  # others wait for a summand
+            buffer = dr.zeros(self.float32, self.size * (self.group.chunks or 1))
+            dr.make_opaque(buffer)
+        buffer = self.group.sum(buffer)
+        if replicas.error is None:
+            with replicas.noting():
+                self.rest(self, buffer, number)
+                if replicas.leads:
+                    self.warn(6)
+
+    def share(self, seed: Any, number: Any) -> Any:
+        """This process's summand."""
+        parts = [self.chunk(seed, number, lo, hi) for lo, hi in self.chunks]
+        if self.group.chunks is None:
+            return parts[0]
+        buffer = dr.zeros(self.float32, self.size * self.group.chunks)
+        for i, part in enumerate(parts, self.group.rank * len(parts)):
+            place = dr.arange(self.uint32, self.size) + dr.opaque(self.uint32, i * self.size)
+            dr.scatter(buffer, part, place, mode=dr.ReduceMode.Permute)
+        dr.eval(buffer)
+        return buffer
+
+    def chunk(self, seed: Any, number: Any, lo: int, hi: int) -> Any:
+        """The gradients of samples ``lo`` to ``hi``."""
+        start = dr.opaque(self.uint32, lo)
+        found, gradients, operands, left = self.frozen(self, seed, number, start, hi - lo, lo == 0)
+        return found if left is None else self.joined(self, found, gradients, left.multiply(operands), left)
+
+    # ---- what is frozen -----------------------------------------------------
+
+    def take(self, seed: Any, number: Any, start: Any, width: int, first: bool) -> tuple:  # type: ignore[override]
+        """The first part of a step, of ``width`` samples from number ``start`` on.
+
+        Returns the buffer, or what :meth:`join` makes one of: the sum of losses, the gradients so far, operands of
+        products, and what is to be done with them.
+        """
+        self.push()
+        self.width, self.first = width, first
+        value, left = self.differentiate(Key(seed, dr.arange(self.uint32, width) + start, number))
+        loss = self.float32(dr.sum(value))
+        gradients = {name: value.array.grad for name, value in values(self.optimizer).items()}
+        dr.clear_grad(values(self.optimizer))
+        if left is None or not left.entries:
+            buffer = self.flat(gradients, loss)
+            dr.eval(buffer)
+            return buffer, {}, [], None
+        operands = left.take()
+        dr.eval(loss, gradients, operands)
+        return loss, gradients, operands, left
+
+    def join(self, loss: Any, gradients: dict[str, Any], products: list, left: Pending) -> Any:
+        """The buffer, once products are there."""
+        more = left.gradients(products, {name: value.array for name, value in self.field.items()})
+        whole = {name: flat + type(flat)(more[name]) if name in more else flat for name, flat in gradients.items()}
+        buffer = self.flat(whole, loss)
+        dr.eval(buffer)
+        return buffer
+
+    def finish(self, buffer: Any, number: Any) -> None:  # type: ignore[override]
+        """The last part: move by the gradients of all."""
+        offset = 0
+        for name, value in values(self.optimizer).items():
+            flat = type(dr.detach(value).array)(self.summed(buffer, offset, self.sizes[name]))
+            dr.set_grad(value, like(dr.detach(value), flat))
+            offset += self.sizes[name]
+        self.move()
+        mean = self.summed(buffer, offset, 1) * (1 / self.total)
+        dr.scatter(self.losses, mean, number % WINDOW, mode=dr.ReduceMode.Permute)
+        dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)
+
+    def flat(self, gradients: dict[str, Any], loss: Any) -> Any:
+        buffer, offset = dr.empty(self.float32, self.size), 0
+        for name, gradient in gradients.items():
+            place = dr.arange(self.uint32, self.sizes[name]) + offset
+            dr.scatter(buffer, self.float32(gradient), place, mode=dr.ReduceMode.Permute)
+            offset += self.sizes[name]
+        dr.scatter(buffer, loss, self.uint32(offset), mode=dr.ReduceMode.Permute)
+        return buffer
+
+    def summed(self, buffer: Any, offset: int, size: int) -> Any:
+        """Entries of the buffer, chunk after chunk."""
+        place = dr.arange(self.uint32, size) + offset
+        if self.group.chunks is None:
+            return dr.gather(self.float32, buffer, place)
+        # from an opaque zero on: that of other processes has made +0 of -0, and a process alone does the same
+        total = dr.opaque(self.float32, 0)
+        for i in range(self.group.chunks):
+            total = total + dr.gather(self.float32, buffer, place + i * self.size)
+        return total
+
+    # ---- pieces -------------------------------------------------------------
+
+    def draw(self, key: Key) -> Any:
+        """The samples of a batch that ``key`` has the index of, or all."""
+        if key.index is None or hasattr(self.batch, "samples"):
+            return self.batch(key)
+        return sliced(self.batch(Key(key.seed, None, key.step)), self.samples, key.index)
+
+    def roots(self, losses: Any) -> list:
+        """The share of the mean loss, and in the first share the penalty."""
+        found, needed = dr.width(losses), self.width * self.each
+        what = f"{found} losses for a share of {self.width} of {self.samples} samples"
+        cure = "each must belong to a sample of the batch, or of coopnet.training.by_index"
+        ensure(found == needed, f"fit: there are {what}; {needed} are needed: {cure}.")
+        roots = [losses * (1 / self.total)]
+        if self.penalty is not None and self.first:
+            roots.append(self.penalty(self.field))
+        return roots
+
+
+# Frozen functions look into the global variables that they name, at every call: this one names none.
+
+
+def _join(step: Any, *args: Any) -> Any:
+    return step.join(*args)

@@ -1,0 +1,128 @@
+"""Groups of ``torch.distributed``: NCCL between GPUs, Gloo between CPUs."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import drjit as dr
+
+from ...checks import check, check_above
+from ...jit.core import cuda_device, cuda_stream
+from .group import Group
+
+#: What torchrun tells each of its processes, and ``torch.distributed`` needs.
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+#: Communicators that were made, by (default group of torch.distributed, engine, time limit).
+_made: dict[tuple[Any, str, float], Any] = {}
+
+
+class TorchGroup(Group):
+    """All processes of ``torch.distributed``, which is initialized unless it is already, as ``torchrun`` says.
+
+    Gradients travel by NCCL between GPUs and by Gloo between CPUs, without a copy on their way there; everything else
+    by Gloo. The communicators are its own: what the program sends through others cannot come between.
+
+    Args:
+        backend: ``"llvm"`` or ``"cuda"``, where the field is.
+        chunks: as in :class:`Group`.
+        timeout: seconds that processes wait for each other before they give up. The first step takes as long as
+            compiling its kernels does, and others wait while process 0 is in a metric.
+
+    Raises:
+        ImportError: PyTorch is not installed, or was built without ``torch.distributed``.
+        ValueError: an argument is out of range; ``torch.distributed`` is not initialized and not all of ``RANK``,
+            ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are in the environment.
+        RuntimeError: the others do not come.
+
+    >>> group = cn.training.TorchGroup("cuda", timeout=120)
+    """
+
+    def __init__(self, backend: str, *, chunks: int | None = None, timeout: float = 600.0):
+        super().__init__(chunks=chunks)
+        check(backend in ("llvm", "cuda"), "TorchGroup", "backend", backend, '"llvm" or "cuda"')
+        self.timeout = check_above("TorchGroup", "timeout", timeout)
+        self._torch = _import()
+        self._distributed = self._torch.distributed
+        limit = datetime.timedelta(seconds=self.timeout)
+        with self._waiting():
+            if not self._distributed.is_initialized():
+                missing = [name for name in VARIABLES if name not in os.environ]
+                if missing:
+                    cure = "start the program with torchrun"
+                    raise ValueError(f"TorchGroup: the environment lacks {', '.join(missing)}; {cure}.")
+                self._distributed.init_process_group("gloo", timeout=limit)
+            self.rank, self.size = self._distributed.get_rank(), self._distributed.get_world_size()
+            self._control = self._communicator("gloo", limit)
+            self._data = self._communicator("nccl", limit) if backend == "cuda" else self._control
+
+    def sum(self, array: Any) -> Any:
+        """As :meth:`Group.sum`; on a GPU nobody waits: Dr.Jit's later work comes after it in Dr.Jit's own stream."""
+        if self.size == 1:
+            return array
+        with self._waiting():
+            if dr.backend_v(array) == dr.JitBackend.CUDA:
+                stream = self._torch.cuda.ExternalStream(cuda_stream(), self._torch.device("cuda", cuda_device()))
+                with self._torch.cuda.stream(stream):
+                    self._distributed.all_reduce(self._torch.from_dlpack(array), group=self._data)
+            else:
+                # Dr.Jit's own memory, once it has been written
+                self._distributed.all_reduce(self._torch.from_numpy(array.numpy()), group=self._data)
+        return array
+
+    def gather(self, value: Any) -> list:
+        """As :meth:`Group.gather`."""
+        found = [None] * self.size
+        with self._waiting():
+            self._distributed.all_gather_object(found, value, group=self._control)
+        return found
+
+    def broadcast(self, value: Any) -> Any:
+        """As :meth:`Group.broadcast`."""
+        found = [value]
+        with self._waiting():
+            self._distributed.broadcast_object_list(found, src=0, group=self._control)
+        return found[0]
+
+    def _communicator(self, engine: str, limit: datetime.timedelta) -> Any:
+        """One for all groups that are alike: making it takes time, and NCCL memory on the GPU."""
+        made = (self._distributed.group.WORLD, engine, self.timeout)
+        if made not in _made:
+            _made[made] = self._distributed.new_group(backend=engine, timeout=limit)
+        return _made[made]
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """In here others are waited for, and what the engine raises is said in words."""
+        try:
+            yield
+        except RuntimeError as error:
+            reason = f"another process is gone, or did not come within {self.timeout:g} s"
+            raise RuntimeError(f"TorchGroup: process {self.rank} got no answer: {reason} ({_short(error)}).") from error
+
+
+def _short(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
+
+
+def _import() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise ImportError("TorchGroup needs PyTorch; run pip install 'coopnet[distributed]'.") from None
+    if not torch.distributed.is_available():
+        raise ImportError("TorchGroup needs torch.distributed, which this PyTorch was built without.")
+    return torch
+
+
+def is_there() -> bool:
+    """Is ``torch.distributed`` initialized, or has torchrun started this process?"""
+    import sys
+
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return initialized or all(name in os.environ for name in VARIABLES)
