@@ -67,7 +67,7 @@ class Replicas:
         """
         if self.alone:
             return [value]
-        told = None if self.error is None else f"{type(self.error).__name__}: {self.error}"
+        told = None if self.error is None else _said(self.error)
         found = self.group.gather((what, told, value))
         if self.error is not None:
             self.failed = True
@@ -150,3 +150,12 @@ def digest(arrays: Mapping[str, Any]) -> str:
         found.update(name.encode())
         found.update(np.ascontiguousarray(dr.detach(array).numpy()).data)
     return found.hexdigest()[:16]
+
+
+def _said(error: BaseException) -> str:
+    """An error and the one at its root, which Dr.Jit's own say nothing of."""
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    said = f"{type(error).__name__}: {error}"
+    return said if root is error else f"{said} ({type(root).__name__}: {root})"
