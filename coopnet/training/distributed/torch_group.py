@@ -55,7 +55,7 @@ class TorchGroup(Group):
                 if missing:
                     cure = "start the program with torchrun"
                     raise ValueError(f"TorchGroup: the environment lacks {', '.join(missing)}; {cure}.")
-                self._distributed.init_process_group("gloo", timeout=limit)
+                self._initialize(limit)
             self.rank, self.size = self._distributed.get_rank(), self._distributed.get_world_size()
             self._control = self._communicator("gloo", limit)
             self._data = self._communicator("nccl", limit) if backend == "cuda" else self._control
@@ -87,6 +87,14 @@ class TorchGroup(Group):
         with self._waiting():
             self._distributed.broadcast_object_list(found, src=0, group=self._control)
         return found[0]
+
+    def _initialize(self, limit: datetime.timedelta) -> None:
+        store, rank, size = next(self._distributed.rendezvous("env://", timeout=limit))
+        if os.environ.get("GROUP_WORLD_SIZE") == "1":
+            # After a restart, torchrun's store still has the addresses of the processes that are gone (PyTorch 2.13).
+            # Hosts count restarts each for itself, so with several this would part them: docs/distributed.md.
+            store = self._distributed.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        self._distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
 
     def _communicator(self, engine: str, limit: datetime.timedelta) -> Any:
         """One for all groups that are alike: making it takes time, and NCCL memory on the GPU."""
