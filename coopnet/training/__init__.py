@@ -1,7 +1,7 @@
 """Training."""
 
 from .average import EMA
-from .distributed import Group, MPIGroup, TorchGroup, by_index
+from .distributed import Group, MPIGroup, TorchGroup
 from .fit import fit
 from .gradients import clip_gradient_norm, clip_gradient_values, gradient_norm
 from .losses import (
@@ -11,7 +11,7 @@ from .losses import (
 from .novograd import Novograd
 from .optimizers import SGD, Adam
 from .result import FitResult
-from .sampling import uniform
+from .sampling import by_index, uniform
 from .schedules import cosine, exponential
 from .turns import exclusive
 from .weights import (

@@ -66,6 +66,7 @@ def fit(
             variables around it, in lists, dictionaries and attributes of objects, or textures. Make them there: inside
             ``batch``, Dr.Jit 1.5 aborts the process where an array is made of a NumPy array, and what is read into
             NumPy is that of the first steps.
+            Of several processes, each draws the whole batch, unless ``coopnet.training.by_index`` decorates ``batch``.
         steps: the number of the step to stop before, counted from 0 also when resuming.
         optimizer: a ``drjit.opt`` optimizer without parameters; ``Adam`` if ``None``.
         lr: learning rate, or a function of the step number (see ``coopnet.training.cosine``); 1e-3, or the given
@@ -90,8 +91,8 @@ def fit(
         loss_scale: what the loss is multiplied by where gradients are in half precision, which ends at 6e-8 and 65504
             (Micikevicius et al. 2018). Steps that overflow are skipped, and halve it. ``None`` begins at 65536 and
             doubles it after 2000 steps without; a number is not raised.
-        metric: called as ``metric(field)`` every ``metric_every`` steps and at the end; returns a float, such as the
-            PSNR on held-out data.
+        metric: called as ``metric(field)`` every ``metric_every`` steps and at the end, by process 0 alone; returns a
+            float, such as the PSNR on held-out data.
         higher_is_better: direction of the metric.
         patience: stop after this many evaluations of the metric without improvement, and go back to the best
             parameters.
@@ -100,6 +101,11 @@ def fit(
         resume: continue from ``checkpoint`` if it exists.
         metadata: anything JSON can hold, to keep in the checkpoint beside the state (see ``coopnet.save``).
         progress: show a progress bar (needs tqdm).
+        distributed: train with other processes, which all call ``fit`` alike, each on its share of every batch: the
+            :class:`coopnet.training.Group` of them, or ``"auto"`` for that of ``torch.distributed``, if it is
+            initialized or ``torchrun`` has started this process, and otherwise none. Samples keep their numbers in the
+            whole batch, and losses, gradients and masks are those of one process, to precision. Process 0 writes,
+            shows and warns. See the page on several GPUs in the documentation.
 
     Returns:
         A :class:`FitResult`. Ctrl-C ends the run early, after writing the checkpoint, with ``stopped="interrupt"``; a
@@ -114,10 +120,11 @@ def fit(
 
     Raises:
         ValueError, TypeError: arguments out of range, a field that is not built, a batch of another shape, densities
-            that are not positive in the first batch, a metric that returns no number, a checkpoint of another run.
+            that are not positive in the first batch, a metric that returns no number, a checkpoint of another run,
+            processes that are not about to do the same or have the same GPU.
         OSError: ``checkpoint`` cannot be read or written.
         RuntimeError: called while Dr.Jit records a function or loop, or in a thread that a callback of another run
-            waits for.
+            waits for; another process has failed, is gone, or does not come in time.
 
     Warns:
         RuntimeWarning: the run diverged, or more than half of its steps were skipped.

@@ -39,7 +39,6 @@ class Run:
         # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
         dr.make_opaque(step.optimizer.state)
         self.watch = Watch(step, seed, self.result)
-        self.uint32 = dr.uint32_array_t(step.float32)
         self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
         self.taken = 0  # steps whose losses are on the device
         self.interrupts: list = []  # what came of Ctrl-C and waits for the end of a step
@@ -78,7 +77,7 @@ class Run:
     def take_step(self, rate: Callable[[int], float]) -> None:
         with self.replicas.noting():
             self.step.optimizer.lr = dr.opaque(self.step.float32, rate(self.result.steps))
-        number = dr.opaque(self.uint32, self.result.steps)
+        number = dr.opaque(self.step.uint32, self.result.steps)
         self.stepping = True
         self.step(self.seed, number)
         self.result.steps += 1

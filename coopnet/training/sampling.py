@@ -1,8 +1,13 @@
-"""Uniform random numbers that are a function of a key, for drawing training samples."""
+"""Uniform random numbers that are a function of a key, for drawing training samples, all or some of a batch."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import drjit as dr
+import numpy as np
 
 from ..checks import check, check_positive, check_type, check_unsigned, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_features
@@ -46,3 +51,47 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
     index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)
     blocks = (philox4x32((block, index, step, SAMPLE_STREAM + stream), seed) for block in range(-(-n // 4)))
     return [dtype(word >> 8) * 2**-24 for words in blocks for word in words][:n]
+
+
+def by_index(samples: int) -> Callable[[Callable[[Key], Any]], Callable[[Key], Any]]:
+    """Decorates a batch function that draws the samples which its key names: each process its own alone.
+
+    Of what other batch functions draw, a process takes its share. One with this decorator is called with a key that
+    has an index: the numbers of the samples wanted, among those from 0 to ``samples``. Entry :math:`i` of all arrays
+    it returns belongs to sample ``key.index[i]``, and must depend on nothing but that number, the seed and the step.
+    :func:`coopnet.uniform` draws such numbers, and reading tables at ``key.index`` gives such values. Called with a key
+    that has no index, as by :func:`coopnet.fit` on one process, it draws all.
+
+    Args:
+        samples: how many a whole batch has, a positive int.
+
+    Raises:
+        TypeError, ValueError: ``samples`` is no positive int; what is decorated is no function.
+
+    >>> @cn.training.by_index(1 << 18)
+    ... def batch(key):
+    ...     x, y = cn.uniform(2, key, Float)
+    ...     return [x, y], [dr.sin(6 * x) * y]
+    """
+    check_positive("by_index", "samples", samples)
+
+    def decorate(function: Callable[[Key], Any]) -> Callable[[Key], Any]:
+        check_type("by_index", "the batch", function, Callable, "a function key -> batch")
+
+        @functools.wraps(function)
+        def batch(key: Key) -> Any:
+            if key.index is None:
+                traced = isinstance(key.seed, dr.ArrayBase)
+                index = dr.arange(dr.uint32_array_t(type(key.seed)), samples) if traced else np.arange(samples)
+                key = Key(key.seed, index, key.step)
+            return function(key)
+
+        batch.by_index = samples  # type: ignore[attr-defined]
+        return batch
+
+    return decorate
+
+
+def samples_by_index(batch: Callable[[Key], Any]) -> int | None:
+    """How many samples a batch function that :func:`by_index` decorates has in a whole batch; ``None`` for others."""
+    return getattr(batch, "by_index", None)

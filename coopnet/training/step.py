@@ -20,6 +20,7 @@ from .average import EMA, check_averaged
 from .captures import Captures
 from .gradients import clip_gradient_norm
 from .losses import components, loss_function
+from .sampling import samples_by_index
 from .scaler import START, LossScaler
 from .weights import decay_masks, layer_multipliers
 
@@ -63,6 +64,7 @@ class Step:
         self.batch, self.loss, self.objective, self.penalty = batch, function, objective, penalty
         self.clip_norm, self.weight_decay = clip_norm, weight_decay
         self.float32 = dr.float32_array_t(dr.leaf_t(dr.array_t(type(next(iter(field.values()))))))
+        self.uint32 = dr.uint32_array_t(self.float32)
         self.scaler = None
         if field.precision == "half":
             self.scaler = LossScaler(self.float32, START if loss_scale is None else loss_scale, loss_scale is None)
@@ -165,6 +167,9 @@ class Step:
 
     def draw(self, key: Key) -> Any:
         """The batch of ``key``."""
+        samples = samples_by_index(self.batch)
+        if samples is not None and key.index is None:
+            key = Key(key.seed, dr.arange(self.uint32, samples), key.step)
         return self.batch(key)
 
     def evaluate(self, drawn: Any, key: Key) -> Any:

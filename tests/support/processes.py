@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-
 from support.machines import python
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "training" / "distributed" / "programs"

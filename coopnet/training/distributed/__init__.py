@@ -5,8 +5,7 @@ from .find import find_group
 from .group import Group
 from .mpi_group import MPIGroup
 from .replicas import Replicas, digest
-from .shares import by_index
 from .step import SharedStep
 from .torch_group import TorchGroup
 
-__all__ = ["Group", "MPIGroup", "Replicas", "SharedStep", "TorchGroup", "by_index", "digest", "facts", "find_group"]
+__all__ = ["Group", "MPIGroup", "Replicas", "SharedStep", "TorchGroup", "digest", "facts", "find_group"]

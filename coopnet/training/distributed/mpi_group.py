@@ -24,7 +24,9 @@ class MPIGroup(Group):
         ImportError: mpi4py is not installed.
         ValueError: ``chunks`` is no positive int.
 
-    >>> group = cn.training.MPIGroup()
+    >>> import os
+    >>> group = cn.training.MPIGroup() if "OMPI_COMM_WORLD_SIZE" in os.environ else None
+    >>> cn.fit(field, batch, 1000, distributed=group)
     """
 
     def __init__(self, communicator: Any = None, *, chunks: int | None = None):

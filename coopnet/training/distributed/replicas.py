@@ -68,19 +68,18 @@ class Replicas:
         if self.alone:
             return [value]
         told = None if self.error is None else _said(self.error)
+        self.failed = True  # until it is known that all is well
         found = self.group.gather((what, told, value))
         if self.error is not None:
-            self.failed = True
             raise self.error
         size = self.group.size
         for rank, (other, error, _) in enumerate(found):
             if error is not None:
-                self.failed = True
                 raise RuntimeError(f"fit: process {rank} of {size} failed: {error}")
             if other != what:
-                self.failed = True
                 order = f"process {rank} of {size} has come to {shown(other)}, but process {self.group.rank} to"
                 raise RuntimeError(f"fit: {order} {shown(what)}; all must do the same, in the same order.")
+        self.failed = False
         return [value for _, _, value in found]
 
     def once(self, what: Any, function: Callable[[], _R]) -> _R:

@@ -11,6 +11,7 @@ from ...engine import Pending
 from ...jit.optimizers import values
 from ...nn.parameters import like
 from ...random.key import Key
+from ..sampling import samples_by_index
 from ..step import WINDOW, Step
 from .replicas import Replicas
 from .shares import bounds, sliced
@@ -30,14 +31,13 @@ class SharedStep(Step):
         self.joined = dr.freeze(_join)
         self.sizes = {name: dr.width(value.array) for name, value in self.field.items()}
         self.size = sum(self.sizes.values()) + 1
-        self.uint32 = dr.uint32_array_t(self.float32)
         self.total = self.samples = self.each = 0
         self.chunks: list[tuple[int, int]] = []  # samples of this process, from and to
         self.width, self.first = 0, False  # of the chunk that is traced: its samples, and is it the first of all?
 
     def divide(self, total: int) -> None:
         """Share batches that have ``total`` losses among the processes."""
-        self.samples = getattr(self.batch, "samples", total)
+        self.samples = samples_by_index(self.batch) or total
         self.total, self.each = total, total // self.samples
         parts, size = self.group.chunks or self.group.size, self.group.size
         fits = self.each * self.samples == total
@@ -149,8 +149,8 @@ class SharedStep(Step):
 
     def draw(self, key: Key) -> Any:
         """The samples of a batch that ``key`` has the index of, or all."""
-        if key.index is None or hasattr(self.batch, "samples"):
-            return self.batch(key)
+        if key.index is None or samples_by_index(self.batch) is not None:
+            return super().draw(key)
         return sliced(self.batch(Key(key.seed, None, key.step)), self.samples, key.index)
 
     def roots(self, losses: Any) -> list:

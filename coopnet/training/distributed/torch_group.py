@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,7 +40,9 @@ class TorchGroup(Group):
             ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are in the environment.
         RuntimeError: the others do not come.
 
-    >>> group = cn.training.TorchGroup("cuda", timeout=120)
+    >>> import os
+    >>> group = cn.training.TorchGroup("cuda", timeout=120) if "RANK" in os.environ else None
+    >>> cn.fit(field, batch, 1000, distributed=group)
     """
 
     def __init__(self, backend: str, *, chunks: int | None = None, timeout: float = 600.0):
@@ -129,8 +132,6 @@ def _import() -> Any:
 
 def is_there() -> bool:
     """Is ``torch.distributed`` initialized, or has torchrun started this process?"""
-    import sys
-
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return initialized or all(name in os.environ for name in VARIABLES)

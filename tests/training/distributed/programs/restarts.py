@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from common import BACKEND, RANK, batch, hashed, make_field, tell
+from common import RANK, batch, hashed, make_field, tell
 
 import coopnet as cn
 

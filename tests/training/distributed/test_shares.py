@@ -1,0 +1,146 @@
+"""Which samples are whose, and what of a batch belongs to them."""
+
+from __future__ import annotations
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+from support.training import make_batch, make_field
+
+import coopnet as cn
+from coopnet.training.distributed import find_group
+from coopnet.training.distributed.shares import bounds, sliced
+
+
+@pytest.mark.parametrize("total, parts", [(1, 1), (10, 3), (1001, 4), (2**20, 7), (5, 5)])
+def test_bounds(total, parts):
+    found = bounds(total, parts)
+    assert [i for lo, hi in found for i in range(lo, hi)] == list(range(total))
+    assert len(found) == parts and {hi - lo for lo, hi in found} <= {total // parts, total // parts + 1}
+
+
+class Rays:
+    DRJIT_STRUCT = {"origin": object, "label": str}
+
+    def __init__(self, origin=None, label=""):
+        self.origin, self.label = origin, label
+
+
+def test_what_is_sliced(ns):
+    """All that has an entry for each sample, in any container; nothing else."""
+    flat = dr.arange(ns.Float, 10)
+    index = ns.UInt32(3, 4, 5)
+    tree = {
+        "flat": flat,
+        "nested": ns.Array2f(flat, 7),
+        "list": [flat, ns.Float(1, 2)],
+        "tensor": ns.TensorXf(dr.arange(ns.Float, 20), (2, 10)),
+        "row": ns.TensorXf(flat, (10,)),
+        "table": ns.TensorXf(flat, (10, 1)),
+        "rays": Rays(ns.Array3f(flat, flat + 1, flat + 2), "camera"),
+        "vector": drnn.CoopVec(flat, flat + 1),
+        "constant": ns.Float(5),
+        "other": "x",
+    }
+    found = sliced(tree, 10, index)
+    np.testing.assert_array_equal(found["flat"].numpy(), [3, 4, 5])
+    np.testing.assert_array_equal(found["nested"].numpy(), [[3, 4, 5], [7, 7, 7]])
+    assert [dr.width(v) for v in found["list"]] == [3, 2]
+    np.testing.assert_array_equal(found["tensor"].numpy(), [[3, 4, 5], [13, 14, 15]])
+    np.testing.assert_array_equal(found["row"].numpy(), [3, 4, 5])
+    assert found["table"].shape == (10, 1)
+    np.testing.assert_array_equal(found["rays"].origin.numpy()[2], [5, 6, 7])
+    assert found["rays"].label == "camera" and dr.width(tree["rays"].origin) == 10
+    np.testing.assert_array_equal(list(found["vector"])[1].numpy(), [4, 5, 6])
+    assert dr.width(found["constant"]) == 1 and found["other"] == "x"
+
+
+def test_numbers_of_a_share(ns):
+    """A share that is drawn alone has the numbers that it has in the whole batch."""
+
+    @cn.training.by_index(1000)
+    def batch(key):
+        return cn.uniform(3, key, ns.Float)
+
+    whole = batch(cn.Key(4, step=2))
+    part = batch(cn.Key(4, dr.arange(ns.UInt32, 100) + 600, 2))
+    for one, other in zip(whole, part, strict=True):
+        assert dr.width(one) == 1000
+        np.testing.assert_array_equal(one.numpy()[600:700], other.numpy())
+
+
+def test_tables_by_index(ns, backend):
+    """A batch function may read at ``key.index`` from the first call on."""
+    table = dr.arange(ns.Float, 256) / 256
+
+    @cn.training.by_index(256)
+    def batch(key):
+        x = dr.gather(ns.Float, table, key.index)
+        return [x, x], [x, x * x]
+
+    one = cn.fit(make_field(backend), batch, 3, progress=False)
+    chunked = cn.fit(make_field(backend), batch, 3, progress=False, distributed=cn.training.Group(chunks=3))
+    np.testing.assert_allclose(one.losses, chunked.losses, rtol=2e-2 if backend == "cuda" else 1e-5)
+
+
+@pytest.mark.parametrize("chunks", [None, 1, 5])
+def test_a_group_of_one(ns, backend, chunks):
+    """Parts of a batch, one after the other, are the batch."""
+    group = cn.training.Group(chunks=chunks)
+    one = cn.fit(make_field(backend), make_batch(ns), 5, progress=False)
+    other = cn.fit(make_field(backend), make_batch(ns), 5, progress=False, distributed=group)
+    np.testing.assert_allclose(one.losses, other.losses, rtol=2e-2 if backend == "cuda" else 1e-5)
+
+
+def test_objectives_with_losses_of_their_own(ns, backend):
+    """Several losses for each sample, if the number of samples is known; others cannot be shared."""
+
+    def twice(field, drawn, key):
+        y = field([*drawn], key)
+        both = dr.zeros(ns.Float, 2 * dr.width(y[0]))
+        lane = dr.arange(ns.UInt32, dr.width(y[0]))
+        dr.scatter(both, dr.square(y[0]), lane)
+        dr.scatter(both, dr.square(y[1]), lane + dr.width(y[0]))
+        return both
+
+    def batch(key):
+        return cn.uniform(2, key, ns.Float, 64)
+
+    options = dict(objective=twice, progress=False, distributed=cn.training.Group(chunks=2))
+    cn.fit(make_field(backend), cn.training.by_index(64)(batch), 2, **options)
+    with pytest.raises(ValueError, match="128 losses for a share of 64 of 128 samples; 64 are needed"):
+        try:
+            cn.fit(make_field(backend), batch, 2, **options)
+        except RuntimeError as error:  # Dr.Jit's, of a function that was recorded
+            raise error.__cause__ from None
+    with pytest.raises(ValueError, match="a batch of 60 samples by_index has 128 losses"):
+        cn.fit(make_field(backend), cn.training.by_index(60)(lambda key: batch(cn.Key(key.seed))), 2, **options)
+
+
+def test_what_is_no_group(ns, backend, monkeypatch):
+    field = make_field(backend)
+    for wrong in (1, "Auto", True, object()):
+        with pytest.raises(TypeError, match=r"fit: distributed is .*; None, \"auto\" or a coopnet.training.Group"):
+            cn.fit(field, make_batch(ns), 1, progress=False, distributed=wrong)
+    with pytest.raises(ValueError, match="Group: chunks is 0"):
+        cn.training.Group(chunks=0)
+    with pytest.raises(ValueError, match="by_index: samples is 0"):
+        cn.training.by_index(0)
+    with pytest.raises(TypeError, match="by_index: the batch is a int"):
+        cn.training.by_index(8)(3)
+    monkeypatch.delenv("RANK", raising=False)
+    assert find_group("fit", "auto", field) is None
+    with pytest.raises(ValueError, match="fit: a batch of 256 samples cannot be shared among 300"):
+        cn.fit(field, make_batch(ns), 1, progress=False, distributed=cn.training.Group(chunks=300))
+
+
+def test_torch_without_torchrun(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(ValueError, match=r"TorchGroup: the environment lacks .*MASTER_ADDR.*; start the program with"):
+        cn.training.TorchGroup("llvm")
+    with pytest.raises(ValueError, match="TorchGroup: timeout is 0"):
+        cn.training.TorchGroup("llvm", timeout=0)
+    with pytest.raises(ValueError, match="TorchGroup: backend is 'gpu'"):
+        cn.training.TorchGroup("gpu")
