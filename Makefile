@@ -4,7 +4,7 @@
 #   make test       the tests, on every backend that this machine has
 #   make test-slow  the tests that run whole programs: benchmarks, examples, pytest itself
 #   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one
-#   make test-torch  the tests of the module for PyTorch, which they install
+#   make test-torch  the tests of the module for PyTorch and of several processes, with PyTorch, which they install
 #   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
 #   make lint       ruff and mypy
 #   make docs       the site, in out/site: runs every tutorial; warnings and
@@ -103,7 +103,7 @@ gpu-test:
 	@touch $@
 
 test-torch: setup .venv/.torch
-	$(BIN)/python -m pytest -q tests/interop/test_torch.py
+	$(BIN)/python -m pytest -q tests/interop/test_torch.py tests/training/distributed
 
 bench: setup .venv/.torch
 	$(BIN)/python benchmarks/networks.py --backend llvm --budget $(BUDGET)
