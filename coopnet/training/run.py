@@ -87,6 +87,8 @@ class Run:
     def collect(self, at_end: bool = False) -> bool:
         """Bring the losses of the steps since the last call to the host, which waits for the device; is all finite?"""
         result = self.result
+        if not self.stepping:
+            self.replicas.exchange(f"the losses of {result.steps} steps")  # before parameters are kept for good ones
         first = result.steps - self.taken
         if self.taken:
             found = self.step.losses.numpy()

@@ -30,8 +30,7 @@ def need(backend, processes):
 
 def torchrun(program, processes, *arguments, options=(), timeout=240, check=True, **environ):
     """Run a program of ``tests/training/distributed/programs`` in so many processes."""
-    virtual = ["--virtual-local-rank"] if "cuda" in arguments else []
-    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *virtual, *options]
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *options]
     done = python(*command, PROGRAMS / program, *arguments, timeout=timeout, OMP_NUM_THREADS="1", **environ)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 
+import drjit as dr
 import pytest
 from support.processes import need, told, torchrun
+
+import coopnet as cn
+from coopnet.training.distributed import replicas
 
 
 @pytest.fixture(scope="module")
@@ -22,24 +26,26 @@ def faults(backend, tmp_path_factory):
     ["learning rate", "batch in the first place", "batch when recorded", "penalty", "learning rate before a metric"],
 )
 def test_one_raises(faults, name):
-    """Its own error there, and what it was elsewhere."""
-    other, own = faults[name]
+    """Its own error there, and what it was elsewhere; the fields are of the same step."""
+    (other, weights), (own, own_weights) = faults[name]
+    assert weights == own_weights
     assert other.startswith("RuntimeError: fit: process 1 of 2 failed: ") and "no such file" in other
     assert "process 1" not in own and ("no such file" in own or "error encountered while recording" in own)
 
 
 @pytest.mark.parametrize("name", ["metric", "metric after a failure of process 0"])
 def test_process_0_raises(faults, name):
-    own, other = faults[name]
+    (own, weights), (other, other_weights) = faults[name]
+    assert weights == other_weights
     assert own == "Boom: no such file"
     assert other == "RuntimeError: fit: process 0 of 2 failed: Boom: no such file"
 
 
 def test_bad_arguments_of_one(faults):
-    other, own = faults["argument"]
+    (other, _), (own, _) = faults["argument"]
     assert own.startswith("ValueError: fit: lr is -1.0")
     assert other == f"RuntimeError: fit: process 1 of 2 failed: {own}"
-    own, other = faults["no folder"]
+    (own, _), (other, _) = faults["no folder"]
     assert "none" in own and other == f"RuntimeError: fit: process 0 of 2 failed: {own}"
 
 
@@ -56,12 +62,12 @@ def test_bad_arguments_of_one(faults):
     ],
 )
 def test_processes_differ(faults, name, words):
-    for told_by in faults[name]:
+    for told_by, _ in faults[name]:
         assert told_by.startswith("ValueError: fit: the processes differ: ") and words in told_by
 
 
 def test_batches_that_cannot_be_shared(faults):
-    for told_by in faults["too small"]:
+    for told_by, _ in faults["too small"]:
         assert told_by == "ValueError: fit: a batch of 1 samples cannot be shared among 2."
 
 
@@ -80,7 +86,7 @@ def test_and_then_all_is_well(faults):
     assert one == other and one[:2] == [20, "steps"]
 
 
-@pytest.mark.parametrize("how", ["hangs", "leaves", "killed"])
+@pytest.mark.parametrize("how", ["hangs", "killed"])
 def test_one_is_gone(backend, how):
     """Others don't wait longer than they are told to."""
     need(backend, 2)
@@ -93,3 +99,23 @@ def test_one_is_gone(backend, how):
         (found,) = told(done, 2)[0]
         reason = "another process is gone, or did not come within 3 s"
         assert found.startswith(f"RuntimeError: TorchGroup: process 0 got no answer: {reason}")
+
+
+def test_one_gpu_for_two(backend):
+    """It takes one GPU only."""
+    if backend != "cuda":
+        pytest.skip("processes share a CPU")
+    need(backend, 1)
+    found = told(torchrun("shared_gpu.py", 2, backend), 2)
+    for (message,) in found:
+        assert message.startswith("fit: processes 0 and 1 have the same GPU of ") and "--virtual-local-rank" in message
+
+
+def test_one_gpu_for_two_in_words(monkeypatch):
+    """The same without a GPU."""
+    monkeypatch.setattr(replicas, "cuda_device", lambda: 0)
+    monkeypatch.setattr(replicas, "gpu_id", lambda number: "gpu")
+    pair = cn.training.Group()
+    pair.size, pair.gather = 2, lambda value: [value, value]
+    with pytest.raises(ValueError, match=r"processes 0 and 1 have the same GPU of .* start with torchrun --virtual"):
+        replicas.Replicas(pair).check_gpus(dr.JitBackend.CUDA)

@@ -19,7 +19,9 @@ def train(backend, folder, kills):
     return one[0]
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("count", [1, 20])
 def test_killed(backend, tmp_path, count):
     need(backend, 2)
     rng = random.Random(count)

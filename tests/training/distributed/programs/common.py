@@ -5,12 +5,16 @@ import json
 import os
 import sys
 
+if sys.argv[1] == "cuda" and not sys.argv[0].endswith("shared_gpu.py"):  # a GPU each, before Dr.Jit is imported
+    local, visible = os.environ.get("LOCAL_RANK", "0"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[int(local)] if visible else local
+
 import drjit as dr
 import numpy as np
 
 import coopnet as cn
 
-RANK = int(os.environ.get("RANK", 0))
+RANK = int(os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
 BACKEND = sys.argv[1]
 ns = cn.backend.namespace(BACKEND)
 

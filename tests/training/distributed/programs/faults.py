@@ -98,7 +98,7 @@ for name, options in cases.items():
     try:
         result = cn.fit(distributed=group, **options)
     except Exception as error:
-        found = f"{type(error).__name__}: {error}"
+        found = [f"{type(error).__name__}: {error}", hashed(field.values())]
     else:
         found = [result.steps, result.stopped, hashed(field.values())]
     facts.__globals__["__version__"] = cn.__version__

@@ -1,0 +1,40 @@
+"""The same through MPI, where there is one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import drjit as dr
+import numpy as np
+import pytest
+from support.machines import environment
+from support.processes import PROGRAMS, told
+from support.training import make_field
+
+import coopnet as cn
+
+
+def test_two_processes(ns, backend):
+    pytest.importorskip("mpi4py")
+    if shutil.which("mpirun") is None or backend == "cuda":
+        pytest.skip("needs mpirun and LLVM")
+    options = ["--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    program = [sys.executable, "-m", "mpi4py", str(PROGRAMS / "mpi.py"), backend]
+    done = subprocess.run(
+        ["mpirun", *options, *program], env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    (both, one), (same, other) = sorted(told(done, 2), key=str)
+    assert both == same
+    messages = {one, other}
+    assert messages == {"llvm: no such step", "llvm: fit: process 1 of 2 failed: ValueError: no such step"}
+    field = make_field(backend, encoding=cn.HashGrid(2, n_levels=4, hashmap_size=2**10))
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 501)
+        return [x, y], [dr.sin(6 * x) * y, x * y]
+
+    alone = cn.fit(field, batch, 10, lr=1e-2, progress=False, distributed=cn.training.Group(chunks=2))
+    np.testing.assert_array_equal(both[0], alone.losses)
