@@ -15,6 +15,7 @@ WHAT = {
     "mitsuba": "`coopnet.mitsuba`",
     "cuda": "cuBLAS, which trains networks wider than 64 on the GPU",
     "torch": "`coopnet.interop.torch`",
+    "distributed": "several GPUs or hosts for one field",
 }
 
 
