@@ -66,6 +66,7 @@ class Run:
     def goes_on(self) -> bool:
         """Is there another step to take? Between two, other threads may have theirs, and Ctrl-C raises."""
         if self.result.steps >= self.steps or self.result.stopped != "steps":
+            self.replicas.exchange(f"the end after {self.result.steps} steps")
             return False
         interrupted, self.due = self.replicas.look(self.result.steps, bool(self.interrupts), self.file.due())
         if interrupted:
@@ -147,6 +148,8 @@ class Run:
             self.bar.close()
         if self.replicas.failed:  # others may have gone on without this process, or it without others
             set_values(self.step.optimizer, self.watch.kept)
+            if self.step.ema is not None:
+                self.step.ema.average = self.watch.kept_average
         if turn:
             self.step.release(self.step.field if self.stepping else self.step.optimizer)
 

@@ -23,7 +23,14 @@ def faults(backend, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "name",
-    ["learning rate", "batch in the first place", "batch when recorded", "penalty", "learning rate before a metric"],
+    [
+        "learning rate",
+        "learning rate in the last step",
+        "batch in the first place",
+        "batch when recorded",
+        "penalty",
+        "learning rate before a metric",
+    ],
 )
 def test_one_raises(faults, name):
     """Its own error there, and what it was elsewhere; the fields are of the same step."""

@@ -72,6 +72,7 @@ metrics = iter(range(100))
 cases = {
     "argument": dict(lr=-1.0 if bad else 1e-2),
     "learning rate": dict(lr=at(7)),
+    "learning rate in the last step": dict(lr=at(19)),
     "batch in the first place": dict(batch=boom if bad else batch),
     "batch when recorded": dict(batch=second_call()),
     "penalty": dict(penalty=boom if bad else None),

@@ -10,7 +10,7 @@ from common import BACKEND, RANK, batch, make_field, tell
 import coopnet as cn
 
 group = cn.training.TorchGroup(BACKEND, timeout=3)
-how = {"hangs": lambda: time.sleep(10), "killed": lambda: os.kill(os.getpid(), signal.SIGKILL)}
+how = {"hangs": lambda: time.sleep(6), "killed": lambda: os.kill(os.getpid(), signal.SIGKILL)}
 
 
 def rate(step):
