@@ -30,7 +30,7 @@ from .random.key import Key
 from .random.philox import philox4x32
 from .random.seeded import seeded_dropout
 from .sparsification import sparsification
-from .training import FitResult, fit, uniform
+from .training import FitResult, fit, fit_many, uniform
 from .uncertainty import mc_dropout
 from .version import __version__  # noqa: F401
 
@@ -39,7 +39,7 @@ __all__ = [
     "Frequency", "GaussianDropout", "GELU", "Grid", "HashGrid", "Heads", "Identity", "Key", "LeakyReLU", "Linear",
     "MLP", "Module", "NeuralField", "OneBlob", "Permutohedral", "ReLU", "Residual", "Sequential", "Sigmoid", "SiLU",
     "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection", "SphericalHarmonics", "Squareplus",
-    "Tanh", "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "fit",
+    "Tanh", "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "fit", "fit_many",
     "from_config", "gradient_banks", "gradient_path", "load", "mc_dropout", "nn", "numerical_gradient",
     "on_backend", "philox4x32", "render", "save", "seeded_dropout", "sparsification", "to", "training", "uniform",
     "with_backend",

@@ -9,6 +9,7 @@ from .network import evaluate
 from .ops import Affine, Fork, Mask, Nonlinearity, fused
 from .pending import Pending, innermost, leaving
 from .products import library
+from .stack import Stack, stacked, stacking
 
 __all__ = [
     "FUNCTIONS",
@@ -19,6 +20,7 @@ __all__ = [
     "Mask",
     "Nonlinearity",
     "Pending",
+    "Stack",
     "collecting",
     "deterministic",
     "evaluate",
@@ -29,4 +31,6 @@ __all__ = [
     "leaving",
     "library",
     "input_gradient",
+    "stacked",
+    "stacking",
 ]

@@ -79,7 +79,7 @@ class BankOp(NetworkOp):
             xs, dys = lanes.widen(xs), lanes.widen(dys)
             if self.key is not None and samples != lanes.count:
                 key_args[0] = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
-        sets = [_Banks(b, self.ops, count) for b in self.buffers]
+        sets = [Banks(b, self.ops, count) for b in self.buffers]
         dxs = self._fill(sets, count, xs, dys, key_args)
         if lanes is not None:
             dxs = lanes.narrow(dxs)
@@ -90,10 +90,10 @@ class BankOp(NetworkOp):
             self.set_grad_in("xs", dxs)
         self.set_grad_in("buffers", [s.sum() for s in sets])
 
-    def _fill(self, sets: list[_Banks], count: int, xs: list, dys: list, key_args: list) -> list:
+    def _fill(self, sets: list[Banks], count: int, xs: list, dys: list, key_args: list) -> list:
         """Add the gradients of all samples to the banks; returns the input's gradient."""
         uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
-        bodies = [self._body(sets, k) for k in range(count)]
+        bodies = [self.body(sets, k, self.ops, self.buffers, self.ops) for k in range(count)]
         if count == 1:
             return bodies[0](xs, dys, key_args)
         # By turns: warps that run at the same time are neighbours, and would queue for the addresses of one bank.
@@ -107,10 +107,18 @@ class BankOp(NetworkOp):
         key = self.key.traced(uint32)
         return [key.words(uint32, samples)[0], key.step, key.seed]
 
-    def _body(self, sets: list[_Banks], k: int) -> Any:
-        own = rebase(self.ops, self.buffers, [s.banks[k] for s in sets])
-        sides = {id(op): view for s in sets for op, view in s.sides(self.ops, k)}
-        target = {id(op): mine for op, mine in zip(affine(self.ops), affine(own), strict=True)}
+    def body(
+        self, sets: list[Banks], k: int, ops: Sequence[Op], buffers: Sequence[Any], evaluated: Sequence[Op]
+    ) -> Any:
+        """What adds the gradients of its samples to bank ``k``: ``ops`` read the ``buffers`` that banks are made of.
+
+        The ops ``evaluated`` are those, or the same with other weights.
+        """
+        own = rebase(ops, buffers, [s.banks[k] for s in sets])
+        views = {id(op): view for s in sets for op, view in s.sides(ops, k)}
+        layers = list(zip(affine(evaluated), affine(ops), affine(own), strict=True))
+        sides = {id(op): views[id(known)] for op, known, _ in layers if id(known) in views}
+        target = {id(op): mine for op, _, mine in layers}
 
         def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
             side = sides.get(id(op)) if biased else None
@@ -120,11 +128,11 @@ class BankOp(NetworkOp):
                 _accumulate(Affine(Weights(side)), dy, one, False)
 
         def body(xs: list, dys: list, key_args: list) -> list:
-            key = _key(key_args)
+            key = bank_key(key_args)
             # evaluated at 0, a lane without gradient has nothing that would spoil the product with it
             xs = only(live(dys), xs)
-            xs = with_room(xs, matrices(self.ops), kept(self.ops, self.plan.vectors))
-            dx = self.plan.pullback(self.plan.evaluate(self.ops, xs, key), dys, key, visit)
+            xs = with_room(xs, matrices(evaluated), kept(evaluated, self.plan.vectors))
+            dx = self.plan.pullback(self.plan.evaluate(evaluated, xs, key), dys, key, visit)
             return dx if self.plan.wants_x else [dys[0]]
 
         return body
@@ -150,7 +158,7 @@ class ScopeBankOp(BankOp):
         key_args = self._key_args(uint32, max(dr.width(v) for v in xs))
 
         def body(xs: list, key_args: list) -> list:
-            return flat(plan.evaluate(self.ops, xs, _key(key_args)).y)
+            return flat(plan.evaluate(self.ops, xs, bank_key(key_args)).y)
 
         return dr.switch(uint32(0), [body], xs, key_args)
 
@@ -182,14 +190,14 @@ class ScopeBankOp(BankOp):
         if self.plan.wants_x:
             self.set_grad_in("xs", dxs)
 
-    def _sets(self, count: int, once: list) -> list[_Banks]:
+    def _sets(self, count: int, once: list) -> list[Banks]:
         """Banks for every buffer, made by ``once`` of those that want gradients: the same for all uses in the scope."""
         biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
-        makes = [functools.partial(_Banks, b, self.ops, count) for b in self.buffers]
+        makes = [functools.partial(Banks, b, self.ops, count) for b in self.buffers]
         return [make() if o is None else o((count, biases), make) for o, make in zip(once, makes, strict=True)]
 
 
-class _Banks:
+class Banks:
     """``count`` accumulators for the gradients of one packed buffer.
 
     Behind the matrices of the buffer, each has room for the gradients of biases, which are accumulated as matrices (see
@@ -253,8 +261,28 @@ class _Banks:
         dr.eval(total)
         return total
 
+    def side_by_side(self) -> Any:
+        """The banks' gradients one after the other, each in the layout of the packed buffer."""
+        uint32 = dr.uint32_array_t(self.leaf)
+        place = dr.arange(uint32, self.width)
+        result = dr.empty(self.leaf, len(self.banks) * self.width)
+        gradients = [dr.grad(bank) for bank in self.banks]
+        for k, gradient in enumerate(gradients):
+            value = dr.gather(self.leaf, gradient, place)
+            dr.scatter(result, value, place + k * self.width, mode=dr.ReduceMode.Permute)
+        if self.biased:
+            dr.eval(result)
+        for op, offset in self.biased.values():
+            row = dr.arange(uint32, op.weights.shape[0])
+            source, target = offset + dr.gather(uint32, op.layout.bias_places, row), views.places(op.bias, row)
+            for k, gradient in enumerate(gradients):
+                value = dr.gather(self.leaf, gradient, source)
+                dr.scatter(result, value, target + k * self.width, mode=dr.ReduceMode.Permute)
+        dr.eval(result)
+        return result
 
-def _key(args: list) -> Key | None:
+
+def bank_key(args: list) -> Key | None:
     """The key of :meth:`BankOp._key_args`."""
     return Key(args[2], args[0], args[1]) if args else None
 

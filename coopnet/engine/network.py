@@ -20,6 +20,8 @@ from .ops import Bundle, Op, affine, buffers, masked, widest
 from .pending import innermost
 from .plan import Plan, in_room
 from .spill import SpillOp, StoreOp
+from .stack import evaluate as evaluate_stacked
+from .stack import stacked
 
 #: How gradients are computed where arrays can be evaluated, by the name of the path.
 OPS = {"spill": SpillOp, "store": StoreOp, "banks": BankOp}
@@ -44,6 +46,8 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
                 parts[-1] = [drnn.CoopVec(v) for v in vectors]
         return [parts[0][0], *(tangent for part in parts for tangent in part[1:])]
     packed, x = buffers(ops), _widened(x)
+    if (stack := stacked()) is not None:
+        return evaluate_stacked(stack, ops, packed, x, key)
     xs = flat(x)
     if not any(dr.grad_enabled(b) for b in packed):
         if _shares_a_call(xs):

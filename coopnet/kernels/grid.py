@@ -77,6 +77,7 @@ class FeatureGrid:
         hashed: find the vertices of levels that don't hold all of theirs by a hash, or wrap around?
         interpolation: of cubes: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
         simplices: interpolate between the ``dimension + 1`` vertices of a simplex, not all of the cube?
+        base: where the grid begins in ``data``, counted in vertices; ``UInt32`` where lanes have grids of their own.
     """
 
     DRJIT_STRUCT = {"data": object}
@@ -90,10 +91,16 @@ class FeatureGrid:
         hashed: bool = True,
         interpolation: str = "linear",
         simplices: bool = False,
+        base: Any = 0,
     ):
         self.data, self.dtype = data, type(data)
         self.levels, self.dimension, self.n_features = levels, dimension, n_features
-        self.hashed, self.interpolation, self.simplices = hashed, interpolation, simplices
+        self.hashed, self.interpolation, self.simplices, self.base = hashed, interpolation, simplices, base
+
+    def of_lanes(self, data: Any, which: Any) -> FeatureGrid:
+        """Of several grids like this one side by side in ``data``, each lane's number ``which``."""
+        kind = self.hashed, self.interpolation, self.simplices
+        return FeatureGrid(data, self.levels, self.dimension, self.n_features, *kind, which * self.levels[-1].end)
 
     def evaluate(self, coordinates: list, tangents: Sequence[list] = (), ordered: bool = False) -> list[list]:
         """``[features, *derivatives]`` at ``coordinates``, in the directions ``tangents``; differentiable.
@@ -150,7 +157,7 @@ class FeatureGrid:
         else:
             for v, prime in zip(vertex, PRIMES, strict=False):
                 index ^= v * prime
-        return level.offset + index % uint32(level.size)
+        return self.base + level.offset + index % uint32(level.size)
 
     def _cube(self, fraction: list, tangents: list[list]) -> Iterator[tuple[list, Sequence[Any]]]:
         """Weights with their tangents, and offsets, of the corners of a cell."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..checks import check_choice, check_flag, check_number, check_positive, check_same_backend, check_text, ensure
 from ..checks.sizes import check_entries, check_features
+from ..engine import stacked
 from ..engine.modes import is_deterministic
 from ..jit import kinds
 from ..jit.scopes import frozen, symbolic
@@ -115,6 +116,9 @@ class Embedding(Module):
         data = self.table.value.data
         own = dr.array_t(data)
         index, active = self._rows(_ids(x, own), dr.uint32_array_t(own))
+        if (stack := stacked()) is not None:
+            whole = stack.of(data.array)
+            data, index = type(data)(whole, (stack.count * self.count, self._width)), index + stack.which * self.count
         leaf = own if self.output == "table" else _OUTPUTS[self.output](own)
         if is_deterministic() and symbolic() and dr.grad_enabled(data):
             what = "the gradient of an embedding inside a symbolic loop or call accumulates with atomics"

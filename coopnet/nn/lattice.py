@@ -11,6 +11,7 @@ import drjit as dr
 from ..backend.transfer import to
 from ..checks import check, check_above, check_in_features, check_number, check_positive, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
+from ..engine import stacked
 from ..engine.modes import is_deterministic
 from ..jit import kinds
 from ..jit.lanes import only
@@ -99,6 +100,8 @@ class Lattice(Encoding):
         if grid is None:
             raise ValueError(f"{name}: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         self._same_backend(type(coordinates[0]), grid.dtype)
+        if (stack := stacked()) is not None:
+            grid = grid.of_lanes(stack.of(grid.data), stack.which)
         inside = [_finite([grid.dtype(v) for v in coordinates])]
         inside += [_finite([grid.dtype(v) for v in t], inside[0][0]) for t in tangents]
         masks, (x, *directions) = zip(*inside, strict=True)

@@ -8,6 +8,7 @@ from .losses import (
     LOSSES, cross_entropy, gaussian_nll, huber, l1, l2, log_l1, mape, relative_l1, relative_l2, relative_l2_luminance,
     smape, variance,
 )  # fmt: skip
+from .many import fit_many
 from .novograd import Novograd
 from .optimizers import SGD, Adam
 from .result import FitResult
@@ -21,7 +22,7 @@ from .weights import (
 __all__ = [
     "Adam", "EMA", "FitResult", "Group", "LOSSES", "MPIGroup", "Novograd", "SGD", "TorchGroup", "by_index",
     "clip_gradient_norm", "clip_gradient_values", "clip_weights", "cosine", "cross_entropy", "decay_masks",
-    "decay_weights", "exclusive", "exponential", "fit", "gaussian_nll", "gradient_norm", "huber", "l1", "l1_penalty",
-    "l2", "l2_penalty", "layer_multipliers", "log_l1", "mape", "relative_l1", "relative_l2", "relative_l2_luminance",
-    "smape", "spectral_norms", "uniform", "variance",
+    "decay_weights", "exclusive", "exponential", "fit", "fit_many", "gaussian_nll", "gradient_norm", "huber", "l1",
+    "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "log_l1", "mape", "relative_l1", "relative_l2",
+    "relative_l2_luminance", "smape", "spectral_norms", "uniform", "variance",
 ]  # fmt: skip

@@ -38,6 +38,10 @@ class LossScaler:
         good = dr.mask_t(dr.leaf_t(gradients[0]))(True)
         for grad in gradients:
             dr.scatter(good, False, 0, ~dr.isfinite(grad), mode=dr.ReduceMode.NoConflicts)
+        return self.judge(good)
+
+    def judge(self, good: Any) -> dict[str, Any]:
+        """The same, where it is known whether all gradients are finite; where several fields have scales, of each."""
         larger = self.scale_factor
         if self.grows:
             larger = dr.select(self.it >= INTERVAL, larger * GROWTH, larger)

@@ -1,0 +1,131 @@
+r"""Several fields of one architecture in one kernel: each lane has the parameters of its own.
+
+The parameters of the fields stand side by side in one array. Within :func:`stacking`, a network that is evaluated reads
+those of its lane's field: through ``dr.switch``, whose callables trace to the same code and differ only in the buffers
+that they capture, so that Dr.Jit compiles one (as for :mod:`.banks`, of which each field has one here). Lanes that run
+together should have one field: warps that have several run once for each. Tables and grids are offset instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import drjit as dr
+
+from ..checks import ensure
+from ..jit.batch_size import batch_sample, pin_batch_size
+from ..jit.kinds import flat
+from ..jit.lanes import Warps
+from ..jit.scopes import frozen, symbolic
+from ..random.key import Key
+from .banks import BankOp, Banks, bank_key
+from .ops import Bundle, Op, rebase
+from .plan import Plan
+
+
+class Stack:
+    """Parameters of ``count`` fields side by side.
+
+    Args:
+        which: ``UInt32``, the field of each lane.
+        count: number of fields.
+        arrays: the flat arrays of ``count`` fields, by the number of the variable that a network has instead.
+    """
+
+    def __init__(self, which: Any, count: int, arrays: Mapping[int, Any]):
+        self.which, self.count, self.arrays = which, count, arrays
+
+    def of(self, array: Any) -> Any:
+        """What stands for the flat ``array`` of a network's own; raises ``RuntimeError`` for others."""
+        found = self.arrays.get(array.index)
+        known = "fit_many: a batch or objective evaluates a network that is not trained; pass together=1."
+        ensure(found is not None, known, RuntimeError)
+        return found
+
+
+_active: contextvars.ContextVar[Stack | None] = contextvars.ContextVar("stack", default=None)
+
+
+def stacked() -> Stack | None:
+    """That of the innermost context, if there is one."""
+    return _active.get()
+
+
+@contextlib.contextmanager
+def stacking(stack: Stack) -> Iterator[None]:
+    """A context in which each lane has the parameters of its field in ``stack``."""
+    token = _active.set(stack)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def evaluate(stack: Stack, ops: Sequence[Op], packed: Sequence[Any], x: Bundle, key: Key | None) -> Bundle:
+    """Evaluate ``ops``, whose buffers are ``packed``, on a bundle with an entry for every lane of ``stack``."""
+    xs, lanes = flat(x), dr.width(stack.which)
+    ensure(not symbolic(), "fit_many: a field is evaluated in a symbolic loop; pass together=1.", RuntimeError)
+    samples = max(dr.width(v) for v in xs)
+    fits, given = samples in (1, lanes), f"a field is evaluated at {samples} samples, where all have {lanes} together"
+    ensure(fits, f"fit_many: {given}; pass together=1.", RuntimeError)
+    xs = [v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes) for v in xs]
+    plan = Plan(ops, packed, len(x), wants_x=any(dr.grad_enabled(v) for v in xs))
+    return plan.split(dr.custom(StackOp, plan, [stack.of(b) for b in packed], xs, key))
+
+
+class StackOp(BankOp):
+    """Evaluates and differentiates each lane with the weights of its field; ``buffers`` are stacked ones."""
+
+    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
+        stack = stacked()
+        assert stack is not None
+        self.plan, self.buffers, self.xs, self.key, self.stack = plan, buffers, xs, key, stack
+        parts = [_parts(buffer, stack.count) for buffer in buffers]
+        dr.eval(parts)  # in a kernel of their own: calls take what is in memory
+        self.sets = [rebase(plan.ops, plan.buffers, own) for own in zip(*parts, strict=True)]
+        self.own = [list(own) for own in zip(*parts, strict=True)]
+        bodies = [self._forward(ops) for ops in self.sets]
+        return dr.switch(stack.which, bodies, xs, self._arguments())
+
+    def _arguments(self) -> list:
+        return self._key_args(type(self.stack.which), dr.width(self.stack.which))
+
+    def _forward(self, ops: Sequence[Op]) -> Any:
+        def body(xs: list, key_args: list) -> list:
+            return flat(self.plan.evaluate(ops, xs, bank_key(key_args)).y)
+
+        return body
+
+    def forward(self) -> None:
+        raise RuntimeError("fit_many: forward mode is not possible for several fields at a time; pass together=1.")
+
+    def backward(self) -> None:
+        dys, xs, stack = self.grad_out(), self.xs, self.stack
+        samples, uint32 = dr.width(stack.which), type(stack.which)
+        sample = batch_sample([*dys, *xs], samples) if frozen() else None
+        key_args, which = self._arguments(), stack.which
+        dr.eval(xs, dys, which, sample)
+        lanes = Warps(uint32, samples)
+        (which, *dys), xs = lanes.widen([which, *dys]), lanes.widen(xs)
+        # a lane number beyond the samples draws what nobody sees
+        key_args = [v if dr.width(v) == 1 else lanes.widen([v])[0] for v in key_args]
+        first, own = self.sets[0], self.own[0]
+        banks = [Banks(buffer, first, stack.count) for buffer in own]
+        bodies = [self.body(banks, k, first, own, self.sets[k]) for k in range(stack.count)]
+        dxs = lanes.narrow(dr.switch(which, bodies, xs, dys, key_args))
+        dr.eval(dxs, sample)
+        if sample is not None:
+            pin_batch_size(sample)
+        if self.plan.wants_x:
+            self.set_grad_in("xs", dxs)
+        self.set_grad_in("buffers", [bank.side_by_side() for bank in banks])
+
+
+def _parts(buffer: Any, count: int) -> list:
+    """The ``count`` parts of a flat array, each an array of its own."""
+    size = dr.width(buffer) // count
+    place = dr.arange(dr.uint32_array_t(type(buffer)), size)
+    return [dr.gather(type(buffer), dr.detach(buffer), place + k * size) for k in range(count)]

@@ -1,0 +1,69 @@
+"""Where the results of many jobs are: a checkpoint for each, and one file that says how each ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from ...checks import check_type, ensure
+from ..result import FitResult
+
+RESULTS = "results.jsonl"
+
+
+class Directory:
+    """``number.safetensors`` for each job, and :data:`RESULTS`, a line of JSON for each that has ended.
+
+    Several processes may write to one: each line is appended by one write, and begins and ends with a line break, so
+    that one which was cut short spoils no other. The last line of a job counts.
+    """
+
+    def __init__(self, path: Any, jobs: int):
+        check_type("fit_many", "directory", path, str | os.PathLike | None, "a string or path")
+        self.path = None if path is None else Path(path)
+        self.digits = max(4, len(str(jobs - 1)))
+        if self.path is not None:
+            exists = not self.path.exists() or self.path.is_dir()
+            ensure(exists, f"fit_many: directory {str(self.path)!r} is a file.", NotADirectoryError)
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    def checkpoint(self, number: int) -> Path | None:
+        return None if self.path is None else self.path / f"{number:0{self.digits}}.safetensors"
+
+    def diverged(self) -> dict[int, dict[str, Any]]:
+        """What is known of the jobs that diverged: they would again."""
+        return {number: found for number, found in self._ended().items() if found["stopped"] == "diverged"}
+
+    def _ended(self) -> dict[int, dict[str, Any]]:
+        found: dict[int, dict[str, Any]] = {}
+        if self.path is None or not (self.path / RESULTS).exists():
+            return found
+        for line in (self.path / RESULTS).read_text(errors="replace").splitlines():
+            try:
+                entry = json.loads(line)
+                found[int(entry["job"])] = {"stopped": str(entry["stopped"])} | entry
+            except (ValueError, TypeError, KeyError):  # cut short
+                continue
+        return found
+
+    def note(self, number: int, seed: int, result: FitResult) -> None:
+        """Add how a job ended."""
+        if self.path is None:
+            return
+        checkpoint = self.checkpoint(number)
+        assert checkpoint is not None
+        last = result.losses[-1] if result.losses and math.isfinite(result.losses[-1]) else None
+        entry = {
+            "job": number, "file": checkpoint.name if checkpoint.exists() else None, "seed": seed,
+            "steps": result.steps, "loss": last, "stopped": result.stopped, "seconds": round(result.seconds, 6),
+            "skipped": result.skipped, "message": result.message,
+        }  # fmt: skip
+        line = f"\n{json.dumps(entry)}\n".encode()
+        descriptor = os.open(self.path / RESULTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)

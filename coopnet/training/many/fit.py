@@ -1,0 +1,181 @@
+"""Training many fields of one architecture."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import drjit as dr
+from drjit.opt import Adam, Optimizer
+
+from ...checks import check, check_type, ensure, is_int, shown
+from ...field import NeuralField
+from ...io import describe
+from ...random.key import Key
+from .. import arguments
+from ..result import FitResult
+from ..turns import in_turn
+from .bar import Bar
+from .directory import Directory
+from .group import hindrance
+from .jobs import Jobs
+from .runs import Runs
+
+#: Most fields in one kernel: each is a callable that is traced.
+TOGETHER = 128
+#: Most samples of a field that is trained with others on CUDA: its gradient is summed in half precision.
+SAMPLES = 4096
+
+
+@in_turn
+def fit_many(
+    fields: Sequence[NeuralField],
+    batch: Callable[[Key, Any], tuple],
+    steps: int,
+    *,
+    optimizer: Optimizer | None = None,
+    lr: float | Callable[[int], float] | None = None,
+    loss: str | Callable[[Any, Any], Any] = "l2",
+    objective: Callable[[NeuralField, Any, Key], Any] | None = None,
+    seed: int = 0,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
+    multipliers: Mapping[str, float] | None = None,
+    loss_scale: float | None = None,
+    directory: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    together: int | None = None,
+    progress: bool = True,
+) -> list[FitResult | None]:
+    r"""Train every one of ``fields``, which have one architecture, in place: the images of a collection, the materials
+    of a scene, the frames of a video.
+
+    Job :math:`j` does what ``fit(fields[j], lambda key: batch(key, UInt32(j)), steps, seed=seed + j)`` does, to the
+    last bit where fields are trained one after the other, and otherwise within the precision of the weights. Each has
+    its own optimizer state, loss scale and losses, and one that diverges harms no other. What is traced and compiled
+    once serves all of them.
+
+    Args:
+        fields: built fields of one architecture, backend and precision.
+        batch: traced code ``(key, job) -> (coordinates, targets)`` as for :func:`coopnet.fit`. ``job`` is a ``UInt32``
+            with the number of the field, of one entry, or of one for each sample where several fields are trained in
+            one kernel: look what belongs to it up by number, in arrays that hold the data of all jobs. Draw random
+            numbers with :func:`coopnet.uniform`, which then draws for the samples of all.
+        steps: as for :func:`coopnet.fit`.
+        optimizer: one without parameters, of which each job gets a copy; ``Adam`` if ``None``.
+        lr, loss, objective, weight_decay, clip_norm, multipliers, loss_scale: as for :func:`coopnet.fit`.
+        seed: that of job 0; job :math:`j` has ``seed + j``.
+        directory: where to write ``0000.safetensors`` and so on, checkpoints that ``coopnet.load`` reads, and
+            ``results.jsonl`` with a line for each job that has ended. What is there is gone on from: jobs that are done,
+            or diverged, are not done again, and those that a run was stopped in continue.
+        checkpoint_every: seconds between checkpoints of jobs that are not done.
+        together: number of fields that are trained in one kernel. ``None`` is up to 128 on CUDA for batches of at most
+            4096 samples where it is possible, and 1 elsewhere: see ``docs/many_fields.md``. Then ``job``, ``key.index``
+            and ``key.seed`` have an entry for each sample, the optimizer must be ``Adam``, ``AdamW``, ``SGD`` or
+            ``RMSProp``, and an objective must not evaluate fields in symbolic loops.
+        progress: show one progress bar for all jobs (needs tqdm).
+
+    Returns:
+        The :class:`FitResult` of each job. Ctrl-C ends the job or group under way with ``stopped="interrupt"``, and
+        jobs that were not begun have 0 steps and the same.
+
+        Where the environment has ``WORLD_SIZE`` processes, as ``torchrun`` starts them, process ``RANK`` trains every
+        ``WORLD_SIZE``-th group. Jobs of other processes are ``None``, and their fields as they were: once all have
+        ended, load the files, or call this again in one process, which reads them.
+
+    Raises:
+        ValueError, TypeError: as :func:`coopnet.fit`; also for fields that differ, are too many for their seeds or
+            given twice, a ``together`` that is not possible, and several processes without a ``directory``.
+        OSError: ``directory`` cannot be read or written.
+        RuntimeError: as :func:`coopnet.fit`.
+
+    Warns:
+        RuntimeWarning: as :func:`coopnet.fit`; the message begins with the number of the job.
+
+    >>> fields = [architecture.build(seed=j) for j in range(200)]
+    >>> def batch(key, job):
+    ...     u, v = cn.uniform(2, key, Float, 4096)
+    ...     return Array2f(u, v), color(job, u, v)
+    >>> results = cn.fit_many(fields, batch, 1000, directory="images")
+    """
+    optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
+    _check(fields, batch, steps, seed, optimizer, together, progress)
+    place = Directory(directory, len(fields))
+    options = {
+        "loss": loss, "objective": objective, "weight_decay": weight_decay, "clip_norm": clip_norm,
+        "multipliers": multipliers, "loss_scale": loss_scale,
+    }  # fmt: skip
+    jobs = Jobs(fields, batch, steps, seed, optimizer, options, place, checkpoint_every)
+    arguments.check_losses(jobs.step(0), Key(seed))
+    samples = jobs.samples()
+    size = _together(together, jobs, samples)
+    rank, world = _processes(place)
+    count = -(-len(fields) // size)
+    groups = [range(i * len(fields) // count, (i + 1) * len(fields) // count) for i in range(count)][rank::world]
+    bar = Bar(sum(map(len, groups)), steps, progress)
+    runs = Runs(jobs, groups, samples, arguments.rate(optimizer.lr if lr is None else lr), bar)
+    try:
+        runs.go()
+    finally:
+        bar.end()
+    for message in runs.messages:
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+    return [runs.results.get(number) for number in range(len(fields))]
+
+
+def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, together: Any, progress: Any) -> None:
+    check_type("fit_many", "fields", fields, Sequence, "a sequence of NeuralFields")
+    ensure(len(fields), "fit_many: fields is empty; a NeuralField for each job is needed.")
+    for field in fields:
+        arguments.check_run(field, batch, steps, seed, optimizer, progress)
+    last = seed + len(fields) - 1
+    ensure(last < 2**64, f"fit_many: seed is {seed}, and that of the last job {last}; ints in [0, 2^64) are needed.")
+    first = _identity(fields[0])
+    seen: dict[int, int] = {}
+    for number, field in enumerate(fields):
+        before = seen.setdefault(id(field), number)
+        ensure(before == number, f"fit_many: fields[{number}] is fields[{before}], too; each job needs its own.")
+        same = _identity(field) == first
+        ensure(same, f"fit_many: fields[{number}] differs from fields[0] in architecture, precision or backend.")
+    if together is not None:
+        check(is_int(together, 1, len(fields)), "fit_many", "together", together, f"an int from 1 to {len(fields)}")
+
+
+def _identity(field: NeuralField) -> tuple:
+    return describe(field), field.precision, dr.backend_v(next(iter(field.values())))
+
+
+def _together(asked: int | None, jobs: Jobs, samples: int) -> int:
+    """How many fields to train in one kernel; raises ``ValueError`` if that is not possible and was asked for."""
+    if asked == 1 or len(jobs.fields) == 1:
+        return 1
+    first = jobs.step(0)
+    if asked is None and (dr.backend_v(first.float32) != dr.JitBackend.CUDA or samples > SAMPLES):
+        return 1
+    why = hindrance(first)
+    if not why:
+        try:
+            with dr.suspend_grad():
+                jobs.group([first, jobs.step(1)], samples).evaluate_all(dr.opaque(dr.uint32_array_t(first.float32), 0))
+        except (ValueError, TypeError, RuntimeError) as error:
+            why = str(error).removeprefix("fit_many: ")
+    if not why:
+        return asked or min(TOGETHER, len(jobs.fields))
+    ensure(asked is None, f"fit_many: together is {asked}, but fields cannot be trained in one kernel: {why}")
+    warnings.warn(f"fit_many: fields are trained one after the other: {why}", RuntimeWarning, stacklevel=5)
+    return 1
+
+
+def _processes(place: Directory) -> tuple[int, int]:
+    """Number of this process and of all, as the environment has them."""
+    given = [os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))]
+    digits = all(text.isdecimal() for text in given)
+    rank, world = map(int, given) if digits else (1, 0)
+    needed = f"RANK and WORLD_SIZE are {shown(given[0])} and {shown(given[1])}; a number below that of processes"
+    ensure(rank < world, f"fit_many: {needed} is needed.")
+    several = "processes share their results in a directory; pass directory"
+    ensure(world == 1 or place.path is not None, f"fit_many: WORLD_SIZE is {world}; {several}.")
+    return rank, world

@@ -1,0 +1,252 @@
+"""A step of several fields at once: their parameters side by side, their samples in neighbouring lanes.
+
+What happens to parameters entry by entry happens to all fields in one go, and what is a sum over a field (its loss, the
+norm of its gradient, whether that is finite) is a sum over a block of entries.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import drjit as dr
+from drjit import opt
+
+from ...checks import ensure
+from ...engine import Stack, stacking
+from ...engine.modes import is_deterministic
+from ...field import NeuralField
+from ...jit.optimizers import set_state, values
+from ...kernels.grid import FeatureGrid
+from ...kernels.lookup import Table
+from ...nn.parameters import like, parameters
+from ...nn.sequential import segments
+from ...random.key import Key
+from ..captures import Captures
+from ..optimizers import SGD, Adam
+from ..step import WINDOW
+from .job import JobStep
+
+#: Optimizers that treat every entry of a parameter by itself.
+_BY_ENTRY = (Adam, SGD, opt.Adam, opt.AdamW, opt.SGD, opt.RMSProp)
+
+
+def hindrance(step: JobStep) -> str:
+    """Why several fields cannot be trained in one kernel by steps like ``step``; nothing if they can."""
+    optimizer = step.optimizer
+    if type(optimizer) not in _BY_ENTRY or getattr(optimizer, "uniform", False):
+        return f"{type(optimizer).__name__} does not treat each entry of a parameter by itself"
+    if getattr(optimizer, "_remembers", False):
+        return "an optimizer that accumulates gradients or looks ahead counts moves"
+    owners = {name for p in parameters(step.field) if (name := _unknown(p.owner, p.value))}
+    if owners:
+        return f"lanes cannot have parameters of their own in {', '.join(sorted(owners))}"
+    if any(segment.ops is None for segment in segments([step.field.network])):
+        return "a layer of the network is not one of coopnet's"
+    if is_deterministic() and dr.backend_v(step.float32) == dr.JitBackend.CUDA:
+        return "gradients would be summed with atomics, in no fixed order"
+    return ""
+
+
+def _unknown(owner: Any, value: Any) -> str:
+    known = isinstance(value, dr.nn.MatrixView) or isinstance(owner, (FeatureGrid, Table))
+    return "" if known else type(owner).__name__
+
+
+class GroupStep(JobStep):
+    """A step of all fields of ``steps``, each with ``samples`` samples, trained in lanes ``k * samples`` and on.
+
+    The architecture is that of the first field, whose own parameters are not used.
+
+    Args:
+        steps: the steps of the fields by themselves; their states are copied by :meth:`stack`.
+        samples: number of samples of each.
+        like: a group of as many fields, whose frozen function this one shares.
+    """
+
+    DRJIT_STRUCT = {
+        "field": NeuralField, "optimizer": opt.Optimizer, "scales": object, "multipliers": dict, "decays": dict,
+        "losses": object, "jobs": object, "seeds": object,
+    }  # fmt: skip
+
+    def __init__(self, steps: Sequence[JobStep], seeds: Sequence[int], samples: int, like: GroupStep | None):
+        first, count = steps[0], len(steps)
+        self.__dict__.update(first.__dict__)
+        self.steps, self.samples, self.count = steps, samples, count
+        uint32 = dr.uint32_array_t(self.float32)
+        self.jobs = uint32([step.number for step in steps])
+        self.seeds = dr.uint64_array_t(self.float32)(list(seeds))
+        self.losses = dr.zeros(self.float32, WINDOW * count)
+        dr.make_opaque(self.jobs, self.seeds, self.losses)
+        self.multipliers = {k: dr.tile(v, count) for k, v in first.multipliers.items()}
+        self.decays = {k: dr.tile(v, count) if dr.width(v) > 1 else v for k, v in first.decays.items()}
+        dr.eval(self.multipliers, self.decays)
+        # that of a field is taken apart from the optimizer's step, where all parameters would share it
+        self.scaler, self.scales = None, copy.copy(first.scaler)
+        self.optimizer = copy.copy(first.optimizer)
+        self.stack()
+        self.frozen = (
+            like.frozen if like else dr.freeze(_take, state_fn=Captures(self.batch, self.loss, self.objective))
+        )
+
+    # ---- there and back -----------------------------------------------------
+
+    def stack(self) -> None:
+        """Put the states of the fields side by side."""
+        state = _side_by_side([step.optimizer.state for step in self.steps])
+        scales = self.scales and _side_by_side([vars(step.scaler) for step in self.steps], counters=True)
+        dr.eval(state, scales)
+        set_state(self.optimizer, state)
+        if self.scales is not None:
+            vars(self.scales).update(scales)
+
+    def unstack(self) -> None:
+        """Give each field's step its state, and its field its parameters."""
+        for k, step in enumerate(self.steps):
+            set_state(step.optimizer, _part(self.optimizer.state, step.optimizer.state, k))
+            if self.scales is not None:
+                vars(step.scaler).update(_part(vars(self.scales), vars(step.scaler), k))
+            dr.eval(step.optimizer.state, step.scaler)
+            step.release(step.optimizer)
+
+    # ---- pieces -------------------------------------------------------------
+
+    def __call__(self, seed: Any, number: Any) -> None:
+        self.frozen(self, number)
+
+    def take_all(self, number: Any) -> None:
+        """Step ``number`` as it is traced."""
+        losses = self.evaluate_all(number)
+        value = dr.detach(losses)
+        dr.schedule(value)
+        self.pullback(losses)
+        self.move()
+        means = dr.block_sum(value, self.samples) * (1 / self.samples)
+        place = number % WINDOW * self.count + dr.arange(type(number), self.count)
+        dr.scatter(self.losses, means, place, mode=dr.ReduceMode.Permute)
+        dr.eval(self.scales, self.losses, self.optimizer.state)
+
+    def evaluate_all(self, number: Any) -> Any:
+        """The loss of each sample of all fields."""
+        lane = dr.arange(type(number), self.count * self.samples)
+        which = lane // self.samples
+        key = Key(dr.gather(type(self.seeds), self.seeds, which), lane % self.samples, number)
+        arrays = {self.field[name].array.index: self.optimizer[name].array for name in self.field}
+        with stacking(Stack(which, self.count, arrays)):
+            losses = self.evaluate(self.batch(key, dr.gather(type(self.jobs), self.jobs, which)), key)
+        given, needed = dr.width(losses), self.count * self.samples
+        cure = "draw one for each entry of key.index, or pass together=1"
+        ensure(given == needed, f"fit_many: {given} losses of {self.count} fields, not {needed}; {cure}.")
+        return losses
+
+    def pullback(self, losses: Any) -> None:
+        root = losses * (1 / self.samples)
+        if self.scales is not None:
+            root = root * dr.repeat(self.scales.scale_factor, self.samples)
+        dr.backward(root)
+
+    def clip(self) -> None:
+        if self.clip_norm is None:
+            return
+        limit = dr.opaque(self.float32, self.clip_norm)
+        limit = limit if self.scales is None else limit * self.scales.scale_factor
+        gradients = {k: self.float32(v.array.grad) for k, v in values(self.optimizer).items()}
+        squares = (dr.block_sum(dr.square(v), self._size(v)) for v in gradients.values())
+        norm = dr.sqrt(sum(squares, self.float32(0)))
+        factor = dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
+        dr.eval(factor)
+        self._set_gradients({k: v * self._each(factor, v) for k, v in gradients.items()})
+
+    def unscale(self) -> dict[str, Any]:
+        return {}  # see update()
+
+    def update(self, unscaling: dict[str, Any]) -> None:
+        if self.scales is None:
+            super().update(unscaling)
+            return
+        gradients = {k: v.array.grad for k, v in values(self.optimizer).items()}
+        broken = sum((dr.block_sum(_broken(v), self._size(v)) for v in gradients.values()), type(self.jobs)(0))
+        factor = self.scales.judge(broken == 0)["grad_scale"]
+        good = {k: self._each(broken, v) == 0 for k, v in gradients.items()}
+        before = dict(self.optimizer.state)
+        self._set_gradients({k: v * type(v)(self._each(factor, v)) for k, v in gradients.items()})
+        super().update({})
+        set_state(self.optimizer, {k: _chosen(good[k], new, before[k]) for k, new in self.optimizer.state.items()})
+
+    def _size(self, stacked: Any) -> int:
+        return dr.width(stacked) // self.count
+
+    def _each(self, of_fields: Any, stacked: Any) -> Any:
+        """An array with an entry for each field, for each entry of ``stacked``."""
+        return dr.repeat(of_fields, self._size(stacked))
+
+    def _set_gradients(self, gradients: Mapping[str, Any]) -> None:
+        for name, value in values(self.optimizer).items():
+            dr.set_grad(value, like(dr.detach(value), type(value.array)(gradients[name])))
+
+
+def restart(step: JobStep, kept: Mapping[str, Any]) -> None:
+    """Have a field whose training diverged go on from the parameters ``kept`` and no memory of the past."""
+    state = {}
+    for name, (_, promoted, rate, memory) in step.optimizer.state.items():
+        empty = _mapped(lambda v: v if _counts(v) else dr.zeros(type(v), dr.width(v)), memory)
+        state[name] = (dr.copy(kept[name]), promoted, rate, empty)
+    set_state(step.optimizer, state)
+
+
+def _take(step: Any, number: Any) -> None:
+    step.take_all(number)
+
+
+def _broken(gradient: Any) -> Any:
+    return dr.select(dr.isfinite(gradient), dr.uint32_array_t(type(gradient))(0), 1)
+
+
+# ---- states -----------------------------------------------------------------
+
+
+def _mapped(function: Callable, *trees: Any) -> Any:
+    """``function`` of the arrays at each place of trees of one structure; what is no array is that of the first."""
+    first = trees[0]
+    if isinstance(first, dr.ArrayBase):
+        return function(*trees)
+    if isinstance(first, dict):
+        return {k: _mapped(function, *(tree[k] for tree in trees)) for k in first}
+    if isinstance(first, (list, tuple)):
+        return type(first)(_mapped(function, *entries) for entries in zip(*trees, strict=True))
+    return first
+
+
+def _counts(array: Any) -> bool:
+    """Is it a number of steps, which fields that are trained together have in common?"""
+    return math.prod(dr.shape(array)) == 1 and dr.is_integral_v(array)
+
+
+def _side_by_side(trees: list, counters: bool = False) -> Any:
+    def joined(*arrays: Any) -> Any:
+        flat = [dr.detach(v).array for v in arrays]
+        return flat[0] if _counts(arrays[0]) and not counters else dr.concat(flat)
+
+    return _mapped(joined, *trees)
+
+
+def _part(tree: Any, like_tree: Any, k: int) -> Any:
+    """What belongs to field ``k`` in a stacked ``tree``, in the shapes of the field's own."""
+
+    def own(old: Any, whole: Any) -> Any:
+        flat, size = dr.detach(whole).array, math.prod(dr.shape(old))
+        if dr.width(flat) > 1 or not _counts(old):
+            uint32 = dr.uint32_array_t(type(flat))
+            flat = dr.gather(type(flat), flat, dr.arange(uint32, size) + dr.opaque(uint32, k * size))
+        return type(old)(flat, dr.shape(old)) if dr.is_tensor_v(old) else flat
+
+    return _mapped(own, like_tree, tree)
+
+
+def _chosen(good: Any, new: Any, old: Any) -> Any:
+    """``new`` state where ``good``, ``old`` elsewhere; numbers of steps go on, as Dr.Jit's optimizers count them."""
+    return _mapped(
+        lambda n, o: n if dr.width(n) != dr.width(good) else dr.select(good, dr.detach(n), dr.detach(o)), new, old
+    )

@@ -1,0 +1,66 @@
+"""All jobs: what they have in common, and how one begins."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import drjit as dr
+from drjit.opt import Optimizer
+
+from ...field import NeuralField
+from ...random.key import Key
+from ..metric import Metric
+from ..run import Run
+from ..state import File
+from .directory import Directory
+from .group import GroupStep
+from .job import JobStep
+
+
+class Jobs:
+    """Job ``number`` trains ``fields[number]`` for ``steps`` steps with ``seed + number``.
+
+    Args:
+        optimizer: one without parameters, of which each job gets a copy.
+        options: of :class:`Step`.
+        place: where results are written.
+        every: seconds between checkpoints.
+    """
+
+    def __init__(
+        self, fields: Sequence[NeuralField], batch: Callable, steps: int, seed: int, optimizer: Optimizer,
+        options: dict[str, Any], place: Directory, every: float,
+    ):  # fmt: skip
+        self.fields, self.batch, self.steps, self.seed = fields, batch, steps, seed
+        self.optimizer, self.options, self.place, self.every = optimizer, options, place, every
+        self.diverged = place.diverged()
+        self._first: JobStep | None = None  # whose frozen functions all share
+        self._groups: dict[int, GroupStep] = {}  # the same for groups, by their size
+
+    def step(self, number: int) -> JobStep:
+        """The step of a job, whose optimizer has the parameters of the field."""
+        field = self.fields[number]
+        step = JobStep(number, self._first, field, copy.deepcopy(self.optimizer), self.batch, **self.options)
+        self._first = self._first or step
+        step.optimizer.update(field)
+        return step
+
+    def run(self, number: int) -> Run:
+        """The run of a job, which goes on from its checkpoint if there is one."""
+        path, step = self.place.checkpoint(number), self.step(number)
+        file = File(path, self.every, path is not None, None, step.field, self.seed + number)
+        return Run(step, self.steps, self.seed + number, Metric(None, 100, True, None), file, False)
+
+    def group(self, steps: Sequence[JobStep], samples: int) -> GroupStep:
+        """Steps of several jobs as one."""
+        seeds = [self.seed + step.number for step in steps]
+        group = GroupStep(steps, seeds, samples, self._groups.get(len(steps)))
+        return self._groups.setdefault(len(steps), group) and group
+
+    def samples(self) -> int:
+        """Number of losses in a batch of one job."""
+        with dr.suspend_grad():
+            step, key = self.step(0), Key(self.seed)
+            return dr.width(step.evaluate(step.draw(key), key))

@@ -1,0 +1,88 @@
+"""The runs of many jobs: one after the other, or in groups that are trained in one kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from ..interrupts import interrupts_held, no_collection
+from ..result import FitResult
+from ..run import Run
+from .bar import Bar
+from .group_run import GroupRun
+from .jobs import Jobs
+
+
+class Runs:
+    """Trains ``groups`` of job numbers; ``results`` are those of their jobs, and ``messages`` what to warn of."""
+
+    def __init__(
+        self, jobs: Jobs, groups: Sequence[range], samples: int, rate: Callable[[int], float], bar: Bar
+    ):  # fmt: skip
+        self.jobs, self.groups, self.samples, self.rate, self.bar = jobs, groups, samples, rate, bar
+        self.results = {number: FitResult(stopped="interrupt") for group in groups for number in group}
+        self.messages: list[str] = []
+
+    def go(self) -> None:
+        with interrupts_held() as interrupts, no_collection():
+            for group in self.groups:
+                self.train(group)
+                if interrupts or any(self.results[number].stopped == "interrupt" for number in group):
+                    return
+
+    def train(self, group: range) -> None:
+        """The jobs of a group: those that stand at the same step together."""
+        waiting: dict[int, list[Run]] = {}
+        for number in group:
+            if (run := self.begin(number)) is not None:
+                waiting.setdefault(run.result.steps, []).append(run)
+        for runs in waiting.values():
+            if len(runs) == 1:
+                self.alone(runs[0])
+            else:
+                self.together(runs)
+            for run in runs:
+                self.end(run)
+            if runs[0].result.stopped == "interrupt":
+                return
+
+    def begin(self, number: int) -> Run | None:
+        """The run of a job that is not done."""
+        run = self.jobs.run(number)
+        run.bar = self.bar
+        self.results[number] = run.result
+        diverged = self.jobs.diverged.get(number)
+        if run.result.steps < run.steps and diverged is None:
+            self.bar.begin(run.result.steps)
+            return run
+        if diverged is not None:
+            run.result.stopped, run.result.message = "diverged", diverged["message"]
+        run.step.release(run.step.optimizer)
+        self.bar.begin(run.steps)
+        self.bar.done += 1
+        return None
+
+    def alone(self, run: Run) -> None:
+        run.start = time.monotonic()
+        run.step.planned = run.steps - run.result.steps
+        with run.going():
+            while run.goes_on():
+                run.take_step(self.rate)
+                run.after_step()
+
+    def together(self, runs: list[Run]) -> None:
+        steps = [run.step for run in runs]
+        group = GroupRun(self.jobs.group(steps, self.samples), runs, self.bar)  # type: ignore[arg-type]
+        group.go(self.rate)
+        now = time.monotonic()
+        for run in runs:
+            run.start = now - group.share()
+            run.step.frozen = group.group.frozen  # whose recordings are reported
+
+    def end(self, run: Run) -> None:
+        message, number = run.finish(), run.step.number
+        if message:
+            self.messages.append(f"job {number}: {message}")
+        if run.result.stopped != "interrupt":
+            self.jobs.place.note(number, self.jobs.seed + number, run.result)
+            self.bar.done += 1
