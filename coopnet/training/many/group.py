@@ -26,7 +26,7 @@ from ...nn.sequential import segments
 from ...random.key import Key
 from ..captures import Captures
 from ..optimizers import SGD, Adam
-from ..step import WINDOW
+from ..step import WINDOW, Step
 from .job import JobStep
 
 #: Optimizers that treat every entry of a parameter by itself.
@@ -100,7 +100,7 @@ class GroupStep(JobStep):
         dr.eval(state, scales)
         set_state(self.optimizer, state)
         if self.scales is not None:
-            vars(self.scales).update(scales)
+            vars(self.scales).update(scales)  # type: ignore[arg-type]
 
     def unstack(self) -> None:
         """Give each field's step its state, and its field its parameters."""
@@ -187,7 +187,7 @@ class GroupStep(JobStep):
             dr.set_grad(value, like(dr.detach(value), type(value.array)(gradients[name])))
 
 
-def restart(step: JobStep, kept: Mapping[str, Any]) -> None:
+def restart(step: Step, kept: Mapping[str, Any]) -> None:
     """Have a field whose training diverged go on from the parameters ``kept`` and no memory of the past."""
     state = {}
     for name, (_, promoted, rate, memory) in step.optimizer.state.items():

@@ -80,7 +80,7 @@ class Runs:
             run.step.frozen = group.group.frozen  # whose recordings are reported
 
     def end(self, run: Run) -> None:
-        message, number = run.finish(), run.step.number
+        message, number = run.finish(), run.step.number  # type: ignore[attr-defined]
         if message:
             self.messages.append(f"job {number}: {message}")
         if run.result.stopped != "interrupt":

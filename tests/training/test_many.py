@@ -1,0 +1,384 @@
+"""Many fields: each as if it had been fitted alone, whatever becomes of the others, and however often a run stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import drjit as dr
+import numpy as np
+import pytest
+from drjit.opt import AdamW
+from support.networks import weights
+
+import coopnet as cn
+
+JOBS, SAMPLES, STEPS, SEED = 5, 128, 12, 7
+TOGETHER = [1, 3, JOBS]
+ENCODINGS = {
+    "sinusoidal": lambda: cn.Sinusoidal(3, in_features=2),
+    "hash": lambda: cn.HashGrid(2, n_levels=3, hashmap_size=2**8),
+    "grid": lambda: cn.Grid(2, "dense", n_levels=2, base_resolution=4, per_level_scale=2.0),
+    "codes": lambda: cn.Composite([cn.Embedding(8, 4, init_scale=1.0), cn.Sinusoidal(2, in_features=1)]),
+}
+
+
+def make_fields(backend, precision="auto", encoding="sinusoidal", dropout=0.1, count=JOBS):
+    """Fields of two coordinates with three outputs."""
+    network = cn.MLP(out_features=3, width=16, depth=2, dropout=dropout, bias=True)
+    field = cn.NeuralField(ENCODINGS[encoding](), network)
+    return [field.build(backend, precision, seed=seed) for seed in range(count)]
+
+
+def make_batch(ns, encoding="sinusoidal", broken=-1, how=dr.nan):
+    """Pixels of a picture for each job; those of job ``broken`` are multiplied by ``how``."""
+    pictures = np.random.default_rng(0).random((JOBS, 8, 8, 3), np.float32)
+    if broken >= 0:
+        pictures[broken] *= how
+    data = ns.Float(pictures.ravel())
+
+    def batch(key, job):
+        x, y = cn.uniform(2, key, ns.Float, SAMPLES)
+        pixel = (job * 64 + ns.UInt32(y * 8) * 8 + ns.UInt32(x * 8)) * 3
+        first = dr.floor(x * 8) if encoding == "codes" else x
+        return [first, y], [dr.gather(ns.Float, data, pixel + c) for c in range(3)]
+
+    return batch
+
+
+def alone(fields, batch, ns, steps=STEPS, **options):
+    """What :func:`coopnet.fit` makes of each."""
+    results = []
+    for j, field in enumerate(fields):
+        number = dr.opaque(ns.UInt32, j)
+        results.append(
+            cn.fit(field, lambda key, n=number: batch(key, n), steps, seed=SEED + j, progress=False, **options)
+        )
+    return results
+
+
+def many(fields, batch, steps=STEPS, **options):
+    return cn.fit_many(fields, batch, steps, seed=SEED, progress=False, **options)
+
+
+def close(result, expected, exact, half):
+    """Losses; on LLVM those of fields trained one after the other agree to the bit."""
+    rtol = 0 if exact else 1e-2 if half else 1e-5
+    np.testing.assert_allclose(result.losses, expected.losses, rtol=rtol)
+
+
+def agree(field, other, exact, half):
+    a, b = weights(field), weights(other)
+    assert a.keys() == b.keys()
+    for name in a:
+        if exact:
+            assert np.array_equal(a[name], b[name]), name
+        else:  # Adam moves entries whose gradient is almost zero by the sign of its rounding
+            error = np.sqrt(np.mean(np.square(a[name].astype(np.float64) - b[name])))
+            assert error < (1e-2 if half else 1e-5), name
+
+
+@pytest.mark.parametrize("together", TOGETHER)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_each_field_is_as_if_fitted_alone(backend, ns, encoding, together):
+    batch = make_batch(ns, encoding)
+    options = {"lr": lambda step: 1e-2 / (1 + step), "clip_norm": 0.5, "weight_decay": 0.05, "loss": "huber"}
+    options["multipliers"] = {"network.layers.0": 0.5}
+    want, got = make_fields(backend, encoding=encoding), make_fields(backend, encoding=encoding)
+    expected, results = alone(want, batch, ns, **options), many(got, batch, together=together, **options)
+    half = want[0].precision == "half"
+    exact = together == 1 and backend == "llvm"
+    for field, other, a, b in zip(want, got, expected, results, strict=True):
+        assert (b.steps, b.stopped, b.skipped) == (STEPS, "steps", a.skipped)
+        close(b, a, exact, half)
+        agree(field, other, exact, half)
+    assert not np.allclose(expected[0].losses, expected[1].losses, rtol=1e-3)
+
+
+def test_one_recording_serves_all(backend, ns):
+    fields, batch = make_fields(backend), make_batch(ns)
+    assert many(fields, batch, together=1)[-1].recordings <= 2
+    assert many(make_fields(backend, count=4), batch, together=2)[-1].recordings <= 2
+
+
+@pytest.mark.parametrize("together", TOGETHER)
+def test_objective_and_other_optimizer(backend, ns, together):
+    def objective(field, drawn, key):
+        p, targets = drawn
+        y, moved = field.jvp(p, [ns.Float(1), ns.Float(0)], key)
+        return sum(dr.square(v - t) + 1e-3 * dr.square(d) for v, t, d in zip(y, targets, moved, strict=True))
+
+    def optimizer():
+        return AdamW(lr=1e-3, weight_decay=0.01)
+
+    batch = make_batch(ns)
+    want, got = make_fields(backend, dropout=0.0), make_fields(backend, dropout=0.0)
+    expected = alone_with(want, batch, ns, optimizer, objective=objective)
+    results = many(got, batch, together=together, objective=objective, optimizer=optimizer())
+    for field, other, a, b in zip(want, got, expected, results, strict=True):
+        half = field.precision == "half"
+        np.testing.assert_allclose(b.losses, a.losses, rtol=2e-2 if half else 1e-5)
+        agree(field, other, False, half)
+
+
+def alone_with(fields, batch, ns, optimizer, **options):
+    results = []
+    for j, field in enumerate(fields):
+        number = dr.opaque(ns.UInt32, j)
+        own = {"seed": SEED + j, "optimizer": optimizer(), "progress": False}
+        results.append(cn.fit(field, lambda key, n=number: batch(key, n), STEPS, **own, **options))
+    return results
+
+
+@pytest.mark.parametrize("together", TOGETHER)
+def test_a_job_that_diverges_harms_no_other(backend, ns, together):
+    want, got = make_fields(backend), make_fields(backend)
+    batch = make_batch(ns, broken=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = alone(want, batch, ns)
+    before = weights(got[2])
+    with pytest.warns(RuntimeWarning, match="job 2: fit: training diverged") as caught:
+        results = many(got, batch, together=together)
+    assert len(caught) == 1
+    assert [r.stopped for r in results] == ["steps", "steps", "diverged", "steps", "steps"]
+    assert all(np.array_equal(before[k], v) for k, v in weights(got[2]).items())
+    half = got[0].precision == "half"
+    for j in (0, 1, 3, 4):
+        np.testing.assert_allclose(results[j].losses, expected[j].losses, rtol=1e-2 if half else 1e-5)
+        agree(want[j], got[j], together == 1 and backend == "llvm", half)
+
+
+def test_others_go_on_after_one_diverged(backend, ns):
+    """In windows of 256 steps: the others are looked at, and go on, for a second and third."""
+    fields, steps = make_fields(backend, dropout=0.0), 600
+    with pytest.warns(RuntimeWarning, match="job 1: fit: training diverged"):
+        results = many(fields, make_batch(ns, broken=1), steps, together=JOBS)
+    assert [r.steps for r in results] == [steps, 256, steps, steps, steps]
+    for j in (0, 2, 3, 4):
+        assert len(results[j].losses) == steps and np.mean(results[j].losses[-50:]) < 0.6 * results[j].losses[0]
+
+
+@pytest.mark.parametrize("together", TOGETHER)
+def test_each_field_has_its_own_loss_scale(backend, ns, together):
+    batch = make_batch(ns, broken=1, how=3e3)  # whose gradients overflow at first
+    want, got = make_fields(backend, "half", dropout=0.0), make_fields(backend, "half", dropout=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected, results = alone(want, batch, ns, lr=1e-3), many(got, batch, together=together, lr=1e-3)
+    assert [r.skipped for r in results] == [r.skipped for r in expected]
+    assert results[1].skipped > 2 and results[0].skipped == 0
+    for j in range(JOBS):
+        agree(want[j], got[j], False, True)
+
+
+# ---- directories ------------------------------------------------------------
+
+st = pytest.importorskip("safetensors")
+
+
+def entries(directory):
+    lines = (directory / "results.jsonl").read_text().split("\n")
+    return [json.loads(line) for line in lines if line]
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_results_are_in_the_directory(backend, ns, together, tmp_path):
+    fields = make_fields(backend)
+    results = many(fields, make_batch(ns), together=together, directory=tmp_path / "new" / "runs")
+    found = entries(tmp_path / "new" / "runs")
+    assert sorted(e["job"] for e in found) == list(range(JOBS))
+    for e in found:
+        result, field = results[e["job"]], fields[e["job"]]
+        assert (e["steps"], e["stopped"], e["seed"]) == (STEPS, "steps", SEED + e["job"])
+        assert e["loss"] == result.losses[-1] and e["seconds"] > 0
+        loaded = cn.load(tmp_path / "new" / "runs" / e["file"], backend)
+        assert all(np.array_equal(v, weights(field)[k]) for k, v in weights(loaded).items())
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_what_is_done_is_not_done_again(backend, ns, together, tmp_path):
+    batch = make_batch(ns)
+    first, again = make_fields(backend), make_fields(backend)
+    expected = many(first, batch, together=together, directory=tmp_path)
+    files = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.iterdir()}
+    results = many(again, batch, together=together, directory=tmp_path)
+    assert files == {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.iterdir()}
+    for a, b, field, other in zip(expected, results, first, again, strict=True):
+        assert a.losses == b.losses and (b.steps, b.stopped) == (STEPS, "steps")
+        agree(field, other, True, False)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_more_steps_go_on_from_what_is_there(backend, ns, together, tmp_path):
+    batch = make_batch(ns)
+    whole, parts = make_fields(backend), make_fields(backend)
+    expected = many(whole, batch, 2 * STEPS, together=together)
+    many(parts, batch, STEPS, together=together, directory=tmp_path)
+    results = many(make_fields(backend), batch, 2 * STEPS, together=together, directory=tmp_path)
+    for a, b in zip(expected, results, strict=True):
+        close(b, a, together == 1 and backend == "llvm", whole[0].precision == "half")
+    assert [e["steps"] for e in entries(tmp_path)] == [STEPS] * JOBS + [2 * STEPS] * JOBS
+
+
+def test_a_diverged_job_is_not_done_again(backend, ns, tmp_path):
+    batch = make_batch(ns, broken=2)
+    with pytest.warns(RuntimeWarning, match="job 2"):
+        many(make_fields(backend), batch, directory=tmp_path)
+    with open(tmp_path / "results.jsonl", "a") as file:
+        file.write('{"job": 1, "stop')  # as a killed process may leave it
+    results = many(make_fields(backend), batch, directory=tmp_path)
+    assert results[2].stopped == "diverged" and "training diverged" in results[2].message
+    assert not (tmp_path / "0002.safetensors").exists()
+
+
+@pytest.mark.parametrize("together", [1, JOBS])
+def test_ctrl_c_and_continuing(backend, ns, together, tmp_path):
+    batch, asked = make_batch(ns), []
+
+    def lr(step):
+        if not asked and step == 5:
+            asked.append(step)
+            os.kill(os.getpid(), signal.SIGINT)
+        return 1e-3
+
+    results = many(make_fields(backend), batch, together=together, lr=lr, directory=tmp_path)
+    steps = [r.steps for r in results]
+    assert steps == ([6] * JOBS if together > 1 else [6, 0, 0, 0, 0])
+    assert {r.stopped for r in results} == {"interrupt"} and not (tmp_path / "results.jsonl").exists()
+    got, want = make_fields(backend), make_fields(backend)
+    results, expected = (
+        many(f, batch, together=together, lr=lr, **o) for f, o in ((got, {"directory": tmp_path}), (want, {}))
+    )
+    for a, b, field, other in zip(expected, results, want, got, strict=True):
+        assert b.stopped == "steps"
+        close(b, a, together == 1 and backend == "llvm", field.precision == "half")
+        agree(field, other, together == 1 and backend == "llvm", field.precision == "half")
+
+
+def test_a_run_that_was_killed_continues(backend, ns, tmp_path):
+    """Killed twice without warning, in the middle of a job that has written checkpoints, and of another."""
+    program = textwrap.dedent(f"""
+        import os, signal, sys
+        sys.path[:0] = {[os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]}
+        from test_many import *
+        ns, seen = cn.backend.namespace({backend!r}), []
+        def lr(step):
+            seen.append(step)
+            if len(seen) == int(sys.argv[2]):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return 1e-3
+        many(make_fields({backend!r}), make_batch(ns), directory=sys.argv[1], checkpoint_every=0, lr=lr, together=1)
+    """)
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    for kill in (STEPS + 4, 5):
+        command = [sys.executable, "-c", program, str(tmp_path), str(kill)]
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=120)
+        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    want, got, batch = make_fields(backend), make_fields(backend), make_batch(ns)
+    expected, results = (
+        many(want, batch, lr=1e-3, together=1),
+        many(got, batch, lr=1e-3, together=1, directory=tmp_path),
+    )
+    for a, b, field, other in zip(expected, results, want, got, strict=True):
+        close(b, a, backend == "llvm", field.precision == "half")
+        agree(field, other, backend == "llvm", field.precision == "half")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"000{j}.safetensors" for j in range(JOBS)] + [
+        "results.jsonl"
+    ]
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_processes_share_the_jobs(backend, ns, together, tmp_path, monkeypatch):
+    batch, want, done = make_batch(ns), make_fields(backend), []
+    expected = many(want, batch, together=together)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        fields = make_fields(backend)
+        untouched = [weights(field) for field in fields]
+        results = many(fields, batch, together=together, directory=tmp_path)
+        done.append([j for j in range(JOBS) if results[j] is not None])
+        for j in range(JOBS):
+            if j not in done[-1]:
+                assert all(np.array_equal(untouched[j][k], v) for k, v in weights(fields[j]).items())
+    assert sorted(done[0] + done[1]) == list(range(JOBS)) and done[0] and done[1]
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.delenv("RANK")
+    got = make_fields(backend)
+    results = many(got, batch, together=together, directory=tmp_path)
+    assert len(entries(tmp_path)) == JOBS
+    for a, b in zip(expected, results, strict=True):
+        close(b, a, together == 1 and backend == "llvm", want[0].precision == "half")
+
+
+# ---- errors -----------------------------------------------------------------
+
+
+def test_arguments_are_checked(backend, ns, tmp_path, monkeypatch):
+    fields, batch = make_fields(backend), make_batch(ns)
+    with pytest.raises(TypeError, match="fit_many: fields"):
+        many(fields[0], batch)
+    with pytest.raises(ValueError, match="fields is empty"):
+        many([], batch)
+    with pytest.raises(ValueError, match=r"fields\[2\] is fields\[0\], too"):
+        many([fields[0], fields[1], fields[0]], batch)
+    other = cn.NeuralField(None, cn.MLP(2, 3, width=16)).build(backend)
+    with pytest.raises(ValueError, match=r"fields\[1\] differs from fields\[0\]"):
+        many([fields[0], other], batch)
+    with pytest.raises(ValueError, match="the last job"):
+        cn.fit_many(fields, batch, 1, seed=2**64 - 1, progress=False)
+    for together in (0, JOBS + 1, 1.5, True):
+        with pytest.raises(ValueError, match="together"):
+            many(fields, batch, together=together)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        many(fields, batch, directory=tmp_path / "file")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="pass directory"):
+        many(fields, batch)
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(ValueError, match="RANK and WORLD_SIZE are '2' and '2'"):
+        many(fields, batch, directory=tmp_path)
+
+
+def test_a_directory_of_other_jobs_is_refused(backend, ns, tmp_path):
+    many(make_fields(backend), make_batch(ns), directory=tmp_path)
+    with pytest.raises(ValueError, match=r"0000\.safetensors.*its seed is '7', but this run's is '8'"):
+        cn.fit_many(make_fields(backend), make_batch(ns), STEPS, seed=8, directory=tmp_path, progress=False)
+
+
+def test_what_cannot_be_trained_together_says_why(backend, ns):
+    fields = make_fields(backend)
+
+    def fixed(key, job):
+        coordinates = [dr.arange(ns.Float, SAMPLES) / SAMPLES] * 2
+        return coordinates, [dr.gather(ns.Float, ns.Float(0.5), ns.UInt32(0)) + coordinates[0]] * 3
+
+    assert many(fields, fixed, 2, together=1)[0].steps == 2
+    with pytest.raises(
+        ValueError, match="together is 2, but fields cannot be trained in one kernel: a field is evaluated"
+    ):
+        many(fields, fixed, 2, together=2)
+    with pytest.raises(ValueError, match="one kernel: Novograd does not treat each entry"):
+        many(fields, make_batch(ns), 2, together=2, optimizer=cn.training.Novograd(1e-3))
+    with pytest.raises(ValueError, match="one kernel: an optimizer that accumulates"):
+        many(fields, make_batch(ns), 2, together=2, optimizer=cn.training.Adam(1e-3, accumulate=2))
+    assert many(fields, make_batch(ns), 2, optimizer=cn.training.Adam(1e-3, accumulate=2), together=1)[0].steps == 2
+
+
+def test_a_batch_that_raises_leaves_fields_as_they_were(backend, ns):
+    fields = make_fields(backend)
+    before = [weights(field) for field in fields]
+
+    def broken(key, job):
+        raise OSError("no such picture")
+
+    with pytest.raises(OSError, match="no such picture"):
+        many(fields, broken)
+    assert all(np.array_equal(a[k], v) for a, f in zip(before, fields, strict=True) for k, v in weights(f).items())
