@@ -40,6 +40,8 @@ PEERS = {
 }
 #: Fields that a peer is measured with, where that is enough to know the time of one.
 FEW = {"fit": 8, "one by one": 32, "together": 128}
+#: The same on LLVM, of batches of more than 256 samples.
+FEW_LARGE = 64
 
 
 def pictures(fields: int) -> np.ndarray:
@@ -75,6 +77,8 @@ def with_coopnet(backend: str, peer: str, fields: int, width: int, samples: int,
     import coopnet as cn
 
     few = min(fields, FEW.get(peer, fields))
+    if backend == "llvm" and samples > 256:
+        few = min(few, FEW_LARGE)
     together = {"one by one": 1, "two processes": 1, "together": min(few, 32)}.get(peer)
 
     def train(job: Job, steps: int, directory: str | None = None) -> list:
@@ -249,10 +253,9 @@ def main() -> None:
         samples=text | {"default": [256, 1024, 4096]}, steps={"type": int, "default": 100},
         peers={"default": "", "help": "names separated by commas"}, child={"default": ""},
     )  # fmt: skip
-    # long enough a training to be measured, and no longer
-    cases = [(w, n, max(min(args.steps, 5), args.steps * 256 // n)) for n in args.samples for w in args.widths]
     if args.child:
-        child(args.backend, args.child, args.fields, cases)
+        samples = args.samples[:1] if args.child == "together" else args.samples  # on LLVM it takes minutes
+        child(args.backend, args.child, args.fields, [(w, n, args.steps) for n in samples for w in args.widths])
         return
     entries = []
     for peer in args.peers.split(",") if args.peers else PEERS[args.backend]:

@@ -58,6 +58,8 @@ def fit_many(
     its own optimizer state, loss scale and losses, and one that diverges harms no other. What is traced and compiled
     once serves all of them.
 
+    Whoever has a checkpoint of a job may go on with :func:`coopnet.fit`, and the other way round.
+
     Args:
         fields: built fields of one architecture, backend and precision.
         batch: traced code ``(key, job) -> (coordinates, targets)`` as for :func:`coopnet.fit`. ``job`` is a ``UInt32``
@@ -93,13 +95,18 @@ def fit_many(
         RuntimeError: as :func:`coopnet.fit`.
 
     Warns:
-        RuntimeWarning: as :func:`coopnet.fit`; the message begins with the number of the job.
+        RuntimeWarning: as :func:`coopnet.fit`; the message begins with the number of the job. In a kernel with others,
+            a job that diverges is left with the weights of its last checkpoint, or those at the start. Also, with
+            ``together=None`` on CUDA, why fields that are small enough are not trained in one kernel.
 
-    >>> fields = [architecture.build(seed=j) for j in range(200)]
+    Four waves, of frequencies that the number of the job says:
+
+    >>> wave = cn.NeuralField(cn.Sinusoidal(4, in_features=1), cn.MLP(out_features=1, width=16))
+    >>> fields = [wave.build(seed=number) for number in range(4)]
     >>> def batch(key, job):
-    ...     u, v = cn.uniform(2, key, Float, 4096)
-    ...     return Array2f(u, v), color(job, u, v)
-    >>> results = cn.fit_many(fields, batch, 1000, directory="images")
+    ...     (x,) = cn.uniform(1, key, Float, 256)
+    ...     return [x], [dr.sin((1 + job) * x)]
+    >>> results = cn.fit_many(fields, batch, 100, directory="waves", progress=False)
     """
     optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
     _check(fields, batch, steps, seed, optimizer, together, progress)

@@ -59,7 +59,8 @@ class GroupRun:
                 run.stepping = self.stepping
         if TURNS.held() and not self.stepping:
             self.collect()
-            self.hand_back()
+            if self.steps < self.last:
+                self.hand_back()
 
     def take_step(self, rate: float) -> None:
         self.group.optimizer.lr = dr.opaque(self.group.float32, rate)
@@ -79,22 +80,22 @@ class GroupRun:
         self.taken = 0
         going = [k for k, run in enumerate(self.runs) if run.result.stopped != "diverged"]
         skipped = None if self.group.scales is None else self.group.scales.skipped.numpy()
-        stuck = skipped is not None and (skipped - [run.watch.skipped for run in self.runs] >= len(losses)).any()
+        before = [run.watch.skipped for run in self.runs]
+        stuck = skipped is not None and (skipped - before >= len(losses))[going].any()
         finite = np.isfinite(losses[:, going]).all() and not not_finite({"state": self.group.optimizer.state})
-        fine = finite and not stuck
-        if not fine:
+        fine, last = finite and not stuck, self.steps == self.last
+        if last or not fine:
             self.hand_back()
         for k in going:
             run, result = self.runs[k], self.runs[k].result
             result.steps = self.steps
             result.losses += losses[:, k].tolist()
             result.skipped = result.skipped if skipped is None else int(skipped[k])
-            last = self.steps == self.last
             if (last or not fine) and run.watch.diverged(losses[:, k].tolist(), at_end=last):
                 result.stopped = "diverged"
         if math.isfinite(mean := float(losses[-1, going].mean()) if going else math.nan):
             self.bar.set_postfix_str(f"mean loss {mean:.3g}")
-        if not fine:
+        if not (last or fine):
             self.settle()
 
     def settle(self) -> None:
