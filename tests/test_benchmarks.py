@@ -229,3 +229,23 @@ def test_what_tiny_cuda_nn_prints(tmp_path, monkeypatch):
     assert row["psnr_db"] == pytest.approx(28.13, abs=0.01)
     with pytest.raises(RuntimeError, match="printed no times"):
         tcnn.wall("Uncaught exception")
+
+
+def test_many_fields(backend, tmp_path):
+    peers = ["fit_many", "fit", *(["together", "two processes"] if backend == "llvm" else ["one by one"])]
+    sizes = ["--fields", 6, "--widths", 16, "--samples", "64,128", "--steps", 4, "--peers", ",".join(peers)]
+    run("many_fields.py", "--backend", backend, *sizes, "--out", tmp_path)
+    entries = json.loads((tmp_path / f"many-fields-{backend}.json").read_text())["results"]["entries"]
+    assert {e["peer"] for e in entries} == set(peers) and not any("failed" in e for e in entries)
+    for e in entries:
+        assert e["us_per_field_and_step"] > 0 and e["trained"] == e["fields"]
+        assert e.get("error", 0) < (1e-2 if backend == "cuda" else 1e-5)
+
+
+def test_scaling(backend, tmp_path):
+    pytest.importorskip("torch")
+    sizes = ["--worlds", 1, "--log2-samples", "8,10", "--log2-hashmap", 8, "--fields", 4, "--steps", 4]
+    run("scaling.py", "--backend", backend, *sizes, "--out", tmp_path)
+    results = json.loads((tmp_path / f"scaling-{backend}.json").read_text())["results"]
+    assert [r["world"] for r in results["runs"]] == [1] and len(results["compared"]) == 4
+    assert all(e["ms"] > 0 and e["predicted_ms"] > 0 for e in results["compared"])

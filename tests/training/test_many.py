@@ -226,6 +226,19 @@ def test_more_steps_go_on_from_what_is_there(backend, ns, together, tmp_path):
     assert [e["steps"] for e in entries(tmp_path)] == [STEPS] * JOBS + [2 * STEPS] * JOBS
 
 
+@pytest.mark.parametrize("together", [1, 3])
+def test_fit_goes_on_from_a_checkpoint(backend, ns, together, tmp_path):
+    batch, fields = make_batch(ns), make_fields(backend)
+    expected = many(fields, batch, 2 * STEPS, together=together)[3]
+    many(make_fields(backend), batch, together=together, directory=tmp_path)
+    field, number = make_fields(backend)[3], dr.opaque(ns.UInt32, 3)
+    file = {"checkpoint": tmp_path / "0003.safetensors", "resume": True}
+    result = cn.fit(field, lambda key: batch(key, number), 2 * STEPS, seed=SEED + 3, progress=False, **file)
+    half, exact = field.precision == "half", together == 1 and backend == "llvm"
+    close(result, expected, exact, half)
+    agree(field, fields[3], exact, half)
+
+
 def test_a_diverged_job_is_not_done_again(backend, ns, tmp_path):
     batch = make_batch(ns, broken=2)
     with pytest.warns(RuntimeWarning, match="job 2"):
