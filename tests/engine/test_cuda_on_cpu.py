@@ -18,7 +18,7 @@ from support.cuda_on_cpu import Drjit, as_cuda
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import checks, field, reference
-from coopnet.engine import Affine, Fork, banks, modes, ops, products
+from coopnet.engine import Affine, Fork, Stack, banks, modes, ops, products, stacking
 from coopnet.engine import network as networks
 from coopnet.engine.ops import Weights
 from coopnet.engine.rows import Rows
@@ -208,7 +208,7 @@ def test_the_matrices_of_biases_lie_behind_all_others(llvm):
     net, _, _, layers = network(llvm)
     affine = [Affine(m) for m in layers]
     buffer = net["weights"]
-    found = banks._Banks(buffer, [*affine, affine[0]], 3)  # a layer that is there twice has one sum
+    found = banks.Banks(buffer, [*affine, affine[0]], 3)  # a layer that is there twice has one sum
     end = -(-dr.width(buffer) // 64) * 64
     first, second, third = (16 * m.config[1] for m in layers)
     expected, place = {}, end
@@ -255,7 +255,7 @@ def test_sums_of_spilled_products_go_where_views_say(llvm):
 
 def test_sums_of_banks_go_where_views_say(llvm):
     buffer, op, _, of_bias = scattered(llvm)
-    found = banks._Banks(buffer, [op], 2)
+    found = banks.Banks(buffer, [op], 2)
     values = numbers(2, dr.width(found.banks[0]))
     for bank, value in zip(found.banks, values, strict=True):
         np.testing.assert_array_equal(dr.grad(bank).numpy(), 0)
@@ -265,15 +265,48 @@ def test_sums_of_banks_go_where_views_say(llvm):
     np.testing.assert_allclose(found.sum().numpy(), expected[:30], rtol=1e-6)
 
 
+def test_gradients_of_stacked_fields_go_where_views_say(llvm):
+    buffer, op, _, of_bias = scattered(llvm)
+    found = banks.Banks(buffer, [op], 3)
+    values = numbers(3, dr.width(found.banks[0]))
+    for bank, value in zip(found.banks, values, strict=True):
+        dr.set_grad(bank, llvm.Float(value))
+    expected = values[:, :30].copy()
+    expected[:, of_bias] = values[:, 64 + 16 * np.arange(3)]
+    np.testing.assert_array_equal(found.side_by_side().numpy(), expected.ravel())
+
+
+def test_stacked_fields_accumulate_biases_as_matrices(llvm):
+    count, samples = 3, 96
+    net, *numbers_of, layers = network(llvm)
+    scales = [1.0, 0.5, -2.0]
+    whole = dr.concat([dr.detach(net["weights"]).array * scale for scale in scales])
+    dr.enable_grad(whole)
+    which = dr.arange(llvm.UInt32, count * samples) // samples
+    x, dy = numbers(3, count * samples), numbers(2, count * samples, seed=1) / samples
+    with stacking(Stack(which, count, {net["weights"].array.index: whole})):
+        y = net(drnn.CoopVec([llvm.Float(v) for v in x]))
+        dr.backward(sum(a * llvm.Float(d) for a, d in zip(y, dy, strict=True)))
+    got = dr.grad(whole).numpy().reshape(count, -1)
+    for k, scale in enumerate(scales):
+        own = slice(k * samples, (k + 1) * samples)
+        weights, biases = ([scale * v for v in part] for part in numbers_of)
+        _, _, dw, db = reference.mlp_vjp(weights, x[:, own], dy[:, own], "tanh", biases=biases)
+        for i, layer in enumerate(layers):
+            view = layer.weights
+            all_close([got[k][view.offset : view.offset + view.size]], [dw[i].ravel()], 2e-5)
+            all_close([got[k][layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]], 2e-5)
+
+
 def test_biases_without_a_layout_and_of_other_buffers_stay_in_theirs(llvm):
     net, _, _, layers = network(llvm)
     other, _, _, others = network(llvm)
     plain = [Affine(Weights(m.weights, m.bias)) for m in layers]
-    found = banks._Banks(net["weights"], [*plain, *map(Affine, others)], 2)
+    found = banks.Banks(net["weights"], [*plain, *map(Affine, others)], 2)
     assert found.biased == {} and dr.width(found.banks[0]) == dr.width(net["weights"])
     assert list(found.sides(plain, 0)) == []
     # a bias at the same place of another buffer is not ours
-    mine = banks._Banks(net["weights"], list(map(Affine, layers)), 1)
+    mine = banks.Banks(net["weights"], list(map(Affine, layers)), 1)
     assert len(list(mine.sides(list(map(Affine, layers)), 0))) == 3
     assert list(mine.sides(list(map(Affine, others)), 0)) == []
     assert other["weights"] is not net["weights"]

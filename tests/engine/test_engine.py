@@ -354,13 +354,13 @@ def test_samples_are_spread_evenly_over_banks(ns, backend, monkeypatch, samples)
     tensor = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
     net = drnn.pack(cn.Linear(1, 2, bias=False).alloc(tensor, 1), layout="training")
     leaf = type(net["weights"])
-    count, shares, total = banks.banks_for(samples), [], banks._Banks.sum
+    count, shares, total = banks.banks_for(samples), [], banks.Banks.sum
 
     def spy(self):
         shares.extend(float(dr.grad(bank).numpy().astype(np.float64).max()) for bank in self.banks)
         return total(self)
 
-    monkeypatch.setattr(banks._Banks, "sum", spy)
+    monkeypatch.setattr(banks.Banks, "sum", spy)
     dr.enable_grad(net["weights"])
     x = dr.opaque(leaf, 1, samples)
     with cn.gradient_path("banks"):
