@@ -250,6 +250,22 @@ def test_a_diverged_job_is_not_done_again(backend, ns, tmp_path):
     assert not (tmp_path / "0002.safetensors").exists()
 
 
+def test_checkpoints_while_one_has_diverged(backend, ns, tmp_path):
+    """Those of the others are written as often as was asked for, and no more."""
+    fields, written = make_fields(backend, dropout=0.0), set()
+
+    def lr(step):
+        written.update((p.name, p.stat().st_mtime_ns) for p in tmp_path.glob("*.safetensors"))
+        return 1e-3
+
+    with pytest.warns(RuntimeWarning, match="job 0: fit: training diverged"):
+        results = many(
+            fields, make_batch(ns, broken=0), 300, together=JOBS, lr=lr, directory=tmp_path, checkpoint_every=1e9
+        )
+    assert [r.stopped for r in results] == ["diverged"] + ["steps"] * 4 and not written
+    assert sorted(p.name for p in tmp_path.glob("*.safetensors")) == [f"000{j}.safetensors" for j in range(1, JOBS)]
+
+
 @pytest.mark.parametrize("together", [1, JOBS])
 def test_ctrl_c_and_continuing(backend, ns, together, tmp_path):
     batch, asked = make_batch(ns), []

@@ -114,6 +114,7 @@ class GroupRun:
         self.collect()
         self.hand_back()
         for run in self.runs:
+            run.file.written = time.monotonic()  # also of a job that diverged, whose file stays as it was
             if run.result.stopped != "diverged" and not run.watch.diverged([], at_end=False):
                 run.result.seconds, before = run.result.seconds + self.share(), run.result.seconds
                 run.file.write(run.step, run.result, None)
