@@ -19,6 +19,7 @@ from .choose import LONGER, MANY
 from .ops import Op, buffers, pullback, widest
 from .plan import Plan, in_room
 from .spill import Shelf
+from .stack import stacked
 
 
 def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, list] | None:
@@ -28,6 +29,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
     LLVM                                        in the kernel around it: a vector that goes back costs an evaluation
     CUDA, long vectors, outside symbolic code   a kernel for each layer: two vectors of one do not fit into registers
     the same, linear in pieces                  tangents, which take few registers: the slopes are zeros and ones
+    several fields in one kernel                tangents: they are going to be differentiated
     CUDA otherwise                              tangents: going back, the activations of all layers stay in registers
     ==========================================  ====================================================================
 
@@ -35,6 +37,8 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
         ops: a network with one output.
         x: its input, a ``CoopVec`` or :class:`~coopnet.jit.kinds.Loose`.
     """
+    if stacked() is not None:
+        return None
     samples = max(dr.width(v) for v in x)
     if dr.backend_v(x.type) == dr.JitBackend.LLVM:
         tape = in_room(ops, [x], key)

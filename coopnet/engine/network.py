@@ -72,7 +72,7 @@ def in_kernels_of_their_own(ops: Sequence[Op], x: Bundle) -> bool:
 
     Not where gradients are wanted, which would find the values evaluated anyway, nor for few samples.
     """
-    attached = any(dr.grad_enabled(v) for v in (*buffers(ops), *flat(x)))
+    attached = stacked() is not None or any(dr.grad_enabled(v) for v in (*buffers(ops), *flat(x)))
     return not attached and not symbolic() and max(dr.width(v) for v in flat(x)) >= MANY
 
 

@@ -107,6 +107,30 @@ def test_one_recording_serves_all(backend, ns):
 
 
 @pytest.mark.parametrize("together", TOGETHER)
+def test_losses_on_gradients(backend, ns, together):
+    """Derivatives with respect to coordinates are of each lane's own field, too."""
+
+    def batch(key, job):
+        return cn.uniform(2, key, ns.Float, SAMPLES), ()
+
+    def objective(field, drawn, key):
+        value, gradient = field.value_and_grad(drawn[0], key)
+        return dr.square(value[0] - 0.5) + dr.square(gradient[0] - 0.3) + dr.square(gradient[1])
+
+    def fields():
+        network = cn.MLP(2, 1, width=16, depth=2, activation="tanh", bias=True)
+        return [cn.NeuralField(None, network).build(backend, seed=seed) for seed in range(JOBS)]
+
+    want, got = fields(), fields()
+    expected = alone(want, batch, ns, objective=objective, lr=1e-2)
+    results = many(got, batch, together=together, objective=objective, lr=1e-2)
+    half = want[0].precision == "half"
+    for field, other, a, b in zip(want, got, expected, results, strict=True):
+        close(b, a, together == 1 and backend == "llvm", half)
+        agree(field, other, together == 1 and backend == "llvm", half)
+
+
+@pytest.mark.parametrize("together", TOGETHER)
 def test_objective_and_other_optimizer(backend, ns, together):
     def objective(field, drawn, key):
         p, targets = drawn
