@@ -2,8 +2,9 @@ r"""Several fields of one architecture in one kernel: each lane has the paramete
 
 The parameters of the fields stand side by side in one array. Within :func:`stacking`, a network that is evaluated reads
 those of its lane's field: through ``dr.switch``, whose callables trace to the same code and differ only in the buffers
-that they capture, so that Dr.Jit compiles one (as for :mod:`.banks`, of which each field has one here). Lanes that run
-together should have one field: warps that have several run once for each. Tables and grids are offset instead.
+that they capture, so that Dr.Jit compiles one (as for :mod:`.banks`, of which each field has one here). The lanes of a
+warp must have one field: a GPU adds all of its outer products to the matrix of one lane. Tables and grids are offset
+instead.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Stack:
     """Parameters of ``count`` fields side by side.
 
     Args:
-        which: ``UInt32``, the field of each lane.
+        which: ``UInt32``, the field of each lane; on CUDA one for each 32 lanes.
         count: number of fields.
         arrays: the flat arrays of ``count`` fields, by the number of the variable that a network has instead.
     """

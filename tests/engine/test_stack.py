@@ -10,6 +10,7 @@ from support.networks import gradients, in_order, matrices, ramp_biases
 import coopnet as cn
 from coopnet import reference as ref
 from coopnet.engine import Stack, stacking
+from coopnet.training.many.group import lanes_of
 
 COUNT, DROPOUT, SEED, STEP = 5, 0.2, 11, 3
 
@@ -33,6 +34,7 @@ def stack_of(fields, which):
 @pytest.mark.parametrize("samples", [32, 100])
 @pytest.mark.parametrize("precision", ["auto", "half"])
 def test_values_and_gradients_are_those_of_each_field(backend, ns, precision, samples):
+    samples = lanes_of(samples, dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM)
     fields = [build(backend, precision, seed) for seed in range(COUNT)]
     half = fields[0].precision == "half"
     rng = np.random.default_rng(0)

@@ -100,6 +100,26 @@ def test_each_field_is_as_if_fitted_alone(backend, ns, encoding, together):
     assert not np.allclose(expected[0].losses, expected[1].losses, rtol=1e-3)
 
 
+@pytest.mark.parametrize("lanes", ["as on this backend", "whole warps"])
+def test_batches_that_fill_no_warp(backend, ns, monkeypatch, lanes):
+    """Lanes beyond the samples do not matter, and lookups by the number of a sample stay inside."""
+    if lanes == "whole warps":
+        monkeypatch.setattr("coopnet.training.many.group.lanes_of", lambda samples, backend: -(-samples // 32) * 32)
+    table = ns.Float(np.random.default_rng(1).random(77, np.float32))
+
+    def batch(key, job):
+        x, y = cn.uniform(2, key, ns.Float, 77)
+        own = table if key.index is None else dr.gather(ns.Float, table, key.index)
+        return [x, y], [own * y, own * x, ns.Float(job) / 5 + own]
+
+    want, got = make_fields(backend), make_fields(backend)
+    expected, results = alone(want, batch, ns), many(got, batch, together=3)
+    half = want[0].precision == "half"
+    for field, other, a, b in zip(want, got, expected, results, strict=True):
+        close(b, a, False, half)
+        agree(field, other, False, half)
+
+
 def test_one_recording_serves_all(backend, ns):
     fields, batch = make_fields(backend), make_batch(ns)
     assert many(fields, batch, together=1)[-1].recordings <= 2

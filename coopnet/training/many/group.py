@@ -18,6 +18,7 @@ from ...checks import ensure
 from ...engine import Stack, stacking
 from ...engine.modes import is_deterministic
 from ...field import NeuralField
+from ...jit.lanes import WARP
 from ...jit.optimizers import set_state, values
 from ...kernels.grid import FeatureGrid
 from ...kernels.lookup import Table
@@ -50,13 +51,23 @@ def hindrance(step: JobStep) -> str:
     return ""
 
 
+def lanes_of(samples: int, backend: dr.JitBackend) -> int:
+    """Lanes for the samples of a field: whole warps on a GPU.
+
+    The lanes of a warp add their outer products up together, to the matrix of one of them (OptiX 9, driver 580).
+    """
+    return -(-samples // WARP) * WARP if backend == dr.JitBackend.CUDA else samples
+
+
 def _unknown(owner: Any, value: Any) -> str:
     known = isinstance(value, dr.nn.MatrixView) or isinstance(owner, (FeatureGrid, Table))
     return "" if known else type(owner).__name__
 
 
 class GroupStep(JobStep):
-    """A step of all fields of ``steps``, each with ``samples`` samples, trained in lanes ``k * samples`` and on.
+    """A step of all fields of ``steps``, each with ``samples`` samples, trained in lanes ``k * lanes`` and on.
+
+    Lanes beyond the samples of a field repeat its last one, and count for nothing.
 
     The architecture is that of the first field, whose own parameters are not used.
 
@@ -75,6 +86,7 @@ class GroupStep(JobStep):
         first, count = steps[0], len(steps)
         self.__dict__.update(first.__dict__)
         self.steps, self.samples, self.count = steps, samples, count
+        self.lanes = lanes_of(samples, dr.backend_v(self.float32))
         uint32 = dr.uint32_array_t(self.float32)
         self.jobs = uint32([step.number for step in steps])
         self.seeds = dr.uint64_array_t(self.float32)(list(seeds))
@@ -123,28 +135,28 @@ class GroupStep(JobStep):
         dr.schedule(value)
         self.pullback(losses)
         self.move()
-        means = dr.block_sum(value, self.samples) * (1 / self.samples)
+        means = dr.block_sum(value, self.lanes) * (1 / self.samples)
         place = number % WINDOW * self.count + dr.arange(type(number), self.count)
         dr.scatter(self.losses, means, place, mode=dr.ReduceMode.Permute)
         dr.eval(self.scales, self.losses, self.optimizer.state)
 
     def evaluate_all(self, number: Any) -> Any:
         """The loss of each sample of all fields."""
-        lane = dr.arange(type(number), self.count * self.samples)
-        which = lane // self.samples
-        key = Key(dr.gather(type(self.seeds), self.seeds, which), lane % self.samples, number)
+        lane = dr.arange(type(number), self.count * self.lanes)
+        which, index = lane // self.lanes, lane % self.lanes
+        key = Key(dr.gather(type(self.seeds), self.seeds, which), dr.minimum(index, self.samples - 1), number)
         arrays = {self.field[name].array.index: self.optimizer[name].array for name in self.field}
         with stacking(Stack(which, self.count, arrays)):
             losses = self.evaluate(self.batch(key, dr.gather(type(self.jobs), self.jobs, which)), key)
-        given, needed = dr.width(losses), self.count * self.samples
+        given, needed = dr.width(losses), self.count * self.lanes
         cure = "draw one for each entry of key.index, or pass together=1"
         ensure(given == needed, f"fit_many: {given} losses of {self.count} fields, not {needed}; {cure}.")
-        return losses
+        return losses if self.lanes == self.samples else dr.select(index < self.samples, losses, 0)
 
     def pullback(self, losses: Any) -> None:
         root = losses * (1 / self.samples)
         if self.scales is not None:
-            root = root * dr.repeat(self.scales.scale_factor, self.samples)
+            root = root * dr.repeat(self.scales.scale_factor, self.lanes)
         dr.backward(root)
 
     def clip(self) -> None:

@@ -2,8 +2,10 @@
 
 import sys
 
+# before Dr.Jit, which takes the first GPU that it sees
+from common import BACKEND, batch, hashed, indexed, make_field, ns, tell  # isort: skip
+
 import drjit as dr
-from common import BACKEND, batch, hashed, indexed, make_field, ns, tell
 
 import coopnet as cn
 

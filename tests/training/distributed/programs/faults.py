@@ -8,8 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
+# before Dr.Jit, which takes the first GPU that it sees
+from common import BACKEND, RANK, batch, hashed, make_field, ns, tell  # isort: skip
+
 import drjit as dr
-from common import BACKEND, RANK, batch, hashed, make_field, ns, tell
 
 import coopnet as cn
 from coopnet.training.distributed import facts
