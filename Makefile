@@ -5,6 +5,7 @@
 #   make test-slow  the tests that run whole programs: benchmarks, examples, pytest itself
 #   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one
 #   make test-torch  the tests of the module for PyTorch and of several processes, with PyTorch, which they install
+#   make test-export  exported shaders, run by Vulkan, wgpu, slangpy and a browser, all of which it installs
 #   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
 #   make lint       ruff and mypy
 #   make docs       the site, in out/site: runs every tutorial; warnings and
@@ -30,7 +31,7 @@ BIN := .venv/bin
 BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system docs pictures demo test test-slow test-cpus test-torch drjit-check lint gpu-test bench gpu-bench release-check \
+.PHONY: setup system docs pictures demo test test-slow test-cpus test-torch test-export drjit-check lint gpu-test bench gpu-bench release-check \
 	ranges-check mutants clean
 .DEFAULT_GOAL := setup
 
@@ -104,6 +105,15 @@ gpu-test:
 
 test-torch: setup .venv/.torch
 	$(BIN)/python -m pytest -q tests/interop/test_torch.py tests/training/distributed
+
+# Shaders run on the CPU: on Mesa's lavapipe, and in a browser on SwiftShader.
+.venv/.export: .venv/.installed
+	@sh scripts/setup-shaders.sh
+	$(BIN)/pip install --quiet --editable ".[dev,export]"
+	@touch $@
+
+test-export: setup .venv/.export
+	$(BIN)/python -m pytest -q tests/interop/test_export.py tests/interop/test_export_shaders.py
 
 bench: setup .venv/.torch
 	$(BIN)/python benchmarks/networks.py --backend llvm --budget $(BUDGET)

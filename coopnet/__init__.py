@@ -17,6 +17,7 @@ from .backend.transfer import to
 from .derivatives import numerical_gradient
 from .engine import deterministic, gradient_path
 from .field import NeuralField
+from .interop.export import export
 from .interop.tcnn import from_config
 from .io import load, save
 from .nn import (
@@ -39,8 +40,8 @@ __all__ = [
     "Frequency", "GaussianDropout", "GELU", "Grid", "HashGrid", "Heads", "Identity", "Key", "LeakyReLU", "Linear",
     "MLP", "Module", "NeuralField", "OneBlob", "Permutohedral", "ReLU", "Residual", "Sequential", "Sigmoid", "SiLU",
     "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection", "SphericalHarmonics", "Squareplus",
-    "Tanh", "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "fit", "fit_many",
-    "from_config", "gradient_banks", "gradient_path", "load", "mc_dropout", "nn", "numerical_gradient",
+    "Tanh", "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "export", "fit",
+    "fit_many", "from_config", "gradient_banks", "gradient_path", "load", "mc_dropout", "nn", "numerical_gradient",
     "on_backend", "philox4x32", "render", "save", "seeded_dropout", "sparsification", "to", "training", "uniform",
     "with_backend",
 ]  # fmt: skip

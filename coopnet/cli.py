@@ -1,4 +1,4 @@
-"""The ``coopnet`` command: look at the machine, learn and draw images and surfaces, measure, convert.
+"""The ``coopnet`` command: look at the machine, learn and draw images and surfaces, measure, convert, export.
 
 Errors are one line on standard error that begins with ``coopnet: error:``. Exit codes: 0 done, 1 failed, 2 wrong
 usage, 130 interrupted.
@@ -21,6 +21,7 @@ except ImportError:
 from .commands.arguments import parse_size  # noqa: F401
 from .commands.bench import bench
 from .commands.convert import convert
+from .commands.export import export
 from .commands.fit import fit
 from .commands.info import info
 from .commands.render import render
@@ -34,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for function in (info, fit, render, bench, convert):
+for function in (info, fit, render, bench, convert, export):
     app.command(epilog=EXIT_CODES)(function)
 
 

@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PATH = ROOT / "tests" / "public_surface.txt"
 #: Public modules; some need optional packages.
 MODULES = (
-    "coopnet", "coopnet.backend", "coopnet.image", "coopnet.interop.tcnn", "coopnet.interop.torch", "coopnet.io",
-    "coopnet.mesh", "coopnet.mitsuba", "coopnet.nn", "coopnet.reference", "coopnet.render", "coopnet.training",
+    "coopnet", "coopnet.backend", "coopnet.image", "coopnet.interop.export", "coopnet.interop.tcnn",
+    "coopnet.interop.torch", "coopnet.io", "coopnet.mesh", "coopnet.mitsuba", "coopnet.nn", "coopnet.reference",
+    "coopnet.render", "coopnet.training",
 )  # fmt: skip
 COMMANDS = "the command line"
 

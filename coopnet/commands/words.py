@@ -44,7 +44,7 @@ def about(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.filename not in (None, str(path)):
             raise  # names another file
         said = re.sub(
-            r"^(load|read|save|fit|fit_image|fit_mesh|from_config|construct|[\w.]*load_tcnn): ", "", text(error)
+            r"^(load|read|save|fit|fit_image|fit_mesh|from_config|construct|export|[\w.]*load_tcnn): ", "", text(error)
         )
         raise ValueError(said if str(path) in said else f"{str(path)!r}: {said}") from None
 

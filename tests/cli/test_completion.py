@@ -27,7 +27,7 @@ def test_script(script):
 
 @bash
 @pytest.mark.parametrize("typed, expected", [
-    ("coopnet ", ["bench", "convert", "fit", "info", "render"]), ("coopnet re", ["render"]),
+    ("coopnet ", ["bench", "convert", "export", "fit", "info", "render"]), ("coopnet re", ["render"]),
     ("coopnet fit --enc", ["--encoding"]), ("coopnet fit --encoding ha", ["hashgrid"]),
     ("coopnet render --backend ", ["auto", "cuda", "llvm"]),
 ])  # fmt: skip

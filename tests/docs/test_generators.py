@@ -37,7 +37,7 @@ def test_every_extra_that_is_not_for_development_is_in_the_table():
     text = (
         (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("optional-dependencies]")[2].partition("\n[")[0]
     )
-    for extra in set(re.findall(r"^(\w+) = ", text, re.M)) - {"dev", "docs", "mutants"}:
+    for extra in set(re.findall(r"^(\w+) = ", text, re.M)) - {"dev", "docs", "export", "mutants"}:
         assert f'"coopnet[{extra}]"' in GENERATED["extras"]()
 
 

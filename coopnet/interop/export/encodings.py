@@ -1,0 +1,403 @@
+"""Encodings in the exported language, as loops; see :mod:`.layers`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from ... import nn
+from ...kernels.grid import PRIMES, ROLLING, FeatureGrid, Level
+from ...kernels.sparse_projection import Signs
+from ...nn.frequency import RUN
+from ...nn.lattice import Lattice
+from .language import F32, I32, U32, At, Block, Cast, Expr, Load, Var, Vec, call, clip, f32, select, single, u32
+from .layers import RULES, Lowering, held
+
+TWO_PI = 2 * math.pi
+
+
+def _composite(to: Lowering, layer: nn.Composite, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    where, parts = to._where, []
+    for k, (encoding, begin, n) in enumerate(layer.parts(x.size)):
+        parts.append(to.lower(encoding, x.part(begin, n), f"{where}.nested.{k}")[0])
+    y, start, b = to.new(layer.width(x.size), layer, x), 0, to.block
+    for k, part in enumerate(parts):
+        if layer.reduction == "concatenation" or k == 0:
+            b.copy(part, y.part(start, part.size))
+            start += part.size if layer.reduction == "concatenation" else 0
+        else:
+            with b.loop("i", y.size) as i:
+                a, v = y.at(i), part.at(i)
+                b.set(a, a + v if layer.reduction == "sum" else a * v)
+    return y, True
+
+
+def _pad(to: Lowering, layer: nn.Pad, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    inner, _ = to.lower(layer.nested, x, f"{to._where}.nested")
+    y, b = to.new(layer.before + inner.size + layer.after, layer, x), to.block
+    for start, size in ((0, layer.before), (layer.before + inner.size, layer.after)):
+        if size:
+            with b.loop("i", size) as i:
+                b.set(y.part(start, size).at(i), layer.value)
+    b.copy(inner, y.part(layer.before, inner.size))
+    return y, True
+
+
+# ---- Waves -------------------------------------------------------------------------------------------------
+
+
+def _frequency(to: Lowering, layer: nn.Frequency, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    n, b = layer.n_frequencies, to.block
+    y = to.new(2 * n * x.size, layer, x)
+    with b.loop("k", x.size) as k:
+        scale = b.let("scale", f32(0.5))
+        with b.loop("first", -(-n // RUN)) as first:
+            periods = b.let("periods", x.at(k) * scale)
+            angle = b.let("angle", (periods - call("round", periods)) * TWO_PI)
+            s, c = b.let("s", call("sin", angle)), b.let("c", call("cos", angle))
+            stop = call("min", first * RUN + RUN, u32(n)) if n > RUN else u32(n)
+            with b.loop("i", stop, first * RUN) as i:
+                place = (k * n + i) * 2
+                b.set(y.at(place), s)
+                b.set(y.at(place + 1), c)
+                _double(b, s, c)
+            b.set(scale, scale * 2.0**RUN)
+    return y, True
+
+
+def _double(b: Block, s: Var, c: Var, turn: tuple[Expr, Expr] | None = None) -> None:
+    """From sine and cosine of an angle to those of twice the angle, and further by ``turn``."""
+    twice = b.let("twice", s * c * 2)
+    b.set(c, single(1) - s * s * 2)
+    b.set(s, twice)
+    if turn is not None:
+        moved = b.let("moved", s * turn[1] + c * turn[0])
+        b.set(c, c * turn[1] - s * turn[0])
+        b.set(s, moved)
+
+
+def _sinusoidal(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    n, shift, b = layer.octaves, layer.shift, to.block
+    y = to.new(2 * n * x.size, layer, x)
+    turns = None
+    if shift and n > 1:  # at octave i the phase is 2 pi shift i
+        angles = [TWO_PI * shift * (1 - i) for i in range(n)]
+        turns = [to.constants(name, F32, map(f, angles)) for name, f in (("turn_s", math.sin), ("turn_c", math.cos))]
+    with b.loop("k", x.size) as k:
+        angle = b.let("angle", x.at(k) * TWO_PI)
+        s, c = b.let("s", call("sin", angle)), b.let("c", call("cos", angle))
+        with b.loop("i", n) as i:
+            place = (k * n + i) * 2
+            b.set(y.at(place), s)
+            b.set(y.at(place + 1), c)
+            _double(b, s, c, None if turns is None else (turns[0].at(i), turns[1].at(i)))
+    return y, True
+
+
+def _triangular(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    n, b = layer.octaves, to.block
+    y = to.new(2 * n * x.size, layer, x)
+    with b.loop("k", x.size) as k:
+        scale = b.let("scale", f32(1))
+        with b.loop("i", n) as i:
+            t = b.let("t", call("fma", x.at(k), scale, Cast(F32, i) * layer.shift if layer.shift else f32(0)))
+            for part, quarter in enumerate((0.25, 0.0)):
+                u = b.let("u", t - quarter)
+                wave = single(1) - call("abs", u - call("round", u)) * 4
+                b.set(y.at((k * n + i) * 2 + part), wave)
+            b.set(scale, scale * 2)
+    return y, True
+
+
+def _triangle_wave(to: Lowering, layer: nn.TriangleWave, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    n, b = layer.n_frequencies, to.block
+    y = to.new(n * x.size, layer, x)
+    with b.loop("k", x.size) as k:
+        scale = b.let("scale", f32(0.5))
+        with b.loop("i", n) as i:
+            t = b.let("t", x.at(k) * scale)
+            b.set(t, t - call("floor", t) + Cast(F32, i & 3) * 0.25)
+            b.set(y.at(k * n + i), call("abs", t - call("floor", t) - 0.5) * 4 - 1)
+            b.set(scale, scale * 2)
+    return y, True
+
+
+def _fourier(to: Lowering, layer: nn.Fourier, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    b = to.block
+    # phases need every bit, whatever the precision of the network
+    matrix = to.table("frequencies", dr.detach(layer.frequencies.value.data).numpy(), "single")
+    y = to.new(2 * layer.n_frequencies, layer, x)
+    with b.loop("i", layer.n_frequencies) as i:
+        periods = b.let("periods", f32(0))
+        with b.loop("k", x.size) as k:
+            b.set(periods, call("fma", Load(matrix, i * x.size + k), x.at(k), periods))
+        angle = b.let("angle", (periods - call("round", periods)) * TWO_PI)
+        b.set(y.at(i * 2), call("sin", angle))
+        b.set(y.at(i * 2 + 1), call("cos", angle))
+    return y, True
+
+
+# ---- Others without parameters -----------------------------------------------------------------------------
+
+
+def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    n, b = layer.n_bins, to.block
+    y = to.new(n * x.size, layer, x)
+
+    def integral(t: Expr) -> Expr:
+        """The periodic kernel's integral up to ``t``."""
+        whole = b.let("whole", call("round", t))
+        u = b.let("u", clip((t - whole) * n, -1, 1))
+        u2 = b.let("square", u * u)
+        return whole + (u * ((u2 * (3 / 16) - 5 / 8) * u2 + 15 / 16) + 0.5)
+
+    with b.loop("k", x.size) as k:
+        first = b.let("first", integral(single(-1) * x.at(k)))
+        below = b.let("below", first)
+        with b.loop("i", n - 1) as i:
+            above = b.let("above", integral(Cast(F32, i + 1) * (1 / n) - x.at(k)))
+            b.set(y.at(k * n + i), above - below)
+            b.set(below, above)
+        b.set(y.at(k * n + (n - 1)), first + 1 - below)
+    return y, True
+
+
+def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    n, b = layer.degree, to.block
+    y = to.new(n * n, layer, x)
+    first = [(-1.0) ** m * math.prod(range(1, 2 * m, 2)) for m in range(n)]
+    factors = [0.0] * n * n
+    for degree in range(n):
+        for order in range(degree + 1):
+            square = (2 * degree + 1) / (4 * math.pi) * math.factorial(degree - order) / math.factorial(degree + order)
+            factors[degree * n + order] = math.sqrt(square * (2 if order else 1))
+    starts, factor = to.constants("legendre", F32, first), to.constants("factor", F32, factors)
+    vx, vy, vz = (b.let(name, x.at(i) * 2 - 1) for i, name in enumerate(("vx", "vy", "vz")))
+    b.comment("(re, im) are of (vx + i vy)^m, p is (-1)^m d^m P_l / dz^m")
+    re, im = b.let("re", f32(1)), b.let("im", f32(0))
+    with b.loop("m", n) as m:
+        p, before = b.let("p", starts.at(m) if n > 1 else f32(1)), b.let("before", f32(0))
+        with b.loop("l", n, m if n > 1 else 0) as band:
+            scaled = b.let("scaled", factor.at(band * n + m) * p if n > 1 else p * factors[0])
+            b.set(y.at(band * band + band - m), scaled * im)
+            b.set(y.at(band * band + band + m), scaled * re)
+            high, low = Cast(F32, band * 2 + 1), Cast(F32, band + m)
+            after = b.let("after", (high * vz * p - low * before) / Cast(F32, band + 1 - m))
+            b.set(before, p)
+            b.set(p, after)
+        turned = b.let("turned", re * vx - im * vy)
+        b.set(im, re * vy + im * vx)
+        b.set(re, turned)
+    return y, True
+
+
+def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    signs = Signs(x.size, layer.out_features, layer.density, layer.seed)
+    rows: list[int] = []
+    ends: list[int] = []
+    for row in signs.columns(0, x.size):
+        for sign in (1, -1):
+            rows += [int(j) for j in (row == sign).nonzero()[0]]
+            ends.append(len(rows))
+    b, y = to.block, to.new(layer.out_features, layer, x)
+    columns = to.constants("columns", U32, rows or [0])
+    end = to.constants("ends", U32, [0, *ends])
+    b.comment("entries of one row, first the positive ones")
+    with b.loop("i", y.size) as i:
+        total = b.let("total", f32(0))
+        with b.loop("k", end.at(i * 2 + 1), end.at(i * 2)) as k:
+            b.set(total, total + x.at(columns.at(k)))
+        with b.loop("k", end.at(i * 2 + 2), end.at(i * 2 + 1)) as k:
+            b.set(total, total - x.at(columns.at(k)))
+        b.set(y.at(i), total * signs.scale)
+    return y, True
+
+
+# ---- Grids -------------------------------------------------------------------------------------------------
+
+
+class _Grid:
+    """The features of a lattice, one loop over its levels."""
+
+    def __init__(self, to: Lowering, layer: Lattice, x: Vec):
+        self.to, self.layer, self.x = to, layer, x
+        grid: FeatureGrid = layer.grid.value
+        self.grid, self.d, self.n = grid, grid.dimension, grid.n_features
+        shown = math.inf if layer.max_level is None else held(layer.max_level, "max_level")
+        self.levels = [level for i, level in enumerate(grid.levels) if i <= shown]
+        self._store(dr.detach(grid.data).numpy())
+
+    def _store(self, numbers: Any) -> None:
+        levels, to = self.levels, self.to
+        numbers = numbers[: levels[-1].end * self.n] if levels else numbers[:0]
+        self.least = self.step = None
+        if to.grids == "uint8" and levels:
+            if not np.isfinite(numbers).all():
+                raise ValueError("it has parameters that are not finite, which grids='uint8' cannot hold")
+            parts = [numbers[v.offset * self.n : v.end * self.n].astype(np.float64) for v in levels]
+            least = [float(p.min()) for p in parts]
+            step = [(float(p.max()) - m) / 255 for p, m in zip(parts, least, strict=True)]
+            whole = [np.rint((p - m) / (s or 1)) for p, m, s in zip(parts, least, step, strict=True)]
+            numbers = np.concatenate(whole)
+            self.least, self.step = to.constants("least", F32, least), to.constants("step", F32, step)
+        self.data = to.table("data", numbers, to.grids) if levels else None
+
+    def lower(self) -> Vec:
+        to, b, x = self.to, self.to.block, self.x
+        y = to.new(len(self.grid.levels) * self.n, self.layer, x)
+        if len(self.levels) < len(self.grid.levels):
+            with b.loop("i", y.size) as i:
+                b.set(y.at(i), 0)
+        if not self.levels:
+            return y
+        each = {name: to.constants(name, tp, numbers) for name, tp, numbers in self._constants()}
+        b.comment("0, or NaN if a coordinate is not finite")
+        zero = b.let("zero", x.at(0) - x.at(0))
+        if self.d > 1:
+            with b.loop("i", self.d, 1) as i:
+                b.set(zero, zero + (x.at(i) - x.at(i)))
+        with b.loop("level", len(self.levels)) as level:
+            at = {name: values.at(0 if len(self.levels) == 1 else level) for name, values in each.items()}
+            cell, fraction = self._cell(at["scale"])
+            sums = b.array("sums", self.n)
+            with b.loop("f", self.n) as f:
+                b.set(At(sums, f), zero)
+            if fraction is None:
+                self._add(functools.partial(At, cell), None, at, sums, level)
+            elif self.grid.simplices and self.d > 1:  # of one dimension, it is a cube
+                self._simplex(cell, fraction, at, sums, level)
+            else:
+                self._cube(cell, fraction, at, sums, level)
+            with b.loop("f", self.n) as f:
+                b.set(y.at(level * self.n + f), At(sums, f))
+        return y
+
+    def _constants(self) -> list[tuple[str, str, Any]]:
+        hashed = [self._hashes(level) for level in self.levels]
+        found: list[tuple[str, str, Any]] = [
+            ("scale", F32, [level.scale for level in self.levels]),
+            ("offset", U32, [level.offset for level in self.levels]),
+            ("size", U32, [level.size for level in self.levels]),
+        ]
+        if not all(hashed):
+            found.append(("resolution", U32, [level.resolution & 0xFFFFFFFF for level in self.levels]))
+        if any(hashed) and not all(hashed):
+            found.append(("hashed", U32, [int(h) for h in hashed]))
+        return found
+
+    def _hashes(self, level: Level) -> bool:
+        return self.grid.hashed and level.resolution**self.d > level.size
+
+    def _cell(self, scale: Expr) -> tuple[Var, Var | None]:
+        """The lowest vertex of the cell around the point, and where in it the point lies, if that matters."""
+        b, x = self.to.block, self.x
+        cell, between = b.array("cell", self.d, U32), self.grid.interpolation != "nearest"
+        fraction = b.array("fraction", self.d) if between else None
+        with b.loop("i", self.d) as i:
+            position = call("fma", x.at(i), scale, single(0.5))
+            position = position if fraction is None else b.let("position", position)
+            lowest = b.let("lowest", call("floor", position))
+            # beyond, numbers don't convert
+            b.set(At(cell, i), Cast(U32, Cast(I32, clip(lowest, -(2.0**31), 2.0**31 - 128))))
+            if fraction is not None:
+                b.set(At(fraction, i), position - lowest)
+        return cell, fraction
+
+    def _cube(self, cell: Var, fraction: Var, at: dict[str, Expr], sums: Var, level: Expr) -> None:
+        b, d = self.to.block, self.d
+        if self.grid.interpolation == "smoothstep":
+            with b.loop("i", d) as i:
+                t = At(fraction, i)
+                b.set(t, t * t * (single(3) - t * 2))
+        with b.loop("corner", 2**d) as corner:
+            weight = b.let("weight", f32(1))
+            with b.loop("i", d) as i:
+                upper = ((corner >> i) & 1).equals(1)
+                b.set(weight, weight * select(upper, At(fraction, i), single(1) - At(fraction, i)))
+            self._add(lambda i: At(cell, i) + ((corner >> i) & 1), weight, at, sums, level)
+
+    def _simplex(self, cell: Var, fraction: Var, at: dict[str, Expr], sums: Var, level: Expr) -> None:
+        """From the lowest vertex of the cell along its axes in descending order of the fractions."""
+        b, d = self.to.block, self.d
+        axis = b.array("axis", d, U32)
+        with b.loop("i", d) as i:
+            b.set(At(axis, i), i)
+        with b.loop("i", d) as i, b.loop("j", u32(d - 1) - i) as j:
+            here, there = At(fraction, j), At(fraction, j + 1)
+            swap = here < there
+            low, high = b.let("low", select(swap, here, there)), b.let("high", select(swap, there, here))
+            one = b.let("one", select(swap, At(axis, j + 1), At(axis, j)))
+            b.set(At(axis, j + 1), select(swap, At(axis, j), At(axis, j + 1)))
+            b.set(At(axis, j), one)
+            b.set(here, high)
+            b.set(there, low)
+        before = b.let("before", f32(1))
+        with b.loop("r", d + 1) as r:
+            b.comment("along the axis before this one; not at first")
+            last = call("max", r, 1) - 1
+            with b.loop("i", d) as i:
+                step = select(At(axis, last).equals(i), u32(1), u32(0))
+                b.set(At(cell, i), At(cell, i) + select(u32(0) < r, step, u32(0)))
+            after = b.let("after", select(r < d, At(fraction, call("min", r, d - 1)), single(0)))
+            weight = b.let("weight", before - after)
+            b.set(before, after)
+            self._add(functools.partial(At, cell), weight, at, sums, level)
+
+    def _add(self, vertex: Any, weight: Expr | None, at: dict[str, Expr], sums: Var, level: Expr) -> None:
+        """Add the features of a vertex."""
+        b = self.to.block
+        index = self._index(vertex, at)
+        entry = b.let("entry", (at["offset"] + index % at["size"]) * self.n)
+        with b.loop("f", self.n) as f:
+            assert self.data is not None
+            feature: Expr = Load(self.data, entry + f)
+            if self.least is not None and self.step is not None:
+                which = 0 if len(self.levels) == 1 else level
+                feature = self.least.at(which) + self.step.at(which) * feature
+            b.set(At(sums, f), At(sums, f) + (feature if weight is None else weight * feature))
+
+    def _index(self, vertex: Any, at: dict[str, Expr]) -> Expr:
+        b, d = self.to.block, self.d
+        index = hashed = None
+        if "resolution" in at:
+            index, stride = b.let("index", u32(0)), b.let("stride", u32(1))
+        if "hashed" in at or "resolution" not in at:
+            hashed = b.let("hash", u32(0))
+            primes = None if self.grid.simplices else self.to.constants("primes", U32, PRIMES[:d])
+        with b.loop("i", d) as i:
+            v = b.let("v", vertex(i))
+            if index is not None:
+                b.set(index, index + v * stride)
+                b.set(stride, stride * at["resolution"])
+            if hashed is not None:
+                prime = None if primes is None else primes.at(0 if d == 1 else i)
+                b.set(hashed, (hashed + v) * ROLLING if prime is None else hashed ^ v * prime)
+        if index is None or hashed is None:
+            return index or hashed  # type: ignore[return-value]
+        return select(at["hashed"].equals(1), hashed, index)
+
+
+def _lattice(to: Lowering, layer: Lattice, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    return _Grid(to, layer, x).lower(), True
+
+
+RULES |= {
+    nn.Composite: _composite,
+    nn.Pad: _pad,
+    nn.Frequency: _frequency,
+    nn.Sinusoidal: _sinusoidal,
+    drnn.SinEncode: _sinusoidal,
+    nn.Triangular: _triangular,
+    drnn.TriEncode: _triangular,
+    nn.TriangleWave: _triangle_wave,
+    nn.Fourier: _fourier,
+    nn.OneBlob: _one_blob,
+    nn.SphericalHarmonics: _harmonics,
+    nn.SparseProjection: _projection,
+    Lattice: _lattice,
+}

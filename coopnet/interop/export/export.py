@@ -1,0 +1,187 @@
+"""Export of fields: the files, and what may be asked for."""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...checks import check, check_choice, check_flag, check_type, ensure
+from ...field import PRECISIONS, NeuralField
+from ...io.files import atomic_write, writable
+from ...jit.scopes import recording
+from ...version import __version__
+from . import encodings  # noqa: F401  # adds its rules
+from .derivative import with_jacobian
+from .language import F32, U32, Routine, Var, Vec
+from .layers import Lowering
+from .targets import TARGETS, Listing
+from .weights import WeightFile, fingerprint
+
+#: Bytes of weights up to which they stand in the source unless told otherwise.
+TINY = 8192
+#: Names that mean something in one of the languages, beside Python's keywords.
+_WORDS = """
+abs active array asm atan atomic attribute auto bitcast bool bool2 break buffer case cast ceil centroid char clamp
+class coherent common const continue cos cosf cross data default device discard do dot double dynamic_cast each else
+entry enum exp expf export extern f16 f32 fabsf false filter fixed flat float float2 float3 float4 floor floorf fma fn
+for fract friend function goto half half2 highp i32 if image import in inline inout input int int2 int32_t interface
+invariant isnan ivec2 jacobian key layout length let log log2 logf long loop lowp main mat mat2 mat3 mat4 math max
+mediump memcmp memcpy min mix mod module mulhi namespace nan new noperspective normalize np null operator out output
+override packed partition patch pi pow precise precision private protected ptr public rcp readonly register resource
+restrict return rintf round sample sampler samples select shared short sign signed sin sinf size_t sizeof smooth sqrt
+sqrtf static step storage struct subroutine super switch tanh tanhf target template texture this throw true trunc try
+type typedef typename u32 uint uint2 uint32 uint32_t uniform union unsigned using uvec2 var varying vec vec1 vec2 vec3
+vec4 virtual void volatile weights while words workgroup writeonly x y yield
+"""
+_TAKEN = {*_WORDS.split(), *(word.lower() for word in keyword.kwlist)}
+
+
+class Exported(NamedTuple):
+    """The files that :func:`export` wrote; ``weights`` is ``None`` if they stand in the source.
+
+    >>> cn.export(field, "c", "sdf.c").weights
+    """
+
+    source: Path
+    weights: Path | None
+
+
+def export(
+    field: NeuralField,
+    target: str,
+    path: str | os.PathLike[str],
+    *,
+    name: str = "field",
+    precision: str = "auto",
+    grids: str = "auto",
+    dropout: bool = False,
+    derivatives: bool = False,
+    inline: bool | None = None,
+) -> Exported:
+    """Write ``field`` as a function in another language, position in and values out, and its weights beside it.
+
+    The source needs nothing else: encoding, network and output activation are loops in it, and its head says how to
+    call it. The weights are a file of the same name with the suffix ``.weights``, which programs read as it is; small
+    ones stand in the source. ``docs/export.md`` has what maps to what, the format of the file, and limits.
+
+    Args:
+        field: a built :class:`NeuralField`.
+        target: ``"c"`` (C99), ``"glsl"``, ``"wgsl"``, ``"slang"``, ``"slang-coopvec"`` (Slang with cooperative vectors
+            for the linear layers), or ``"numpy"``.
+        path: of the source, such as ``"sdf.glsl"``.
+        name: of the function; what else the source defines begins with it.
+        precision: of the weights: ``"half"``, ``"single"``, or ``"auto"`` for the field's own. Numbers are computed in
+            single precision, by cooperative vectors in half.
+        grids: precision of the features of grids: ``"half"``, ``"single"``, ``"uint8"`` (256 values between the least
+            and largest of a level), or ``"auto"`` for that of the weights.
+        dropout: give the function a key of four 32-bit words, the seed's lower and upper half, index and step, and
+            apply the field's dropouts, whose masks are those of :class:`Key` to the bit.
+        derivatives: also write ``name_jacobian``, which gives values and derivatives with respect to the position.
+        inline: put the weights into the source? ``None`` for those of up to 8192 bytes.
+
+    Returns:
+        The paths of both files.
+
+    Raises:
+        TypeError: arguments of other types; a layer that cannot be exported.
+        ValueError: unknown names; a field that is not built; ``dropout`` of a field that has none; numbers that the
+            precision cannot hold; a position-dependent schedule; ``path`` is no name of a file, or one of weights.
+        OSError: a file cannot be written; the weights are written first, and files that were there are replaced whole.
+        RuntimeError: called while Dr.Jit records a frozen function or a loop.
+
+    >>> cn.export(field, "glsl", "sdf.glsl", name="sdf", derivatives=True)
+    """
+    where = "export"
+    check_type(where, "field", field, NeuralField, "a NeuralField")
+    ensure(field.precision, "export: the field is not built yet; call field = field.build().")
+    check_choice(where, "target", target, tuple(TARGETS))
+    check_choice(where, "precision", precision, ("auto", *PRECISIONS))
+    check_choice(where, "grids", grids, ("auto", *PRECISIONS, "uint8"))
+    for argument, value in (("dropout", dropout), ("derivatives", derivatives)):
+        check_flag(where, argument, value)
+    check(inline is None or isinstance(inline, bool), where, "inline", inline, "True, False or None")
+    _check_name(name)
+    source = writable(path, where)
+    beside = writable(Path(os.fspath(path)).with_suffix(".weights"), where)
+    ensure(
+        source != beside, f"export: path is {str(source)!r}, which the file of weights is called; use another suffix."
+    )
+    ensure(not recording(), "export: called while Dr.Jit records a function or loop; export after it.", RuntimeError)
+    program, weights = _program(field, target, name, precision, grids, dropout, derivatives, inline)
+    text = TARGETS[target](program).source().encode("ascii")
+    if program.words is None and program.has_tables:
+        atomic_write(beside, lambda temporary: _write(temporary, weights))
+    atomic_write(source, lambda temporary: temporary.write_bytes(text) and None)
+    written = Path(os.fspath(path)).with_suffix(".weights")
+    return Exported(Path(os.fspath(path)), written if program.words is None and program.has_tables else None)
+
+
+def _write(path: Path, weights: WeightFile) -> None:
+    with open(path, "wb") as file:
+        file.writelines(weights.file())
+
+
+def _program(
+    field: NeuralField,
+    target: str,
+    name: str,
+    precision: str,
+    grids: str,
+    dropout: bool,
+    derivatives: bool,
+    inline: Any,
+) -> tuple[Listing, WeightFile]:
+    printer = TARGETS[target]
+    own = (printer.precision or field.precision) if precision == "auto" else precision
+    assert own is not None
+    only = f"cooperative vectors have {printer.precision} precision; leave precision out, or use target='slang'"
+    ensure(printer.precision in (None, own), f"export: precision is {own!r}, but {only}.")
+    ensure(printer.inlines or not inline, f"export: inline is True, but target {target!r} reads weights from a buffer.")
+    weights = WeightFile()
+    x, key = Var("x", F32, field.in_features), Var("key", U32, 4)
+    to = Lowering(
+        weights, own, own if grids == "auto" else grids, name, field.precision == "half", key if dropout else None
+    )
+    v, owned = Vec(x, 0, field.in_features), False
+    for part in ("encoding", "network"):
+        layer = getattr(field, part)
+        if layer is not None:
+            v, owned = to.lower(layer, v, part, owned)
+    y = Var("y", F32, v.size)
+    to.block.copy(v, Vec(y, 0, v.size))
+    ensure(to.dropouts or not dropout, "export: dropout is True, but the field has no dropout; leave it out.")
+    weights.field = fingerprint(field)
+    function = Routine(name, (x, key) if dropout else (x,), (y,), to.block.statements)
+    functions = [*to.functions.values(), function]
+    if derivatives:
+        functions.append(with_jacobian(function, f"{name}_jacobian"))
+    for _ in weights.file():  # the places of arrays in it
+        pass
+    inside = printer.inlines and (weights.end <= TINY if inline is None else inline)
+    words, start = (weights.words(), 0) if inside else (None, weights.start)
+    bytes_ = weights.start * 4 + weights.end
+    about = _about(field, v.size, weights, own, grids, dropout)
+    program = Listing(name, functions, words, start, bytes_, weights.digest, bool(weights.tables), about)
+    return program, weights
+
+
+def _about(
+    field: NeuralField, outputs: int, weights: WeightFile, precision: str, grids: str, dropout: bool
+) -> list[str]:
+    grid = "" if grids in ("auto", precision) else f", grids in {grids}"
+    return [
+        f"A neural field of {field.in_features} coordinates and {outputs} values, written by coopnet {__version__}.",
+        f"Field {weights.field[:32]} (SHA-256, the first 16 bytes), weights in {precision} precision{grid}.",
+        "Dropout is on." if dropout else "Without dropout.",
+        "",
+    ]
+
+
+def _check_name(name: Any) -> None:
+    fits = isinstance(name, str) and len(name) <= 64 and re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)
+    free = fits and name.lower() not in _TAKEN and not name.lower().startswith("gl_")
+    needed = "a name of letters, digits and single underscores that means nothing in these languages"
+    check(free, "export", "name", name, needed)

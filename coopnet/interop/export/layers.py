@@ -1,0 +1,359 @@
+"""Layers in the exported language: what each does to a vector."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from ... import nn
+from ...engine.activations import _GELU_CUBIC, _GELU_LIMIT, _GELU_LINEAR, LN2
+from ...nn.containers import Parallel
+from ...nn.dropout import Dropout
+from ...nn.parameters import parameters
+from ...random.law import Law, MaskLaw
+from ...random.philox import M0, M1, W0, W1
+from .language import (
+    F32, U32, At, Block, Cast, Do, Expr, LinearMap, Load, Map, Routine, Values, Var, Vec, call, clip, f32, select,
+    single, u32,
+)  # fmt: skip
+from .weights import Array, WeightFile
+
+
+class Lowering:
+    """Puts a field into a :class:`Block`, layer by layer.
+
+    ``precision`` and ``grids`` are those of the weights, ``prefix`` opens the names of functions and constants, and
+    ``key`` is the array of four words that dropouts draw from, or ``None``.
+    """
+
+    def __init__(
+        self, weights: WeightFile, precision: str, grids: str, prefix: str, half: bool, key: Var | None = None
+    ):
+        self.weights, self.precision, self.grids, self.prefix = weights, precision, grids, prefix
+        self.half, self.key = half, key  #: does the field itself run in half precision?
+        self.block = Block()
+        self.functions: dict[str, Routine] = {}  #: called ones, by name
+        self.dropouts = 0
+        self._where = ""
+        self._constants: dict[str, int] = {}
+
+    def lower(self, layer: Any, x: Vec, where: str, owned: bool = False) -> tuple[Vec, bool]:
+        """What ``layer``, at the place ``where`` in the field, makes of ``x``: a vector, and whether it may be
+        overwritten, as ``x`` may if it is ``owned``.
+
+        Raises ``TypeError`` for a layer that is not known, and ``ValueError`` for numbers that cannot be exported.
+        """
+        rule = next((RULES[cls] for cls in type(layer).__mro__ if cls in RULES), None)
+        if rule is None or type(layer).__module__.split(".")[0] not in ("coopnet", "drjit"):
+            cls = type(layer)
+            raise TypeError(f"export: {where} is a {cls.__module__}.{cls.__qualname__}, which cannot be exported.")
+        with self.at(where):
+            return rule(self, layer, x, owned)
+
+    @contextmanager
+    def at(self, where: str) -> Iterator[None]:
+        """A block that lowers the layer at ``where``, which errors name."""
+        outside, self._where = self._where, where
+        try:
+            yield
+        except ValueError as error:
+            said = str(error)
+            raise ValueError(said if said.startswith("export: ") else f"export: {where}: {said}.") from None
+        finally:
+            self._where = outside
+
+    def chain(self, layers: Any, x: Vec, where: str, owned: bool = False) -> tuple[Vec, bool]:
+        """``layers`` one after the other; ``where`` is the place of what holds them."""
+        for i, layer in enumerate(layers):
+            x, owned = self.lower(layer, x, f"{where}.layers.{i}", owned)
+        return x, owned
+
+    # ---- What rules use -------------------------------------------------------
+
+    def comment(self, layer: Any, x: Vec, size: int) -> None:
+        self.block.comment(f"{self._where}: {type(layer).__name__}, {x.size} to {size}")
+
+    def new(self, size: int, layer: Any, x: Vec) -> Vec:
+        """A vector for the output of ``layer``, called by its place."""
+        self.comment(layer, x, size)
+        return self.block.vector(self._where.removeprefix("network."), size)
+
+    def own(self, x: Vec, owned: bool) -> Vec:
+        """``x``, or a copy of it if it must not be overwritten."""
+        if owned:
+            return x
+        y = self.block.vector(self._where.removeprefix("network."), x.size)
+        self.block.copy(x, y)
+        return y
+
+    def table(self, part: str, array: np.ndarray, precision: str | None = None) -> Array:
+        return self.weights.add(f"{self._where}.{part}", array, precision or self.precision)
+
+    def constants(self, what: str, type: str, numbers: Any) -> Any:
+        """A named list of constants."""
+        n = self._constants[what] = self._constants.get(what, 0) + 1
+        if type == F32:
+            numbers = [single(v).value for v in numbers]
+        return Values(f"{self.prefix}_{what}{'' if n == 1 else n}", type, tuple(numbers))
+
+
+def held(value: Any, what: str) -> float:
+    """A number that may be a Dr.Jit array of one entry."""
+    if isinstance(value, dr.ArrayBase):
+        if dr.width(value) != 1:
+            raise ValueError(f"{what} has {dr.width(value)} entries, one for each sample; one is needed")
+        value = dr.detach(value).numpy().reshape(-1)[0]
+    return float(value)
+
+
+# ---- Linear layers and activations -------------------------------------------------------------------------
+
+
+def _linear(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    own = {p.attribute: p.numpy("export") for p in parameters(layer)}
+    y = to.new(len(own["weights"]), layer, x)
+    bias = own.get("bias")
+    matrix = to.table("weights", own["weights"])
+    to.block.statements.append(LinearMap(y, x, matrix, None if bias is None else to.table("bias", bias.reshape(-1))))
+    return y, True
+
+
+def _elementwise(function: Callable[[Any], Callable[[Expr], Expr]]) -> Callable:
+    """The rule of an activation: ``function(layer)`` is what it does to a number."""
+
+    def rule(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
+        each = function(layer)
+        each(Var("v", F32))  # raises for constants that cannot be written
+        to.comment(layer, x, x.size)
+        y = to.own(x, owned)
+        to.block.statements.append(Map(y, each))
+        return y, True
+
+    return rule
+
+
+def _activation(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    if layer.function == "identity" and not layer.params():
+        return x, owned
+    return _elementwise(lambda own: functools.partial(FUNCTIONS[own.function], params=own.params()))(
+        to, layer, x, owned
+    )
+
+
+def _sigmoid(x: Expr) -> Expr:
+    return call("tanh", x * 0.5) * 0.5 + 0.5
+
+
+def _relu(x: Expr, params: tuple = ()) -> Expr:
+    return call("max", x, 0)
+
+
+def _leaky_relu(x: Expr, params: tuple) -> Expr:
+    return _relu(x) + call("min", x, 0) * params[0]
+
+
+def _softplus(x: Expr, params: tuple) -> Expr:
+    (beta,) = params
+    return _relu(x) + call("log", call("exp", call("abs", x) * -beta) + 1) * (1 / beta)
+
+
+def _squareplus(x: Expr, params: tuple) -> Expr:
+    (beta,) = params
+    x = x * beta
+    return (_relu(x) + single(2) / (call("abs", x) + call("sqrt", x * x + 4))) * (1 / beta)
+
+
+def _gelu(x: Expr, params: tuple) -> Expr:
+    inside = clip(x, -_GELU_LIMIT, _GELU_LIMIT)
+    return x * (call("tanh", inside * (inside * inside * _GELU_CUBIC + _GELU_LINEAR)) * 0.5 + 0.5)
+
+
+#: What activations do to a number, by the names that they have in the engine.
+FUNCTIONS: dict[str, Callable[..., Expr]] = {
+    "relu": _relu,
+    "leaky_relu": _leaky_relu,
+    "tanh": lambda x, params: call("tanh", x),
+    "sigmoid": lambda x, params: _sigmoid(x),
+    "softplus": _softplus,
+    "squareplus": _squareplus,
+    "gelu": _gelu,
+    "silu": lambda x, params: x * _sigmoid(x),
+    "sine": lambda x, params: call("sin", x * params[0]),
+    "exp": lambda x, params: call("exp", x),
+    "identity": lambda x, params: x * params[0] + params[1],
+}
+
+# ---- Containers --------------------------------------------------------------------------------------------
+
+
+def _sequential(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    return to.chain(layer.layers, x, to._where, owned)
+
+
+def _parallel(to: Lowering, layer: Parallel, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    where, names = to._where, list(getattr(layer, "names", ()))
+    part = "heads.{}" if names else "body"
+    parts = []
+    for i, body in enumerate(layer.bodies()):
+        y = x
+        for one in body:
+            if names:
+                to.block.comment(f"{where}.{part.format(i)}: output {names[i]}")
+            y, _ = to.lower(one, x, f"{where}.{part.format(i)}")
+        parts.append(y)
+    size = parts[0].size if layer.merge == "sum" else sum(p.size for p in parts)
+    y, start = to.new(size, layer, x), 0
+    for k, p in enumerate(parts):
+        if layer.merge != "sum":
+            to.block.copy(p, y.part(start, p.size))
+            start += p.size
+        elif k == 0:
+            to.block.copy(p, y)
+        else:
+            with to.block.loop("i", size) as entry:
+                to.block.set(y.at(entry), y.at(entry) + p.at(entry))
+    return y, True
+
+
+# ---- Dropout -----------------------------------------------------------------------------------------------
+
+
+def _dropout(to: Lowering, layer: Dropout, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    if to.key is None or not layer.active():
+        return x, owned
+    law = layer.law
+    if law.scheduled:
+        held(law.p, "p")
+    to.comment(layer, x, x.size)
+    to.dropouts += 1
+    y, b = to.own(x, owned), to.block
+    per_word = 32 // law.bits
+    per_block = 4 * per_word
+    words = b.array("words", 4, U32)
+    change = _change(to, law)
+    if law.shared:
+        _draw(to, words, u32(0), law)
+        first = b.let("word", At(words, u32(0)))
+        with b.loop("i", y.size) as i:
+            b.set(y.at(i), change(y.at(i), first))
+        return y, True
+    with b.loop("block", -(-y.size // per_block)) as block:
+        _draw(to, words, block, law)
+        stop = call("min", block * per_block + per_block, y.size) if y.size > per_block else y.size
+        with b.loop("i", stop, block * per_block if y.size > per_block else 0) as i:
+            word = At(words, (i >> per_word.bit_length() - 1) & 3)
+            digit = b.let("digit", word >> ((i & per_word - 1) * law.bits) if per_word > 1 else word)
+            b.set(y.at(i), change(y.at(i), digit))
+    return y, True
+
+
+def _draw(to: Lowering, words: Var, block: Expr, law: Law) -> None:
+    """Four random words of a block of the stream."""
+    key, b = to.key, to.block
+    assert key is not None
+    for i, word in enumerate((block, At(key, u32(2)), At(key, u32(3)), u32(law.stream))):
+        b.set(At(words, u32(i)), word)
+    philox = to.functions.setdefault("philox", _philox(to.prefix))
+    b.statements.append(Do(philox, (words, At(key, u32(0)), At(key, u32(1)), u32(law.rounds))))
+
+
+def _change(to: Lowering, law: Law) -> Callable[[Expr, Expr], Expr]:
+    """What becomes of an element whose random digit stands in the lowest bits of a word."""
+    leaf = np.float16 if to.half else np.float32
+    if isinstance(law, MaskLaw):
+        threshold, scale = law.threshold(leaf), law.scale(leaf)
+
+        def dropped(v: Expr, word: Expr) -> Expr:
+            digit = word & 2**law.bits - 1 if law.bits < 32 else word
+            return select(digit >= threshold, v * scale, 0)
+
+        return dropped
+    sigma = law.traced(leaf).sigma  # type: ignore[attr-defined]
+
+    def noisy(v: Expr, word: Expr) -> Expr:
+        b = to.block
+        # an odd number of 24 bits and a sign, which single precision holds
+        u = b.let("u", (Cast(F32, word >> 8) * 2 - (2**24 - 1)) * 2.0**-24)
+        return v * (_erfinv(b, u) * (sigma * 2**0.5) + 1)
+
+    return noisy
+
+
+def _erfinv(b: Block, u: Expr) -> Expr:
+    """The inverse error function in single precision (Giles 2010, *Approximating the erfinv function*)."""
+    w = b.let("w", single(-1) * call("log", (single(1) - u) * (single(1) + u)))
+    centre, tail = b.let("centre", w - 2.5), b.let("tail", call("sqrt", w) - 3)
+    return select(w < 5, _polynomial(_CENTRE, centre), _polynomial(_TAIL, tail)) * u
+
+
+_CENTRE = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
+    0.246640727, 1.50140941,
+)  # fmt: skip
+_TAIL = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
+    1.00167406, 2.83297682,
+)  # fmt: skip
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Expr) -> Expr:
+    return functools.reduce(lambda total, c: total * x + c, coefficients[1:], f32(coefficients[0]))
+
+
+def _philox(prefix: str) -> Routine:
+    """Philox4x32: replaces four words of a counter by random ones."""
+    words, key0, key1 = Var("words", U32, 4), Var("key0", U32), Var("key1", U32)
+    rounds, b = Var("rounds", U32), Block()
+    k0, k1 = b.let("k0", key0), b.let("k1", key1)
+    w = [At(words, u32(i)) for i in range(4)]
+    with b.loop("i", rounds):
+        high0, low0 = b.let("high0", call("mulhi", w[0], M0)), b.let("low0", w[0] * M0)
+        high1, low1 = b.let("high1", call("mulhi", w[2], M1)), b.let("low1", w[2] * M1)
+        b.set(w[0], high1 ^ w[1] ^ k0)
+        b.set(w[1], low1)
+        b.set(w[2], high0 ^ w[3] ^ k1)
+        b.set(w[3], low0)
+        b.set(k0, k0 + W0)
+        b.set(k1, k1 + W1)
+    return Routine(f"{prefix}_philox", (key0, key1, rounds), (words,), b.statements, changed=True)
+
+
+def _embedding(to: Lowering, layer: nn.Embedding, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    b, width, count = to.block, layer.width(1), layer.count
+    y = to.new(width, layer, x)
+    array = layer.table.value.data.numpy()
+    # rounded to half precision, if its features are
+    output = "half" if layer.output == "float16" or array.dtype == np.float16 else to.precision
+    data = to.table("data", array.reshape(-1), output)
+    number = b.let("id", call("round", x.at(0)))
+    # the last in integers, as single precision may round it up
+    row = b.let("row", call("min", Cast(U32, clip(number, 0, count - 1)), count - 1))
+    with b.loop("i", width) as i:
+        entry: Expr = Load(data, row * width + i)
+        if layer.out_of_range == "zero":
+            entry = select(number >= 0, select(number <= count - 1, entry, 0), 0)
+        b.set(y.at(i), entry)
+    return y, True
+
+
+#: Rules by type of layer: ``rule(lowering, layer, x, owned)`` as :meth:`Lowering.lower`. Encodings add theirs.
+RULES: dict[type, Callable[[Lowering, Any, Vec, bool], tuple[Vec, bool]]] = {
+    drnn.Linear: _linear,
+    nn.Activation: _activation,
+    nn.Sequential: _sequential,
+    drnn.Sequential: _sequential,
+    Parallel: _parallel,
+    Dropout: _dropout,
+    nn.Embedding: _embedding,
+    drnn.ReLU: _elementwise(lambda layer: _relu),
+    drnn.LeakyReLU: _elementwise(lambda layer: functools.partial(_leaky_relu, params=(layer.negative_slope,))),
+    drnn.Tanh: _elementwise(lambda layer: lambda x: call("tanh", x)),
+    drnn.Exp: _elementwise(lambda layer: lambda x: call("exp", x)),
+    drnn.Exp2: _elementwise(lambda layer: lambda x: call("exp", x * LN2)),
+}

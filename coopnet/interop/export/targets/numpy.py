@@ -1,0 +1,203 @@
+"""NumPy, for many samples at a time: variables are rows of samples, arrays have one row for each entry."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from ..language import (
+    F32, I32, U32, Assign, Binary, Cast, Const, Declare, Do, Elementary, Expr, For, LinearMap, Map, Pick, Routine,
+    Select, Values, Var, Vec,
+)  # fmt: skip
+from ..weights import Array
+from .printer import Printer, hexadecimal, rows
+
+_HELPERS = {
+    "table": '''
+
+def {name}_table(weights, dtype, offset, rows, stride, columns):
+    """A matrix, or a row of numbers, of the weights in single precision."""
+    flat = weights.view(np.uint8)[offset : offset + np.dtype(dtype).itemsize * rows * stride].view(dtype)
+    return flat.reshape(rows, stride)[:, :columns].astype(np.float32)''',
+    "mulhi": '''
+
+def {name}_mulhi(a, b):
+    """The upper half of a product of 64 bits."""
+    return (a.astype(np.uint64) * np.uint64(b) >> np.uint64(32)).astype(np.uint32)''',
+    "fma": '''
+
+def {name}_fma(a, b, c):
+    """Rounded once."""
+    return (np.float64(a) * b + c).astype(np.float32)''',
+}
+_TYPES = {F32: "np.float32", U32: "np.uint32", I32: "np.int32"}
+
+
+class NumPy(Printer):
+    suffix = ".py"
+    comment = "#"
+    calls: ClassVar[dict[str, str]] = {"round": "np.rint", "min": "np.fmin", "max": "np.fmax"}
+
+    def calling(self) -> list[str]:
+        public = [f for f in self.program.functions if not f.changed]
+        lines = [f"Call: {self._results(f)} = {f.name}({', '.join(self._arguments(f))})" for f in public]
+        lines += [f"{v.name}: array ({v.size}, samples) of single precision" for v in public[0].inputs if v.name == "x"]
+        lines += [f"{v.name}: array ({v.size}, samples)" for v in public[-1].results]
+        if self._passed:
+            lines.append(f"weights: {self.name}_load(file of weights)")
+        if any(v.name == "key" for v in public[0].inputs):
+            lines.append("key: array (4, samples) of uint32: low and high half of the seed, index, step")
+        return lines
+
+    @property
+    def _passed(self) -> bool:
+        return self.program.has_tables and self.program.words is None
+
+    def _arguments(self, f: Routine) -> list[str]:
+        if f.changed:
+            return [*(v.name for v in f.results), *(v.name for v in f.inputs)]
+        return [*(["weights"] if self._passed else []), *(v.name for v in f.inputs)]
+
+    def _results(self, f: Routine) -> str:
+        return ", ".join(v.name for v in f.results)
+
+    def opening(self) -> list[str]:
+        lines = ["", "import numpy as np"]
+        if self._passed:
+            lines += [
+                "",
+                "",
+                f"def {self.name}_load(path):",
+                '    """The weights in a file; ``ValueError`` if it is another or damaged."""',
+                "    import hashlib",
+                "",
+                '    with open(path, "rb") as file:',
+                "        data = file.read()",
+                f"    digest = bytes.fromhex({self.program.digest.hex()!r})",
+                "    if data[16:48] != digest or hashlib.sha256(data[64:]).digest() != digest:",
+                '        raise ValueError(f"{path}: not the weights that belong to this program, or damaged")',
+                '    return np.frombuffer(data, "<u4")',
+            ]
+        elif self.program.words is not None and self.program.has_tables:
+            lines += ["", f"{self.name}_weights = np.array([", *hexadecimal(self.program.words), "], np.uint32)"]
+        return lines
+
+    def helpers(self) -> list[str]:
+        return [
+            line
+            for key, text in _HELPERS.items()
+            if key in self.used
+            for line in text.format(name=self.name).split("\n")
+        ]
+
+    def listed(self, values: Values) -> list[str]:
+        items = rows((self.literal(Const(v, values.type)) for v in values.numbers), 8)
+        return ["", f"{values.name} = np.array([", *items, f"], {_TYPES[values.type]})"]
+
+    # ---- Statements -----------------------------------------------------------
+
+    def function(self, f: Routine) -> list[str]:
+        self.tables: dict[int, tuple[str, str]] = {}
+        self.loops: set[str] = set()
+        body = self.block(f.body)
+        lines = ["", f"def {f.name}({', '.join(self._arguments(f))}):"]
+        if not f.changed:
+            first = f.inputs[0]
+            lines.append(f"    {first.name}, samples = np.asarray({first.name}, np.float32), np.shape({first.name})[1]")
+            lines += [f"    key = np.asarray({v.name}, np.uint32)" for v in f.inputs[1:]]
+            lines += [f"    {self.declared(v)}" for v in f.results]
+        lines += [f"    {name} = {text}" for name, text in self.tables.values()]
+        return [*lines, *body, *([] if f.changed else [f"    return {self._results(f)}"])]
+
+    def declared(self, v: Var) -> str:
+        return f"{v.name} = np.zeros(({v.size}, samples), {_TYPES[v.type]})"
+
+    def statement(self, s: object, depth: int) -> list[str]:
+        start = self.indent * depth
+        if isinstance(s, LinearMap):
+            return [start + self._product(s)]
+        if isinstance(s, Map):
+            whole = Var(self._part(s.x), F32, s.x.size)
+            return [f"{start}{whole.name}[:] = {self.expr(s.function(whole))}"]
+        return super().statement(s, depth)
+
+    def line(self, s: Declare | Assign | Do) -> str:
+        if isinstance(s, Declare):
+            if s.value is None:
+                return self.declared(s.var)
+            value = self.expr(s.value)
+            # a number for all samples would become another type in arithmetic with Python's
+            constant = isinstance(s.value, Const)
+            return f"{s.var.name} = " + (f"np.full(samples, {value}, {_TYPES[s.var.type]})" if constant else value)
+        if isinstance(s, Do):
+            return f"{s.function.name}({self.args(s.args)})"
+        return f"{self.expr(s.target)} = {self.expr(s.value)}"
+
+    def loop(self, s: For, depth: int) -> list[str]:
+        self.loops.add(s.var.name)
+        head = f"for {s.var.name} in range({self.expr(s.start)}, {self.expr(s.stop)}):"
+        if isinstance(s.start, Const) and s.start.value == 0:
+            head = f"for {s.var.name} in range({self.expr(s.stop)}):"
+        return [self.indent * depth + head, *self.block(s.body, depth + 1)]
+
+    def _part(self, v: Vec) -> str:
+        return v.array.name if v.whole else f"{v.array.name}[{v.start}:{v.start + v.size}]"
+
+    def _product(self, s: LinearMap) -> str:
+        x, n = self._part(s.x), s.columns
+        if n > 1:
+            x = f"{x}.reshape({s.x.size // n}, -1)"
+        product = f"{self._table(s.weights)} @ {x}"
+        if n > 1:
+            product = f"({product}).reshape({s.y.size}, -1)"
+        if s.bias is not None:
+            product += f" + {self._table(s.bias)}.T"
+        return f"{self._part(s.y)}[:] = {product}"
+
+    def _table(self, table: Array) -> str:
+        """The variable that holds an array of the weights."""
+        if id(table) not in self.tables:
+            a, kind = table.array, table.array.dtype.newbyteorder("<").str
+            count, columns = a.shape if a.ndim == 2 else (1, a.size)
+            offset = self.program.start * 4 + table.offset
+            stride = table.stride if a.ndim == 2 else a.size
+            weights = f"{self.name}_weights" if self.program.words is not None else "weights"
+            text = f"{self.helper('table')}({weights}, {kind!r}, {offset}, {count}, {stride}, {columns})"
+            name = "".join(c if c.isalnum() else "_" for c in table.name.removeprefix("network."))
+            self.tables[id(table)] = f"w_{name}", text
+        return self.tables[id(table)][0]
+
+    # ---- Expressions ----------------------------------------------------------
+
+    def literal(self, e: Const) -> str:
+        return str(np.float32(e.value)) if e.type == F32 else str(e.value)
+
+    def load(self, table: Array, index: Expr) -> str:
+        return f"{self._table(table)}[0, {self.expr(index)}]"
+
+    def cast(self, e: Cast) -> str:
+        if self._uniform(e.a):
+            return f"{_TYPES[e.type]}({self.expr(e.a)})"
+        return f"({self.expr(e.a)}).astype({_TYPES[e.type]})"
+
+    def call(self, e: Elementary) -> str:
+        if e.function in ("fma", "mulhi"):
+            return f"{self.helper(e.function)}({self.args(e.args)})"
+        if e.function in ("min", "max") and self._uniform(e):
+            return f"{e.function}({self.args(e.args)})"
+        return f"{self.calls.get(e.function, 'np.' + e.function)}({self.args(e.args)})"
+
+    def select(self, e: Select) -> str:
+        a = self.expr(e.a)
+        if isinstance(e.a, Const) and isinstance(e.b, Const):  # NumPy would choose wider types
+            a = f"{_TYPES[e.type]}({a})"
+        return f"np.where({self.expr(e.condition)}, {a}, {self.expr(e.b)})"
+
+    def _uniform(self, e: Expr) -> bool:
+        """Is this integer the same for all samples, made of loop variables and constants?"""
+        if isinstance(e, Binary):
+            return self._uniform(e.a) and self._uniform(e.b)
+        if isinstance(e, Elementary):
+            return all(map(self._uniform, e.args))
+        return isinstance(e, (Const, Pick)) or (isinstance(e, Var) and e.name in self.loops)

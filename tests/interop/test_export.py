@@ -1,0 +1,317 @@
+"""Exported fields, run: C by the system's compiler, and NumPy, against the fields themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from nn.test_contracts import EXAMPLES
+from support.exported import (
+    DROPOUTS,
+    SAMPLES,
+    VARIANTS,
+    Library,
+    agree,
+    case,
+    evaluated,
+    imported,
+    make,
+    masked,
+    run_numpy,
+)
+
+import coopnet as cn
+from coopnet.interop.export.weights import fingerprint
+
+TOLERANCE = {"single": 1e-5, "half": 1e-3}
+SUFFIX = {"c": ".c", "glsl": ".glsl", "wgsl": ".wgsl", "slang": ".slang", "slang-coopvec": ".slang", "numpy": ".py"}
+
+
+@pytest.fixture(scope="module", params=["single", "half"])
+def exported(request, backend, tmp_path_factory):
+    """Every layer's field, exported to C and NumPy: precision, cases, directory, the library."""
+    if backend == "cuda" and request.param == "single":
+        pytest.skip("CUDA's cooperative vectors are half precision only")
+    directory = tmp_path_factory.mktemp("exported")
+    cases = {}
+    for name, example in EXAMPLES.items():
+        field = make(name, example.size)
+        cases[name] = case(field, backend, request.param, example.ids)
+        options = {"name": f"f_{name}", "derivatives": True, "inline": len(cases) % 2 == 0}
+        for target, suffix in (("c", "c"), ("numpy", "py")):
+            cn.export(cases[name].field, target, directory / f"{name}.{suffix}", **options)
+    library = Library([directory / f"{name}.c" for name in cases], directory)
+    return request.param, cases, directory, library
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("target", ["c", "numpy"])
+def test_every_layer_gives_its_values_and_derivatives(exported, name, target):
+    precision, cases, directory, library = exported
+    c, weights = cases[name], directory / f"{name}.weights"
+    weights = weights if weights.exists() else None
+    if target == "c":
+        (y,) = library.run(f"f_{name}", weights, c.x, (len(c.y),))
+        both = library.run(f"f_{name}_jacobian", weights, c.x, (len(c.y), len(c.jacobian)))
+    else:
+        (y,) = run_numpy(directory / f"{name}.py", f"f_{name}", weights, c.x)
+        both = run_numpy(directory / f"{name}.py", f"f_{name}_jacobian", weights, c.x)
+    agree(y, c.y, TOLERANCE[precision])
+    agree(y, c.own, 10 * TOLERANCE[precision])  # as half precision rounds every layer
+    agree(both[0], c.y, TOLERANCE[precision])
+    assert np.abs(c.jacobian).max() > 0 or name == "Embedding"
+    agree(both[1], c.jacobian, TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_of_layers(tmp_path, name):
+    c = case(VARIANTS[name](), "llvm", "single")
+    for target, suffix in SUFFIX.items():
+        written = cn.export(c.field, target, tmp_path / f"f{suffix}", derivatives=True, inline=False)
+    sizes = len(c.y), len(c.jacobian)
+    for y, jacobian in (
+        Library([tmp_path / "f.c"], tmp_path).run("field_jacobian", written.weights, c.x, sizes),
+        run_numpy(tmp_path / "f.py", "field_jacobian", written.weights, c.x),
+    ):
+        agree(y, c.y, 1e-5)
+        agree(jacobian, c.jacobian, 1e-5)
+
+
+# ---- Dropout -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", DROPOUTS)
+@pytest.mark.parametrize("target", ["c", "numpy"])
+def test_masks_are_equal_to_the_bit(kind, target, tmp_path):
+    field, x, key, expected = masked(kind)
+    written = cn.export(field, target, tmp_path / f"f{SUFFIX[target]}", name="f", dropout=True)
+    if target == "c":
+        (y,) = Library([written.source], tmp_path).run("f", written.weights, x, (len(x),), key)
+    else:
+        (y,) = run_numpy(written.source, "f", written.weights, x, key)
+    if kind == "GaussianDropout":
+        agree(y, expected, 1e-5)
+    else:
+        assert len({0.0, float(expected.max())} | set(expected.ravel().tolist())) == 2  # dropped, or scaled
+        assert y.tobytes() == expected.tobytes()
+
+
+def test_derivatives_see_the_same_masks(tmp_path):
+    net = cn.MLP(out_features=2, width=24, depth=2, dropout=0.3, activation="tanh")
+    field = cn.NeuralField(cn.Frequency(3, in_features=2), net).build("llvm")
+    rng = np.random.default_rng(2)
+    index = rng.integers(0, 2**32, SAMPLES, np.uint32)
+    c = evaluated(field, rng.random((2, SAMPLES)).astype(np.float32), "llvm", cn.Key(7, index, 3))
+    key = np.stack(
+        [np.full(SAMPLES, 7, np.uint32), np.zeros(SAMPLES, np.uint32), index, np.full(SAMPLES, 3, np.uint32)]
+    )
+    written = cn.export(field, "c", tmp_path / "f.c", dropout=True, derivatives=True)
+    library = Library([written.source], tmp_path)
+    y, jacobian = library.run("field_jacobian", written.weights, c.x, (2, 4), key)
+    agree(y, c.y, 1e-5)
+    agree(jacobian, c.jacobian, 1e-5)
+
+
+# ---- Files -------------------------------------------------------------------------------------------------
+
+
+def small(precision: str = "single", **options: object) -> cn.NeuralField:
+    options = {"out_features": 1, "width": 8, "depth": 1, "bias": True} | options
+    return cn.NeuralField(cn.OneBlob(4, in_features=2), cn.MLP(**options)).build("llvm", precision)
+
+
+def test_the_file_of_weights_is_what_it_is_documented_to_be(tmp_path):
+    field = cn.NeuralField(cn.Grid(2, n_levels=2, base_resolution=4), cn.MLP(out_features=3, width=10, depth=1))
+    field = field.build("llvm", "half")
+    written = cn.export(field, "glsl", tmp_path / "f.glsl", grids="uint8", inline=False)
+    data = written.weights.read_bytes()
+    numbers = np.frombuffer(data, "<u4", 14)
+    assert data[:8] == b"coopnet\0" and numbers[2] == 1 and numbers[3] * 4 == len(data)
+    assert data[16:48] == hashlib.sha256(data[64:]).digest()
+    table, start = json.loads(data[64 : 64 + numbers[12]]), int(numbers[13]) * 4
+    assert table["field"] == fingerprint(field) and table["field"][:32] in written.source.read_text()
+    names = ["encoding.data", "network.layers.0.weights", "network.layers.2.weights"]
+    assert [a["name"] for a in table["arrays"]] == names
+    assert [a["type"] for a in table["arrays"]] == ["uint8", "float16", "float16"]
+    for a in table["arrays"][1:]:
+        rows, columns = a["shape"]
+        assert (start + a["offset"]) % 64 == 0 and a["stride"] * 2 % 16 == 0
+        flat = np.frombuffer(data, a["type"], rows * a["stride"], start + a["offset"])
+        assert np.array_equal(flat.reshape(rows, -1)[:, :columns], field.matrix(a["name"]))
+
+
+def test_every_target_reads_the_same_file(tmp_path):
+    files = set()
+    for target, suffix in SUFFIX.items():
+        written = cn.export(small("half"), target, tmp_path / f"f{suffix}", inline=False)
+        files.add(written.weights.read_bytes())
+    assert len(files) == 1
+
+
+def test_fingerprints_are_those_of_checkpoints(tmp_path):
+    field = small("half")
+    cn.save(tmp_path / "f.safetensors", field)
+    assert fingerprint(cn.load(tmp_path / "f.safetensors", "llvm", "single")) == fingerprint(field)
+    other = cn.load(tmp_path / "f.safetensors", "llvm", "half")
+    other.set_matrix("layers.0.bias", np.ones(8))
+    assert fingerprint(other) != fingerprint(field)
+
+
+def test_programs_refuse_other_weights(tmp_path):
+    field, other = small(), small()
+    other.set_matrix("layers.0.bias", np.ones(8))
+    written = cn.export(field, "c", tmp_path / "f.c", inline=False)
+    cn.export(field, "numpy", tmp_path / "f.py", inline=False)
+    library, module = Library([written.source], tmp_path), imported(tmp_path / "f.py")
+    wrong = cn.export(other, "c", tmp_path / "g.c", inline=False).weights.read_bytes()
+    right = written.weights.read_bytes()
+    assert library.functions.field_fits(right, len(right)) == 1
+    damaged = right[:-1] + bytes([right[-1] ^ 1])
+    for data in (wrong, right[:-4], damaged):
+        (tmp_path / "bad.weights").write_bytes(data)
+        with pytest.raises(ValueError, match="not the weights that belong"):
+            module.field_load(tmp_path / "bad.weights")
+    assert library.functions.field_fits(wrong, len(wrong)) == 0 and library.functions.field_fits(right, 60) == 0
+
+
+def test_grids_of_8_bits(tmp_path):
+    """Within half a step of the values of every level."""
+    grid = cn.HashGrid(2, n_levels=4, base_resolution=4, hashmap_size=2**8, init_scale=1.0)
+    field = cn.NeuralField(grid, cn.Linear(-1, 8, bias=False)).build("llvm")
+    field.set_matrix("network.weights", np.eye(8))
+    x = np.random.default_rng(0).random((2, SAMPLES)).astype(np.float32)
+    c = evaluated(field, x, "llvm")
+    written = cn.export(field, "c", tmp_path / "f.c", grids="uint8")
+    (y,) = Library([written.source], tmp_path).run("field", written.weights, x, (8,))
+    assert 1e-4 < np.abs(y - c.y).max() < 1.01 / 255
+    y = run_numpy(cn.export(field, "numpy", tmp_path / "f.py", grids="uint8").source, "field", written.weights, x)[0]
+    agree(y, run_numpy(tmp_path / "f.py", "field", written.weights, x)[0], 0)
+    field["encoding.data"] = field["encoding.data"] * np.nan
+    with pytest.raises(ValueError, match=r"encoding: it has parameters that are not finite"):
+        cn.export(field, "c", tmp_path / "f.c", grids="uint8")
+
+
+def test_a_real_hash_grid(tmp_path):
+    """16 levels, of which the finest have a million cells a side."""
+    field = cn.NeuralField(cn.HashGrid(3, init_scale=1.0), cn.MLP(out_features=4, width=64, depth=2)).build("llvm")
+    x = np.random.default_rng(0).random((3, SAMPLES)).astype(np.float32)
+    c = evaluated(field, x, "llvm")
+    written = cn.export(field, "c", tmp_path / "f.c", derivatives=True)
+    library = Library([written.source], tmp_path)
+    y, jacobian = library.run("field_jacobian", written.weights, x, (4, 12))
+    agree(y, c.y, 1e-5)
+    agree(jacobian, c.jacobian, 1e-5)
+
+
+def test_levels_that_are_not_shown(tmp_path):
+    grid = cn.Grid(2, n_levels=4, base_resolution=4, init_scale=1.0, max_level=1)
+    field = cn.NeuralField(grid, cn.MLP(out_features=2, width=8, depth=1)).build("llvm")
+    c = evaluated(field, np.random.default_rng(0).random((2, SAMPLES)).astype(np.float32), "llvm")
+    written = cn.export(field, "c", tmp_path / "f.c")
+    agree(Library([written.source], tmp_path).run("field", written.weights, c.x, (2,))[0], c.y, 1e-5)
+
+
+# ---- Hostile input -----------------------------------------------------------------------------------------
+
+EVIL = '*/ #error x\n"""\n\\\nimport os  # // ??/ \u202e é\0'
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_names_and_numbers_stay_in_their_places(tmp_path, inline):
+    """Names of heads, prefixes and tables; NaN and infinities among the weights."""
+    trunk = cn.Sequential(cn.Linear(3, 8), prefix=EVIL)
+    net = cn.Heads(trunk, {EVIL: cn.Linear(-1, 1), "b": cn.Linear(-1, 2)})
+    encoding = cn.Composite([cn.Embedding(4, 1, prefix=EVIL), cn.Identity()], [1, 2])
+    field = cn.NeuralField(encoding, net).build("llvm")
+    field.set_matrix("layers.1.heads.1.bias", [np.nan, -np.inf])
+    x = np.ones((3, SAMPLES), np.float32)
+    expected = np.stack([v.numpy() for v in field([cn.backend.namespace("llvm").Float(v) for v in x])])
+    for target, suffix in SUFFIX.items():
+        written = cn.export(field, target, tmp_path / f"f{suffix}", inline=inline and target != "slang-coopvec")
+        text = written.source.read_text()
+        assert text.isascii() and "#error" not in text
+        for line in text.splitlines():
+            assert "*/" not in line.replace(" */", "") and not line.endswith("\\") and "??/" not in line
+    (y,) = Library([tmp_path / "f.c"], tmp_path).run("field", written.weights if not inline else None, x, (3,))
+    assert np.array_equal(y[1:], expected[1:], equal_nan=True)
+    agree(y[:1], expected[:1], 1e-5)
+    (y,) = run_numpy(tmp_path / "f.py", "field", written.weights if not inline else None, x)
+    assert np.array_equal(y[1:], expected[1:], equal_nan=True)
+
+
+def test_coordinates_that_are_not_finite(tmp_path):
+    """Read nothing outside the tables, and give NaN."""
+    for encoding in (cn.HashGrid(2, n_levels=4), cn.Permutohedral(2, n_levels=4), cn.OneBlob(4, in_features=2)):
+        field = cn.NeuralField(encoding, cn.Linear(-1, 1)).build("llvm")
+        written = cn.export(field, "c", tmp_path / "f.c", derivatives=True)
+        x = np.array([[np.nan, np.inf, -np.inf, 1e30, -1e30, 3e9, -5.0], [0.5] * 7], np.float32)
+        flags = ["-fsanitize=undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
+        y = Library([written.source], tmp_path, *flags).run("field", written.weights, x, (1,))[0][0]
+        assert np.isnan(y[:3]).all() or isinstance(encoding, cn.OneBlob)
+        assert np.isfinite(y[3:]).all()
+        numpy = cn.export(field, "numpy", tmp_path / "f.py")
+        with np.errstate(all="ignore"):
+            z = run_numpy(numpy.source, "field", numpy.weights, x)[0][0]
+        assert np.isnan(z[:3]).all() or isinstance(encoding, cn.OneBlob)
+
+
+class Own(cn.Module):
+    """Somebody's layer."""
+
+    DRJIT_STRUCT: dict = {}
+
+    def __call__(self, x, key=None):
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"target": "hlsl"}, ValueError, "export: target is 'hlsl'; accepted are 'c', 'glsl', 'wgsl', 'slang'"),
+        ({"precision": "double"}, ValueError, "export: precision is 'double'; accepted"),
+        ({"grids": "int4"}, ValueError, "export: grids is 'int4'; accepted are 'auto', 'half', 'single', 'uint8'"),
+        ({"name": "a b"}, ValueError, "export: name is 'a b'; a name of letters, digits and single underscores"),
+        ({"name": "x; }"}, ValueError, "export: name is"),
+        ({"name": "float"}, ValueError, "export: name is 'float'"),
+        ({"name": "a__b"}, ValueError, "export: name is"),
+        ({"name": 3}, ValueError, "export: name is 3"),
+        ({"inline": 1}, ValueError, "export: inline is 1; True, False or None is needed"),
+        ({"dropout": 1}, ValueError, "export: dropout is 1; True or False is needed"),
+        ({"dropout": True}, ValueError, "export: dropout is True, but the field has no dropout"),
+        ({"target": "slang-coopvec", "precision": "single"}, ValueError, "cooperative vectors have half precision"),
+        ({"target": "slang-coopvec", "inline": True}, ValueError, "reads weights from a buffer"),
+        ({"path": "f.weights"}, ValueError, "which the file of weights is called; use another suffix"),
+        ({"path": 3}, TypeError, "export: path is a int"),
+        ({"path": "missing/f.c"}, FileNotFoundError, "missing"),
+        ({"field": small}, TypeError, "export: field is a function; a NeuralField is needed"),
+        ({"field": cn.NeuralField(None, cn.MLP(2, 1))}, ValueError, "export: the field is not built yet"),
+        ({"field": ("layer", Own())}, TypeError, r"export: network.layers.1 is a .*Own, which cannot be exported"),
+        ({"field": ("layer", cn.LeakyReLU(1e300))}, ValueError, "network.layers.1: the constant 1e\\+300 is too large"),
+        ({"field": ("large", None), "precision": "half"}, ValueError, "network.layers.0.weights has numbers too large"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, options, error, match):
+    monkeypatch.chdir(tmp_path)
+    options = {"target": "c", "path": "f.c", "field": small()} | options
+    if isinstance(options["field"], tuple):
+        kind, layer = options["field"]
+        net = cn.Sequential(cn.Linear(2, 2), cn.ReLU() if layer is None else layer)
+        options["field"] = cn.NeuralField(None, net).build("llvm")
+        if kind == "large":
+            options["field"].set_matrix("layers.0.weights", np.full((2, 2), 1e6))
+    with pytest.raises(error, match=match):
+        cn.export(**options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_schedules_are_exported_as_they_are_now(tmp_path):
+    ns = cn.backend.namespace("llvm")
+    field = small(dropout=0.5)
+    layer = next(m for m in field.network.layers if isinstance(m, cn.Dropout))
+    layer.p = ns.Float(0.25)
+    assert "16384" in cn.export(field, "c", tmp_path / "f.c", dropout=True).source.read_text()
+    layer.rate.value = ns.Float(0.25, 0.5)
+    with pytest.raises(ValueError, match=r"network.layers.2: p has 2 entries, one for each sample; one is needed"):
+        cn.export(field, "c", tmp_path / "f.c", dropout=True)

@@ -1,0 +1,94 @@
+"""Exported shaders, run: WGSL by wgpu and a browser, GLSL by Vulkan, Slang by slangpy.
+
+``make test-export`` installs what they need; without that they are skipped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from nn.test_contracts import EXAMPLES
+from support.exported import DROPOUTS, VARIANTS, agree, case, make, masked, words
+from support.shaders import Chromium, Slang, Vulkan, Wgpu
+
+import coopnet as cn
+from coopnet.nn.lattice import Lattice
+
+TOLERANCE = {"single": 1e-5, "half": 1e-3}
+RUNNERS = {
+    "wgpu": (Wgpu, "wgsl"),
+    "chromium": (Chromium, "wgsl"),
+    "vulkan": (Vulkan, "glsl"),
+    "slang": (Slang, "slang"),
+}
+
+
+@pytest.fixture(scope="module", params=RUNNERS)
+def runner(request):
+    """What runs sources, and their target."""
+    kind, target = RUNNERS[request.param]
+    if reason := kind.missing():
+        pytest.skip(reason)
+    made = kind()
+    yield made, target
+    if hasattr(made, "close"):
+        made.close()
+
+
+@pytest.fixture(scope="module", params=["single", "half"])
+def precision(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def cases(precision):
+    """Every layer's field on the CPU."""
+    return {name: case(make(name, e.size), "llvm", precision, e.ids) for name, e in EXAMPLES.items()}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_layer_gives_its_values_and_derivatives(runner, precision, cases, name, tmp_path):
+    made, target = runner
+    c, inline = cases[name], list(EXAMPLES).index(name) % 2 == 0
+    written = cn.export(c.field, target, tmp_path / "f.txt", name="f", derivatives=True, inline=inline)
+    calls = [("f", (len(c.y),)), ("f_jacobian", (len(c.y), len(c.jacobian)))]
+    y, again, jacobian = made.run(written.source.read_text(), calls, words(written), c.x)
+    agree(y, c.y, TOLERANCE[precision])
+    agree(again, c.y, TOLERANCE[precision])
+    agree(jacobian, c.jacobian, TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_of_layers(runner, name, tmp_path):
+    made, target = runner
+    c = case(VARIANTS[name](), "llvm", "single")
+    written = cn.export(c.field, target, tmp_path / "f.txt", name="f", derivatives=True)
+    calls = [("f_jacobian", (len(c.y), len(c.jacobian)))]
+    y, jacobian = made.run(written.source.read_text(), calls, words(written), c.x)
+    # where fma() rounds twice, as in software, so do places in the cells of a fine grid
+    tolerance = 1e-4 if isinstance(c.field.encoding, Lattice) else 1e-5
+    agree(y, c.y, tolerance)
+    agree(jacobian, c.jacobian, tolerance)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_cooperative_vectors_give_values_in_half_precision(name, tmp_path):
+    if reason := Slang.missing():
+        pytest.skip(reason)
+    c = case(make(name, EXAMPLES[name].size), "llvm", "half", EXAMPLES[name].ids)
+    written = cn.export(c.field, "slang-coopvec", tmp_path / "f.slang", name="f", derivatives=True)
+    calls = [("f", (len(c.y),)), ("f_jacobian", (len(c.y), len(c.jacobian)))]
+    y, again, jacobian = Slang.run(written.source.read_text(), calls, words(written), c.x)
+    agree(y, c.own, 1e-2)
+    agree(y, c.y, 1e-2)
+    agree(again, c.y, 1e-2)
+    assert np.quantile(np.abs(jacobian - c.jacobian), 0.9) < 1e-2 * max(1, np.abs(c.jacobian).max())  # but for kinks
+
+
+@pytest.mark.parametrize("kind", DROPOUTS)
+def test_masks_are_equal_to_the_bit(runner, kind, tmp_path):
+    made, target = runner
+    field, x, key, expected = masked(kind)
+    written = cn.export(field, target, tmp_path / "f.txt", name="f", dropout=True)
+    (y,) = made.run(written.source.read_text(), [("f", (len(expected),))], words(written), x, key)
+    agree(y, expected, 0 if kind != "GaussianDropout" else 1e-5)
