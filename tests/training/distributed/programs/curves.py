@@ -1,19 +1,23 @@
 """Trains fields in several ways, and tells losses, metrics, and hashes of weights and averages."""
 
+import os
 import sys
 
 # before Dr.Jit, which takes the first GPU that it sees
 from common import BACKEND, batch, hashed, indexed, make_field, ns, tell  # isort: skip
 
 import drjit as dr
+from support.pipes import PipeGroup
 
 import coopnet as cn
 
+CHUNKS = int(os.environ.get("CHUNKS", "4") or 0) or None
 group = {
     "none": lambda: None,
     "auto": lambda: "auto",
-    "exact": lambda: cn.training.TorchGroup(BACKEND, chunks=4),
-    "alone": lambda: cn.training.Group(chunks=4),
+    "exact": lambda: cn.training.TorchGroup(BACKEND, chunks=CHUNKS),
+    "alone": lambda: cn.training.Group(chunks=CHUNKS),
+    "pipes": lambda: PipeGroup(os.environ["SOCKET"], chunks=CHUNKS),
 }[sys.argv[2]]()
 
 
@@ -50,7 +54,8 @@ cases = {
     "products": (lambda: make_field(width=64), cn.training.by_index(1 << 15)(indexed.__wrapped__), dict(loss="l1")),
     "overflow": (half, noisy, dict(multipliers={"layers.0": 0.5})),
 }
-for name, (make, draw, options) in cases.items():
+for name in os.environ.get("CASES", " ".join(cases)).split():
+    make, draw, options = cases[name]
     field = make()
     ema = cn.training.EMA(field, 0.9)
     result = cn.fit(field, draw, 12, lr=1e-2, ema=ema, progress=False, distributed=group, **options)

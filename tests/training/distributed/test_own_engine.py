@@ -1,0 +1,43 @@
+"""Two processes learn what one does, by an engine that needs no package: these tests run wherever Dr.Jit does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.machines import environment
+from support.processes import PROGRAMS, gpus, told
+
+
+class Done:
+    def __init__(self, process):
+        self.stdout, self.stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, self.stderr
+
+
+def start(backend, how, **variables):
+    command = [sys.executable, PROGRAMS / "curves.py", backend, how]
+    return subprocess.Popen(
+        command, env=environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("chunks", ["", "2"])
+def test_two_processes(backend, tmp_path, chunks):
+    if backend == "cuda" and gpus() < 2:
+        pytest.skip("needs 2 GPUs")
+    variables = {"CASES": "plain patience overflow", "CHUNKS": chunks}
+    alone = start(backend, "alone" if chunks else "none", **variables)
+    variables["SOCKET"] = str(tmp_path / "socket")
+    both = [start(backend, "pipes", RANK=rank, LOCAL_RANK=rank, **variables) for rank in "01"]
+    first, second = (told(Done(process), 2)[rank] for rank, process in enumerate(both))
+    assert first == second and len(first) == 3
+    for many, (_, one) in zip(first, map(json.loads, Done(alone).stdout.splitlines()), strict=True):
+        assert many["ends"] == one["ends"]
+        if chunks and backend == "llvm":
+            assert many == one  # to the last bit
+        rtol = 3e-2 if backend == "cuda" or one["case"] == "overflow" else 1e-4
+        np.testing.assert_allclose(many["losses"], one["losses"], rtol=rtol)
