@@ -17,6 +17,7 @@ from . import encodings  # noqa: F401  # adds its rules
 from .derivative import with_jacobian
 from .language import F32, U32, Routine, Var, Vec
 from .layers import Lowering
+from .page import View, document
 from .targets import TARGETS, Listing
 from .weights import WeightFile, fingerprint
 
@@ -60,6 +61,7 @@ def export(
     dropout: bool = False,
     derivatives: bool = False,
     inline: bool | None = None,
+    view: View | None = None,
 ) -> Exported:
     """Write ``field`` as a function in another language, position in and values out, and its weights beside it.
 
@@ -70,7 +72,8 @@ def export(
     Args:
         field: a built :class:`NeuralField`.
         target: ``"c"`` (C99), ``"glsl"``, ``"wgsl"``, ``"slang"``, ``"slang-coopvec"`` (Slang with cooperative vectors
-            for the linear layers), or ``"numpy"``.
+            for the linear layers), ``"numpy"``, or ``"html"``: a web page that draws the field, an image of 2
+            coordinates and 1 to 4 values, or a signed distance of 3 coordinates and 1 value.
         path: of the source, such as ``"sdf.glsl"``.
         name: of the function; what else the source defines begins with it.
         precision: of the weights: ``"half"``, ``"single"``, or ``"auto"`` for the field's own. Numbers are computed in
@@ -81,6 +84,7 @@ def export(
             apply the field's dropouts, whose masks are those of :class:`Key` to the bit.
         derivatives: also write ``name_jacobian``, which gives values and derivatives with respect to the position.
         inline: put the weights into the source? ``None`` for those of up to 8192 bytes.
+        view: what a web page shows, and from where.
 
     Returns:
         The paths of both files.
@@ -97,19 +101,33 @@ def export(
     where = "export"
     check_type(where, "field", field, NeuralField, "a NeuralField")
     ensure(field.precision, "export: the field is not built yet; call field = field.build().")
-    check_choice(where, "target", target, tuple(TARGETS))
+    check_choice(where, "target", target, (*TARGETS, "html"))
     check_choice(where, "precision", precision, ("auto", *PRECISIONS))
     check_choice(where, "grids", grids, ("auto", *PRECISIONS, "uint8"))
     for argument, value in (("dropout", dropout), ("derivatives", derivatives)):
         check_flag(where, argument, value)
     check(inline is None or isinstance(inline, bool), where, "inline", inline, "True, False or None")
     _check_name(name)
+    page = target == "html"
+    check_type(where, "view", view, View | None, "a View")
+    ensure(page or view is None, f"export: view is for web pages, but target is {target!r}; leave it out.")
+    theirs = dropout or derivatives or inline is not None or name != "field"
+    what = "name, dropout, derivatives and inline are not for web pages, which use what the field has"
+    ensure(not (page and theirs), f"export: {what}; leave them out.")
     source = writable(path, where)
     beside = writable(Path(os.fspath(path)).with_suffix(".weights"), where)
     ensure(
         source != beside, f"export: path is {str(source)!r}, which the file of weights is called; use another suffix."
     )
     ensure(not recording(), "export: called while Dr.Jit records a function or loop; export after it.", RuntimeError)
+    if page:
+
+        def printed(language: str, called: str, masked: bool, jacobian: bool) -> tuple[Listing, WeightFile]:
+            return _program(field, language, called, precision, grids, masked, jacobian, False)
+
+        made = document(field, printed, view or View())
+        atomic_write(source, lambda temporary: temporary.write_bytes(made.encode()) and None)
+        return Exported(Path(os.fspath(path)), None)
     program, weights = _program(field, target, name, precision, grids, dropout, derivatives, inline)
     text = TARGETS[target](program).source().encode("ascii")
     if program.words is None and program.has_tables:

@@ -1,0 +1,209 @@
+"""A web page around an exported field: shaders from templates, weights, and what the page says of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ....backend import namespace
+from ....checks import check, check_choice, check_flag, ensure, is_int, is_number
+from ....field import NeuralField
+from ....random.key import Key
+from ....uncertainty import has_dropout, mc_dropout
+from ....version import __version__
+from ..targets import TARGETS, Listing
+from ..weights import WeightFile
+
+#: What a language, a name, and whether there are dropouts and derivatives, make of the field.
+Printed = Callable[[str, str, bool, bool], tuple[Listing, WeightFile]]
+#: Bytes of weights that the textures of WebGL 2 hold everywhere but on the smallest devices.
+LARGEST = 2**26
+#: How a colour is made of values ``y``, in both languages; ``checks`` are squares that shine through.
+COLOURS = {
+    1: "vec3(y[0])",
+    2: "vec3(y[0], y[1], 0.0)",
+    3: "vec3(y[0], y[1], y[2])",
+    4: "mix(vec3(checks), vec3(y[0], y[1], y[2]), clamp(y[3], 0.0, 1.0))",
+}
+#: Of :mod:`coopnet.mesh.view`, whose pictures those of surfaces are like.
+SURFACE = {
+    "STEPS": 256, "EPS": "2e-4", "LIPSCHITZ": 1.25, "DIFFERENCE": "4e-3", "GAMMA": 2.2, "COLOUR": "0.74, 0.62, 0.46",
+}  # fmt: skip
+SHOWN = ("field", "mean", "deviation")
+_POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
+_GLSL = """#version 300 es
+precision highp float;
+precision highp int;
+precision highp usampler2D;
+uniform usampler2D words;
+uniform vec4 u[8];
+#define FIELD_WORD(i) texelFetch(words, ivec2(int((i) & 2047u), int((i) >> 11u)), 0).r
+#define MASKED_WORD(i) FIELD_WORD(i)
+"""
+_WGSL = """@group(0) @binding(0) var<storage, read> field_weights: array<u32>;
+@group(0) @binding(1) var<uniform> u: array<vec4f, 8>;
+"""
+_WGSL_MASKED = "@group(0) @binding(2) var<storage, read> masked_weights: array<u32>;"
+
+
+@dataclass(frozen=True)
+class View:
+    """What a page of ``export(field, "html", ...)`` shows, and from where.
+
+    Args:
+        title: of the page.
+        region: the part of a field's plane or space that is drawn: left, top, width and height, or the six numbers of
+            two opposite corners of a box. ``None``: the unit square, or cube.
+        azimuth, elevation: of the camera around a surface, in degrees.
+        up: the axis of a surface that points up, ``"x"``, ``"y"`` or ``"z"``.
+        smooth: are normals differences of the distance over 0.004 of the box, as in pictures by ``coopnet render``,
+            rather than the field's derivatives? They hide the cells of grids. The page has a box to tick for it.
+        show: of an image with dropout, ``"field"``, ``"mean"`` or ``"deviation"`` over masks; the page lets one choose.
+        masks: their number at first, 2 to 256.
+
+    Raises:
+        TypeError, ValueError: arguments of other types or out of range.
+
+    >>> cn.export(field, "html", "page.html", view=cn.interop.export.View(title="A field", region=(0, 0, 2, 1)))
+    """
+
+    title: str = "Neural field"
+    region: tuple[float, ...] | None = None
+    azimuth: float = 30.0
+    elevation: float = 20.0
+    up: str = "y"
+    smooth: bool = False
+    show: str = "field"
+    masks: int = 32
+
+    def __post_init__(self) -> None:
+        check(isinstance(self.title, str), "View", "title", self.title, "a string", TypeError)
+        check(self.region is None or _is_region(self.region), "View", "region", self.region, _REGION)
+        check(is_number(self.azimuth), "View", "azimuth", self.azimuth, "a number")
+        inside = is_number(self.elevation) and -90 < self.elevation < 90
+        check(inside, "View", "elevation", self.elevation, "a number between -90 and 90")
+        check_choice("View", "up", self.up, ("x", "y", "z"))
+        check_flag("View", "smooth", self.smooth)
+        check_choice("View", "show", self.show, SHOWN)
+        check(is_int(self.masks, 2, 256), "View", "masks", self.masks, "an int in [2, 256]")
+
+
+_REGION = "left, top, width and height, or the least and then the largest coordinates of a box; sizes must be positive"
+
+
+def _is_region(region: Any) -> bool:
+    if not isinstance(region, (tuple, list)) or not all(is_number(v) for v in region):
+        return False
+    sizes = region[2:] if len(region) == 4 else np.subtract(region[3:], region[:3]) if len(region) == 6 else [0]
+    return all(s > 0 for s in sizes)
+
+
+def document(field: NeuralField, program: Printed, view: View) -> str:
+    """The text of the page.
+
+    Raises ``ValueError`` for a field that no view fits.
+    """
+    coordinates, surface = field.in_features, field.in_features == 3
+    code = {target: program(target, "field", False, surface) for target in ("wgsl", "glsl")}
+    main, weights = code["wgsl"]
+    outputs = main.functions[-1].results[0].size
+    assert outputs is not None
+    fits = (coordinates == 2 and outputs in COLOURS) or (surface and outputs == 1)
+    needed = "2 coordinates and 1 to 4 values (an image), or 3 coordinates and 1 value (a signed distance), are needed"
+    ensure(fits, f"export: a page cannot show a field of {coordinates} coordinates and {outputs} values; {needed}.")
+    ensure(main.length <= LARGEST, f"export: the weights take {main.length} bytes; a page holds at most {LARGEST}.")
+    region, numbers = view.region, 6 if surface else 4
+    needed = f"{numbers} numbers are needed for a field of {coordinates} coordinates"
+    given = len(region or ())
+    ensure(given in (0, numbers), f"export: region of view has {given} numbers; {needed}.")
+    region = region or ((0, 0, 0, 1, 1, 1) if surface else (0, 0, 1, 1))
+    uncertain = not surface and has_dropout(field)
+    ensure(uncertain or view.show == "field", f"export: view shows {view.show!r}, but no image with dropout.")
+
+    data: dict[str, Any] = {
+        "title": view.title,
+        "view": "surface" if surface else "image",
+        "region": [float(v) for v in region],
+        "facts": _facts(field, outputs, main, weights),
+        "weights": base64.b64encode(b"".join(weights.file())).decode(),
+    }
+    for target, opening in (("wgsl", _WGSL), ("glsl", _GLSL)):
+        sources = [TARGETS[target](code[target][0]).source()]
+        if uncertain:
+            masked, same = program(target, "masked", True, False)
+            assert same.digest == weights.digest
+            sources += [_WGSL_MASKED if target == "wgsl" else "", TARGETS[target](masked).source()]
+        data[target] = "\n".join([opening, *sources, _shader(target, outputs, surface, uncertain)])
+    if surface:
+        data |= {"angles": [float(view.azimuth), float(view.elevation)], "up": view.up, "smooth": view.smooth}
+    elif uncertain:
+        data |= {"shown": SHOWN.index(view.show), "samples": view.masks, "white": _white(field, data["region"])}
+    style, script = _part("page.css"), _part("page.js")
+    parts = {"POLICY": _POLICY.format(script=_hash(script), style=_hash(style)), "DATA": _json(data)}
+    return _filled(_part("page.html"), parts | {"STYLE": style, "SCRIPT": script})
+
+
+def _facts(field: NeuralField, outputs: int, program: Listing, weights: WeightFile) -> list[list[str]]:
+    types = sorted({t.array.dtype.name for t in weights.tables})
+    numbers = sum(t.array.size for t in weights.tables)
+    return [
+        ["Field", f"{field.in_features} coordinates, {outputs} values"],
+        ["Weights", f"{numbers:,} numbers ({', '.join(types) or 'none'}), {program.length:,} bytes"],
+        ["SHA-256", weights.field],
+        ["Written by", f"coopnet {__version__}"],
+    ]
+
+
+def _shader(target: str, outputs: int, surface: bool, uncertain: bool) -> str:
+    if surface:
+        return _filled(_part(f"surface.{target}"), SURFACE)
+    declared = {
+        "wgsl": "fn shown(x: array<f32, 2>, pixel: vec2f) -> vec3f { return plain(x, pixel); }",
+        "glsl": "vec3 shown(float x[2], vec2 pixel) { return plain(x, pixel); }",
+    }
+    shown = _part(f"masks.{target}") if uncertain else declared[target]
+    return _filled(_part(f"image.{target}"), {"OUTPUTS": outputs, "COLOUR": COLOURS[outputs], "SHOWN": shown})
+
+
+def _white(field: NeuralField, region: list[float]) -> float:
+    """A deviation that few places exceed: of 8 masks at 64 x 64 places."""
+    ns, side = namespace(dr.backend_v(next(iter(field.values())))), 64
+    grid = (np.arange(side, dtype=np.float32) + 0.5) / side
+    x, y = np.meshgrid(region[0] + region[2] * grid, region[1] + region[3] * grid)
+    with dr.suspend_grad():
+        points = [ns.Float(np.ascontiguousarray(v.ravel(), np.float32)) for v in (x, y)]
+        deviation = mc_dropout(field, points, Key(0), 8)[1]
+        dr.eval(deviation)
+    values = np.sqrt(np.mean([np.square(dr.detach(v).numpy().astype(np.float32)) for v in deviation], axis=0))
+    white = float(np.quantile(values[np.isfinite(values)], 0.98)) if np.isfinite(values).any() else 0.0
+    return float(f"{white:.1g}") or 0.1
+
+
+def _part(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _filled(text: str, values: dict[str, Any]) -> str:
+    """``text`` with ``@NAME@`` replaced, all at once: what is put in is not searched again."""
+    return re.sub("@([A-Z]+)@", lambda match: str(values[match[1]]), text)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _json(value: Any) -> str:
+    """JSON that ends no element and begins no comment wherever in HTML it stands."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
