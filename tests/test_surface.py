@@ -132,14 +132,14 @@ ARROWS = {
     "training": "io",
     "render": "training",
     "mitsuba": "render uncertainty",
-    "interop": "training",
+    "interop": "training uncertainty",
     "image": "training uncertainty sparsification",
     "mesh": "image render",
     "bench": "field",
     "commands": "image mesh interop bench",
     "cli": "commands command",
     "__main__": "cli",
-    "": "command interop uncertainty sparsification render",  # the public names
+    "": "command interop sparsification render",  # the public names
 }
 GRAPH = house.imports()
 ASKS_NO_BACKEND = {"checks", "version", "command", "reference", "jit", "backend"}

@@ -62,6 +62,16 @@ def parse_view(text: str) -> tuple[float, float]:
     return azimuth, elevation
 
 
+def parse_numbers(text: str) -> tuple[float, ...]:
+    """The numbers of ``"0,0,1,0.5"``."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r}; numbers with commas between them, such as 0,0,1,0.5, are needed."
+        ) from None
+
+
 def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
     """Make ``path`` and see that files, ``names`` among them, can be made in it: before the work rather than after."""
     for taken in (path / name for name in names):

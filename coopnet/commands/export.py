@@ -1,15 +1,17 @@
-"""``coopnet export``: a checkpoint as source code of another language."""
+"""``coopnet export``: a checkpoint as source code of another language, or as a web page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from .. import backend as backends
+from ..checks import ensure
 from ..io import load, read
 from . import arguments as args
+from .render import VIEW, learned_region
 from .words import about
 
 
@@ -17,7 +19,8 @@ def export(
     checkpoint: Annotated[Path, typer.Argument(metavar="FIELD", help="The checkpoint, such as field.safetensors.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where the files go.")],
     to: Annotated[
-        Literal["slang", "slang-coopvec", "glsl", "wgsl", "c", "numpy"], typer.Option(help="The language.")
+        Literal["slang", "slang-coopvec", "glsl", "wgsl", "c", "numpy", "html"],
+        typer.Option(help="The language, or html: a web page."),
     ],
     name: Annotated[str, typer.Option(help="Of the function and of the files.")] = "field",
     precision: Annotated[
@@ -33,14 +36,43 @@ def export(
     inline: Annotated[
         bool | None, typer.Option("--inline/--no-inline", help="Put weights into the source; small ones are.")
     ] = None,
+    title: Annotated[str | None, typer.Option(help="Of a web page; the checkpoint's name.")] = None,
+    region: Annotated[
+        Any,
+        typer.Option(
+            metavar="L,T,W,H", help="Part of the plane that a web page shows, or a box: six numbers, of two corners.",
+            parser=args.parse_numbers,
+        ),
+    ] = None,
+    view: Annotated[
+        Any,
+        typer.Option(
+            metavar="A,E", help="Azimuth and elevation of the camera of a web page, in degrees; 30,20.",
+            parser=args.parse_view,
+        ),
+    ] = None,
+    up: Annotated[Literal["x", "y", "z"] | None, typer.Option(help="Axis of a surface that points up; y.")] = None,
+    smooth: Annotated[
+        bool, typer.Option("--smooth", help="Normals of a surface on a web page by differences, which hide cells.")
+    ] = False,
 ) -> None:  # fmt: skip
     """Write a field as a function in another language, and its weights beside it.
 
-    The head of the source says how to call it. docs/export.md describes the file of weights.
+    The head of the source says how to call it. docs/export.md describes the file of weights. A web page draws an image
+    (2 coordinates, 1 to 4 values), with its uncertainty if there is dropout, or a surface (3 coordinates, 1 value).
     """
+    from ..interop.export import View
     from ..interop.export import export as write
     from ..interop.export.targets import TARGETS
 
+    page = to == "html"
+    given = {"title": title, "region": region, "view": view, "up": up, "smooth": smooth or None}
+    for option, value in given.items():
+        ensure(page or value is None, f"--{option} is for web pages, --to html.", typer.BadParameter)
+    others = {"dropout": dropout, "derivatives": derivatives, "inline": inline}
+    unused = [f"--{option}" for option, value in others.items() if page and value not in (None, False)]
+    what = "not for web pages, which use what the field has."
+    ensure(not unused, f"{' and '.join(unused)}: {what}", typer.BadParameter)
     with about(checkpoint):
         held = {value.dtype.name for key, value in read(checkpoint).tensors.items() if key.startswith("network.")}
         half = held == {"float16"}
@@ -48,10 +80,19 @@ def export(
         backend = "llvm" if "llvm" in backends.available() else "auto"
         field = load(checkpoint, backend, "half" if half else "single")
     args.prepare_directory(output)
-    source = output / f"{name}{TARGETS[to].suffix}"
-    options = {"precision": precision, "grids": grids, "dropout": dropout, "derivatives": derivatives, "inline": inline}
+    options: dict[str, Any] = {"name": name, "precision": precision, "grids": grids}
+    source = output / f"{name}{'.html' if page else TARGETS[to].suffix}"
     with about(checkpoint):
-        written = write(field, to, source, name=name, **options)  # type: ignore[arg-type]
+        if page:
+            noted = read(checkpoint).metadata.get("image")
+            azimuth, elevation = view or VIEW
+            options["view"] = View(
+                title or checkpoint.stem, region or learned_region(noted if isinstance(noted, dict) else {}),
+                azimuth, elevation, up or "y", smooth,
+            )  # fmt: skip
+        else:
+            options |= others
+        written = write(field, to, source, **options)
     for path in written:
         if path is not None:
             print(f"wrote {path} ({path.stat().st_size} bytes)")

@@ -94,12 +94,19 @@ def render(
 
 
 def _region(noted: dict, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The part of the plane that the learned image covers."""
+    """The part of the plane that a picture covers."""
+    from ..image import evaluate
+
+    return learned_region(noted) or evaluate.box(*size)
+
+
+def learned_region(noted: dict) -> tuple[float, float, float, float] | None:
+    """The part of the plane that the learned image covers, if a checkpoint's notes say so."""
     from ..image import evaluate
 
     region = noted.get("region")
     if isinstance(region, list) and len(region) == 4 and all(is_number(v) for v in region):
         left, top, width, height = map(float, region)
         return left, top, width, height
-    learned = noted.get("width"), noted.get("height")
-    return evaluate.box(*(learned if all(is_int(v, 1, 2**32 - 1) for v in learned) else size))
+    learned: list[Any] = [noted.get(side) for side in ("width", "height")]
+    return evaluate.box(*learned) if all(is_int(v, 1, 2**32 - 1) for v in learned) else None

@@ -6,6 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 from support.command_line import fails
+from support.pages import page_data
 
 import coopnet as cn
 
@@ -46,9 +47,32 @@ def test_the_program_gives_the_field(checkpoint, tmp_path):
     assert abs(y[0] - field([single(v) for v in x])[0][0]) < 1e-5
 
 
+def test_web_pages(checkpoint, tmp_path, capsys):
+    more = ["--title", "A </script>", "--view", "40,-10", "--up", "z", "--smooth", "--region", "0,0,0,1,2,1"]
+    assert cli.main(["export", str(checkpoint), "-o", str(tmp_path), "--to", "html", *more]) == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["field.html"] and "field.html" in capsys.readouterr().out
+    data = page_data(tmp_path / "field.html")
+    seen = {name: data[name] for name in ("title", "view", "angles", "up", "smooth", "region")}
+    region = [0, 0, 0, 1, 2, 1]
+    assert seen == dict(title="A </script>", view="surface", angles=[40, -10], up="z", smooth=True, region=region)
+
+
+def test_web_pages_of_images_show_what_was_learned(tmp_path):
+    field = cn.NeuralField(None, cn.MLP(2, 3, width=16, depth=1, dropout=0.1)).build("llvm")
+    cn.save(tmp_path / "photo.safetensors", field, metadata={"image": {"width": 300, "height": 150}})
+    assert cli.main(["export", str(tmp_path / "photo.safetensors"), "-o", str(tmp_path), "--to", "html"]) == 0
+    data = page_data(tmp_path / "field.html")
+    assert (data["title"], data["view"], data["region"]) == ("photo", "image", [0.25, 0.375, 0.5, 0.25])
+    assert data["samples"] == 32  # dropout masks
+
+
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
+        (["--to", "html", "--dropout"], 2, "--dropout: not for web pages"),
+        (["--to", "c", "--title", "t"], 2, "--title is for web pages"),
+        (["--to", "html", "--region", "1,a"], 2, "'1,a'; numbers with commas"),
+        (["--to", "html", "--region", "0,0,1,1"], 1, "region of view has 4 numbers; 6 numbers are needed"),
         (["--to", "hlsl"], 2, "'hlsl' is not one of"),
         (["--to", "c", "--name", "a b"], 1, "name is 'a b'"),
         (["--to", "slang-coopvec", "--precision", "single"], 1, "cooperative vectors have half precision"),

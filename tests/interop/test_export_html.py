@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-from html.parser import HTMLParser
 
 import drjit as dr
 import numpy as np
 import pytest
-from support.pages import Browser
+from support.pages import Browser, Elements, page_data
 
 import coopnet as cn
 from coopnet import image, mesh
@@ -52,31 +50,6 @@ def ball() -> cn.NeuralField:
     return field
 
 
-class Elements(HTMLParser):
-    """What a browser sees of a page: names of elements, attributes, and texts of scripts and styles."""
-
-    def __init__(self, text: str):
-        super().__init__(convert_charrefs=True)
-        self.names, self.attributes, self.texts, self._in = [], [], [], ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.names.append(tag)
-        self.attributes += attrs
-        self._in = tag
-
-    def handle_endtag(self, tag):
-        self._in = ""
-
-    def handle_data(self, data):
-        if self._in in ("script", "style"):
-            self.texts.append(data)
-
-
-def data_of(path) -> dict:
-    return json.loads(Elements(path.read_text("utf-8")).texts[1])
-
-
 # ---- What is in a page ---------------------------------------------------------------------------------------
 
 
@@ -97,7 +70,7 @@ def test_a_page_is_one_file_that_may_ask_for_nothing(tmp_path):
 @pytest.mark.parametrize("precision", ["single", "half"])
 def test_the_weights_are_the_file_of_weights(tmp_path, precision):
     field = plane()
-    page = data_of(cn.export(field, "html", tmp_path / "page.html", precision=precision).source)
+    page = page_data(cn.export(field, "html", tmp_path / "page.html", precision=precision).source)
     beside = cn.export(field, "wgsl", tmp_path / "f.wgsl", precision=precision, inline=False)
     assert base64.b64decode(page["weights"]) == beside.weights.read_bytes()
     assert beside.source.read_text() in page["wgsl"]
@@ -109,7 +82,7 @@ def test_titles_do_not_break_out(tmp_path):
     a, b = Elements(plain.read_text("utf-8")), Elements(hostile.read_text("utf-8"))
     assert (a.names, a.attributes) == (b.names, b.attributes)
     assert (a.texts[0], a.texts[2]) == (b.texts[0], b.texts[2])
-    assert data_of(hostile)["title"] == HOSTILE
+    assert page_data(hostile)["title"] == HOSTILE
 
 
 def test_weights_that_are_not_finite_are_written(tmp_path):
@@ -117,7 +90,7 @@ def test_weights_that_are_not_finite_are_written(tmp_path):
     matrix = field.matrix("network.layers.0.weights").copy()
     matrix[0, 0], matrix[1, 1] = np.nan, np.inf
     field.set_matrix("network.layers.0.weights", matrix)
-    page = data_of(cn.export(field, "html", tmp_path / "page.html").source)
+    page = page_data(cn.export(field, "html", tmp_path / "page.html").source)
     assert np.isnan(np.frombuffer(base64.b64decode(page["weights"])[64:], np.float32)).any()
 
 
@@ -130,7 +103,7 @@ def test_weights_that_are_not_finite_are_written(tmp_path):
         (cn.NeuralField(None, cn.Linear(3, 1), in_features=3), {"view": View(region=(0, 0, 1, 1))}, "6 numbers"),
         (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"view": View(show="mean")}, "no image with dropout"),
         (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"dropout": True}, "not for web pages"),
-        (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"name": "f"}, "not for web pages"),
+        (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"name": "../f"}, "name is '../f'"),
     ],
 )
 def test_what_no_view_fits_is_refused_in_words(tmp_path, field, options, words):
@@ -243,7 +216,7 @@ def test_uncertainty_is_that_of_the_same_masks(browser, api, tmp_path, shown):
     region = (0, 0.1, 0.9, 0.6)
     mean, deviation = image.render_mc(field, 48, 32, 8, 0, region)
     written = cn.export(field, "html", tmp_path / "page.html", view=View(show=shown, masks=8, region=region))
-    white = data_of(written.source)["white"]
+    white = page_data(written.source)["white"]
     share = np.clip(np.sqrt(np.mean(np.square(deviation), axis=2)) / white, 0, 1)
     assert 0.02 < share.mean() < 0.98  # something to see
     stops = np.array([[int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)] for colour in VIRIDIS])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,32 @@ WITHOUT = {
     "webgl2": "const get = HTMLCanvasElement.prototype.getContext; HTMLCanvasElement.prototype.getContext = "
     "function (kind, ...more) { return kind === 'webgl2' ? null : get.call(this, kind, ...more); };",
 }
+
+
+class Elements(HTMLParser):
+    """What a browser sees of a page: names of elements, attributes, and texts of scripts and styles."""
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=True)
+        self.names, self.attributes, self.texts, self._in = [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+        self.attributes += attrs
+        self._in = tag
+
+    def handle_endtag(self, tag):
+        self._in = ""
+
+    def handle_data(self, data):
+        if self._in in ("script", "style"):
+            self.texts.append(data)
+
+
+def page_data(path: Path) -> dict:
+    """What a page has of its field."""
+    return json.loads(Elements(path.read_text("utf-8")).texts[1])
 
 
 class Browser:

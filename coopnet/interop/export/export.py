@@ -111,8 +111,8 @@ def export(
     page = target == "html"
     check_type(where, "view", view, View | None, "a View")
     ensure(page or view is None, f"export: view is for web pages, but target is {target!r}; leave it out.")
-    theirs = dropout or derivatives or inline is not None or name != "field"
-    what = "name, dropout, derivatives and inline are not for web pages, which use what the field has"
+    theirs = dropout or derivatives or inline is not None
+    what = "dropout, derivatives and inline are not for web pages, which use what the field has"
     ensure(not (page and theirs), f"export: {what}; leave them out.")
     source = writable(path, where)
     beside = writable(Path(os.fspath(path)).with_suffix(".weights"), where)
