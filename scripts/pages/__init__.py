@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import command_line, environment, layers, performance
+from . import command_line, environment, layers, performance, web_pages
 
 #: What a page can ask for, by name.
 GENERATED: dict[str, Callable[[], str]] = {
@@ -19,5 +19,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "commands": command_line.commands,
     "extras": environment.extras,
     "info": environment.info,
+    "web_pages": web_pages.cards,
     **performance.PARTS,
 }

@@ -28,6 +28,7 @@ SCRIPTS = {
     "networks-haswell": "benchmarks/networks.py",
     "side-by-side": "benchmarks/side_by_side.py",
     "statistics": "benchmarks/mask_statistics.py",
+    "export-gallery": "scripts/draw_export_gallery.py",
     "mitsuba_spheres_ablations": "benchmarks/mitsuba_spheres.py",
 }
 

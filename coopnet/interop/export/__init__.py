@@ -1,6 +1,6 @@
 """Fields as source code of other languages: ``export``."""
 
 from .export import Exported, export
-from .page import View
+from .page.document import View
 
 __all__ = ["Exported", "View", "export"]

@@ -17,7 +17,7 @@ from . import encodings  # noqa: F401  # adds its rules
 from .derivative import with_jacobian
 from .language import F32, U32, Routine, Var, Vec
 from .layers import Lowering
-from .page import View, document
+from .page.document import View, document
 from .targets import TARGETS, Listing
 from .weights import WeightFile, fingerprint
 

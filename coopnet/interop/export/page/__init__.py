@@ -1,5 +1,1 @@
 """Fields as web pages: one file that draws an image or a surface, by WebGPU or WebGL 2, without a network."""
-
-from .document import View, document
-
-__all__ = ["View", "document"]
