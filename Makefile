@@ -113,7 +113,7 @@ test-torch: setup .venv/.torch
 	@touch $@
 
 test-export: setup .venv/.export
-	$(BIN)/python -m pytest -q tests/interop/test_export.py tests/interop/test_export_shaders.py tests/interop/test_export_html.py
+	$(BIN)/python -m pytest -q tests/interop/test_export*.py
 
 bench: setup .venv/.torch
 	$(BIN)/python benchmarks/networks.py --backend llvm --budget $(BUDGET)

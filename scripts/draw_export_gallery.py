@@ -3,7 +3,7 @@
     python scripts/draw_export_gallery.py --mesh spot.obj [photo unsure spot melted]
 
 Pages go to ``docs/_static/export``, pictures to ``docs/images``, what is said of them to ``benchmarks/results``. The
-mesh is Keenan Crane's Spot (in the public domain, CC0), from his model repository; every other closed mesh serves as
+mesh is Keenan Crane's Spot, from his model repository, in the public domain; every other closed mesh serves as
 well. The photograph comes with matplotlib: Commodore Grace M. Hopper, by James S. Davis, US Navy, in the public domain.
 """
 
