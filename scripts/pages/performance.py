@@ -205,6 +205,19 @@ def derivatives(backend: str) -> str:
     return measured(f"derivatives-{backend}", command) + "\n\n" + table(head, rows)
 
 
+def exported(backend: str) -> str:
+    """Nanoseconds per evaluation of exported fields, beside Dr.Jit's kernel."""
+    data = load(f"export-{backend}")["results"]
+    ways = list(dict.fromkeys(way for r in data["rows"] for way in r["ns"]))
+    rows = [[way, *(number(r["ns"][way]) if way in r["ns"] else "–" for r in data["rows"])] for way in ways]
+    devices = "; ".join(f"{target}: {device}" for target, device in data["devices"].items())
+    command = f"python benchmarks/export.py --backend {backend}"
+    head = ["ns per evaluation", *(r["field"] for r in data["rows"])]
+    return "\n\n".join(
+        [measured(f"export-{backend}", command), table(head, rows), f"Compilers and devices: {devices}."]
+    )
+
+
 def sources() -> str:
     """Every result file: where, when, with which versions, and by which script."""
     rows = []
@@ -236,6 +249,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "spheres_cuda": lambda: spheres("cuda"),
     "derivatives_llvm": lambda: derivatives("llvm"),
     "derivatives_cuda": lambda: derivatives("cuda"),
+    "exported_llvm": lambda: exported("llvm"),
     "in_short": in_short,
     "sources": sources,
 }
