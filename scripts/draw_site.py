@@ -20,6 +20,7 @@ PROGRAMS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("examples/uncertainty.py", f"{IMAGES}/uncertainty.png"): ("uncertainty.png",),
     ("scripts/draw_ten_minutes.py",): ("ten-minutes.png",),
     ("scripts/draw_hero.py",): ("hero.png",),
+    ("scripts/draw_export_gallery.py",): tuple(f"export-{name}.png" for name in ("photo", "unsure", "spot", "melted")),
     ("benchmarks/plots.py",): tuple(
         f"bench-{question}-{backend}.png"
         for question in ("dropout", "gradient", "infer", "ratio", "train")
