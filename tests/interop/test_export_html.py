@@ -210,6 +210,20 @@ def test_images_are_moved_and_enlarged_beyond_the_pixel(browser, api, tmp_path):
         assert "× 8.00" in page.text("time")
 
 
+def test_two_fingers_zoom(browser, tmp_path):
+    field = plane()
+    written = cn.export(field, "html", tmp_path / "page.html")
+    with browser.open(written.source, "webgpu", 64, 64, has_touch=True) as page:
+        page.picture()
+        device = page.page.context.new_cdp_session(page.page)
+        for kind, distance in (("touchStart", 4), ("touchMove", 8), ("touchMove", 16), ("touchEnd", 0)):
+            points = [{"x": 32 + s * distance, "y": 32, "id": i} for i, s in enumerate((-1, 1))] if distance else []
+            device.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        drawn = page.picture()
+        assert "× 4.00" in page.text("time")
+    close(drawn, image.render(field, 64, 64, (0.375, 0.375, 0.25, 0.25)))
+
+
 @pytest.mark.parametrize("shown", ["mean", "deviation"])
 def test_uncertainty_is_that_of_the_same_masks(browser, api, tmp_path, shown):
     field = plane(dropout=0.2)
@@ -223,6 +237,9 @@ def test_uncertainty_is_that_of_the_same_masks(browser, api, tmp_path, shown):
     mapped = np.stack([np.interp(4 * share, range(5), channel) for channel in stops.T], axis=2)
     with browser.open(written.source, api, 48, 32) as page:
         close(page.picture(), mean if shown == "mean" else mapped)
+        page.page.select_option("select", "Mean over masks")
+        page.page.locator("input >> nth=0").fill("3")
+        close(page.picture(), image.render_mc(field, 48, 32, 3, 0, region)[0])
         page.page.select_option("select", "Field")
         close(page.picture(), image.render(field, 48, 32, region))
 

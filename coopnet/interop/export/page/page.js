@@ -285,12 +285,12 @@ function listen(view) {
     const before = fingers.get(event.pointerId);
     if (!before) return;
     const other = [...fingers.values()].find((f) => f.pointerId !== event.pointerId);
+    const share = other ? 0.5 : 1;  // of two fingers, the middle moves half as far
+    view.drag(share * (event.clientX - before.clientX), share * (event.clientY - before.clientY));
     if (other) {
       const distance = (f) => Math.hypot(f.clientX - other.clientX, f.clientY - other.clientY) || 1;
       zoomAt(distance(event) / distance(before), (event.clientX + other.clientX) / 2, (event.clientY + other.clientY) / 2);
     }
-    const share = other ? 0.5 : 1;
-    view.drag(share * (event.clientX - before.clientX), share * (event.clientY - before.clientY));
     fingers.set(event.pointerId, event);
     changed();
   });
