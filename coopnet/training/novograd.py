@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 from drjit.opt import LearningRate
 
-from ..checks import check, check_above, check_flag, check_number, is_number
+from ..checks import check, check_above, check_flag, check_number, check_type, is_number
 from ..jit.optimizers import Remembering, opaque_rate
 from ..nn import Module
 from .optimizers import Extended, is_matrix
@@ -69,6 +69,8 @@ class Novograd(Extended, Remembering):
 
         >>> cn.training.Novograd(1e-2).update(field)
         """
+        needed = "a mapping from names to arrays, such as a field"
+        check_type("Novograd.update", "params", params, Mapping | Module | None, needed)
         if isinstance(params, Module):
             for name, (numbers, count) in layer_numbers(params).items():
                 self._amounts[name] = count

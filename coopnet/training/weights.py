@@ -195,6 +195,7 @@ def decay_weights(net: Module, amount: float, biases: bool = False) -> None:
     >>> cn.training.decay_weights(net, 1e-3 * 0.01)
     """
     check(is_number(amount) and 0 <= amount <= 1, "decay_weights", "amount", amount, "a number in [0, 1]")
+    amount = float(amount)
     for name, mask in decay_masks(net, biases).items():
         value = dr.detach(net[name]).array
         net[name] = like(net[name], type(mask)(value) * (1 - amount * mask))

@@ -260,6 +260,7 @@ NOT_CALLED = {
     "find_llvm": "takes folders of its own", "found_llvm": "takes folders of its own",
     "format_info": "takes what info() returned", "as_json": "takes what info() returned",
     "name_version": "takes paths that were found",
+    "MPIGroup": "needs other processes", "TorchGroup": "needs other processes",
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
