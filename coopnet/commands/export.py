@@ -81,7 +81,9 @@ def export(
         field = load(checkpoint, backend, "half" if half else "single")
     args.prepare_directory(output)
     options: dict[str, Any] = {"name": name, "precision": precision, "grids": grids}
-    source = output / f"{name}{'.html' if page else TARGETS[to].suffix}"
+    # half precision and padded rows: beside another target's, these weights would take their place
+    stem = f"{name}_coopvec" if to == "slang-coopvec" else name
+    source = output / f"{stem}{'.html' if page else TARGETS[to].suffix}"
     with about(checkpoint):
         if page:
             noted = read(checkpoint).metadata.get("image")

@@ -106,6 +106,8 @@ class Lattice(Encoding):
         inside += [_finite([grid.dtype(v) for v in t], inside[0][0]) for t in tangents]
         masks, (x, *directions) = zip(*inside, strict=True)
         ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
+        # fixed point has one scale for all that is summed: the gradients of one field would spoil those of others
+        ordered = ordered and stack is None
         bundle = grid.evaluate(x, directions, ordered)
         features, *moved = [
             [self._shown(k, dr.select(m, v, dr.nan)) for k, v in enumerate(y)]

@@ -11,19 +11,18 @@
 #include <fstream>
 #include <iterator>
 #include <vector>
-
 const int SIDE = 256, STEPS = 128;
 const float EPS = 5e-4f, DISTANCE = 2.4f, FIELD_OF_VIEW = 0.54f;
 
 int main(int count, char **arguments) {
     if (count != 3) return std::fprintf(stderr, "usage: shade field.weights surface.ppm\n"), 2;
     std::ifstream file(arguments[1], std::ios::binary);
-    std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+    std::istreambuf_iterator<char> end, begin(file.peek() == EOF ? nullptr : file.rdbuf()); // of a folder nothing
+    std::vector<char> bytes(begin, end);
     if (!field_fits(bytes.data(), bytes.size()))
         return std::fprintf(stderr, "%s: not the weights of this field\n", arguments[1]), 1;
     std::vector<uint32_t> weights(bytes.size() / 4);
     std::memcpy(weights.data(), bytes.data(), bytes.size());
-
     std::ofstream picture(arguments[2], std::ios::binary);
     picture << "P6\n" << SIDE << " " << SIDE << "\n255\n";
     for (int row = 0; row < SIDE; ++row)

@@ -22,9 +22,13 @@ def main() -> None:
     parser.add_argument("--fields", type=Path, default=Path())
     args = parser.parse_args()
     folders = [str(Path(__file__).resolve().parent), str(args.fields.resolve())]
-    device = spy.Device(
-        type=getattr(spy.DeviceType, args.device), compiler_options=spy.SlangCompilerOptions({"include_paths": folders})
-    )
+    options = spy.SlangCompilerOptions({"include_paths": folders})
+    try:
+        device = spy.Device(type=getattr(spy.DeviceType, args.device), compiler_options=options)
+    except RuntimeError:
+        if args.device != "automatic":
+            raise
+        device = spy.Device(type=spy.DeviceType.cpu, compiler_options=options)
     words = np.fromfile(args.weights, np.uint32)
     weights = device.create_buffer(size=words.nbytes, struct_size=4, usage=spy.BufferUsage.shader_resource, data=words)
     out = device.create_buffer(size=4 * SIDE * SIDE, struct_size=4, usage=spy.BufferUsage.unordered_access)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import runpy
 
 import numpy as np
 import pytest
@@ -315,3 +316,30 @@ def test_schedules_are_exported_as_they_are_now(tmp_path):
     layer.rate.value = ns.Float(0.25, 0.5)
     with pytest.raises(ValueError, match=r"network.layers.2: p has 2 entries, one for each sample; one is needed"):
         cn.export(field, "c", tmp_path / "f.c", dropout=True)
+
+
+NAMES = """
+exp2 hypot fmax sinh printf memset INFINITY offsetof j0 y1 div nullptr M_PI mat2x2 ivec4 external superp texelFetch
+isinf modf ref get set self use mut final macro meta enable require trait range open bytes len lambda
+"""
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_names_that_mean_something_are_refused(tmp_path, name):
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build("llvm")
+    with pytest.raises(ValueError, match="export: name is"):
+        cn.export(field, "c", tmp_path / "f.c", name=name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh", "softplus", "silu"])
+def test_nan_stays_nan(tmp_path, activation):
+    """As in the field; NumPy's and C's maximum of NaN and 0 is 0."""
+    layer = cn.MLP(2, 1, width=8, depth=1, activation=activation, bias=True)
+    field = cn.NeuralField(None, layer).build("llvm", seed=1)
+    x = [np.array([np.nan, 0.3], np.float32), np.array([0.0, 0.5], np.float32)]
+    ns = cn.backend.namespace("llvm")
+    expected = np.isnan(field([ns.Float(v) for v in x])[0].numpy())
+    written = cn.export(field, "numpy", tmp_path / "f.py", inline=True)
+    y = runpy.run_path(str(written.source))["field"](np.stack(x))
+    assert np.array_equal(np.isnan(np.ravel(y)), expected)

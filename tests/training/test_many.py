@@ -180,9 +180,10 @@ def alone_with(fields, batch, ns, optimizer, **options):
 
 
 @pytest.mark.parametrize("together", TOGETHER)
-def test_a_job_that_diverges_harms_no_other(backend, ns, together):
-    want, got = make_fields(backend), make_fields(backend)
-    batch = make_batch(ns, broken=2)
+@pytest.mark.parametrize("encoding", ["sinusoidal", "hash", "codes"])
+def test_a_job_that_diverges_harms_no_other(backend, ns, encoding, together):
+    want, got = make_fields(backend, encoding=encoding), make_fields(backend, encoding=encoding)
+    batch = make_batch(ns, encoding, broken=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = alone(want, batch, ns)
@@ -196,6 +197,19 @@ def test_a_job_that_diverges_harms_no_other(backend, ns, together):
     for j in (0, 1, 3, 4):
         np.testing.assert_allclose(results[j].losses, expected[j].losses, rtol=1e-2 if half else 1e-5)
         agree(want[j], got[j], together == 1 and backend == "llvm", half)
+
+
+@pytest.mark.parametrize("together", [1, JOBS])
+def test_large_gradients_of_one_spoil_no_other(backend, ns, together):
+    """A sum in fixed point has one scale."""
+    want, got = (make_fields(backend, encoding="hash") for _ in range(2))
+    batch = make_batch(ns, "hash", broken=2, how=1e3 if want[0].precision == "half" else 1e9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected, results = alone(want, batch, ns), many(got, batch, together=together)
+    for j in (0, 1, 3, 4):
+        rtol = 1e-2 if got[0].precision == "half" else 1e-5
+        np.testing.assert_allclose(results[j].losses, expected[j].losses, rtol=rtol)
 
 
 def test_others_go_on_after_one_diverged(backend, ns):
@@ -289,9 +303,19 @@ def test_a_diverged_job_is_not_done_again(backend, ns, tmp_path):
         many(make_fields(backend), batch, directory=tmp_path)
     with open(tmp_path / "results.jsonl", "a") as file:
         file.write('{"job": 1, "stop')  # as a killed process may leave it
-    results = many(make_fields(backend), batch, directory=tmp_path)
+    with pytest.warns(RuntimeWarning, match="job 2 diverged in an earlier run"):
+        results = many(make_fields(backend), batch, directory=tmp_path)
     assert results[2].stopped == "diverged" and "training diverged" in results[2].message
     assert not (tmp_path / "0002.safetensors").exists()
+
+
+def test_a_damaged_checkpoint_says_which(backend, ns, tmp_path):
+    many(make_fields(backend), make_batch(ns), 3, directory=tmp_path)
+    (tmp_path / "0003.safetensors").write_text("garbage")
+    with pytest.raises(
+        ValueError, match=r"fit_many: job 3 cannot go on: .* to begin it anew, remove '.*0003.safetensors'"
+    ):
+        many(make_fields(backend), make_batch(ns), 6, directory=tmp_path)
 
 
 def test_checkpoints_while_one_has_diverged(backend, ns, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import os
 import re
@@ -37,7 +38,28 @@ sqrtf static step storage struct subroutine super switch tanh tanhf target templ
 type typedef typename u32 uint uint2 uint32 uint32_t uniform union unsigned using uvec2 var varying vec vec1 vec2 vec3
 vec4 virtual void volatile weights while words workgroup writeonly x y yield
 """
-_TAKEN = {*_WORDS.split(), *(word.lower() for word in keyword.kwlist)}
+#: Further names of C and C++ and of what the source includes, of GLSL and of WGSL.
+_MORE = """
+abort abs abstract acos acosh alignas alignof all and any asin asinh assert atan2 atanh await become bit_and bitor
+calloc cbrt cfg char16_t char32_t char8_t coherent common_type compl complex concept consteval constexpr constinit
+copysign cosh countbits crate cross debugger decltype degrees delete demote determinant diagnostic distance div drem
+dvec2 dvec3 dvec4 elif enable equal erf erfc exit exp10 exp2 explicit expm1 extends external fabs faceforward
+fallthrough fdim fget filterrect final finally finite fmax fmin fmod fputc fputs fract free frexp from fwidth gamma
+get getc handle hvec2 hvec3 hvec4 hypot ilogb impl implements imulextended infinity instanceof int16_t int64_t int8_t
+interp intptr_t inverse inversesqrt is isampler2d isfinite isinf isnormal ivec3 ivec4 j0 j1 jn ldexp ldiv lerp lgamma
+link llrint llround lod log10 log1p logb lrint lround m_e m_pi macro malloc mat2x2 mat2x3 mat2x4 mat3x2 mat3x3 mat3x4
+mat4x2 mat4x3 mat4x4 match memchr memmove memset meta mod modf move mut mutable mutex native nearbyint nearest
+nextafter nexttoward nil noexcept noinline nointerpolation nonlocal not notequal nullptr offsetof on or outerproduct
+package pass pixelfragment pointer posix pow10 printf ptrdiff_t putc puts qsort quantize radians raise rand random
+realloc ref reflect refract regardless register_t reinterpret_cast remainder remove remquo rename require requires
+rint roundeven rsqrt sampler1d sampler2d sampler3d samplercube saturate scalb scalbln scalbn scanf self set signbit
+significand sincos sinh smoothstep snappedto sprintf srand static_assert static_cast std strcat strchr strcmp strcpy
+strlen strncmp strtod subpassinput subsystem superp texel texelfetch texture2d texturesize tgamma thread_local trait
+transpose trap typeid typeof uint16_t uint64_t uint8_t uintptr_t umulextended unless unorm unpack unsafe unsized
+usampler2d use uvec3 uvec4 var_ volatile_ wchar_t wgsl where with writeonly_ xor xor_eq y0 y1 yn zfail
+"""
+#: In lower case: a name is refused in any.
+_TAKEN = {word.lower() for word in (*_WORDS.split(), *_MORE.split(), *keyword.kwlist, *dir(builtins))}
 
 
 class Exported(NamedTuple):

@@ -155,7 +155,7 @@ def _relu(x: Expr, params: tuple = ()) -> Expr:
 
 
 def _leaky_relu(x: Expr, params: tuple) -> Expr:
-    return _relu(x) + call("min", x, 0) * params[0]
+    return select(x < 0, x * params[0], x)  # NaN stays NaN
 
 
 def _softplus(x: Expr, params: tuple) -> Expr:

@@ -32,7 +32,10 @@ def facts(run: Any, rate: Callable[[int], float]) -> dict[str, Any]:
         "the optimizer's settings": {
             name: v for name, v in vars(step.optimizer).items() if isinstance(v, (int, float))
         },
-        "lr": rate(done),
+        "lr": [rate(step) for step in sorted({done, (done + run.steps) // 2, max(done, run.steps - 1)})],
+        "multipliers": step.given_multipliers,
+        "loss_scale": step.given_loss_scale,
+        "the batch": _name(step.batch),
         "the loss": _name(step.loss if step.objective is None else step.objective),
         "penalty": _name(step.penalty),
         "weight_decay": step.weight_decay,

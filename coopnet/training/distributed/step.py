@@ -45,6 +45,8 @@ class SharedStep(Step):
             fits, f"fit: a batch of {self.samples} samples by_index has {total} losses; as many for each are needed."
         )
         ensure(parts % size == 0, f"fit: {parts} chunks cannot be shared evenly among {size} processes.")
+        cure = "the loss of each sample is needed, not their mean"
+        ensure(total > 1 or parts == 1, f"fit: a batch with one loss cannot be shared among {parts}; {cure}.")
         ensure(self.samples >= parts, f"fit: a batch of {self.samples} samples cannot be shared among {parts}.")
         own = parts // size
         self.chunks = bounds(self.samples, parts)[self.group.rank * own : (self.group.rank + 1) * own]

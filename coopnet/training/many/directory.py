@@ -34,8 +34,9 @@ class Directory:
         return None if self.path is None else self.path / f"{number:0{self.digits}}.safetensors"
 
     def diverged(self) -> dict[int, dict[str, Any]]:
-        """What is known of the jobs that diverged: they would again."""
-        return {number: found for number, found in self._ended().items() if found["stopped"] == "diverged"}
+        """What is known of the jobs that diverged: they would again, unless their checkpoint has been removed."""
+        known = {number: found for number, found in self._ended().items() if found["stopped"] == "diverged"}
+        return {k: v for k, v in known.items() if v.get("file") is None or (self.path / v["file"]).exists()}  # type: ignore[operator]
 
     def _ended(self) -> dict[int, dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}

@@ -78,7 +78,7 @@ def fit_many(
             4096 samples where it is possible, and 1 elsewhere: see ``docs/many_fields.md``. Then ``job``, ``key.index``
             and ``key.seed`` have an entry for each sample, the optimizer must be ``Adam``, ``AdamW``, ``SGD`` or
             ``RMSProp``, and an objective must not evaluate fields in symbolic loops.
-        progress: show one progress bar for all jobs (needs tqdm).
+        progress: show one progress bar for all jobs, of several processes for those of process 0 (needs tqdm).
 
     Returns:
         The :class:`FitResult` of each job. Ctrl-C ends the job or group under way with ``stopped="interrupt"``, and
@@ -122,7 +122,7 @@ def fit_many(
     rank, world = _processes(place)
     count = -(-len(fields) // size)
     groups = [range(i * len(fields) // count, (i + 1) * len(fields) // count) for i in range(count)][rank::world]
-    bar = Bar(sum(map(len, groups)), steps, progress)
+    bar = Bar(sum(map(len, groups)), steps, progress and rank == 0)
     runs = Runs(jobs, groups, samples, arguments.rate(optimizer.lr if lr is None else lr), bar)
     try:
         runs.go()

@@ -12,6 +12,8 @@ from .bar import Bar
 from .group_run import GroupRun
 from .jobs import Jobs
 
+AGAIN = "to train it anew, remove its line from results.jsonl and its checkpoint, or name another directory"
+
 
 class Runs:
     """Trains ``groups`` of job numbers; ``results`` are those of their jobs, and ``messages`` what to warn of."""
@@ -48,7 +50,14 @@ class Runs:
 
     def begin(self, number: int) -> Run | None:
         """The run of a job that is not done."""
-        run = self.jobs.run(number)
+        try:
+            run = self.jobs.run(number)
+        except (ValueError, OSError) as error:
+            file = self.jobs.place.checkpoint(number)
+            if file is None or not file.exists():
+                raise
+            cure = f"to begin it anew, remove {str(file)!r}"
+            raise type(error)(f"fit_many: job {number} cannot go on: {error}; {cure}.") from error
         run.bar = self.bar
         self.results[number] = run.result
         diverged = self.jobs.diverged.get(number)
@@ -57,6 +66,7 @@ class Runs:
             return run
         if diverged is not None:
             run.result.stopped, run.result.message = "diverged", diverged["message"]
+            self.messages.append(f"job {number} diverged in an earlier run, and is not done again; {AGAIN}.")
         run.step.release(run.step.optimizer)
         self.bar.begin(run.steps)
         self.bar.done += 1

@@ -75,7 +75,7 @@ def test_processes_differ(faults, name, words):
 
 def test_batches_that_cannot_be_shared(faults):
     for told_by, _ in faults["too small"]:
-        assert told_by == "ValueError: fit: a batch of 1 samples cannot be shared among 2."
+        assert told_by == "ValueError: fit: a batch with one loss cannot be shared among 2; the loss of each sample is needed, not their mean."
 
 
 def test_one_interrupt_stops_all(faults):
