@@ -75,7 +75,8 @@ def test_processes_differ(faults, name, words):
 
 def test_batches_that_cannot_be_shared(faults):
     for told_by, _ in faults["too small"]:
-        assert told_by == "ValueError: fit: a batch with one loss cannot be shared among 2; the loss of each sample is needed, not their mean."
+        cure = "the loss of each sample is needed, not their mean."
+        assert told_by == f"ValueError: fit: a batch with one loss cannot be shared among 2; {cure}"
 
 
 def test_one_interrupt_stops_all(faults):
