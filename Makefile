@@ -49,8 +49,11 @@ demo: setup
 	$(BIN)/python examples/photo.py
 
 # Two processes: Dr.Jit itself uses every core, more only compete. A file stays in one process.
+# What test-torch runs is left to it, also where PyTorch is installed.
+TORCH_TESTS := tests/interop/test_torch.py $(addprefix tests/training/distributed/test_,equal_curves.py faults.py restarts.py)
+
 test: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(addprefix --ignore=,$(TORCH_TESTS)) tests
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -n 2 -m slow tests
@@ -104,7 +107,7 @@ gpu-test:
 	@touch $@
 
 test-torch: setup .venv/.torch
-	$(BIN)/python -m pytest -q tests/interop/test_torch.py tests/training/distributed
+	$(BIN)/python -m pytest -q $(TORCH_TESTS)
 
 # Shaders run on the CPU: on Mesa's lavapipe, and in a browser on SwiftShader.
 .venv/.export: .venv/.installed
