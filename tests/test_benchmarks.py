@@ -179,7 +179,8 @@ def test_whole_jobs(backend, tmp_path):
     first, second = json.loads((tmp_path / "whole-jobs-llvm.json").read_text())["results"]
     assert first["psnr_db"] > 10 and "psnr_db" not in second
     for row in (first, second):
-        assert row["steps"] == 40 and min(row[k] for k in ("wall_ms", "first_step_s", "kernel_ms", "launches")) > 0
+        assert row["steps"] == 40 and min(row[k] for k in ("wall_ms", "first_step_s", "launches")) > 0
+        assert "kernel_ms" in row  # a difference of short runs: below 0 where others use the processor
 
 
 def test_outer_products(backend, tmp_path):
