@@ -8,7 +8,6 @@ losses on gradients and curvature need them (Gropp et al. 2020, *Implicit Geomet
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +31,13 @@ def pushforward(
     In half precision, tangents go through the network scaled to a largest component between 1 and 2: they are linear,
     and the slopes of encodings exceed its range.
     """
+    features, moved = _encoded(encoding, parts, tangents, dr.float32_array_t(work), key)
+    return _through(network, features, moved, work, key)
+
+
+def _through(network: Any, features: list, moved: list[list], work: type, key: Key | None) -> tuple[Any, list[list]]:
+    """The network's part of :func:`pushforward`."""
     single = dr.float32_array_t(work)
-    features, moved = _encoded(encoding, parts, tangents, single, key)
     factors = [_exponent(t) if dr.is_half_v(work) else None for t in moved]
     scaled = [t if f is None else [v * f[0] for v in t] for t, f in zip(moved, factors, strict=True)]
     y, *dys = apply([network], [kinds.Loose(work(v) for v in vector) for vector in (features, *scaled)], key)
@@ -51,19 +55,24 @@ def jacobian(
 
     That is to go back from a network's only output, whose result cannot be differentiated: not for ``attached`` fields.
     """
-    single, directions = dr.float32_array_t(work), _unit_tangents(parts)
+    single = dr.float32_array_t(work)
+    features, moved = _encoded(encoding, parts, _unit_tangents(parts), single, key)
     known = segments([network])
     if not attached and len(parts) > 1 and len(known) == 1 and known[0].ops is not None:
-        features, moved = _encoded(encoding, parts, directions, single, key)
+        found = None
         if known[0].output_width(len(features), work, key) == 1:
             found = input_gradient(known[0].ops, kinds.Loose(work(v) for v in features), key)
-            if found is not None:
-                y, gradient = found[0], widened(found[1], single)
-                if encoding is None:
-                    return y, [[v] for v in gradient]
-                pairs = ([(a, b) for a, b in zip(gradient, t, strict=True)] for t in moved)
-                return y, [[functools.reduce(lambda total, p: dr.fma(*p, total), pair, single(0))] for pair in pairs]
-    return pushforward(encoding, network, parts, directions, work, key)
+        if found is not None:
+            y, gradient = found[0], widened(found[1], single)
+            return y, [[v] for v in gradient] if encoding is None else [[_dot(gradient, t)] for t in moved]
+    return _through(network, features, moved, work, key)
+
+
+def _dot(a: list, b: list) -> Any:
+    total = a[0] * b[0]
+    for u, v in zip(a[1:], b[1:], strict=True):
+        total = dr.fma(u, v, total)
+    return total
 
 
 def _encoded(encoding: Any, parts: list, tangents: list, single: type, key: Key | None) -> tuple[list, list[list]]:

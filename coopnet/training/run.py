@@ -14,6 +14,7 @@ from .distributed import Replicas, digest
 from .divergence import Watch
 from .interrupts import caused_by_interrupt, interrupts_held, no_collection
 from .metric import Metric
+from .progress import progress_bar
 from .result import FitResult
 from .state import File, arrays
 from .step import WINDOW, Step
@@ -34,7 +35,9 @@ class Run:
         content = self.replicas.once("the checkpoint to resume from", file.content)
         with self.replicas.alike("resuming"):
             self.best = file.restore(content, step, self.result)  # parameters of the best metric
-            self.bar = _bar(steps, self.result.steps) if progress and self.replicas.leads else None
+            self.bar = None
+            if progress and self.replicas.leads:
+                self.bar = progress_bar("fit", total=steps, initial=self.result.steps)
         self.result.skipped = step.skipped()
         # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
         dr.make_opaque(step.optimizer.state)
@@ -170,12 +173,3 @@ class Run:
         step.release(step.optimizer)
         result.message = watch.message() if diverged else ""
         return result.message or watch.skipped_message()
-
-
-def _bar(steps: int, done: int) -> Any:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        cure = "run pip install 'coopnet[train]', or pass progress=False"
-        raise ImportError(f"fit: progress=True needs tqdm; {cure}.") from None
-    return tqdm(total=steps, initial=done, unit="step", dynamic_ncols=True)

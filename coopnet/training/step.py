@@ -63,7 +63,6 @@ class Step:
         self.field, self.optimizer, self.ema = field, optimizer, ema
         self.batch, self.loss, self.objective, self.penalty = batch, function, objective, penalty
         self.clip_norm, self.weight_decay = clip_norm, weight_decay
-        self.given_multipliers, self.given_loss_scale = dict(multipliers or {}), loss_scale
         self.float32 = dr.float32_array_t(dr.leaf_t(dr.array_t(type(next(iter(field.values()))))))
         self.uint32 = dr.uint32_array_t(self.float32)
         self.scaler = None

@@ -343,3 +343,14 @@ def test_nan_stays_nan(tmp_path, activation):
     written = cn.export(field, "numpy", tmp_path / "f.py", inline=True)
     y = runpy.run_path(str(written.source))["field"](np.stack(x))
     assert np.array_equal(np.isnan(np.ravel(y)), expected)
+
+
+def test_far_from_the_unit_square(tmp_path):
+    field = cn.NeuralField(cn.HashGrid(2, n_levels=4, hashmap_size=2**10), cn.MLP(-1, 1, width=8, depth=1))
+    field = field.build("llvm", seed=1)
+    x = np.array([[1000.3, -999.7], [0.3, 1000.1]], np.float32)
+    ns = cn.backend.namespace("llvm")
+    expected = field([ns.Float(v) for v in x])[0].numpy()
+    written = cn.export(field, "numpy", tmp_path / "f.py", inline=True)
+    y = np.ravel(runpy.run_path(str(written.source))["field"](x))
+    np.testing.assert_allclose(y, expected, atol=1e-5 * np.abs(expected).max())

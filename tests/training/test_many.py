@@ -313,7 +313,7 @@ def test_a_damaged_checkpoint_says_which(backend, ns, tmp_path):
     many(make_fields(backend), make_batch(ns), 3, directory=tmp_path)
     (tmp_path / "0003.safetensors").write_text("garbage")
     with pytest.raises(
-        ValueError, match=r"fit_many: job 3 cannot go on: .* to begin it anew, remove '.*0003.safetensors'"
+        ValueError, match=r"fit_many: job 3 cannot go on: .* to begin it anew, move '.*0003.safetensors' away"
     ):
         many(make_fields(backend), make_batch(ns), 6, directory=tmp_path)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import keyword
 import os
 import re
 from pathlib import Path
@@ -19,47 +17,12 @@ from .derivative import with_jacobian
 from .language import F32, U32, Routine, Var, Vec
 from .layers import Lowering
 from .page.document import View, document
+from .reserved import reserved
 from .targets import TARGETS, Listing
 from .weights import WeightFile, fingerprint
 
 #: Bytes of weights up to which they stand in the source unless told otherwise.
 TINY = 8192
-#: Names that mean something in one of the languages, beside Python's keywords.
-_WORDS = """
-abs active array asm atan atomic attribute auto bitcast bool bool2 break buffer case cast ceil centroid char clamp
-class coherent common const continue cos cosf cross data default device discard do dot double dynamic_cast each else
-entry enum exp expf export extern f16 f32 fabsf false filter fixed flat float float2 float3 float4 floor floorf fma fn
-for fract friend function goto half half2 highp i32 if image import in inline inout input int int2 int32_t interface
-invariant isnan ivec2 jacobian key layout length let log log2 logf long loop lowp main mat mat2 mat3 mat4 math max
-mediump memcmp memcpy min mix mod module mulhi namespace nan new noperspective normalize np null operator out output
-override packed partition patch pi pow precise precision private protected ptr public rcp readonly register resource
-restrict return rintf round sample sampler samples select shared short sign signed sin sinf size_t sizeof smooth sqrt
-sqrtf static step storage struct subroutine super switch tanh tanhf target template texture this throw true trunc try
-type typedef typename u32 uint uint2 uint32 uint32_t uniform union unsigned using uvec2 var varying vec vec1 vec2 vec3
-vec4 virtual void volatile weights while words workgroup writeonly x y yield
-"""
-#: Further names of C and C++ and of what the source includes, of GLSL and of WGSL.
-_MORE = """
-abort abs abstract acos acosh alignas alignof all and any asin asinh assert atan2 atanh await become bit_and bitor
-calloc cbrt cfg char16_t char32_t char8_t coherent common_type compl complex concept consteval constexpr constinit
-copysign cosh countbits crate cross debugger decltype degrees delete demote determinant diagnostic distance div drem
-dvec2 dvec3 dvec4 elif enable equal erf erfc exit exp10 exp2 explicit expm1 extends external fabs faceforward
-fallthrough fdim fget filterrect final finally finite fmax fmin fmod fputc fputs fract free frexp from fwidth gamma
-get getc handle hvec2 hvec3 hvec4 hypot ilogb impl implements imulextended infinity instanceof int16_t int64_t int8_t
-interp intptr_t inverse inversesqrt is isampler2d isfinite isinf isnormal ivec3 ivec4 j0 j1 jn ldexp ldiv lerp lgamma
-link llrint llround lod log10 log1p logb lrint lround m_e m_pi macro malloc mat2x2 mat2x3 mat2x4 mat3x2 mat3x3 mat3x4
-mat4x2 mat4x3 mat4x4 match memchr memmove memset meta mod modf move mut mutable mutex native nearbyint nearest
-nextafter nexttoward nil noexcept noinline nointerpolation nonlocal not notequal nullptr offsetof on or outerproduct
-package pass pixelfragment pointer posix pow10 printf ptrdiff_t putc puts qsort quantize radians raise rand random
-realloc ref reflect refract regardless register_t reinterpret_cast remainder remove remquo rename require requires
-rint roundeven rsqrt sampler1d sampler2d sampler3d samplercube saturate scalb scalbln scalbn scanf self set signbit
-significand sincos sinh smoothstep snappedto sprintf srand static_assert static_cast std strcat strchr strcmp strcpy
-strlen strncmp strtod subpassinput subsystem superp texel texelfetch texture2d texturesize tgamma thread_local trait
-transpose trap typeid typeof uint16_t uint64_t uint8_t uintptr_t umulextended unless unorm unpack unsafe unsized
-usampler2d use uvec3 uvec4 var_ volatile_ wchar_t wgsl where with writeonly_ xor xor_eq y0 y1 yn zfail
-"""
-#: In lower case: a name is refused in any.
-_TAKEN = {word.lower() for word in (*_WORDS.split(), *_MORE.split(), *keyword.kwlist, *dir(builtins))}
 
 
 class Exported(NamedTuple):
@@ -222,6 +185,5 @@ def _about(
 
 def _check_name(name: Any) -> None:
     fits = isinstance(name, str) and len(name) <= 64 and re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)
-    free = fits and name.lower() not in _TAKEN and not name.lower().startswith("gl_")
     needed = "a name of letters, digits and single underscores that means nothing in these languages"
-    check(free, "export", "name", name, needed)
+    check(fits and not reserved(name), "export", "name", name, needed)

@@ -33,8 +33,8 @@ def facts(run: Any, rate: Callable[[int], float]) -> dict[str, Any]:
             name: v for name, v in vars(step.optimizer).items() if isinstance(v, (int, float))
         },
         "lr": [rate(step) for step in sorted({done, (done + run.steps) // 2, max(done, run.steps - 1)})],
-        "multipliers": step.given_multipliers,
-        "loss_scale": step.given_loss_scale,
+        "a hash of the multipliers": digest(step.multipliers),
+        "loss_scale": step.scaler and float(step.scaler.scale_factor.numpy()[0]),
         "the batch": _name(step.batch),
         "the loss": _name(step.loss if step.objective is None else step.objective),
         "penalty": _name(step.penalty),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import drjit as dr
@@ -51,59 +52,61 @@ class TorchGroup(Group):
         self.timeout = check_above("TorchGroup", "timeout", timeout)
         self._torch = _import()
         self._distributed = self._torch.distributed
-        limit = datetime.timedelta(seconds=self.timeout)
+        self._limit = datetime.timedelta(seconds=self.timeout)
         with self._waiting():
             if not self._distributed.is_initialized():
                 missing = [name for name in VARIABLES if name not in os.environ]
                 if missing:
                     cure = "start the program with torchrun"
                     raise ValueError(f"TorchGroup: the environment lacks {', '.join(missing)}; {cure}.")
-                self._initialize(limit)
+                self._initialize()
             self.rank, self.size = self._distributed.get_rank(), self._distributed.get_world_size()
-            self._control = self._communicator("gloo", limit)
-            self._data = self._communicator("nccl", limit) if backend == "cuda" else self._control
+            self._engine = "nccl" if backend == "cuda" else "gloo"
+            for engine in ("gloo", self._engine):
+                self._communicator(engine)
 
     def sum(self, array: Any) -> Any:
         """As :meth:`Group.sum`; on a GPU nobody waits: Dr.Jit's later work comes after it in Dr.Jit's own stream."""
         if self.size == 1:
             return array
+        group = self._communicator(self._engine)
         with self._waiting():
             if dr.backend_v(array) == dr.JitBackend.CUDA:
                 stream = self._torch.cuda.ExternalStream(cuda_stream(), self._torch.device("cuda", cuda_device()))
                 with self._torch.cuda.stream(stream):
-                    self._distributed.all_reduce(self._torch.from_dlpack(array), group=self._data)
+                    self._distributed.all_reduce(self._torch.from_dlpack(array), group=group)
             else:
                 # Dr.Jit's own memory, once it has been written
-                self._distributed.all_reduce(self._torch.from_numpy(array.numpy()), group=self._data)
+                self._distributed.all_reduce(self._torch.from_numpy(array.numpy()), group=group)
         return array
 
     def gather(self, value: Any) -> list:
         """As :meth:`Group.gather`."""
         found = [None] * self.size
         with self._waiting():
-            self._distributed.all_gather_object(found, value, group=self._control)
+            self._distributed.all_gather_object(found, value, group=self._communicator("gloo"))
         return found
 
     def broadcast(self, value: Any) -> Any:
         """As :meth:`Group.broadcast`."""
         found = [value]
         with self._waiting():
-            self._distributed.broadcast_object_list(found, src=0, group=self._control)
+            self._distributed.broadcast_object_list(found, src=0, group=self._communicator("gloo"))
         return found[0]
 
-    def _initialize(self, limit: datetime.timedelta) -> None:
-        store, rank, size = next(self._distributed.rendezvous("env://", timeout=limit))
+    def _initialize(self) -> None:
+        store, rank, size = next(self._distributed.rendezvous("env://", timeout=self._limit))
         if os.environ.get("GROUP_WORLD_SIZE") == "1":
             # After a restart, torchrun's store still has the addresses of the processes that are gone (PyTorch 2.13).
             # Hosts count restarts each for itself, so with several this would part them: docs/distributed.md.
             store = self._distributed.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        self._distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+        self._distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=self._limit)
 
-    def _communicator(self, engine: str, limit: datetime.timedelta) -> Any:
+    def _communicator(self, engine: str) -> Any:
         """One for all groups that are alike: making it takes time, and NCCL memory on the GPU."""
         made = (self._distributed.group.WORLD, engine, self.timeout)
         if made not in _made:
-            _made[made] = self._distributed.new_group(backend=engine, timeout=limit)
+            _made[made] = self._distributed.new_group(backend=engine, timeout=self._limit)
         return _made[made]
 
     @contextmanager
@@ -114,6 +117,20 @@ class TorchGroup(Group):
         except RuntimeError as error:
             reason = f"another process is gone, or did not come within {self.timeout:g} s"
             raise RuntimeError(f"TorchGroup: process {self.rank} got no answer: {reason} ({_short(error)}).") from error
+
+
+@atexit.register
+def _end() -> None:
+    """Ends Gloo's communicators while Python still runs.
+
+    Gloo's threads may hold objects of Python a moment longer than their exchange takes. To give them back without an
+    interpreter ended one process of a hundred by SIGABRT, after its work was done (PyTorch 2.13; its issue 190489).
+    """
+    while _made:
+        (_, engine, _), communicator = _made.popitem()
+        if engine == "gloo":
+            with suppress(ValueError):  # the program has destroyed it, or all
+                sys.modules["torch"].distributed.destroy_process_group(communicator)
 
 
 def _short(error: Exception) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..progress import progress_bar
+
 
 class Bar:
     """Steps of ``jobs`` jobs, ``steps`` each; it stands in for the bar of each run. ``done`` jobs have ended."""
@@ -12,12 +14,7 @@ class Bar:
         self.jobs, self.done = jobs, 0
         self.bar: Any = None
         if show:
-            try:
-                from tqdm.auto import tqdm
-            except ImportError:
-                cure = "run pip install 'coopnet[train]', or pass progress=False"
-                raise ImportError(f"fit_many: progress=True needs tqdm; {cure}.") from None
-            self.bar = tqdm(total=jobs * steps, unit="step", dynamic_ncols=True)
+            self.bar = progress_bar("fit_many", total=jobs * steps)
 
     def begin(self, steps: int) -> None:
         """A job begins, of which so many steps are done."""

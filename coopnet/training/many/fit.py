@@ -11,7 +11,7 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Adam, Optimizer
 
-from ...checks import check, check_type, ensure, is_int, shown
+from ...checks import check, check_number, check_type, ensure, is_int, shown
 from ...field import NeuralField
 from ...io import describe
 from ...random.key import Key
@@ -110,6 +110,7 @@ def fit_many(
     """
     optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
     _check(fields, batch, steps, seed, optimizer, together, progress)
+    check_number("fit_many", "checkpoint_every", checkpoint_every, 0)
     place = Directory(directory, len(fields))
     options = {
         "loss": loss, "objective": objective, "weight_decay": weight_decay, "clip_norm": clip_norm,

@@ -56,8 +56,9 @@ class Runs:
             file = self.jobs.place.checkpoint(number)
             if file is None or not file.exists():
                 raise
-            cure = f"to begin it anew, remove {str(file)!r}"
-            raise type(error)(f"fit_many: job {number} cannot go on: {error}; {cure}.") from error
+            cure = f"to begin it anew, move {str(file)!r} away or name another directory"
+            kind = OSError if isinstance(error, OSError) else ValueError
+            raise kind(f"fit_many: job {number} cannot go on: {error}; {cure}.") from error
         run.bar = self.bar
         self.results[number] = run.result
         diverged = self.jobs.diverged.get(number)
