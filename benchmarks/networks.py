@@ -49,8 +49,8 @@ PEERS["cuda"] = [*PEERS["llvm"], "torch-compile"]
 #: The first batch is the headline: whatever the budget, it is measured at all widths.
 BATCHES = {"llvm": [17, 12, 14, 16, 18, 20], "cuda": [20, 16, 22, 18, 14, 12]}
 QUICK = {"llvm": [14, 12], "cuda": [20, 14]}
-#: Seconds that the calls of one timing may take, if five calls don't take longer.
-TIMING = {"llvm": 0.5, "cuda": 0.3}
+#: Seconds that the calls of one timing take, if five calls don't take longer: the CPU needs some to settle.
+TIMING = {"llvm": 0.4, "cuda": 0.1}
 #: Calls that take longer than this many seconds are timed once in each turn, after a warm-up.
 SLOW = 0.3
 #: Times that the peers take turns at the headline; elsewhere once. The CPU's other users come and go.
@@ -457,7 +457,8 @@ class Runner:
         else:
             repeat = max(5, min(repeat, int(TIMING[self.backend] / once)))
             step = iter(range(2, 1 << 20))
-            row |= {"wall_ms": 1e3 * common.median_seconds(lambda: call(next(step)), repeat, 2), "calls": repeat}
+            wall = common.median_seconds(lambda: call(next(step)), repeat, 2 + repeat // 4)
+            row |= {"wall_ms": 1e3 * wall, "calls": repeat}
         row["kernel_ms"] = None if again else self.peer.kernel_ms(call, 1 if once > SLOW else 3)
         # call(0) drew the masks of step 0, those of the reference
         row["gradient_error"] = gradient_error(self.peer.gradients(result), expected) if expected else None
@@ -718,7 +719,7 @@ def main() -> None:
     parser.add_argument("--widths", type=numbers, default=[64, 32, 128, 16], help="such as 16,64")
     parser.add_argument("--log2-batches", type=numbers, help="such as 17,12; the first one is the headline")
     parser.add_argument("--peers", help=f"of {', '.join(PEERS['cuda'])}, separated by commas")
-    parser.add_argument("--repeat", type=int, default=15, help="calls of a median, fewer where they are slow")
+    parser.add_argument("--repeat", type=int, default=400, help="calls of a median, fewer where they are slow")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no more is measured")
     parser.add_argument("--quick", action="store_true", help="small batches")
     parser.add_argument("--all", action="store_true", help="also what is left out because it takes long")

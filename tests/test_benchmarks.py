@@ -183,6 +183,17 @@ def test_whole_jobs(backend, tmp_path):
         assert "kernel_ms" in row  # a difference of short runs: below 0 where others use the processor
 
 
+def test_training_steps(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    sizes = ["--widths", 16, "--log2-samples", 6, "--peers", "coopnet,drjit", "--turns", 2]
+    run("training_steps.py", "--backend", backend, *sizes, "--out", tmp_path)
+    plain, dropout = json.loads((tmp_path / "training-steps-llvm.json").read_text())["results"]
+    assert set(plain["wall_ms"]) == {"coopnet", "drjit"} and set(dropout["wall_ms"]) == {"coopnet"}
+    for row in (plain, dropout):
+        assert all(len(turns) == 2 and min(turns) > 0 for turns in row["turns_ms"].values())
+
+
 def test_outer_products(backend, tmp_path):
     if backend != "llvm":
         pytest.skip("one backend will do")

@@ -28,6 +28,7 @@ from ..jit.kinds import flat
 from ..jit.registers import in_order
 from ..jit.unpacked import Constant
 from ..random.key import Key
+from . import blocks
 from .activations import FUNCTIONS, Function
 
 Bundle = list[Any]
@@ -218,6 +219,7 @@ class Affine(Op):
 
     def __init__(self, source: Any):
         self.source = source
+        self.turned: Any = None  # the transposed matrix, while somebody goes back with it
 
     @property
     def weights(self) -> Any:
@@ -240,11 +242,14 @@ class Affine(Op):
     def product(self, x: Any, biased: bool = True) -> Any:
         """``A x``, and ``b`` added if ``biased``: derivatives do without."""
         weights, bias = self.source.weights, self.source.bias if biased else None
-        return drnn.matvec(weights, self.fill(x)) if bias is None else drnn.matvec(weights, self.fill(x), bias)
+        return blocks.product(weights, self.fill(x), bias)
 
     def transposed(self, dy: Any, n: int) -> Any:
         """The first ``n`` components of ``A^T dy``."""
-        dx = drnn.matvec(self.weights, dy, transpose=True)
+        if self.turned is None:
+            dx = drnn.matvec(self.weights, dy, transpose=True)
+        else:
+            dx = blocks.product(self.turned, dy)
         return dx if len(dx) == n else drnn.CoopVec(list(dx)[:n])
 
     @property

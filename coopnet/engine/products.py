@@ -19,8 +19,8 @@ from .rows import Rows
 PIECE = 2048
 #: Samples that tensor cores sum up at a time: they add in single precision.
 LONG = 1 << 13
-#: Samples of a slice below which another thread is not worth starting.
-LEAST = 1 << 13
+#: Multiplications of a slice below which another thread is not worth starting.
+LEAST = 1 << 23
 
 
 class Product:
@@ -121,7 +121,7 @@ def blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Dr.Jit's threads each take a slice of the samples and call BLAS on one thread. BLAS's own threads spin while they
     wait, as do Dr.Jit's, and together they slow each other down several times.
     """
-    slices = max(1, min(dr.thread_count(), len(a) // LEAST))
+    slices = max(1, min(dr.thread_count(), a.size * b.shape[1] // LEAST, len(a)))
     bounds = [len(a) * i // slices for i in range(slices + 1)]
 
     def part(i: int) -> np.ndarray:

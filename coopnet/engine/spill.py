@@ -26,6 +26,7 @@ from ..jit.lanes import live, only
 from ..jit.registers import LONG, with_room
 from ..jit.scopes import frozen
 from ..random.key import Key
+from .blocks import turned
 from .ops import Affine, Bundle, Op, Store, affine, kept, matrices, widest
 from .pending import innermost
 from .plan import NetworkOp, Plan
@@ -69,12 +70,15 @@ class SpillOp(NetworkOp):
         if shelf is not None and shelf.samples != samples:
             shelf = None
         chunk = chunk_size(self.ops, samples, dr.itemsize_v(spilled(leaf)), self.plan.vectors)
+        own = affine(self.ops)
+        for op, matrix in zip(own, turned([op.weights for op in own]), strict=True):
+            op.turned = matrix
         sums: dict[int, Sums] | None = None
         if shelf is not None or chunk == samples:
             products, dxs = self._whole(dys, samples, shelf)
             later, terms = innermost(), samples * self.plan.vectors
             if later is not None and later.leaves(self.plan.ops, self.plan.buffers, terms):
-                known = dict(zip(map(id, affine(self.ops)), affine(self.plan.ops), strict=True))
+                known = dict(zip(map(id, own), affine(self.plan.ops), strict=True))
                 for p in products:
                     later.leave(known[id(p.op)], p)
             else:

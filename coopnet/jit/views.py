@@ -52,6 +52,13 @@ def changed(view: Any, **fields: Any) -> Any:
     return copy
 
 
+def rows(view: Any, start: int, stop: int) -> Any:
+    """Rows ``start`` to ``stop`` of a matrix or vector whose rows stand one after the other."""
+    count, columns = stop - start, view.shape[1] if len(view.shape) > 1 else 1
+    offset = view.offset + start * view.stride
+    return changed(view, shape=(count, columns), offset=offset, size=count * view.stride)
+
+
 def packed(module: Any) -> str | None:
     """Name of the attribute in which ``drjit.nn.pack`` keeps the buffer of all matrices of ``module``, if it does."""
     return "_packed_buffer" if getattr(module, "_packed_buffer", None) is not None else None

@@ -157,6 +157,21 @@ def whole_jobs(backend: str) -> str:
     return measured(f"whole-jobs-{backend}", command) + "\n\n" + table(head, rows)
 
 
+def training_steps(name: str, command: str) -> str:
+    """Milliseconds of a whole step by coopnet, and how many times as long peers take."""
+    data = load(name)["results"]
+    peers = [p for p in ("drjit", "torch", "torch-compile") if any(p in r["wall_ms"] for r in data)]
+    labels = {"drjit": "`drjit.nn`", "torch": "PyTorch", "torch-compile": "PyTorch, compiled"}
+    rows = []
+    for r in sorted(data, key=lambda r: (r["dropout"], r["width"], r["log2_samples"])):
+        own = r["wall_ms"]["coopnet"]
+        others = [f"{r['wall_ms'][p] / own:.2f}×" if p in r["wall_ms"] else "–" for p in peers]
+        dropout = f"{r['dropout']:g}" if r["dropout"] else "–"
+        rows.append([r["width"], f"2^{r['log2_samples']}", dropout, f"{number(own)} ms", *others])
+    head = ["width", "batch", "dropout", "coopnet", *(labels[p] for p in peers)]
+    return measured(name, command) + "\n\n" + table(head, rows)
+
+
 def tiny_cuda_nn() -> str:
     """tiny-cuda-nn's own sample beside the same job here, in one sentence a job."""
     rows = load("whole-jobs-cuda")["results"]
@@ -243,6 +258,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "behind_cuda": lambda: behind("networks-cuda", "kernel_ms"),
     "whole_jobs_llvm": lambda: whole_jobs("llvm"),
     "whole_jobs_cuda": lambda: whole_jobs("cuda"),
+    "training_steps_llvm": lambda: training_steps("training-steps-llvm", "python benchmarks/training_steps.py"),
     "tiny_cuda_nn": tiny_cuda_nn,
     "torch_border": torch_border,
     "spheres_llvm": lambda: spheres("llvm"),

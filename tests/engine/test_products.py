@@ -29,7 +29,7 @@ def threads(monkeypatch):
 def test_products(threads, monkeypatch, samples):
     """Whatever slices and pieces there are; slices are what threads take."""
     counts = []
-    monkeypatch.setattr(blas, "LEAST", 1 << 12)
+    monkeypatch.setattr(blas, "LEAST", 3 * 5 << 12)  # multiplications of 4,096 samples
     monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
     a, b = (np.random.default_rng(i).random((samples, n), np.float32) for i, n in enumerate((3, 5)))
     found = blas.blas(a, b)

@@ -1,0 +1,95 @@
+"""Products in blocks of rows: the same numbers to the bit."""
+
+from __future__ import annotations
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import coopnet as cn
+from coopnet.engine import blocks
+
+
+def matrix(ns, rows, columns, seed=0):
+    """A packed matrix, its bias and a vector, for each of 70 samples; a GPU multiplies in half precision."""
+    rng = np.random.default_rng(seed)
+    a, b, x = (rng.standard_normal(s).astype(np.float32) for s in ((rows, columns), (rows, 1), (columns, 70)))
+    llvm = dr.backend_v(ns.Float) == dr.JitBackend.LLVM
+    tensor, leaf = (ns.TensorXf, ns.Float) if llvm else (ns.TensorXf16, ns.Float16)
+    return *drnn.pack([tensor(a), tensor(b)]), drnn.CoopVec([leaf(v) for v in x])
+
+
+def numbers(vector):
+    components = list(vector)
+    dr.eval(components)  # all in one kernel
+    return np.stack([v.numpy() for v in components])
+
+
+@settings(max_examples=12)
+@given(rows=st.integers(1, 150), columns=st.integers(1, 150), biased=st.booleans())
+def test_product(backend, ns, rows, columns, biased):
+    if backend == "cuda":
+        rows, columns = -(-rows // 16) * 16, -(-columns // 16) * 16
+    a, b, x = matrix(ns, rows, columns)
+    bias = b if biased else None
+    expected = drnn.matvec(a, x, b) if biased else drnn.matvec(a, x)
+    assert np.array_equal(numbers(blocks.product(a, x, bias)), numbers(expected))
+
+
+@settings(max_examples=12)
+@given(rows=st.integers(1, 150), columns=st.integers(1, 150))
+def test_turned(backend, ns, rows, columns):
+    if backend == "cuda":
+        rows, columns = -(-rows // 16) * 16, -(-columns // 16) * 16
+    a, y = matrix(ns, rows, columns)[0], matrix(ns, columns, rows)[2]
+    (view,) = blocks.turned([a])
+    faster = backend == "llvm" and rows >= blocks.LEAST and columns > blocks.MOST
+    assert (view is not None) == faster
+    if view is not None:
+        assert view.shape == (columns, rows)
+        assert np.array_equal(numbers(blocks.product(view, y)), numbers(drnn.matvec(a, y, transpose=True)))
+
+
+@pytest.mark.parametrize("rows, parts", [(40, 1), (41, 2), (64, 2), (96, 3), (128, 4), (200, 5)])
+def test_blocks_are_alike(backend, ns, monkeypatch, rows, parts):
+    if backend == "cuda":
+        pytest.skip("a GPU takes matrices whole")
+    a, _, x = matrix(ns, rows, 8)
+    sizes = []
+    matvec = drnn.matvec
+    monkeypatch.setattr(drnn, "matvec", lambda view, *rest, **more: sizes.append(view.shape[0]) or matvec(view, *rest))
+    blocks.product(a, x)
+    assert len(sizes) == parts and sum(sizes) == rows and max(sizes) - min(sizes) <= 1
+
+
+def test_matrices_that_dr_jit_differentiates_are_whole(ns, monkeypatch):
+    a, _, x = matrix(ns, 64, 16)
+    dr.enable_grad(a.buffer)
+    dr.backward(sum(list(blocks.product(a, x)), x.type(0)))
+    found = dr.grad(a.buffer).numpy()
+    b = matrix(ns, 64, 16)[0]
+    dr.enable_grad(b.buffer)
+    dr.backward(sum(list(drnn.matvec(b, x)), x.type(0)))
+    assert np.abs(found).max() > 0 and np.array_equal(found, dr.grad(b.buffer).numpy())
+
+
+@pytest.mark.parametrize("width", [48, 96])
+def test_gradients_are_those_of_whole_matrices(backend, ns, monkeypatch, width):
+    """To the bit, with biases, dropout and the gradient of the input."""
+    found = []
+    for most in (blocks.MOST, 1 << 30):
+        monkeypatch.setattr(blocks, "MOST", most)
+        field = cn.NeuralField(None, cn.MLP(width, 3, width=width, depth=2, bias=True, dropout=0.2))
+        field = field.build(backend, seed=1)
+        x = [ns.Float(np.random.default_rng(i).random(100)) for i in range(width)]
+        dr.enable_grad(x)
+        with cn.gradient_path("spill"):
+            dr.enable_grad(field["network.weights"])
+            y = field(x, cn.Key(3, step=ns.UInt32(5)))
+            dr.backward(sum((dr.square(v) for v in y), ns.Float(0)))
+        found.append([dr.grad(field["network.weights"]).numpy()] + [dr.grad(v).numpy() for v in x])
+    for one, other in zip(*found, strict=True):
+        assert np.abs(one).max() > 0 and np.array_equal(one, other)
