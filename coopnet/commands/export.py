@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from .. import backend as backends
 from ..checks import ensure
-from ..io import load, read
+from ..io import read
 from . import arguments as args
+from .checkpoints import as_saved
 from .render import VIEW, learned_region
-from .words import about
+from .words import about, about_options, show_warnings
 
 
 def export(
@@ -63,38 +64,43 @@ def export(
     """
     from ..interop.export import View
     from ..interop.export import export as write
+    from ..interop.export.export import check_name, check_request
     from ..interop.export.targets import TARGETS
 
-    page = to == "html"
-    given = {"title": title, "region": region, "view": view, "up": up, "smooth": smooth or None}
-    for option, value in given.items():
-        ensure(page or value is None, f"--{option} is for web pages, --to html.", typer.BadParameter)
-    others = {"dropout": dropout, "derivatives": derivatives, "inline": inline}
-    unused = [f"--{option}" for option, value in others.items() if page and value not in (None, False)]
-    what = "not for web pages, which use what the field has."
-    ensure(not unused, f"{' and '.join(unused)}: {what}", typer.BadParameter)
+    page, bad = to == "html", typer.BadParameter
+    of_surfaces = {"view": view, "up": up, "smooth": smooth or None}
+    for option, value in {"title": title, "region": region, **of_surfaces}.items():
+        ensure(page or value is None, f"--{option} is for web pages, --to html.", bad)
+    given = {"dropout": dropout, "derivatives": derivatives, "inline": inline, "no-inline": inline is False}
+    unused = [f"--{option}" for option, value in given.items() if page and value]
+    ensure(not unused, f"{' and '.join(unused)}: not for web pages, which use what the field has.", bad)
+    with about_options():
+        check_name(name)
     with about(checkpoint):
-        held = {value.dtype.name for key, value in read(checkpoint).tensors.items() if key.startswith("network.")}
-        half = held == {"float16"}
-        # CUDA holds networks in half precision only
-        backend = "llvm" if "llvm" in backends.available() else "auto"
-        field = load(checkpoint, backend, "half" if half else "single")
+        field = as_saved(checkpoint)
+    options: dict[str, Any] = {"precision": precision, "grids": grids}
+    if page:
+        unused = [f"--{option}" for option, value in of_surfaces.items() if value is not None]
+        has = f"{str(checkpoint)!r} has {field.in_features} coordinates."
+        ensure(field.in_features == 3 or not unused, f"{' and '.join(unused)}: only for surfaces, but {has}", bad)
+        noted = read(checkpoint).metadata.get("image")
+        azimuth, elevation = view or VIEW
+        options["view"] = View(
+            title or checkpoint.stem, region or learned_region(noted if isinstance(noted, dict) else {}),
+            azimuth, elevation, up or "y", smooth,
+        )  # fmt: skip
+    else:
+        options |= {"name": name, "dropout": dropout, "derivatives": derivatives, "inline": inline}
+    with about_options():
+        check_request(field, to, **options)
     args.prepare_directory(output)
-    options: dict[str, Any] = {"name": name, "precision": precision, "grids": grids}
     # half precision and padded rows: beside another target's, these weights would take their place
     stem = f"{name}_coopvec" if to == "slang-coopvec" else name
     source = output / f"{stem}{'.html' if page else TARGETS[to].suffix}"
-    with about(checkpoint):
-        if page:
-            noted = read(checkpoint).metadata.get("image")
-            azimuth, elevation = view or VIEW
-            options["view"] = View(
-                title or checkpoint.stem, region or learned_region(noted if isinstance(noted, dict) else {}),
-                azimuth, elevation, up or "y", smooth,
-            )  # fmt: skip
-        else:
-            options |= others
+    with about(checkpoint), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         written = write(field, to, source, **options)
+    show_warnings(said)
     for path in written:
         if path is not None:
             print(f"wrote {path} ({path.stat().st_size} bytes)")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
+
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 #: What every ``--help`` ends with.
 EXIT_CODES = (
@@ -35,6 +37,12 @@ def text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def _plain(error: BaseException) -> str:
+    """What the library says, without the name of its function."""
+    functions = r"^(load|read|save|fit|fit_image|fit_mesh|from_config|construct|export|[\w.]*load_tcnn): "
+    return re.sub(functions, "", text(error))
+
+
 @contextmanager
 def about(path: Path) -> Iterator[None]:
     """Names the file in errors that the library words for programmers."""
@@ -43,10 +51,17 @@ def about(path: Path) -> Iterator[None]:
     except (ValueError, TypeError, OSError) as error:
         if isinstance(error, OSError) and error.filename not in (None, str(path)):
             raise  # names another file
-        said = re.sub(
-            r"^(load|read|save|fit|fit_image|fit_mesh|from_config|construct|export|[\w.]*load_tcnn): ", "", text(error)
-        )
+        said = _plain(error)
         raise ValueError(said if str(path) in said else f"{str(path)!r}: {said}") from None
+
+
+@contextmanager
+def about_options() -> Iterator[None]:
+    """Makes errors of the library in what it is asked for errors of usage."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(_plain(error)) from None
 
 
 def show_warnings(said: list, without: str = "") -> None:

@@ -1,6 +1,7 @@
 """``coopnet export``: checkpoints as source code."""
 
 import ctypes
+import json
 import subprocess
 
 import numpy as np
@@ -71,14 +72,60 @@ def test_web_pages_of_images_show_what_was_learned(tmp_path):
     ("more", "code", "said"),
     [
         (["--to", "html", "--dropout"], 2, "--dropout: not for web pages"),
+        (["--to", "html", "--no-inline"], 2, "--no-inline: not for web pages"),
         (["--to", "c", "--title", "t"], 2, "--title is for web pages"),
+        (["--to", "c", "--smooth"], 2, "--smooth is for web pages"),
+        (["--to", "c", "--grids", "uint8"], 2, "grids is 'uint8', but the field has no grids"),
+        (["--to", "slang-coopvec", "--inline"], 2, "reads weights from a buffer"),
+        (["--to", "html", "--name", "../b"], 2, "name is '../b'"),
         (["--to", "html", "--region", "1,a"], 2, "'1,a'; numbers with commas"),
-        (["--to", "html", "--region", "0,0,1,1"], 1, "region of view has 4 numbers; 6 numbers are needed"),
+        (["--to", "html", "--region", "0,0,1,1"], 2, "region of view has 4 numbers; 6 numbers are needed"),
         (["--to", "hlsl"], 2, "'hlsl' is not one of"),
-        (["--to", "c", "--name", "a b"], 1, "name is 'a b'"),
-        (["--to", "slang-coopvec", "--precision", "single"], 1, "cooperative vectors have half precision"),
+        (["--to", "c", "--name", "a b"], 2, "name is 'a b'"),
+        (["--to", "slang-coopvec", "--precision", "single"], 2, "cooperative vectors have half precision"),
     ],
 )
 def test_what_cannot_be(checkpoint, tmp_path, more, code, said, capsys):
     fails(capsys, ["export", checkpoint, "-o", tmp_path / "out", *more], code, said)
     assert not list(tmp_path.rglob("*.*"))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--to", "html", "--up", "y"], "--up: only for surfaces, but"),  # though y is what it is anyway
+        (["--to", "html", "--view", "1,2", "--smooth"], "--view and --smooth: only for surfaces, but"),
+        (["--to", "html", "--region", "0,0,0,1,1,1"], "region of view has 6 numbers; 4 numbers are needed"),
+        (["--to", "c", "--dropout"], "dropout is True, but the field has no dropout"),
+    ],
+)
+def test_what_means_nothing_for_an_image(tmp_path, more, said, capsys):
+    field = cn.NeuralField(None, cn.MLP(2, 3, width=8, depth=1)).build("llvm")
+    cn.save(tmp_path / "photo.safetensors", field)
+    fails(capsys, ["export", tmp_path / "photo.safetensors", "-o", tmp_path / "out", *more], 2, said)
+    assert [p.name for p in tmp_path.iterdir()] == ["photo.safetensors"]
+
+
+def test_large_weights_in_the_source_are_warned_of(tmp_path, capsys):
+    field = cn.NeuralField(None, cn.MLP(2, 3, width=528, depth=2)).build("llvm")
+    cn.save(tmp_path / "wide.safetensors", field)
+    arguments = ["export", str(tmp_path / "wide.safetensors"), "-o", str(tmp_path), "--to", "glsl"]
+    assert cli.main(arguments) == 0 and not capsys.readouterr().err
+    assert cli.main([*arguments, "--inline"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("coopnet: warning: export: inline puts 11") and "leave inline out" in line
+
+
+def test_info_prints_the_hash_that_sources_name(checkpoint, tmp_path, capsys):
+    assert cli.main(["info", str(checkpoint)]) == 0
+    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert (rows["coordinates"], rows["precision"], rows["dropout"]) == ("3", "half", "yes")
+    assert cli.main(["info", str(checkpoint), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sha256"] == rows["sha256"] and found["parameters"] == int(rows["parameters"])
+    for target in ("c", "wgsl"):
+        for precision in ("half", "single"):
+            arguments = ["-o", str(tmp_path), "--to", target, "--precision", precision]
+            assert cli.main(["export", str(checkpoint), *arguments]) == 0
+            assert f"Field {rows['sha256'][:32]} (" in (tmp_path / f"field.{target}").read_text()
+    fails(capsys, ["info", tmp_path / "none.safetensors"], 1, "none.safetensors")

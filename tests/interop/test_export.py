@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import runpy
+import warnings
 
 import numpy as np
 import pytest
@@ -160,6 +161,17 @@ def test_fingerprints_are_those_of_checkpoints(tmp_path):
     assert fingerprint(other) != fingerprint(field)
 
 
+def test_large_weights_in_the_source_are_warned_of(tmp_path):
+    field = cn.NeuralField(None, cn.MLP(2, 3, width=528, depth=2)).build("llvm")
+    with pytest.warns(UserWarning, match=r"inline puts \d+ bytes of weights into the source, 3 MiB of text") as said:
+        cn.export(field, "c", tmp_path / "f.c", inline=True)
+    assert said[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cn.export(field, "c", tmp_path / "f.c")
+        cn.export(field, "c", tmp_path / "f.c", precision="half", inline=True)  # less than 1 MiB
+
+
 def test_programs_refuse_other_weights(tmp_path):
     field, other = small(), small()
     other.set_matrix("layers.0.bias", np.ones(8))
@@ -281,6 +293,7 @@ class Own(cn.Module):
         ({"inline": 1}, ValueError, "export: inline is 1; True, False or None is needed"),
         ({"dropout": 1}, ValueError, "export: dropout is 1; True or False is needed"),
         ({"dropout": True}, ValueError, "export: dropout is True, but the field has no dropout"),
+        ({"grids": "uint8"}, ValueError, "export: grids is 'uint8', but the field has no grids; leave it out"),
         ({"target": "slang-coopvec", "precision": "single"}, ValueError, "cooperative vectors have half precision"),
         ({"target": "slang-coopvec", "inline": True}, ValueError, "reads weights from a buffer"),
         ({"path": "f.weights"}, ValueError, "which the file of weights is called; use another suffix"),

@@ -101,11 +101,22 @@ def test_weights_that_are_not_finite_are_written(tmp_path):
         (cn.NeuralField(None, cn.Linear(2, 5), in_features=2), {}, "2 coordinates and 5 values"),
         (cn.NeuralField(None, cn.Linear(3, 3), in_features=3), {}, "3 coordinates and 3 values"),
         (cn.NeuralField(None, cn.Linear(3, 1), in_features=3), {"view": View(region=(0, 0, 1, 1))}, "6 numbers"),
-        (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"view": View(show="mean")}, "no image with dropout"),
+        (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"view": View(show="mean")}, "show of view: only for"),
         (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"dropout": True}, "not for web pages"),
         (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"name": "../f"}, "name is '../f'"),
+        (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"name": "sdf"}, "a web page has no function to call"),
+        (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"grids": "uint8"}, "the field has no grids"),
+        (cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"view": View(masks=8)}, "masks of view: only for"),
+        (
+            cn.NeuralField(None, cn.Linear(2, 1), in_features=2), {"view": View(azimuth=3, smooth=True)},
+            "azimuth and smooth of view: only for surfaces, but the field has 2 coordinates",
+        ),
+        (
+            cn.NeuralField(None, cn.MLP(3, 1, dropout=0.1)), {"view": View(show="mean")},
+            "show of view: only for images with dropout",
+        ),
     ],
-)
+)  # fmt: skip
 def test_what_no_view_fits_is_refused_in_words(tmp_path, field, options, words):
     with pytest.raises(ValueError, match=words):
         cn.export(field.build("llvm"), "html", tmp_path / "page.html", **options)

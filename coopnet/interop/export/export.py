@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,18 +12,23 @@ from ...checks import check, check_choice, check_flag, check_type, ensure
 from ...field import PRECISIONS, NeuralField
 from ...io.files import atomic_write, writable
 from ...jit.scopes import recording
+from ...nn.lattice import Lattice
+from ...nn.tree import children
+from ...uncertainty import has_dropout
 from ...version import __version__
 from . import encodings  # noqa: F401  # adds its rules
 from .derivative import with_jacobian
 from .language import F32, U32, Routine, Var, Vec
 from .layers import Lowering
-from .page.document import View, document
+from .page.document import View, check_view, document
 from .reserved import reserved
 from .targets import TARGETS, Listing
 from .weights import WeightFile, fingerprint
 
 #: Bytes of weights up to which they stand in the source unless told otherwise.
 TINY = 8192
+#: Bytes of weights from which on it is said how long a source with them is.
+LARGE = 2**20
 
 
 class Exported(NamedTuple):
@@ -68,7 +74,8 @@ def export(
         dropout: give the function a key of four 32-bit words, the seed's lower and upper half, index and step, and
             apply the field's dropouts, whose masks are those of :class:`Key` to the bit.
         derivatives: also write ``name_jacobian``, which gives values and derivatives with respect to the position.
-        inline: put the weights into the source? ``None`` for those of up to 8192 bytes.
+        inline: put the weights into the source? ``None`` for those of up to 8192 bytes. More than 1 MiB of them, which
+            take compilers long, give a ``UserWarning``.
         view: what a web page shows, and from where.
 
     Returns:
@@ -76,29 +83,21 @@ def export(
 
     Raises:
         TypeError: arguments of other types; a layer that cannot be exported.
-        ValueError: unknown names; a field that is not built; ``dropout`` of a field that has none; numbers that the
-            precision cannot hold; a position-dependent schedule; ``path`` is no name of a file, or one of weights.
+        ValueError: unknown names; a field that is not built; arguments that mean nothing for this field or target:
+            ``dropout`` or ``grids`` of a field that has none, ``view`` of a source, ``name`` of a page, a ``View`` with
+            an axis for an image; numbers that the precision cannot hold; a position-dependent schedule; ``path`` is no
+            name of a file, or one of weights.
         OSError: a file cannot be written; the weights are written first, and files that were there are replaced whole.
         RuntimeError: called while Dr.Jit records a frozen function or a loop.
 
     >>> cn.export(field, "glsl", "sdf.glsl", name="sdf", derivatives=True)
     """
     where = "export"
-    check_type(where, "field", field, NeuralField, "a NeuralField")
-    ensure(field.precision, "export: the field is not built yet; call field = field.build().")
-    check_choice(where, "target", target, (*TARGETS, "html"))
-    check_choice(where, "precision", precision, ("auto", *PRECISIONS))
-    check_choice(where, "grids", grids, ("auto", *PRECISIONS, "uint8"))
-    for argument, value in (("dropout", dropout), ("derivatives", derivatives)):
-        check_flag(where, argument, value)
-    check(inline is None or isinstance(inline, bool), where, "inline", inline, "True, False or None")
-    _check_name(name)
+    check_request(
+        field, target, name=name, precision=precision, grids=grids, dropout=dropout, derivatives=derivatives,
+        inline=inline, view=view,
+    )  # fmt: skip
     page = target == "html"
-    check_type(where, "view", view, View | None, "a View")
-    ensure(page or view is None, f"export: view is for web pages, but target is {target!r}; leave it out.")
-    theirs = dropout or derivatives or inline is not None
-    what = "dropout, derivatives and inline are not for web pages, which use what the field has"
-    ensure(not (page and theirs), f"export: {what}; leave them out.")
     source = writable(path, where)
     beside = writable(Path(os.fspath(path)).with_suffix(".weights"), where)
     ensure(
@@ -114,12 +113,66 @@ def export(
         atomic_write(source, lambda temporary: temporary.write_bytes(made.encode()) and None)
         return Exported(Path(os.fspath(path)), None)
     program, weights = _program(field, target, name, precision, grids, dropout, derivatives, inline)
+    if program.words is not None and program.words.nbytes > LARGE:
+        _warn(program.words.nbytes)
     text = TARGETS[target](program).source().encode("ascii")
     if program.words is None and program.has_tables:
         atomic_write(beside, lambda temporary: _write(temporary, weights))
     atomic_write(source, lambda temporary: temporary.write_bytes(text) and None)
     written = Path(os.fspath(path)).with_suffix(".weights")
     return Exported(Path(os.fspath(path)), written if program.words is None and program.has_tables else None)
+
+
+def check_request(
+    field: NeuralField,
+    target: str,
+    *,
+    name: str = "field",
+    precision: str = "auto",
+    grids: str = "auto",
+    dropout: bool = False,
+    derivatives: bool = False,
+    inline: bool | None = None,
+    view: View | None = None,
+) -> None:
+    """Raises what :func:`export` does for arguments that are wrong, or mean nothing for this field or target."""
+    where = "export"
+    check_type(where, "field", field, NeuralField, "a NeuralField")
+    ensure(field.precision, "export: the field is not built yet; call field = field.build().")
+    check_choice(where, "target", target, (*TARGETS, "html"))
+    check_choice(where, "precision", precision, ("auto", *PRECISIONS))
+    check_choice(where, "grids", grids, ("auto", *PRECISIONS, "uint8"))
+    for argument, value in (("dropout", dropout), ("derivatives", derivatives)):
+        check_flag(where, argument, value)
+    check(inline is None or isinstance(inline, bool), where, "inline", inline, "True, False or None")
+    check_name(name)
+    check_type(where, "view", view, View | None, "a View")
+    has_grids = any(isinstance(m, Lattice) for m in children(field))
+    ensure(grids == "auto" or has_grids, f"export: grids is {grids!r}, but the field has no grids; leave it out.")
+    if target == "html":
+        theirs = dropout or derivatives or inline is not None
+        what = "dropout, derivatives and inline are not for web pages, which use what the field has"
+        ensure(not theirs, f"export: {what}; leave them out.")
+        ensure(name == "field", f"export: name is {name!r}, but a web page has no function to call; leave it out.")
+        check_view(field, view or View())
+        return
+    ensure(view is None, f"export: view is for web pages, but target is {target!r}; leave it out.")
+    drops = not dropout or has_dropout(field)
+    ensure(drops, "export: dropout is True, but the field has no dropout; leave it out.")
+    printer = TARGETS[target]
+    own = (printer.precision or field.precision) if precision == "auto" else precision
+    only = f"cooperative vectors have {printer.precision} precision; leave precision out, or use target='slang'"
+    ensure(printer.precision in (None, own), f"export: precision is {own!r}, but {only}.")
+    ensure(printer.inlines or not inline, f"export: inline is True, but target {target!r} reads weights from a buffer.")
+
+
+def _warn(size: int) -> None:
+    text = len("0x00000000, ") * size // 4 / 2**20
+    warnings.warn(
+        f"export: inline puts {size} bytes of weights into the source, {text:.0f} MiB of text that every compilation "
+        "reads; leave inline out, and they are a file beside it.",
+        stacklevel=3,
+    )
 
 
 def _write(path: Path, weights: WeightFile) -> None:
@@ -140,9 +193,6 @@ def _program(
     printer = TARGETS[target]
     own = (printer.precision or field.precision) if precision == "auto" else precision
     assert own is not None
-    only = f"cooperative vectors have {printer.precision} precision; leave precision out, or use target='slang'"
-    ensure(printer.precision in (None, own), f"export: precision is {own!r}, but {only}.")
-    ensure(printer.inlines or not inline, f"export: inline is True, but target {target!r} reads weights from a buffer.")
     weights = WeightFile()
     x, key = Var("x", F32, field.in_features), Var("key", U32, 4)
     to = Lowering(
@@ -155,7 +205,6 @@ def _program(
             v, owned = to.lower(layer, v, part, owned)
     y = Var("y", F32, v.size)
     to.block.copy(v, Vec(y, 0, v.size))
-    ensure(to.dropouts or not dropout, "export: dropout is True, but the field has no dropout; leave it out.")
     weights.field = fingerprint(field)
     function = Routine(name, (x, key) if dropout else (x,), (y,), to.block.statements)
     functions = [*to.functions.values(), function]
@@ -183,7 +232,8 @@ def _about(
     ]
 
 
-def _check_name(name: Any) -> None:
+def check_name(name: Any) -> None:
+    """Can a function have this name in all languages?"""
     fits = isinstance(name, str) and len(name) <= 64 and re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)
     needed = "a name of letters, digits and single underscores that means nothing in these languages"
     check(fits and not reserved(name), "export", "name", name, needed)

@@ -39,7 +39,6 @@ class Lowering:
         self.half, self.key = half, key  #: does the field itself run in half precision?
         self.block = Block()
         self.functions: dict[str, Routine] = {}  #: called ones, by name
-        self.dropouts = 0
         self._where = ""
         self._constants: dict[str, int] = {}
 
@@ -231,7 +230,6 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec, owned: bool) -> tuple[Vec, bo
     if law.scheduled:
         held(law.p, "p")
     to.comment(layer, x, x.size)
-    to.dropouts += 1
     y, b = to.own(x, owned), to.block
     per_word = 32 // law.bits
     per_block = 4 * per_word

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any
 
@@ -70,6 +70,8 @@ class View:
         show: of an image with dropout, ``"field"``, ``"mean"`` or ``"deviation"`` over masks; the page lets one choose.
         masks: their number at first, 2 to 256.
 
+    What means nothing for a field, such as ``up`` for an image, :func:`export` refuses.
+
     Raises:
         TypeError, ValueError: arguments of other types or out of range.
 
@@ -107,6 +109,26 @@ def _is_region(region: Any) -> bool:
     return all(s > 0 for s in sizes)
 
 
+#: Parts of a view that are only for surfaces, and only for uncertainty.
+_OF_SURFACES, _OF_MASKS = ("azimuth", "elevation", "up", "smooth"), ("show", "masks")
+
+
+def check_view(field: NeuralField, view: View) -> None:
+    """Raises ``ValueError`` for what ``view`` has that means nothing for ``field``."""
+    coordinates, surface = field.in_features, field.in_features == 3
+    given, numbers = len(view.region or ()), 6 if surface else 4
+    needed = f"{numbers} numbers are needed for a field of {coordinates} coordinates"
+    ensure(given in (0, numbers), f"export: region of view has {given} numbers; {needed}.")
+    changed = {f.name for f in fields(View) if getattr(view, f.name) != f.default}
+    uncertain = not surface and has_dropout(field)
+    for names, fits, what in (
+        (_OF_SURFACES, surface, f"surfaces, but the field has {coordinates} coordinates"),
+        (_OF_MASKS, uncertain, "images with dropout, which the field is not"),
+    ):
+        unused = [name for name in names if name in changed]
+        ensure(fits or not unused, f"export: {' and '.join(unused)} of view: only for {what}; leave out.")
+
+
 def document(field: NeuralField, program: Printed, view: View) -> str:
     """The text of the page.
 
@@ -121,13 +143,8 @@ def document(field: NeuralField, program: Printed, view: View) -> str:
     needed = "2 coordinates and 1 to 4 values (an image), or 3 coordinates and 1 value (a signed distance), are needed"
     ensure(fits, f"export: a page cannot show a field of {coordinates} coordinates and {outputs} values; {needed}.")
     ensure(main.length <= LARGEST, f"export: the weights take {main.length} bytes; a page holds at most {LARGEST}.")
-    region, numbers = view.region, 6 if surface else 4
-    needed = f"{numbers} numbers are needed for a field of {coordinates} coordinates"
-    given = len(region or ())
-    ensure(given in (0, numbers), f"export: region of view has {given} numbers; {needed}.")
-    region = region or ((0, 0, 0, 1, 1, 1) if surface else (0, 0, 1, 1))
+    region = view.region or ((0, 0, 0, 1, 1, 1) if surface else (0, 0, 1, 1))
     uncertain = not surface and has_dropout(field)
-    ensure(uncertain or view.show == "field", f"export: view shows {view.show!r}, but no image with dropout.")
 
     data: dict[str, Any] = {
         "title": view.title,

@@ -1,0 +1,17 @@
+"""Checkpoints as they were saved, whatever is here to run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .. import backend as backends
+from ..field import NeuralField
+from ..io import load, read
+
+
+def as_saved(path: Path) -> NeuralField:
+    """The field of a checkpoint in the precision that its network was saved in."""
+    held = {value.dtype.name for key, value in read(path).tensors.items() if key.startswith("network.")}
+    # CUDA holds networks in half precision only
+    backend = "llvm" if "llvm" in backends.available() else "auto"
+    return load(path, backend, "half" if held == {"float16"} else "single")
