@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import runpy
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -224,6 +226,38 @@ def test_levels_that_are_not_shown(tmp_path):
     c = evaluated(field, np.random.default_rng(0).random((2, SAMPLES)).astype(np.float32), "llvm")
     written = cn.export(field, "c", tmp_path / "f.c")
     agree(Library([written.source], tmp_path).run("field", written.weights, c.x, (2,))[0], c.y, 1e-5)
+
+
+_HALVES = """
+#include "f.c"
+void all(const uint32_t *weights, float *one, float *row) {
+    for (uint32_t i = 0u; i < 65536u; ++i) one[i] = f_half(weights, i);
+    for (uint32_t i = 0u; i < 65536u; i += 8u) f_row(weights + i / 2u, row + i, 8u);
+}
+"""
+
+
+@pytest.mark.parametrize("instructions", ["", "f16c", "avx512f"])
+def test_all_numbers_in_half_precision(tmp_path, instructions):
+    """As NumPy converts them, one by one and by rows, whatever the processor has for it."""
+    flags = [f"-m{v}" for v in ("f16c", instructions)] if instructions else []
+    cpu = Path("/proc/cpuinfo")
+    if instructions and instructions not in (cpu.read_text() if cpu.exists() else ""):
+        pytest.skip(f"this processor has no {instructions}")
+    grid = cn.Grid(2, n_levels=2, base_resolution=4)
+    field = cn.NeuralField(grid, cn.MLP(out_features=3, width=10, depth=1)).build("llvm", "half")
+    cn.export(field, "c", tmp_path / "f.c", name="f")
+    (tmp_path / "all.c").write_text(_HALVES)
+    library = Library([tmp_path / "all.c"], tmp_path, *flags)
+    halves = np.arange(65536, dtype=np.uint16)
+    one, row = np.zeros((2, 65536), np.float32)
+    library.functions.all(*(ctypes.c_void_p(v.ctypes.data) for v in (halves, one, row)))
+    with np.errstate(invalid="ignore"):
+        expected = halves.view(np.float16).astype(np.float32)
+    real = ~np.isnan(expected)
+    for found in (one, row):
+        assert np.array_equal(found[real].view(np.uint32), expected[real].view(np.uint32))
+        assert np.isnan(found[~real]).all()
 
 
 # ---- Hostile input -----------------------------------------------------------------------------------------

@@ -315,16 +315,30 @@ class LinearMap:
     bias: Array | None
     columns: int = 1
 
-    def loops(self) -> list:
-        """The same as loops."""
+    def loops(self, by_row: bool = False) -> list:
+        """The same as loops; ``by_row``: rows of the weights are read as a whole."""
         b = Block()
-        with b.loop("i", self.y.size // self.columns) as i, b.loop("j", self.columns) as j:
-            total = b.let("total", single(0) if self.bias is None else Load(self.bias, i))
-            with b.loop("k", self.x.size // self.columns) as k:
-                weight = Load(self.weights, i * self.weights.stride + k)
-                b.set(total, total + weight * self.x.at(k * self.columns + j))
-            b.set(self.y.at(i * self.columns + j), total)
+        with b.loop("i", self.y.size // self.columns) as i:
+            start, row = i * self.weights.stride, None
+            if by_row:
+                row = b.array("row", self.weights.stride)
+                b.statements.append(ReadRow(row, self.weights, i * (self.weights.stride // self.weights.per_word)))
+            with b.loop("j", self.columns) as j:
+                total = b.let("total", single(0) if self.bias is None else Load(self.bias, i))
+                with b.loop("k", self.x.size // self.columns) as k:
+                    weight = Load(self.weights, start + k) if row is None else At(row, k)
+                    b.set(total, total + weight * self.x.at(k * self.columns + j))
+                b.set(self.y.at(i * self.columns + j), total)
         return b.statements
+
+
+@dataclass(frozen=True)
+class ReadRow:
+    """``row``, an array of as many numbers as rows of the table have, is read from it, from so many ``words`` on."""
+
+    row: Var
+    table: Array
+    words: Expr
 
 
 @dataclass(frozen=True)

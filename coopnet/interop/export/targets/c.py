@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..language import BOOL, F32, I32, U32, Elementary, Cast, Const, Routine, Values
+import numpy as np
+
+from ..language import (
+    BOOL, F32, I32, U32, Assign, Cast, Const, Declare, Do, Elementary, LinearMap, ReadRow, Routine, Values, u32,
+)  # fmt: skip
 from .printer import CLike, hexadecimal, rows
 
 _HELPERS = {
@@ -14,9 +18,10 @@ static float {name}_single(const uint32_t *weights, uint32_t i) {{
     memcpy(&value, weights + i, sizeof value);
     return value;
 }}""",
-    "half": """
-static float {name}_half(const uint32_t *weights, uint32_t i) {{
-    uint32_t half = weights[i >> 1] >> 16u * (i & 1u), bits = (half & 0x7fffu) << 13;
+    "unpack": """
+/* the single precision of a number in half precision, the lower 16 bits */
+static float {name}_unpack(uint32_t half) {{
+    uint32_t bits = (half & 0x7fffu) << 13;
     float value;
     memcpy(&value, &bits, sizeof value);
     value *= 5.192296858534828e33f; /* 2^112: the difference of the exponents */
@@ -24,6 +29,30 @@ static float {name}_half(const uint32_t *weights, uint32_t i) {{
     bits |= ((half & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u) | (half & 0x8000u) << 16;
     memcpy(&value, &bits, sizeof value);
     return value;
+}}""",
+    "half": """
+static float {name}_half(const uint32_t *weights, uint32_t i) {{
+    uint32_t half = weights[i >> 1] >> 16u * (i & 1u) & 0xffffu;
+#ifdef __F16C__
+    return _cvtsh_ss((unsigned short)half);
+#else
+    return {name}_unpack(half);
+#endif
+}}""",
+    "row": """
+/* count numbers in half precision, a multiple of 8 */
+static void {name}_row(const uint32_t *words, float *row, uint32_t count) {{
+    uint32_t k;
+#if defined __F16C__ && !defined __AVX512F__ /* whose wider reads would have to wait for these writes */
+    for (k = 0u; k < count; k += 8u) {{
+        _mm256_storeu_ps(row + k, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(words + k / 2u))));
+    }}
+#else
+    for (k = 0u; k < count / 2u; ++k) {{
+        row[2u * k] = {name}_unpack(words[k] & 0xffffu);
+        row[2u * k + 1u] = {name}_unpack(words[k] >> 16);
+    }}
+#endif
 }}""",
     "byte": """
 static float {name}_byte(const uint32_t *weights, uint32_t i) {{
@@ -72,6 +101,8 @@ class C(CLike):
 
     def opening(self) -> list[str]:
         lines = ["", "#include <math.h>", "#include <stddef.h>", "#include <stdint.h>", "#include <string.h>", ""]
+        if self.used & {"half", "row"}:
+            lines = [*lines[:-1], "#ifdef __F16C__", "#include <immintrin.h>", "#endif", ""]
         lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif"]
         if self.program.words is not None and self.program.has_tables:
             words = hexadecimal(self.program.words, "u")
@@ -93,12 +124,24 @@ class C(CLike):
         ]
 
     def helpers(self) -> list[str]:
-        return [
-            line
-            for key, text in _HELPERS.items()
-            if key in self.used
-            for line in text.format(name=self.name).split("\n")
-        ]
+        texts = {key: text.format(name=self.name) for key, text in _HELPERS.items() if key in self.used}
+        if self.used & {"half", "row"}:
+            wide = " || defined __AVX512F__" * ("row" in self.used)
+            unpack = _HELPERS["unpack"].format(name=self.name)
+            texts = {"unpack": f"\n#if !defined __F16C__{wide}{unpack}\n#endif"} | texts
+        return [line for text in texts.values() for line in text.split("\n")]
+
+    def statement(self, s: object, depth: int) -> list[str]:
+        if isinstance(s, LinearMap) and s.weights.array.dtype == np.float16:
+            return self.block(s.loops(by_row=True), depth)  # several numbers at a time
+        return super().statement(s, depth)
+
+    def line(self, s: Declare | Assign | Do | ReadRow) -> str:
+        if isinstance(s, ReadRow):
+            words = self.weights.removesuffix(", ")
+            first = self.expr(u32(s.table.offset // 4 + self.program.start) + s.words)
+            return f"{self.helper('row')}({words} + {first}, {s.row.name}, {s.row.size}u);"
+        return super().line(s)
 
     def function(self, f: Routine) -> list[str]:
         return [f"{self._signature(f)} {{", *self.block(f.body), "}"]
