@@ -293,6 +293,68 @@ def test_where_nothing_runs_the_page_says_so(browser, tmp_path):
         assert "needs WebGPU, or WebGL 2" in page.text("message") and page.page.locator("#message").is_visible()
 
 
+#: For a page: devices that have, or get, a fault; ``device`` is the one there is.
+FAULTS = {
+    "refused": "GPUAdapter.prototype.requestDevice = async () => { throw new Error('refused'); };",
+    "no pipeline": "GPUDevice.prototype.createRenderPipelineAsync = async () => { throw new Error('no pipeline'); };",
+    "no memory": "const create = GPUDevice.prototype.createBuffer; GPUDevice.prototype.createBuffer = "
+    "function (what) { return create.call(this, {...what, size: 2 ** 40}); };",
+    "lost": "const request = GPUAdapter.prototype.requestDevice; GPUAdapter.prototype.requestDevice = "
+    "async function (...what) { return (window.device = await request.apply(this, what)); };",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_webgl2_takes_over_where_webgpu_ends(browser, tmp_path, fault):
+    field = plane()
+    written = cn.export(field, "html", tmp_path / "page.html")
+    with browser.open(written.source, "", 64, 64, first=FAULTS[fault]) as page:
+        if fault == "lost":
+            page.picture()
+            assert "WebGPU" in page.text("time")
+            page.page.evaluate("device.destroy()")
+            page.page.wait_for_function("document.getElementById('time').textContent.includes('WebGL 2')")
+        close(page.picture(), image.render(field, 64, 64, (0, 0, 1, 1)))
+        assert "WebGL 2" in page.text("time") and page.page.locator("button").count() == 1
+        page.page.locator("#picture").press("ArrowLeft")  # the new canvas listens
+        drawn = page.picture()
+        assert (drawn[:, :40] == 1).all() and (drawn[:, 40:] < 1).any()
+        page.page.mouse.move(32, 32)
+        page.page.mouse.wheel(0, -500 * np.log(4))
+        page.picture()
+        assert "× 4.00" in page.text("time")
+
+
+def test_a_lost_device_and_no_other_is_said(browser, tmp_path):
+    written = cn.export(plane(), "html", tmp_path / "page.html")
+    with browser.open(written.source, "webgpu", 32, 32, first=FAULTS["lost"]) as page:
+        page.picture()
+        page.page.evaluate("device.destroy()")
+        page.page.wait_for_selector("html[data-state=failed]", state="attached")
+        assert "device was lost; load the page again" in page.text("message")
+    with browser.open(written.source, "webgl2", 32, 32) as page:
+        page.picture()
+        lose = (
+            "document.getElementById('picture').getContext('webgl2').getExtension('WEBGL_lose_context').loseContext()"
+        )
+        page.page.evaluate(lose)
+        page.page.wait_for_selector("html[data-state=failed]", state="attached")
+        assert "device was lost; load the page again" in page.text("message")
+
+
+@pytest.mark.parametrize("size", [(200, 150), (150, 700), (1200, 180), (500, 90)])
+def test_pictures_stay_in_odd_windows(browser, api, tmp_path, size):
+    written = cn.export(plane(dropout=0.2), "html", tmp_path / "page.html", view=View(show="deviation", masks=2))
+    with browser.open(written.source, api, viewport=dict(zip(("width", "height"), size, strict=True))) as page:
+        drawn = page.picture()
+        assert drawn.shape[1] == size[0] and drawn.shape[0] >= 0.6 * min(size[1], 160)
+        middle = drawn[drawn.shape[0] // 2, drawn.shape[1] // 2 - 9 : drawn.shape[1] // 2 + 9]
+        assert (middle.max(axis=1) - middle.min(axis=1) > 0.1).all()  # the colours of the map
+        assert page.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+        page.page.locator("button").scroll_into_view_if_needed()
+        assert page.page.locator("button").is_visible()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_fit_a_phone_by_day_and_night(browser, tmp_path, scheme):
     written = cn.export(plane(dropout=0.2), "html", tmp_path / "page.html", view=View(show="deviation", masks=2))

@@ -67,12 +67,20 @@ class Browser:
         return "" if _chromium() else "there is no chromium"
 
     def open(
-        self, path: Path, api: str = "", width: int = 0, height: int = 0, without: Any = (), **options: Any
+        self,
+        path: Path,
+        api: str = "",
+        width: int = 0,
+        height: int = 0,
+        without: Any = (),
+        first: str = "",
+        **options: Any,
     ) -> Page:
-        """The page at ``path``; with a width and height, the picture has that size."""
+        """The page at ``path``, after the script ``first``; with a width and height, the picture has that size."""
         context = self.browser.new_context(**({"viewport": {"width": 900, "height": 700}} | options))
         for interface in without:
             context.add_init_script(WITHOUT[interface])
+        context.add_init_script(first)
         return Page(context, path, api, width, height)
 
     def close(self) -> None:

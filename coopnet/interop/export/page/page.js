@@ -1,32 +1,30 @@
 
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const canvas = document.getElementById("picture");
+let canvas = document.getElementById("picture");
 const WORDS_PER_ROW = 2048;  // of the texture that holds the weights in WebGL 2
 const QUICK = 40, BAND = 30;  // milliseconds: of a picture while something moves, and of a part of one
 const NUMBERS = 32;  // of what a picture is drawn with
 
 // ---- Two engines: draw rows of a picture, show it when it is whole ----------------------------------------
+// What they return has `gone`, a promise that is rejected when the device cannot draw any more.
 
-/** The first graphics interface that works; "#webgpu" or "#webgl2" in the address allows only one. */
-async function engine(words) {
-  const only = location.hash.slice(1), failures = [];
-  for (const [name, start] of [["webgpu", webgpu], ["webgl2", webgl2]]) {
-    if (["webgpu", "webgl2"].includes(only) && only !== name) continue;
-    try {
-      return await start(words);
-    } catch (error) {
-      failures.push(`${name}: ${error.message}`);
-    }
-  }
-  throw new Error(`This browser cannot draw the field: it needs WebGPU, or WebGL 2. (${failures.join("; ")})`);
+/** What can be rejected, and when it is, be noticed or not. */
+function ending() {
+  const end = {};
+  end.gone = new Promise((_, reject) => { end.because = (text) => reject(new Error(text)); });
+  end.gone.catch(() => {});
+  return end;
 }
 
 async function webgpu(words) {
   if (!navigator.gpu) throw new Error("is not here, or not in pages of this kind");
   const adapter = await navigator.gpu.requestAdapter();
   if (!adapter) throw new Error("no device");
-  const device = await adapter.requestDevice();
+  const device = await adapter.requestDevice(), end = ending();
+  end.gone.catch(() => device.destroy());  // its memory may be what the next one lacks
+  device.lost.then((why) => end.because(`the device was lost: ${why.message}`));
+  device.addEventListener("uncapturederror", (event) => end.because(event.error.message));  // such as no memory left
   const format = navigator.gpu.getPreferredCanvasFormat();
   const module = device.createShaderModule({code: data.wgsl});
   const errors = (await module.getCompilationInfo()).messages.filter((m) => m.type === "error");
@@ -48,11 +46,11 @@ async function webgpu(words) {
   const context = canvas.getContext("webgpu");
   const usage = GPUTextureUsage.RENDER_ATTACHMENT | GPUTextureUsage.COPY_DST;
   context.configure({device, format, usage, alphaMode: "opaque"});
-  device.lost.then((why) => fail(`The graphics device was lost; load the page again. (${why.message})`));
   let target = null;
 
   return {
     name: "WebGPU",
+    gone: end.gone,
     async draw(width, height, top, rows, values) {
       if (!target || target.width !== width || target.height !== height) {
         target?.destroy();
@@ -84,7 +82,9 @@ async function webgpu(words) {
 
 async function webgl2(words) {
   const gl = canvas.getContext("webgl2", {antialias: false, depth: false, alpha: false});
-  if (!gl) throw new Error("is not here, or another interface has the canvas; load the page again");
+  if (!gl) throw new Error("is not here");
+  const end = ending();
+  canvas.addEventListener("webglcontextlost", () => end.because("the device was lost"));
   const program = gl.createProgram();
   const corner = `#version 300 es
     void main() { gl_Position = vec4(vec2(gl_VertexID & 1, gl_VertexID >> 1) * 4.0 - 1.0, 0.0, 1.0); }`;
@@ -116,10 +116,10 @@ async function webgl2(words) {
   gl.bindFramebuffer(gl.FRAMEBUFFER, frame);
   gl.bindRenderbuffer(gl.RENDERBUFFER, target);
   gl.enable(gl.SCISSOR_TEST);
-  canvas.addEventListener("webglcontextlost", () => fail("The graphics device was lost; load the page again."));
 
   return {
     name: "WebGL 2",
+    gone: end.gone,
     async draw(width, height, top, rows, values) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, frame);
       if (size[0] !== width || size[1] !== height) {
@@ -314,7 +314,7 @@ function listen(view) {
 
 // ---- Pictures: a quick one when something has changed, and then the best one ---------------------------------
 
-let version = 0, wake = () => {}, failed = false;
+let version = 0, wake = () => {};
 
 function changed() {
   version += 1;
@@ -323,7 +323,6 @@ function changed() {
 }
 
 function fail(text) {
-  failed = true;
   const message = document.getElementById("message");
   message.textContent = text;
   message.hidden = false;
@@ -334,6 +333,7 @@ function fail(text) {
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
 
+/** Draws until the device is gone, and then fails. */
 async function run(device, view) {
   const time = document.getElementById("time"), u = new Float32Array(NUMBERS);
   let cost = 1e-3;  // milliseconds of a ray
@@ -349,13 +349,13 @@ async function run(device, view) {
       const rays = width * side * side * masks();
       const rows = Math.min(height - top, Math.max(1, Math.floor(BAND / (cost * rays))));
       const start = performance.now();
-      await device.draw(width, height, top, rows, u);
+      await Promise.race([device.draw(width, height, top, rows, u), device.gone]);
       const passed = performance.now() - start;
       cost = Math.max(passed / (rows * rays), 1e-9);
       total += passed;
       top += rows;
       if (top < height) await frame();
-      if (failed || (drawn !== version && reduction === 1)) return false;
+      if (drawn !== version && reduction === 1) return false;
     }
     device.show();
     const shown = [view.says(), `${total.toFixed(total < 10 ? 2 : 0)} ms`, `${width} × ${height}`, device.name];
@@ -364,11 +364,11 @@ async function run(device, view) {
   }
 
   const masks = () => (controls.shown?.selectedIndex ? controls.samples.valueAsNumber : 1);
-  for (let done = -1; !failed;) {
+  for (let done = -1; ;) {
     const wanted = version;
     if (done === wanted) {
       document.documentElement.dataset.state = "done";
-      await new Promise((resolve) => { wake = resolve; });
+      await Promise.race([new Promise((resolve) => { wake = resolve; }), device.gone]);
       continue;
     }
     const pixels = canvas.clientWidth * canvas.clientHeight * Math.min(devicePixelRatio, 2) ** 2;
@@ -383,6 +383,15 @@ async function run(device, view) {
   }
 }
 
+/** A canvas that no interface has yet, in the place of the one before. */
+function renew() {
+  const fresh = canvas.cloneNode(), focused = document.activeElement === canvas;
+  canvas.replaceWith(fresh);
+  canvas = fresh;
+  if (focused) canvas.focus();
+}
+
+/** Draws by the first graphics interface that works, and goes on by the next where one ends. */
 async function start() {
   document.title = data.title;
   document.getElementById("title").textContent = data.title;
@@ -394,12 +403,27 @@ async function start() {
   view.reset();
   const text = atob(data.weights), bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);
-  const device = await engine(new Uint32Array(bytes.buffer));
-  build(view);
-  listen(view);
-  new ResizeObserver(changed).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
-  await run(device, view);
+  const only = location.hash.slice(1), failures = [], sizes = new ResizeObserver(changed);
+  let ran = false;
+  for (const [name, engine] of [["webgpu", webgpu], ["webgl2", webgl2]]) {
+    if (["webgpu", "webgl2"].includes(only) && only !== name) continue;
+    try {
+      if (failures.length) renew();
+      const device = await engine(new Uint32Array(bytes.buffer));
+      if (!ran) build(view);
+      ran = true;
+      listen(view);
+      sizes.observe(canvas);
+      changed();
+      await run(device, view);
+    } catch (error) {
+      sizes.disconnect();
+      failures.push(`${name}: ${error.message}`);
+    }
+  }
+  const lost = "The graphics device was lost; load the page again.";
+  throw new Error(`${ran ? lost : "This browser cannot draw the field: it needs WebGPU, or WebGL 2."} (${failures.join("; ")})`);
 }
 
 start().catch((error) => fail(error.message));
