@@ -30,11 +30,16 @@ def main() -> None:
             raise
         device = spy.Device(type=spy.DeviceType.cpu, compiler_options=options)
     words = np.fromfile(args.weights, np.uint32)
-    weights = device.create_buffer(size=words.nbytes, struct_size=4, usage=spy.BufferUsage.shader_resource, data=words)
+    # of bytes: with a struct_size, the CPU's device would give the number of elements as its size
+    weights = device.create_buffer(size=words.nbytes, usage=spy.BufferUsage.shader_resource, data=words)
     out = device.create_buffer(size=4 * SIDE * SIDE, struct_size=4, usage=spy.BufferUsage.unordered_access)
-    kernel = device.create_compute_kernel(device.load_program("shade.slang", ["shade"]))
-    kernel.dispatch(thread_count=[SIDE, SIDE, 1], vars={"weights": weights, "picture": out, "side": SIDE})
-    values = out.to_numpy().view(np.float32)[: SIDE * SIDE]
+    given = {"weights": weights, "picture": out, "side": SIDE}
+    for entry, threads in (("check", [1, 1, 1]), ("shade", [SIDE, SIDE, 1])):
+        kernel = device.create_compute_kernel(device.load_program("shade.slang", [entry]))
+        kernel.dispatch(thread_count=threads, vars=given)
+        values = out.to_numpy().view(np.float32)[: SIDE * SIDE]
+        if entry == "check" and values[0] != 1:
+            raise SystemExit(f"{args.weights}: not the weights of this field")
     grey = np.repeat((255 * values + 0.5).astype(np.uint8)[:, None], 3, axis=1)
     args.picture.write_bytes(b"P6\n%d %d\n255\n" % (SIDE, SIDE) + grey.tobytes())
 

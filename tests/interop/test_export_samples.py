@@ -75,3 +75,8 @@ def test_in_slang(ball, tmp_path):
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, SAMPLES / "shade.py", *arguments], check=True, timeout=200, env=paths)
     close(read(tmp_path / "a.ppm"), ball)
+    arguments[:2] = [tmp_path / "a.ppm", tmp_path / "b.ppm"]
+    command = [sys.executable, SAMPLES / "shade.py", *arguments]
+    wrong = subprocess.run(command, capture_output=True, text=True, timeout=200, env=paths)
+    assert wrong.returncode == 1 and "not the weights of this field" in wrong.stderr
+    assert not (tmp_path / "b.ppm").exists()

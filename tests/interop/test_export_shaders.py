@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from nn.test_contracts import EXAMPLES
 from support.exported import DROPOUTS, VARIANTS, agree, case, make, masked, words
-from support.shaders import Chromium, Slang, Vulkan, Wgpu
+from support.shaders import Chromium, Slang, SlangVulkan, Vulkan, Wgpu
 
 import coopnet as cn
 from coopnet.nn.lattice import Lattice
@@ -20,6 +20,7 @@ RUNNERS = {
     "chromium": (Chromium, "wgsl"),
     "vulkan": (Vulkan, "glsl"),
     "slang": (Slang, "slang"),
+    "slang, vulkan": (SlangVulkan, "slang"),
 }
 
 
@@ -92,3 +93,37 @@ def test_masks_are_equal_to_the_bit(runner, kind, tmp_path):
     written = cn.export(field, target, tmp_path / "f.txt", name="f", dropout=True)
     (y,) = made.run(written.source.read_text(), [("f", (len(expected),))], words(written), x, key)
     agree(y, expected, 0 if kind != "GaussianDropout" else 1e-5)
+
+
+#: A function beside the field that says whether the weights fit it.
+CHECKS = {
+    "glsl": "void check(float x[2], out float y[1]) { y[0] = f_fits() ? 1.0 : 0.0; }",
+    "wgsl": "fn check(x: array<f32, 2>, y: ptr<function, array<f32, 1>>) { (*y)[0] = select(0.0, 1.0, f_fits()); }",
+    "slang": "void check(ByteAddressBuffer words, float x[2], out float y[1]) { y[0] = f_fits(words) ? 1.0f : 0.0f; }",
+}
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_sources_know_their_weights(runner, own, tmp_path):
+    made, target = runner
+    if own and target != "glsl":
+        pytest.skip("words are read by one's own macro in GLSL")
+    field = cn.NeuralField(None, cn.MLP(2, 3, width=16, depth=1)).build("llvm")
+    written = cn.export(field, target, tmp_path / "f.txt", name="f", inline=False)
+    source, right = written.source.read_text() + CHECKS[target], words(written)
+    if own:
+        source = (
+            f"layout(std430, binding = 0) readonly buffer Own {{ uint own[]; }};\n#define F_WORD(i) own[i]\n{source}"
+        )
+    wrong = right.copy()
+    wrong[11] ^= 1 << 31  # of the checksum
+    newer = right.copy()
+    newer[2] += 1
+    given = {"the file": right, "a longer buffer": np.append(right, right[:64]), "another": wrong, "newer": newer}
+    if not own:  # whose length is not known
+        given |= {"a part": right[:-16], "the head": right[:16], "little": right[:1]}
+    fits = []
+    for name, some in given.items():
+        if made.run(source, [("f", (3,)), ("check", (1,))], some, np.zeros((2, 40), np.float32))[1].all():
+            fits.append(name)
+    assert fits == ["the file", "a longer buffer"]

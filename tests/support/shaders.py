@@ -205,19 +205,25 @@ def _browser() -> str | None:
 class Slang:
     """Slang by slangpy, compiled for the CPU."""
 
-    @staticmethod
-    def missing() -> str:
+    kind = "CPU"
+
+    @classmethod
+    def missing(cls) -> str:
         if importlib.util.find_spec("slangpy") is None:
             return "slangpy is not installed (make test-export)"
         with contextlib.suppress(Exception):
-            return "" if _slang() else "slangpy finds no device"
-        return "slangpy has no device for the CPU"
+            return "" if cls.device() else "slangpy finds no device"
+        return f"slangpy has no device for {cls.kind}"
 
     @staticmethod
-    def run(source: str, calls: Calls, weights: Any, x: np.ndarray, key: Any = None) -> list:
+    def device() -> Any:
+        return _slang()
+
+    @classmethod
+    def run(cls, source: str, calls: Calls, weights: Any, x: np.ndarray, key: Any = None) -> list:
         import slangpy as spy
 
-        device, samples, d = _slang(), x.shape[1], len(x)
+        device, samples, d = cls.device(), x.shape[1], len(x)
         first = [*(["words"] if weights is not None else []), "x", *(["key"] if key is not None else [])]
         c = Code(calls, "float r{}[{}];", "for (uint i = 0; i < {}; ++i)", first)
         code = f"""{source}
@@ -238,8 +244,10 @@ void run(uint3 id: SV_DispatchThreadID) {{
         module = device.load_module_from_source(f"module_{abs(hash(code))}", code)
         kernel = device.create_compute_kernel(device.link_program([module], [module.entry_point("run")]))
         read, write = spy.BufferUsage.shader_resource, spy.BufferUsage.unordered_access
+        # a buffer of bytes: of one with a struct_size, the CPU's device gives the number of elements as its size
         given = [
-            device.create_buffer(size=v.nbytes, struct_size=4, usage=read, data=v) for v in buffers(weights, x, key)
+            device.create_buffer(size=v.nbytes, struct_size=size, usage=read, data=v)
+            for v, size in zip(buffers(weights, x, key), (0, 4, 4), strict=True)
         ]
         nothing = np.zeros(samples * c.total, np.float32)
         out = device.create_buffer(size=nothing.nbytes, struct_size=4, usage=write, data=nothing)
@@ -255,6 +263,34 @@ def _slang() -> Any:
     import slangpy as spy
 
     return spy.Device(type=spy.DeviceType.cpu)
+
+
+class SlangVulkan(Slang):
+    """Slang by slangpy, compiled for Vulkan."""
+
+    kind = "Vulkan"
+
+    @staticmethod
+    def device() -> Any:
+        return _slang_vulkan()
+
+
+@functools.cache
+def _slang_vulkan() -> Any:
+    import slangpy as spy
+    import vulkan as vk
+
+    instance, physical, _ = _physical()
+    # slangpy's own devices ask for VK_KHR_shader_non_semantic_info, which Mesa 22.3's lavapipe does not name
+    extensions = [e.extensionName for e in vk.vkEnumerateDeviceExtensionProperties(physical, None)]
+    features = vk.VkPhysicalDeviceVulkan12Features()
+    features = vk.VkPhysicalDeviceVulkan13Features(pNext=features)
+    features = vk.VkPhysicalDeviceFeatures2(pNext=features)
+    vk.vkGetPhysicalDeviceFeatures2(physical, features)
+    device = _logical(extensions, features)
+    handles = zip(("VkInstance", "VkPhysicalDevice", "VkDevice"), (instance, physical, device), strict=True)
+    given = [spy.NativeHandle(spy.NativeHandleType[k], int(vk.ffi.cast("uintptr_t", h))) for k, h in handles]
+    return spy.Device(type=spy.DeviceType.vulkan, existing_device_handles=given)
 
 
 # ---- GLSL --------------------------------------------------------------------------------------------------
@@ -311,20 +347,36 @@ def spirv(code: str, stage: str) -> bytes:
 
 
 @functools.cache
-def _vulkan() -> tuple[Any, Any, int, Any]:
-    """(physical device, device, number of a queue family that computes, memory properties)."""
+def _physical() -> tuple[Any, Any, int]:
+    """(instance, physical device, number of a queue family that computes)."""
     import vulkan as vk
 
     if LAVAPIPE.exists() and not shutil.which("nvidia-smi"):
         os.environ.setdefault("VK_ICD_FILENAMES", str(LAVAPIPE))
-    app = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 1, 0))
+    app = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 3, 0))
     instance = vk.vkCreateInstance(vk.VkInstanceCreateInfo(pApplicationInfo=app), None)
     physical = vk.vkEnumeratePhysicalDevices(instance)[0]
     families = vk.vkGetPhysicalDeviceQueueFamilyProperties(physical)
-    family = next(i for i, f in enumerate(families) if f.queueFlags & vk.VK_QUEUE_COMPUTE_BIT)
+    return instance, physical, next(i for i, f in enumerate(families) if f.queueFlags & vk.VK_QUEUE_COMPUTE_BIT)
+
+
+def _logical(extensions: Any = (), features: Any = None) -> Any:
+    """A device with one queue."""
+    import vulkan as vk
+
+    _, physical, family = _physical()
     queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, queueCount=1, pQueuePriorities=[1.0])
-    device = vk.vkCreateDevice(physical, vk.VkDeviceCreateInfo(queueCreateInfoCount=1, pQueueCreateInfos=[queue]), None)
-    return physical, device, family, vk.vkGetPhysicalDeviceMemoryProperties(physical)
+    create = vk.VkDeviceCreateInfo(pNext=features, pQueueCreateInfos=[queue], ppEnabledExtensionNames=list(extensions))
+    return vk.vkCreateDevice(physical, create, None)
+
+
+@functools.cache
+def _vulkan() -> tuple[Any, Any, int, Any]:
+    """(physical device, device, number of a queue family that computes, memory properties)."""
+    import vulkan as vk
+
+    _, physical, family = _physical()
+    return physical, _logical(), family, vk.vkGetPhysicalDeviceMemoryProperties(physical)
 
 
 def _dispatch(code: bytes, inputs: list[np.ndarray], size: int, groups: int) -> np.ndarray:

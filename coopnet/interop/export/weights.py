@@ -102,11 +102,15 @@ class WeightFile:
             digest.update(piece)
         self.start = (ALIGNMENT + len(table)) // 4
         self.digest = digest.digest()
-        numbers = [VERSION, (ALIGNMENT + len(table) + self.end) // 4]
-        opening = MAGIC + b"".join(n.to_bytes(4, "little") for n in numbers) + self.digest
+        opening = identity(ALIGNMENT + len(table) + self.end, self.digest)
         opening += len(table).to_bytes(4, "little") + self.start.to_bytes(4, "little") + bytes(8)
         yield opening
         yield from pieces
+
+
+def identity(length: int, digest: bytes) -> bytes:
+    """How a file of so many bytes begins: the 48 of them that tell it from others."""
+    return MAGIC + b"".join(n.to_bytes(4, "little") for n in (VERSION, length // 4)) + digest
 
 
 def fingerprint(field: Any) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
+
+import numpy as np
 
 from ..language import (
     BOOL, F32, I32, U32, Assign, At, Binary, Const, Declare, Do, Elementary, Expr, For, LinearMap, Map, Routine, Select,
     Values, Var,
 )  # fmt: skip
+from ..weights import identity
 from .printer import INDENT, CLike, hexadecimal, rows
 
 #: Beyond, a hyperbolic tangent is 1 in single precision; some drivers' exponentials overflow first.
@@ -53,6 +57,27 @@ class _Shader(CLike):
     def _outside(self) -> bool:
         return self.program.words is None and self.program.has_tables
 
+    #: The function that says whether a buffer holds the weights, of so many WORDS or BYTES: its HEAD is compared.
+    fits: ClassVar[str]
+    word: ClassVar[str]  #: what reads a word of that head, by its number or its first byte
+
+    def closing(self) -> list[str]:
+        if not self._outside:
+            return []
+        words = np.frombuffer(identity(self.program.length, self.program.digest), "<u4").tolist()
+        reads = [self.word.format(name=self.name, word=i, byte=4 * i) for i in range(len(words))]
+        tests = [f"{read} == 0x{w:08x}u" for read, w in zip(reads, words, strict=True)]
+        head = f"\n{INDENT * 2}&& ".join(" && ".join(tests[i : i + 3]) for i in range(0, len(tests), 3))
+        size = self.program.length
+        values = {"NAME": self.name, "UPPER": self.name.upper(), "HEAD": head}
+        values |= {"WORDS": f"{size // 4}u", "BYTES": f"{size}u"}
+        return re.sub("NAME|UPPER|WORDS|BYTES|HEAD", lambda m: values[m[0]], self.fits).split("\n")
+
+    def fitting(self) -> list[str]:
+        """What the head of the source says of that function."""
+        called = f"{self.name}_fits({self.weights.strip(', ')})"
+        return [f"{called} is true if these are the weights."] if self._outside else []
+
     def _public(self) -> list[Routine]:
         return [f for f in self.program.functions if not f.changed]
 
@@ -68,6 +93,17 @@ class _Shader(CLike):
 
 class GLSL(_Shader):
     suffix = ".glsl"
+    word = "{name}_word({word}u)"
+    # what has an own WORD(i), such as a texture, may have no end that could be asked for
+    fits = """
+bool NAME_fits() {
+#ifdef UPPER_BUFFER
+    if (uint(NAME_weights.length()) < WORDS) {
+        return false;
+    }
+#endif
+    return HEAD;
+}"""
     calls: ClassVar[dict[str, str]] = {
         "sin": "_sin",
         "cos": "_cos",
@@ -108,7 +144,12 @@ uint NAME_mulhi(uint a, uint b) {
                 f"where that is, or {upper}_WORD(i) to what reads its word i, such as a texture. Buffers need",
                 "GLSL 4.30 or ES 3.10.",
             ]
-        return [*lines, *self.key(), "For GLSL 3.30 and later, and ES 3.00 and later, with high precision."]
+        return [
+            *lines,
+            *self.fitting(),
+            *self.key(),
+            "For GLSL 3.30 and later, and ES 3.00 and later, with high precision.",
+        ]
 
     def opening(self) -> list[str]:
         upper = self.name.upper()
@@ -132,6 +173,7 @@ uint NAME_mulhi(uint a, uint b) {
             "#endif",
             f"readonly buffer {self.name}_Weights {{ uint {self.name}_weights[]; }};",
             f"#define {upper}_WORD(i) {self.name}_weights[i]",
+            f"#define {upper}_BUFFER",
             "#endif",
             f"#define {self.name}_word(i) {upper}_WORD(i)",
         ]
@@ -153,6 +195,14 @@ uint NAME_mulhi(uint a, uint b) {
 
 class WGSL(_Shader):
     suffix = ".wgsl"
+    word = "{name}_weights[{word}]"
+    fits = """
+fn NAME_fits() -> bool {
+    if (arrayLength(&NAME_weights) < WORDS) {
+        return false;
+    }
+    return HEAD;
+}"""
     types: ClassVar[dict[str, str]] = {F32: "f32", U32: "u32", I32: "i32", BOOL: "bool"}
     calls: ClassVar[dict[str, str]] = {"sin": "_sin", "cos": "_cos", "mulhi": "_mulhi"}
     parts: ClassVar[dict[str, str]] = {
@@ -193,7 +243,7 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
                 "Declare the buffer that holds the file of weights, as it is, with numbers of your own:",
                 f"@group(0) @binding(0) var<storage, read> {self.name}_weights: array<u32>;",
             ]
-        return [*lines, *self.key()]
+        return [*lines, *self.fitting(), *self.key()]
 
     def opening(self) -> list[str]:
         if not self._inside:
@@ -250,6 +300,16 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
 
 class Slang(_Shader):
     suffix = ".slang"
+    word = "weights.Load({byte})"
+    fits = """
+public bool NAME_fits(ByteAddressBuffer weights) {
+    uint bytes;
+    weights.GetDimensions(bytes);
+    if (bytes < BYTES) {
+        return false;
+    }
+    return HEAD;
+}"""
     calls: ClassVar[dict[str, str]] = {"sin": "_sin", "cos": "_cos", "round": "_round", "fma": "mad", "mulhi": "_mulhi"}
     parts: ClassVar[dict[str, str]] = {
         "word": "uint NAME_word(PASSEDuint i) { return WORD; }",
@@ -275,7 +335,7 @@ float NAME_byte(PASSEDuint i) {
         lines = [f"Call: {self._signature(f)}" for f in self._public()]
         if self._outside:
             lines.append("weights: a buffer that holds the file of weights as it is.")
-        return [*lines, *self.key()]
+        return [*lines, *self.fitting(), *self.key()]
 
     def opening(self) -> list[str]:
         if not self._inside:
