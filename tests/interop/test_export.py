@@ -299,7 +299,8 @@ def test_coordinates_that_are_not_finite(tmp_path):
         assert np.isnan(y[:3]).all() or isinstance(encoding, cn.OneBlob)
         assert np.isfinite(y[3:]).all()
         numpy = cn.export(field, "numpy", tmp_path / "f.py")
-        with np.errstate(all="ignore"):
+        with warnings.catch_warnings(), np.errstate(all="raise"):
+            warnings.simplefilter("error")
             z = run_numpy(numpy.source, "field", numpy.weights, x)[0][0]
         assert np.isnan(z[:3]).all() or isinstance(encoding, cn.OneBlob)
 
@@ -387,9 +388,15 @@ def test_nan_stays_nan(tmp_path, activation):
     x = [np.array([np.nan, 0.3], np.float32), np.array([0.0, 0.5], np.float32)]
     ns = cn.backend.namespace("llvm")
     expected = np.isnan(field([ns.Float(v) for v in x])[0].numpy())
-    written = cn.export(field, "numpy", tmp_path / "f.py", inline=True)
-    y = runpy.run_path(str(written.source))["field"](np.stack(x))
-    assert np.array_equal(np.isnan(np.ravel(y)), expected)
+    written = cn.export(field, "numpy", tmp_path / "f.py", inline=True, derivatives=True)
+    program = runpy.run_path(str(written.source))
+    with warnings.catch_warnings(), np.errstate(all="warn"):
+        warnings.simplefilter("error")
+        y, jacobian = program["field_jacobian"](np.stack(x))
+        assert np.array_equal(y, program["field"](np.stack(x)), equal_nan=True)
+        program["field"](np.float32([[3e38, -np.inf], [3e38, 0]]))  # overflows
+        assert np.geterr()["over"] == "warn"
+    assert np.array_equal(np.isnan(np.ravel(y)), expected) and np.isfinite(jacobian[:, 1]).all()
 
 
 def test_far_from_the_unit_square(tmp_path):

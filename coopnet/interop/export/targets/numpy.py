@@ -100,15 +100,17 @@ class NumPy(Printer):
     def function(self, f: Routine) -> list[str]:
         self.tables: dict[int, tuple[str, str]] = {}
         self.loops: set[str] = set()
-        body = self.block(f.body)
+        body = self.block(f.body, 1 if f.changed else 2)
         lines = ["", f"def {f.name}({', '.join(self._arguments(f))}):"]
-        if not f.changed:
-            first = f.inputs[0]
-            lines.append(f"    {first.name}, samples = np.asarray({first.name}, np.float32), np.shape({first.name})[1]")
-            lines += [f"    key = np.asarray({v.name}, np.uint32)" for v in f.inputs[1:]]
-            lines += [f"    {self.declared(v)}" for v in f.results]
-        lines += [f"    {name} = {text}" for name, text in self.tables.values()]
-        return [*lines, *body, *([] if f.changed else [f"    return {self._results(f)}"])]
+        tables = [f"    {name} = {text}" for name, text in self.tables.values()]
+        if f.changed:
+            return [*lines, *tables, *body]
+        first = f.inputs[0]
+        lines.append(f"    {first.name}, samples = np.asarray({first.name}, np.float32), np.shape({first.name})[1]")
+        lines += [f"    key = np.asarray({v.name}, np.uint32)" for v in f.inputs[1:]]
+        lines += [f"    {self.declared(v)}" for v in f.results]
+        # NaN and what overflows come out as they should
+        return [*lines, *tables, '    with np.errstate(all="ignore"):', *body, f"    return {self._results(f)}"]
 
     def declared(self, v: Var) -> str:
         return f"{v.name} = np.zeros(({v.size}, samples), {_TYPES[v.type]})"
