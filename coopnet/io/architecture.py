@@ -96,9 +96,16 @@ def describe(field: NeuralField) -> dict[str, Any]:
     >>> description["format"]
     'coopnet.field'
     """
+    description = outline(field)
+    construct(description)  # what cannot be read back must not be written
+    return description
+
+
+def outline(field: NeuralField) -> dict[str, Any]:
+    """What :func:`describe` returns, unchecked: for fields that are to have a description which has been."""
     kind = type(field)
     ensure(kind is NeuralField, f"describe: field is a {kind.__name__}; a NeuralField is needed.", TypeError)
-    description = {
+    return {
         "format": FORMAT,
         "version": VERSION,
         "encoding": _describe(field.encoding, "encoding"),
@@ -106,8 +113,6 @@ def describe(field: NeuralField) -> dict[str, Any]:
         "output": field.output,
         "in_features": field.in_features,
     }
-    construct(description)  # what cannot be read back must not be written
-    return description
 
 
 def construct(description: dict[str, Any]) -> NeuralField:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -251,7 +251,9 @@ class Module(drnn.Module):
         return getattr(*self._slot(key))
 
     def __setitem__(self, key: str, value: Any) -> None:
-        owner, attribute = self._slot(key)
+        self._put(key, *self._slot(key), value)
+
+    def _put(self, key: str, owner: Any, attribute: str, value: Any) -> None:
         current = getattr(owner, attribute)
         value = _as_parameter(value, current, f"{type(self).__name__}: parameter {shown(key)}")
         if attribute == packed(owner):
@@ -267,6 +269,16 @@ class Module(drnn.Module):
 
     def __len__(self) -> int:
         return len(self._slots())
+
+    # those of a mapping would look for every parameter anew
+
+    def items(self) -> ItemsView[str, Any]:
+        """Names and values of the parameters as they are now."""
+        return {name: getattr(*slot) for name, slot in self._slots().items()}.items()
+
+    def values(self) -> ValuesView[Any]:
+        """Values of the parameters as they are now."""
+        return dict(self.items()).values()
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self._slots()
@@ -297,9 +309,9 @@ class Module(drnn.Module):
         >>> field.update(opt)
         """
         if isinstance(other, Mapping):
-            for key in self:
+            for key, slot in self._slots().items():  # looked for once: values leave them where they are
                 if key in other:
-                    self[key] = other[key]
+                    self._put(key, *slot, other[key])
         else:
             for key, value in _pairs(other, f"{type(self).__name__}.update"):
                 self[key] = value

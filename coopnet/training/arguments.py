@@ -24,8 +24,7 @@ _NUMBERS = (*_FLOATS, dr.VarType.Float16, *(getattr(dr.VarType, f"{s}Int{n}") fo
 
 def check_run(field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, progress: Any) -> None:
     """Raise unless these are what they must be; :class:`Step`, :class:`Metric` and :class:`File` look at the others."""
-    check_type("fit", "field", field, NeuralField, "a NeuralField")
-    ensure(field.precision, "fit: the field is not built yet; call field = field.build().")
+    check_field(field)
     ensure(len(field), "fit: the field has no parameters to train.")
     outside = not recording()
     ensure(outside, "fit: called while Dr.Jit records a function or loop; train outside of it.", RuntimeError)
@@ -36,6 +35,11 @@ def check_run(field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, pro
     empty = not len(optimizer)
     ensure(empty, "fit: the optimizer holds parameters already; fit gives it those of the field.")
     check_flag("fit", "progress", progress)
+
+
+def check_field(field: Any) -> None:
+    check_type("fit", "field", field, NeuralField, "a NeuralField")
+    ensure(field.precision, "fit: the field is not built yet; call field = field.build().")
 
 
 def check_losses(step: Step, key: Key) -> int:

@@ -45,8 +45,11 @@ class Watch:
     def _average(self) -> dict[str, Any]:
         return {} if self.step.ema is None else self.step.ema.average
 
-    def diverged(self, losses: list[float], at_end: bool) -> bool:
-        """Has training diverged? ``losses`` are those since the last look; is this one the last?"""
+    def diverged(self, losses: list[float], at_end: bool, finite: bool = False) -> bool:
+        """Has training diverged? ``losses`` are those since the last look; is this one the last?
+
+        Parameters, optimizer and average are looked at unless they are known to be ``finite``.
+        """
         steps = self.result.steps
         if self.found or (self.looked == steps and not losses):
             return bool(self.found)
@@ -58,7 +61,7 @@ class Watch:
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
         enough = min(LOSSES, max(2, steps - self.first)) if at_end else LOSSES
         first = steps - self.bad_losses
-        if names := not_finite(self._everything()):
+        if names := [] if finite else not_finite(self._everything()):
             self.found = f"{_listed(names)} not finite after {steps} steps"
             if self.bad_losses:
                 self.found = f"losses are not finite from step {first} on, and {self.found}"

@@ -44,6 +44,7 @@ class Run:
         self.watch = Watch(step, seed, self.result)
         self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
         self.taken = 0  # steps whose losses are on the device
+        self.stride = 1  # steps that the last call has taken
         self.interrupts: list = []  # what came of Ctrl-C and waits for the end of a step
         self.stepping = False  # between the beginning of a step and its end?
         self.start = time.monotonic()
@@ -109,7 +110,7 @@ class Run:
         if self.taken >= WINDOW and not self.collect():
             return
         if self.bar is not None:
-            self.bar.update(1)
+            self.bar.update(self.stride)
         measured = self.metric.due(result.steps, self.steps)
         if measured:
             if not self.collect():
@@ -160,7 +161,7 @@ class Run:
         """Look at the last losses, write the checkpoint, and go back to parameters that are better; what to warn of."""
         step, result, watch = self.step, self.result, self.watch
         diverged = not self.collect(at_end=True)
-        result.recordings = step.frozen.n_recordings
+        result.recordings = step.recordings()
         result.seconds += time.monotonic() - self.start
         if not (self.stepping or diverged):  # a step that was broken off may have left parameters of two steps
             self.save()
@@ -168,8 +169,11 @@ class Run:
             self.best = watch.kept
             if step.ema is not None:
                 step.ema.average = watch.kept_average
+        has = not self.stepping  # the field, what the optimizer has
         if self.best is not None and result.stopped in ("patience", "diverged"):
             set_values(step.optimizer, self.best)
-        step.release(step.optimizer)
+            has = False
+        if not has:
+            step.release(step.optimizer)
         result.message = watch.message() if diverged else ""
         return result.message or watch.skipped_message()

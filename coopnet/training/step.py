@@ -65,9 +65,7 @@ class Step:
         self.clip_norm, self.weight_decay = clip_norm, weight_decay
         self.float32 = dr.float32_array_t(dr.leaf_t(dr.array_t(type(next(iter(field.values()))))))
         self.uint32 = dr.uint32_array_t(self.float32)
-        self.scaler = None
-        if field.precision == "half":
-            self.scaler = LossScaler(self.float32, START if loss_scale is None else loss_scale, loss_scale is None)
+        self.loss_scale = loss_scale
         self.multipliers = {} if multipliers is None else layer_multipliers(field, multipliers)
         self.decays: dict[str, Any] = {}  # of each entry: 1 if it decays
         if weight_decay > 0:
@@ -75,18 +73,29 @@ class Step:
         elif decay_rate(optimizer) > 0:
             self.weight_decay = decay_rate(optimizer)
             self.decays = {name: dr.opaque(self.float32, 1) for name in field}
+        self.untouched = False
+        #: Has the last step left products to a library?
+        self.left = False
+        #: Steps that are going to be taken, 0 if that is not known.
+        self.planned = 0
+        self.begin()
+        self.frozen = dr.freeze(_take, state_fn=Captures(batch, function, objective, penalty))
+        self.rest = dr.freeze(_finish)
+
+    def begin(self) -> None:
+        """Make what a run begins with, beside the parameters."""
+        self.scaler = None
+        if self.field.precision == "half":
+            scale = START if self.loss_scale is None else self.loss_scale
+            self.scaler = LossScaler(self.float32, scale, self.loss_scale is None)
         #: Mean losses of the last steps; that of a step is at its number modulo :data:`WINDOW`.
         self.losses = dr.zeros(self.float32, WINDOW)
         dr.make_opaque(self.losses)
-        self.untouched = False
-        #: Steps that are going to be taken, 0 if that is not known.
-        self.planned = 0
-        self.frozen = dr.freeze(_take, state_fn=Captures(batch, function, objective, penalty))
-        self.rest = dr.freeze(_finish)
 
     def __call__(self, seed: Any, number: Any) -> None:
         """Take step ``number``, frozen. Both are opaque."""
         gradients, operands, left = self.frozen(self, seed, number)
+        self.left = left is not None
         if left is not None:
             self.rest(self, gradients, left.multiply(operands), left)
         self.warn(6)
@@ -231,8 +240,11 @@ class Step:
 
     def release(self, source: Mapping[str, Any]) -> None:
         """Give the field the parameters of the optimizer, or its own, without gradients."""
-        for name in self.field:
-            self.field[name] = dr.detach(source[name])
+        self.field.update({name: dr.detach(source[name]) for name in source})
+
+    def recordings(self) -> int:
+        """How often the step was traced."""
+        return self.frozen.n_recordings
 
     def skipped(self) -> int:
         """How many steps the scaler has skipped."""

@@ -17,6 +17,7 @@ from drjit.opt import AdamW
 from support.networks import weights
 
 import coopnet as cn
+from coopnet.training.many.job import JobStep
 
 JOBS, SAMPLES, STEPS, SEED = 5, 128, 12, 7
 TOGETHER = [1, 3, JOBS]
@@ -98,6 +99,23 @@ def test_each_field_is_as_if_fitted_alone(backend, ns, encoding, together):
         close(b, a, exact, half)
         agree(field, other, exact, half)
     assert not np.allclose(expected[0].losses, expected[1].losses, rtol=1e-3)
+
+
+@pytest.mark.parametrize("steps", [3, 4, 6, 261])
+def test_several_steps_in_one_call(backend, ns, monkeypatch, steps):
+    """Where they pay, calls take several steps: they are those of :func:`coopnet.fit`, also where losses are read."""
+    monkeypatch.setattr("coopnet.training.many.runs.MANY", 1)
+    taken, take = [], JobStep.take_several
+    monkeypatch.setattr(JobStep, "take_several", lambda step, *args: taken.append(1) or take(step, *args))
+    options = {"lr": lambda step: 1e-2 / (1 + step), "clip_norm": 0.5, "weight_decay": 0.05}
+    want, got = make_fields(backend, count=3), make_fields(backend, count=3)
+    expected = alone(want, make_batch(ns), ns, steps, **options)
+    results = many(got, make_batch(ns), steps, together=1, **options)
+    for field, other, a, b in zip(want, got, expected, results, strict=True):
+        assert (b.steps, len(b.losses)) == (steps, steps)
+        close(b, a, backend == "llvm", field.precision == "half")
+        agree(field, other, backend == "llvm", field.precision == "half")
+    assert bool(taken) == (backend == "llvm" and steps >= 4)
 
 
 @pytest.mark.parametrize("lanes", ["as on this backend", "whole warps"])

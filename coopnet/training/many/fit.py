@@ -14,6 +14,7 @@ from drjit.opt import Adam, Optimizer
 from ...checks import check, check_number, check_type, ensure, is_int, shown
 from ...field import NeuralField
 from ...io import describe
+from ...io.architecture import outline
 from ...random.key import Key
 from .. import arguments
 from ..result import FitResult
@@ -137,15 +138,16 @@ def fit_many(
 def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, together: Any, progress: Any) -> None:
     check_type("fit_many", "fields", fields, Sequence, "a sequence of NeuralFields")
     ensure(len(fields), "fit_many: fields is empty; a NeuralField for each job is needed.")
-    for field in fields:
-        arguments.check_run(field, batch, steps, seed, optimizer, progress)
+    arguments.check_run(fields[0], batch, steps, seed, optimizer, progress)
     last = seed + len(fields) - 1
     ensure(last < 2**64, f"fit_many: seed is {seed}, and that of the last job {last}; ints in [0, 2^64) are needed.")
+    describe(fields[0])  # once: it takes as long as all else that is checked of a field
     first = _identity(fields[0])
     seen: dict[int, int] = {}
     for number, field in enumerate(fields):
         before = seen.setdefault(id(field), number)
         ensure(before == number, f"fit_many: fields[{number}] is fields[{before}], too; each job needs its own.")
+        arguments.check_field(field)
         same = _identity(field) == first
         ensure(same, f"fit_many: fields[{number}] differs from fields[0] in architecture, precision or backend.")
     if together is not None:
@@ -153,7 +155,7 @@ def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, toget
 
 
 def _identity(field: NeuralField) -> tuple:
-    return describe(field), field.precision, dr.backend_v(next(iter(field.values())))
+    return outline(field), field.precision, dr.backend_v(next(iter(field.values())))
 
 
 def _together(asked: int | None, jobs: Jobs, samples: int) -> int:

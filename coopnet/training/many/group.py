@@ -116,7 +116,9 @@ class GroupStep(JobStep):
 
     def unstack(self) -> None:
         """Give each field's step its state, and its field its parameters."""
-        for k, step in enumerate(self.steps):
+        uint32 = type(self.jobs)
+        for number, step in enumerate(self.steps):
+            k = dr.opaque(uint32, number)  # or each would have a kernel of its own
             set_state(step.optimizer, _part(self.optimizer.state, step.optimizer.state, k))
             if self.scales is not None:
                 vars(step.scaler).update(_part(vars(self.scales), vars(step.scaler), k))
@@ -244,14 +246,13 @@ def _side_by_side(trees: list, counters: bool = False) -> Any:
     return _mapped(joined, *trees)
 
 
-def _part(tree: Any, like_tree: Any, k: int) -> Any:
-    """What belongs to field ``k`` in a stacked ``tree``, in the shapes of the field's own."""
+def _part(tree: Any, like_tree: Any, k: Any) -> Any:
+    """What belongs to field ``k``, a ``UInt32``, in a stacked ``tree``, in the shapes of the field's own."""
 
     def own(old: Any, whole: Any) -> Any:
         flat, size = dr.detach(whole).array, math.prod(dr.shape(old))
         if dr.width(flat) > 1 or not _counts(old):
-            uint32 = dr.uint32_array_t(type(flat))
-            flat = dr.gather(type(flat), flat, dr.arange(uint32, size) + dr.opaque(uint32, k * size))
+            flat = dr.gather(type(flat), flat, dr.arange(type(k), size) + k * size)
         return type(old)(flat, dr.shape(old)) if dr.is_tensor_v(old) else flat
 
     return _mapped(own, like_tree, tree)

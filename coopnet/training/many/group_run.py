@@ -82,8 +82,8 @@ class GroupRun:
         skipped = None if self.group.scales is None else self.group.scales.skipped.numpy()
         before = [run.watch.skipped for run in self.runs]
         stuck = skipped is not None and (skipped - before >= len(losses))[going].any()
-        finite = np.isfinite(losses[:, going]).all() and not not_finite({"state": self.group.optimizer.state})
-        fine, last = finite and not stuck, self.steps == self.last
+        finite = not not_finite({"state": self.group.optimizer.state})
+        fine, last = finite and np.isfinite(losses[:, going]).all() and not stuck, self.steps == self.last
         if last or not fine:
             self.hand_back()
         for k in going:
@@ -91,7 +91,7 @@ class GroupRun:
             result.steps = self.steps
             result.losses += losses[:, k].tolist()
             result.skipped = result.skipped if skipped is None else int(skipped[k])
-            if (last or not fine) and run.watch.diverged(losses[:, k].tolist(), at_end=last):
+            if (last or not fine) and run.watch.diverged(losses[:, k].tolist(), last, finite):
                 result.stopped = "diverged"
         if math.isfinite(mean := float(losses[-1, going].mean()) if going else math.nan):
             self.bar.set_postfix_str(f"mean loss {mean:.3g}")

@@ -12,11 +12,11 @@ from drjit.opt import Optimizer
 from ...field import NeuralField
 from ...random.key import Key
 from ..metric import Metric
-from ..run import Run
 from ..state import File
 from .directory import Directory
 from .group import GroupStep
 from .job import JobStep
+from .job_run import JobRun
 
 
 class Jobs:
@@ -35,23 +35,25 @@ class Jobs:
     ):  # fmt: skip
         self.fields, self.batch, self.steps, self.seed = fields, batch, steps, seed
         self.optimizer, self.options, self.place, self.every = optimizer, options, place, every
+        self.uint32 = dr.uint32_array_t(dr.leaf_t(dr.array_t(type(next(iter(fields[0].values()))))))
         self.diverged = place.diverged()
-        self._first: JobStep | None = None  # whose frozen functions all share
+        self._first: JobStep | None = None  # of which the others are copies: all share its frozen functions
         self._groups: dict[int, GroupStep] = {}  # the same for groups, by their size
 
     def step(self, number: int) -> JobStep:
         """The step of a job, whose optimizer has the parameters of the field."""
-        field = self.fields[number]
-        step = JobStep(number, self._first, field, copy.deepcopy(self.optimizer), self.batch, **self.options)
-        self._first = self._first or step
+        field, optimizer = self.fields[number], copy.deepcopy(self.optimizer)
+        if self._first is None:
+            self._first = JobStep(number, field, optimizer, self.batch, **self.options)
+        step = self._first.of(number, field, optimizer)
         step.optimizer.update(field)
         return step
 
-    def run(self, number: int) -> Run:
+    def run(self, number: int) -> JobRun:
         """The run of a job, which goes on from its checkpoint if there is one."""
         path, step = self.place.checkpoint(number), self.step(number)
         file = File(path, self.every, path is not None, None, step.field, self.seed + number)
-        return Run(step, self.steps, self.seed + number, Metric(None, 100, True, None), file, False)
+        return JobRun(step, self.steps, self.seed + number, Metric(None, 100, True, None), file, False)
 
     def group(self, steps: Sequence[JobStep], samples: int) -> GroupStep:
         """Steps of several jobs as one."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import drjit as dr
+
 from ..interrupts import interrupts_held, no_collection
 from ..result import FitResult
-from ..run import Run
 from .bar import Bar
 from .group_run import GroupRun
+from .job_run import JobRun
 from .jobs import Jobs
 
 AGAIN = "to train it anew, remove its line from results.jsonl and its checkpoint, or name another directory"
+#: Steps of all jobs from which on tracing several at once is made up for.
+MANY = 2048
 
 
 class Runs:
@@ -24,6 +28,10 @@ class Runs:
         self.jobs, self.groups, self.samples, self.rate, self.bar = jobs, groups, samples, rate, bar
         self.results = {number: FitResult(stopped="interrupt") for group in groups for number in group}
         self.messages: list[str] = []
+        llvm = dr.backend_v(jobs.uint32) == dr.JitBackend.LLVM
+        # elsewhere nobody has measured it
+        self.worth = llvm and len(self.results) * jobs.steps >= MANY
+        self.several = False  # may one call take several steps? The first tells
 
     def go(self) -> None:
         with interrupts_held() as interrupts, no_collection():
@@ -34,7 +42,7 @@ class Runs:
 
     def train(self, group: range) -> None:
         """The jobs of a group: those that stand at the same step together."""
-        waiting: dict[int, list[Run]] = {}
+        waiting: dict[int, list[JobRun]] = {}
         for number in group:
             if (run := self.begin(number)) is not None:
                 waiting.setdefault(run.result.steps, []).append(run)
@@ -48,7 +56,7 @@ class Runs:
             if runs[0].result.stopped == "interrupt":
                 return
 
-    def begin(self, number: int) -> Run | None:
+    def begin(self, number: int) -> JobRun | None:
         """The run of a job that is not done."""
         try:
             run = self.jobs.run(number)
@@ -73,15 +81,17 @@ class Runs:
         self.bar.done += 1
         return None
 
-    def alone(self, run: Run) -> None:
+    def alone(self, run: JobRun) -> None:
         run.start = time.monotonic()
         run.step.planned = run.steps - run.result.steps
         with run.going():
             while run.goes_on():
+                run.several = self.several
                 run.take_step(self.rate)
+                self.several = self.worth and not run.step.left
                 run.after_step()
 
-    def together(self, runs: list[Run]) -> None:
+    def together(self, runs: list[JobRun]) -> None:
         steps = [run.step for run in runs]
         group = GroupRun(self.jobs.group(steps, self.samples), runs, self.bar)  # type: ignore[arg-type]
         group.go(self.rate)
@@ -90,8 +100,8 @@ class Runs:
             run.start = now - group.share()
             run.step.frozen = group.group.frozen  # whose recordings are reported
 
-    def end(self, run: Run) -> None:
-        message, number = run.finish(), run.step.number  # type: ignore[attr-defined]
+    def end(self, run: JobRun) -> None:
+        message, number = run.finish(), run.step.number
         if message:
             self.messages.append(f"job {number}: {message}")
         if run.result.stopped != "interrupt":
