@@ -95,6 +95,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--steps", type=int, default=300)
     args = parser.parse_args()
+    for name, value, least in (("--count", args.count, 1), ("--steps", args.steps, 0)):
+        if value < least:
+            parser.error(f"argument {name}: {value} is too few; at least {least} is needed")
     from coopnet import image
 
     folder = args.folder or Path("out") / ("many-textures" if args.latent else "many-images")
@@ -103,7 +106,11 @@ def main() -> int:
     images, start = crops(args.count), time.monotonic()
     fields = [architecture(args.latent).build(backend, seed=number) for number in range(args.count)]
     batch, rate = make_batch(ns, images, args.latent), cn.training.cosine(2e-2, args.steps)
-    results = cn.fit_many(fields, batch, args.steps, lr=rate, directory=folder)
+    try:
+        results = cn.fit_many(fields, batch, args.steps, lr=rate, directory=folder)
+    except (OSError, ValueError) as error:  # the folder has fields of the other kind, or cannot be written
+        print(f"many_images: {error}", file=sys.stderr)
+        return 2
     seconds = time.monotonic() - start
     print(f"{sum(r is not None for r in results)} of {args.count} images, {seconds:.1f} s on {backend.upper()}")
     if any(r is None or r.stopped == "interrupt" for r in results):

@@ -9,7 +9,7 @@ from .network import evaluate
 from .ops import Affine, Fork, Mask, Nonlinearity, fused
 from .pending import Pending, innermost, leaving
 from .products import library
-from .stack import Stack, stacked, stacking
+from .stack import Stack, StackError, stacked, stacking
 
 __all__ = [
     "FUNCTIONS",
@@ -21,6 +21,7 @@ __all__ = [
     "Nonlinearity",
     "Pending",
     "Stack",
+    "StackError",
     "collecting",
     "deterministic",
     "evaluate",

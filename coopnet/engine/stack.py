@@ -27,6 +27,10 @@ from .ops import Bundle, Op, rebase
 from .plan import Plan
 
 
+class StackError(RuntimeError):
+    """Lanes with parameters of their own cannot do what they are asked for."""
+
+
 class Stack:
     """Parameters of ``count`` fields side by side.
 
@@ -40,13 +44,13 @@ class Stack:
         self.which, self.count, self.arrays = which, count, arrays
 
     def of(self, array: Any) -> Any:
-        """What stands for the flat ``array`` of a network's own; raises ``RuntimeError`` for others."""
+        """What stands for the flat ``array`` of a network's own; raises :class:`StackError` for others."""
         found = self.arrays.get(array.index)
-        known = "fit_many: a batch or objective evaluates a network that is not trained; pass together=1."
-        ensure(found is not None, known, RuntimeError)
+        ensure(found is not None, "a network is evaluated that lanes have no parameters of their own of", StackError)
         return found
 
 
+_OF_LANES = "of which each lane has parameters of its own"
 _active: contextvars.ContextVar[Stack | None] = contextvars.ContextVar("stack", default=None)
 
 
@@ -68,10 +72,10 @@ def stacking(stack: Stack) -> Iterator[None]:
 def evaluate(stack: Stack, ops: Sequence[Op], packed: Sequence[Any], x: Bundle, key: Key | None) -> Bundle:
     """Evaluate ``ops``, whose buffers are ``packed``, on a bundle with an entry for every lane of ``stack``."""
     xs, lanes = flat(x), dr.width(stack.which)
-    ensure(not symbolic(), "fit_many: a field is evaluated in a symbolic loop; pass together=1.", RuntimeError)
+    ensure(not symbolic(), f"a network {_OF_LANES} is evaluated in a symbolic loop", StackError)
     samples = max(dr.width(v) for v in xs)
-    fits, given = samples in (1, lanes), f"a field is evaluated at {samples} samples, where all have {lanes} together"
-    ensure(fits, f"fit_many: {given}; pass together=1.", RuntimeError)
+    given = f"a network {_OF_LANES} is evaluated at {samples} samples, where there are {lanes} lanes"
+    ensure(samples in (1, lanes), given, StackError)
     xs = [v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes) for v in xs]
     plan = Plan(ops, packed, len(x), wants_x=any(dr.grad_enabled(v) for v in xs))
     return plan.split(dr.custom(StackOp, plan, [stack.of(b) for b in packed], xs, key))
@@ -101,7 +105,7 @@ class StackOp(BankOp):
         return body
 
     def forward(self) -> None:
-        raise RuntimeError("fit_many: forward mode is not possible for several fields at a time; pass together=1.")
+        raise StackError(f"a network {_OF_LANES} has no forward mode")
 
     def backward(self) -> None:
         dys, xs, stack = self.grad_out(), self.xs, self.stack

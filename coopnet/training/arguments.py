@@ -22,24 +22,27 @@ _FLOATS = (dr.VarType.Float32, dr.VarType.Float64)
 _NUMBERS = (*_FLOATS, dr.VarType.Float16, *(getattr(dr.VarType, f"{s}Int{n}") for s in ("", "U") for n in (32, 64)))
 
 
-def check_run(field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, progress: Any) -> None:
+def check_run(
+    field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, progress: Any, where: str = "fit"
+) -> None:  # fmt: skip
     """Raise unless these are what they must be; :class:`Step`, :class:`Metric` and :class:`File` look at the others."""
-    check_field(field)
-    ensure(len(field), "fit: the field has no parameters to train.")
+    check_field(field, where, "field")
+    ensure(len(field), f"{where}: the field has no parameters to train.")
     outside = not recording()
-    ensure(outside, "fit: called while Dr.Jit records a function or loop; train outside of it.", RuntimeError)
-    check_type("fit", "batch", batch, Callable, "a function key -> (coordinates, targets)")
-    check(is_int(steps, 0, 2**32 - 1), "fit", "steps", steps, "an int of at least 0 and fewer than 2^32")
-    check(is_int(seed, 0, 2**64 - 1), "fit", "seed", seed, "an int in [0, 2^64)")
-    check_type("fit", "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
+    ensure(outside, f"{where}: called while Dr.Jit records a function or loop; train outside of it.", RuntimeError)
+    check_type(where, "batch", batch, Callable, "a function key -> (coordinates, targets)")
+    check(is_int(steps, 0, 2**32 - 1), where, "steps", steps, "an int of at least 0 and fewer than 2^32")
+    check(is_int(seed, 0, 2**64 - 1), where, "seed", seed, "an int in [0, 2^64)")
+    check_type(where, "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
     empty = not len(optimizer)
-    ensure(empty, "fit: the optimizer holds parameters already; fit gives it those of the field.")
-    check_flag("fit", "progress", progress)
+    ensure(empty, f"{where}: the optimizer holds parameters already; {where} gives it those of the field.")
+    check_flag(where, "progress", progress)
 
 
-def check_field(field: Any) -> None:
-    check_type("fit", "field", field, NeuralField, "a NeuralField")
-    ensure(field.precision, "fit: the field is not built yet; call field = field.build().")
+def check_field(field: Any, where: str, name: str) -> None:
+    check_type(where, name, field, NeuralField, "a NeuralField")
+    which = "the field" if name == "field" else name
+    ensure(field.precision, f"{where}: {which} is not built yet; call field = field.build().")
 
 
 def check_losses(step: Step, key: Key) -> int:

@@ -331,7 +331,7 @@ def test_a_damaged_checkpoint_says_which(backend, ns, tmp_path):
     many(make_fields(backend), make_batch(ns), 3, directory=tmp_path)
     (tmp_path / "0003.safetensors").write_text("garbage")
     with pytest.raises(
-        ValueError, match=r"fit_many: job 3 cannot go on: .* to begin it anew, move '.*0003.safetensors' away"
+        ValueError, match=r"fit_many: job 3: it cannot go on: .* to begin it anew, move '.*0003.safetensors' away"
     ):
         many(make_fields(backend), make_batch(ns), 6, directory=tmp_path)
 
@@ -462,6 +462,22 @@ def test_arguments_are_checked(backend, ns, tmp_path, monkeypatch):
         many(fields, batch, directory=tmp_path)
 
 
+def test_errors_say_which_job(backend, ns):
+    fields, batch = make_fields(backend), make_batch(ns)
+    fields[1] = cn.NeuralField(None, cn.MLP(2, 3))
+    with pytest.raises(ValueError, match=r"^fit_many: fields\[1\] is not built yet"):
+        many(fields, batch)
+    with pytest.raises(TypeError, match=r"^fit_many: fields\[2\] is a int"):
+        many([*make_fields(backend)[:2], 3], batch)
+    with pytest.raises(TypeError, match=r"^fit_many: job 0: fit: batch\(\) returned a int"):
+        many(make_fields(backend), lambda key, job: 3)
+    for together, jobs in ((1, "job 0"), (3, "jobs 0 to 1")):  # 5 jobs in groups of at most 3
+        with pytest.raises(ValueError, match=rf"^fit_many: {jobs}: fit: lr\(2\) is -1"):
+            many(make_fields(backend), batch, together=together, lr=lambda step: 1.0 if step < 2 else -1.0)
+    with pytest.raises(ZeroDivisionError, match=r"^float division by zero$"):
+        many(make_fields(backend), batch, lr=lambda step: 1.0 / 0.0)
+
+
 def test_a_directory_of_other_jobs_is_refused(backend, ns, tmp_path):
     many(make_fields(backend), make_batch(ns), directory=tmp_path)
     with pytest.raises(ValueError, match=r"0000\.safetensors.*its seed is '7', but this run's is '8'"):
@@ -476,9 +492,8 @@ def test_what_cannot_be_trained_together_says_why(backend, ns):
         return coordinates, [dr.gather(ns.Float, ns.Float(0.5), ns.UInt32(0)) + coordinates[0]] * 3
 
     assert many(fields, fixed, 2, together=1)[0].steps == 2
-    with pytest.raises(
-        ValueError, match="together is 2, but fields cannot be trained in one kernel: a field is evaluated"
-    ):
+    where = r"a network .* is evaluated at 128 samples, where there are 256 lanes"
+    with pytest.raises(ValueError, match=f"together is 2, but fields cannot be trained in one kernel: {where}"):
         many(fields, fixed, 2, together=2)
     with pytest.raises(ValueError, match="one kernel: Novograd does not treat each entry"):
         many(fields, make_batch(ns), 2, together=2, optimizer=cn.training.Novograd(1e-3))

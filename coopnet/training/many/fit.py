@@ -21,6 +21,7 @@ from ..result import FitResult
 from ..turns import in_turn
 from .bar import Bar
 from .directory import Directory
+from .errors import errors_of
 from .group import hindrance
 from .jobs import Jobs
 from .runs import Runs
@@ -94,6 +95,7 @@ def fit_many(
             given twice, a ``together`` that is not possible, and several processes without a ``directory``.
         OSError: ``directory`` cannot be read or written.
         RuntimeError: as :func:`coopnet.fit`.
+        The message of an error that comes of a job begins with its number.
 
     Warns:
         RuntimeWarning: as :func:`coopnet.fit`; the message begins with the number of the job. In a kernel with others,
@@ -118,8 +120,9 @@ def fit_many(
         "multipliers": multipliers, "loss_scale": loss_scale,
     }  # fmt: skip
     jobs = Jobs(fields, batch, steps, seed, optimizer, options, place, checkpoint_every)
-    arguments.check_losses(jobs.step(0), Key(seed))
-    samples = jobs.samples()
+    first = jobs.step(0)
+    with errors_of(0, 0):
+        samples = arguments.check_losses(first, Key(seed))
     size = _together(together, jobs, samples)
     rank, world = _processes(place)
     count = -(-len(fields) // size)
@@ -138,7 +141,8 @@ def fit_many(
 def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, together: Any, progress: Any) -> None:
     check_type("fit_many", "fields", fields, Sequence, "a sequence of NeuralFields")
     ensure(len(fields), "fit_many: fields is empty; a NeuralField for each job is needed.")
-    arguments.check_run(fields[0], batch, steps, seed, optimizer, progress)
+    arguments.check_field(fields[0], "fit_many", "fields[0]")
+    arguments.check_run(fields[0], batch, steps, seed, optimizer, progress, "fit_many")
     last = seed + len(fields) - 1
     ensure(last < 2**64, f"fit_many: seed is {seed}, and that of the last job {last}; ints in [0, 2^64) are needed.")
     describe(fields[0])  # once: it takes as long as all else that is checked of a field
@@ -147,7 +151,7 @@ def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, toget
     for number, field in enumerate(fields):
         before = seen.setdefault(id(field), number)
         ensure(before == number, f"fit_many: fields[{number}] is fields[{before}], too; each job needs its own.")
-        arguments.check_field(field)
+        arguments.check_field(field, "fit_many", f"fields[{number}]")
         same = _identity(field) == first
         ensure(same, f"fit_many: fields[{number}] differs from fields[0] in architecture, precision or backend.")
     if together is not None:
@@ -171,11 +175,11 @@ def _together(asked: int | None, jobs: Jobs, samples: int) -> int:
             with dr.suspend_grad():
                 jobs.group([first, jobs.step(1)], samples).evaluate_all(dr.opaque(dr.uint32_array_t(first.float32), 0))
         except (ValueError, TypeError, RuntimeError) as error:
-            why = str(error).removeprefix("fit_many: ")
+            why = str(error).rstrip(".")
     if not why:
         return asked or min(TOGETHER, len(jobs.fields))
-    ensure(asked is None, f"fit_many: together is {asked}, but fields cannot be trained in one kernel: {why}")
-    warnings.warn(f"fit_many: fields are trained one after the other: {why}", RuntimeWarning, stacklevel=5)
+    ensure(asked is None, f"fit_many: together is {asked}, but fields cannot be trained in one kernel: {why}.")
+    warnings.warn(f"fit_many: fields are trained one after the other: {why}.", RuntimeWarning, stacklevel=5)
     return 1
 
 

@@ -15,7 +15,7 @@ import drjit as dr
 from drjit import opt
 
 from ...checks import ensure
-from ...engine import Stack, stacking
+from ...engine import Stack, StackError, stacking
 from ...engine.modes import is_deterministic
 from ...field import NeuralField
 from ...jit.lanes import WARP
@@ -28,6 +28,7 @@ from ...random.key import Key
 from ..captures import Captures
 from ..optimizers import SGD, Adam
 from ..step import WINDOW, Step
+from .errors import one_kernel
 from .job import JobStep
 
 #: Optimizers that treat every entry of a parameter by itself.
@@ -132,10 +133,11 @@ class GroupStep(JobStep):
 
     def take_all(self, number: Any) -> None:
         """Step ``number`` as it is traced."""
-        losses = self.evaluate_all(number)
-        value = dr.detach(losses)
-        dr.schedule(value)
-        self.pullback(losses)
+        with one_kernel():
+            losses = self.evaluate_all(number)
+            value = dr.detach(losses)
+            dr.schedule(value)
+            self.pullback(losses)
         self.move()
         means = dr.block_sum(value, self.lanes) * (1 / self.samples)
         place = number % WINDOW * self.count + dr.arange(type(number), self.count)
@@ -151,8 +153,8 @@ class GroupStep(JobStep):
         with stacking(Stack(which, self.count, arrays)):
             losses = self.evaluate(self.batch(key, dr.gather(type(self.jobs), self.jobs, which)), key)
         given, needed = dr.width(losses), self.count * self.lanes
-        cure = "draw one for each entry of key.index, or pass together=1"
-        ensure(given == needed, f"fit_many: {given} losses of {self.count} fields, not {needed}; {cure}.")
+        wrong = f"there are {given} losses of {self.count} fields, not one for each of {needed} entries of key.index"
+        ensure(given == needed, wrong, StackError)
         return losses if self.lanes == self.samples else dr.select(index < self.samples, losses, 0)
 
     def pullback(self, losses: Any) -> None:

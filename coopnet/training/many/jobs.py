@@ -10,7 +10,6 @@ import drjit as dr
 from drjit.opt import Optimizer
 
 from ...field import NeuralField
-from ...random.key import Key
 from ..metric import Metric
 from ..state import File
 from .directory import Directory
@@ -60,9 +59,3 @@ class Jobs:
         seeds = [self.seed + step.number for step in steps]
         group = GroupStep(steps, seeds, samples, self._groups.get(len(steps)))
         return self._groups.setdefault(len(steps), group) and group
-
-    def samples(self) -> int:
-        """Number of losses in a batch of one job."""
-        with dr.suspend_grad():
-            step, key = self.step(0), Key(self.seed)
-            return dr.width(step.evaluate(step.draw(key), key))

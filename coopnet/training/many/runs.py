@@ -10,6 +10,7 @@ import drjit as dr
 from ..interrupts import interrupts_held, no_collection
 from ..result import FitResult
 from .bar import Bar
+from .errors import errors_of
 from .group_run import GroupRun
 from .job_run import JobRun
 from .jobs import Jobs
@@ -44,15 +45,19 @@ class Runs:
         """The jobs of a group: those that stand at the same step together."""
         waiting: dict[int, list[JobRun]] = {}
         for number in group:
-            if (run := self.begin(number)) is not None:
+            with errors_of(number, number):
+                run = self.begin(number)
+            if run is not None:
                 waiting.setdefault(run.result.steps, []).append(run)
         for runs in waiting.values():
-            if len(runs) == 1:
-                self.alone(runs[0])
-            else:
-                self.together(runs)
+            with errors_of(runs[0].step.number, runs[-1].step.number):
+                if len(runs) == 1:
+                    self.alone(runs[0])
+                else:
+                    self.together(runs)
             for run in runs:
-                self.end(run)
+                with errors_of(run.step.number, run.step.number):
+                    self.end(run)
             if runs[0].result.stopped == "interrupt":
                 return
 
@@ -66,7 +71,7 @@ class Runs:
                 raise
             cure = f"to begin it anew, move {str(file)!r} away or name another directory"
             kind = OSError if isinstance(error, OSError) else ValueError
-            raise kind(f"fit_many: job {number} cannot go on: {error}; {cure}.") from error
+            raise kind(f"it cannot go on: {error}; {cure}.") from error
         run.bar = self.bar
         self.results[number] = run.result
         diverged = self.jobs.diverged.get(number)
