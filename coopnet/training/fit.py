@@ -14,7 +14,7 @@ from ..field import NeuralField
 from ..random.key import Key
 from . import arguments
 from .average import EMA
-from .distributed import Group, Replicas, SharedStep, facts, find_group
+from .distributed import Group, Replicas, SharedStep, compare_batches, facts, find_group
 from .metric import Metric
 from .result import FitResult
 from .run import Run
@@ -160,6 +160,7 @@ def fit(
     replicas.check_gpus(dr.backend_v(step.float32))
     run = Run(step, steps, seed, measure, file, progress, replicas)
     replicas.agree("the start", lambda: facts(run, rate))
+    compare_batches(replicas, step, seed, run.result.steps)
     step.planned = steps - run.result.steps
     with run.going():
         while run.goes_on():

@@ -65,12 +65,19 @@ def test_bad_arguments_of_one(faults):
         ("weights", "a hash of the parameters is "),
         ("clip_norm", "clip_norm is 1.0 on process 0 and 2.0 on process 1"),
         ("batch size", "the number of samples is 501 on process 0 and 300 on process 1"),
+        ("data", "of array 2 of the first batch is "),
         ("version", "and '0.0.1' on process 1"),
     ],
 )
 def test_processes_differ(faults, name, words):
     for told_by, _ in faults[name]:
         assert told_by.startswith("ValueError: fit: the processes differ: ") and words in told_by
+
+
+@pytest.mark.parametrize("name", ["data that are rounded otherwise", "data by number"])
+def test_processes_that_may_differ(faults, name):
+    one, other = faults[name]
+    assert one == other and one[:2] == [20, "steps"]
 
 
 def test_batches_that_cannot_be_shared(faults):

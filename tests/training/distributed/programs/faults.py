@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 # before Dr.Jit, which takes the first GPU that it sees
-from common import BACKEND, RANK, batch, hashed, make_field, ns, tell  # isort: skip
+from common import BACKEND, RANK, batch, hashed, indexed, make_field, ns, tell  # isort: skip
 
 import drjit as dr
 
@@ -55,6 +55,14 @@ def other_size(key):
     return [x, y], [x, y]
 
 
+def scaled(draw, factor):
+    def other(key):
+        points, targets = draw(key)
+        return points, [factor * v for v in targets]
+
+    return other
+
+
 def not_a_number(key):
     points, targets = batch(key)
     hole = (dr.arange(ns.UInt32, 501) == 400) & (key.step >= 5)
@@ -88,6 +96,9 @@ cases = {
     "weights": dict(field=make_field(seed=RANK)),
     "clip_norm": dict(clip_norm=1.0 + RANK),
     "batch size": dict(batch=other_size if bad else batch),
+    "data": dict(batch=scaled(batch, 1.0 + 0.1 * RANK)),
+    "data that are rounded otherwise": dict(batch=scaled(batch, 1.0 + 1e-5 * RANK)),
+    "data by number": dict(batch=cn.training.by_index(501)(scaled(indexed, 1.0 + 0.1 * RANK))),
     "too small": dict(batch=single),
     "version": dict(before=version),
     "Ctrl-C": dict(lr=at(5, lambda: os.kill(os.getpid(), signal.SIGINT)), steps=100_000),
