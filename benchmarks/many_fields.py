@@ -10,7 +10,8 @@ Each field learns a picture of 16 x 16 pixels from random samples of it: 4 octav
   size of a stack of those tried. ``torch-compile`` is to be asked for: it takes half a minute for each case.
 
 Every peer has a process of its own. Times are those of whole trainings, with what is traced anew for them, but without
-compilation (``first_s`` is a short training before); PyTorch's are medians of a step.
+compilation (``first_s`` is a short training before); PyTorch's are medians of a step. With ``--rounds``, all peers have
+as many turns, and what counts is the median of each case: for machines with other work to do.
 
     PYTHONPATH=. python benchmarks/many_fields.py --backend llvm
 """
@@ -245,6 +246,12 @@ def _entries(text: str) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("RESULT ")) for line in text.splitlines() if line.startswith("RESULT ")]
 
 
+def median(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The entry of the median time among those of one case, with all ``times``."""
+    timed = sorted((e for e in found if "failed" not in e), key=lambda e: e["us_per_field_and_step"])
+    return timed[(len(timed) - 1) // 2] | {"times": [e["us_per_field_and_step"] for e in timed]} if timed else found[0]
+
+
 def main() -> None:
     text = {"type": lambda text: [int(v) for v in text.split(",")]}
     args = common.arguments(
@@ -252,25 +259,28 @@ def main() -> None:
         fields={"type": int, "default": 1000}, widths=text | {"default": [16, 32, 64]},
         samples=text | {"default": [256, 1024, 4096]}, steps={"type": int, "default": 100},
         peers={"default": "", "help": "names separated by commas"}, child={"default": ""},
+        rounds={"type": int, "default": 1},
     )  # fmt: skip
     if args.child:
         samples = args.samples[:1] if args.child == "together" else args.samples  # on LLVM it takes minutes
         child(args.backend, args.child, args.fields, [(w, n, args.steps) for n in samples for w in args.widths])
         return
-    entries = []
-    for peer in args.peers.split(",") if args.peers else PEERS[args.backend]:
-        own = [sys.executable, __file__, "--backend", args.backend, "--fields", str(args.fields), "--steps"]
-        own += [str(args.steps), "--widths", ",".join(map(str, args.widths)), "--samples"]
-        own += [",".join(map(str, args.samples)), "--child", peer]
-        if peer == "two processes":
-            found = processes(own)
-        else:
-            found = _entries(subprocess.run(own, stdout=subprocess.PIPE, text=True, check=False).stdout)
-        for e in found:
-            time_of = f"{e['us_per_field_and_step']:9.1f} us" if "failed" not in e else f"failed: {e['failed']}"
-            print(f"{peer:14} w={e['width']:3} n={e['samples']:5} {time_of}", flush=True)
-        entries += found
-        common.write("many-fields", args.backend, {"fields": args.fields, "entries": entries}, args.out)
+    cases: dict[tuple, list[dict[str, Any]]] = {}
+    for _ in range(args.rounds):
+        for peer in args.peers.split(",") if args.peers else PEERS[args.backend]:
+            own = [sys.executable, __file__, "--backend", args.backend, "--fields", str(args.fields), "--steps"]
+            own += [str(args.steps), "--widths", ",".join(map(str, args.widths)), "--samples"]
+            own += [",".join(map(str, args.samples)), "--child", peer]
+            if peer == "two processes":
+                found = processes(own)
+            else:
+                found = _entries(subprocess.run(own, stdout=subprocess.PIPE, text=True, check=False).stdout)
+            for e in found:
+                time_of = f"{e['us_per_field_and_step']:9.1f} us" if "failed" not in e else f"failed: {e['failed']}"
+                print(f"{peer:14} w={e['width']:3} n={e['samples']:5} {time_of}", flush=True)
+                cases.setdefault((peer, e["width"], e["samples"]), []).append(e)
+            entries = [median(found) if args.rounds > 1 else found[0] for found in cases.values()]
+            common.write("many-fields", args.backend, {"fields": args.fields, "entries": entries}, args.out)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -270,15 +270,9 @@ class Module(drnn.Module):
     def __len__(self) -> int:
         return len(self._slots())
 
-    # those of a mapping would look for every parameter anew
-
-    def items(self) -> ItemsView[str, Any]:
-        """Names and values of the parameters as they are now."""
-        return {name: getattr(*slot) for name, slot in self._slots().items()}.items()
-
-    def values(self) -> ValuesView[Any]:
-        """Values of the parameters as they are now."""
-        return dict(self.items()).values()
+    def _held(self) -> dict[str, Any]:
+        """The parameters as they are now: ``dict(self)``, which looks for each of them anew, takes longer."""
+        return {name: getattr(*slot) for name, slot in self._slots().items()}
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self._slots()

@@ -45,7 +45,7 @@ class Jobs:
         if self._first is None:
             self._first = JobStep(number, field, optimizer, self.batch, **self.options)
         step = self._first.of(number, field, optimizer)
-        step.optimizer.update(field)
+        step.optimizer.update(field._held())
         return step
 
     def run(self, number: int) -> JobRun:
