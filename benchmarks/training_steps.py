@@ -31,25 +31,25 @@ import common
 N_IN, N_OUT, DEPTH, RATE = 16, 3, 3, 1e-3
 PEERS = {"llvm": ["coopnet", "drjit", "torch"], "cuda": ["coopnet", "torch", "torch-compile"]}
 KNOWN = ["coopnet", "drjit", "torch", "torch-compile"]
-#: Seconds that a turn's steps take, about, and how many there are at least and at most.
-SECONDS, LEAST, MOST = 0.6, 5, 400
+#: Seconds that a turn takes, about; the runs of steps in it, and steps of a run at most. Nobody waits for each step.
+SECONDS, RUNS, MOST = 0.3, 10, 400
 
 
 def timed(step: Callable[[], None], wait: Callable[[], None]) -> float:
-    """Median seconds of a step that is waited for, after warming up."""
+    """Median seconds of a step, of ten runs of steps of which only the last is waited for, after warming up."""
     begin = time.perf_counter()
     for _ in range(3):
         step()
     wait()
-    count = max(LEAST, min(MOST, int(SECONDS * 3 / (time.perf_counter() - begin))))
+    every = max(1, min(MOST, int(SECONDS / RUNS * 3 / (time.perf_counter() - begin))))
     times = []
-    for i in range(count + count // 4):
+    for _ in range(RUNS + 1):
         begin = time.perf_counter()
-        step()
+        for _ in range(every):
+            step()
         wait()
-        if i >= count // 4:
-            times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+        times.append((time.perf_counter() - begin) / every)
+    return statistics.median(times[1:])
 
 
 def by_coopnet(backend: str, width: int, samples: int, dropout: float) -> Iterator[float]:
@@ -71,16 +71,14 @@ def by_coopnet(backend: str, width: int, samples: int, dropout: float) -> Iterat
         looks.append(time.perf_counter())
         return 0.0
 
-    every, steps = 1, 12
-    while True:
+    def spans(every: int, steps: int) -> list[float]:
         looks.clear()
-        # it does not wait after each step, as nobody would: the clock is looked at rarely
         cn.fit(field, batch, every * steps, lr=RATE, progress=False, metric=clock, metric_every=every)
-        spans = [(b - a) / every for a, b in itertools.pairwise(looks[2:])]
-        if every == 1:
-            every = max(1, min(MOST, int(SECONDS / min(spans)) // steps))
-            continue
-        yield statistics.median(spans)
+        return [(b - a) / every for a, b in itertools.pairwise(looks[2:])]
+
+    every = max(1, min(MOST, int(SECONDS / RUNS / min(spans(1, 8)))))
+    while True:
+        yield statistics.median(spans(every, RUNS + 2))
 
 
 def by_drjit(backend: str, width: int, samples: int, dropout: float) -> Iterator[float]:
@@ -184,7 +182,7 @@ def main() -> None:
         log2_samples=dict(default="12,14,16,17", help="of a batch, such as 12,14"),
         dropouts=dict(default="0,0.1", help="such as 0,0.1"),
         peers=dict(help=f"of {', '.join(KNOWN)}, separated by commas"),
-        turns=dict(type=int, default=3, help="turns of each peer"),
+        turns=dict(type=int, default=5, help="turns of each peer"),
     )
     peers = args.peers.split(",") if args.peers else PEERS[args.backend]
     workers = {

@@ -77,18 +77,16 @@ def export(
     with about_options():
         check_name(name)
     with about(checkpoint):
-        field = as_saved(checkpoint)
+        field, noted = as_saved(checkpoint), read(checkpoint).metadata.get("image")
     options: dict[str, Any] = {"precision": precision, "grids": grids}
     if page:
         unused = [f"--{option}" for option, value in of_surfaces.items() if value is not None]
         has = f"{str(checkpoint)!r} has {field.in_features} coordinates."
         ensure(field.in_features == 3 or not unused, f"{' and '.join(unused)}: only for surfaces, but {has}", bad)
-        noted = read(checkpoint).metadata.get("image")
         azimuth, elevation = view or VIEW
-        options["view"] = View(
-            title or checkpoint.stem, region or learned_region(noted if isinstance(noted, dict) else {}),
-            azimuth, elevation, up or "y", smooth,
-        )  # fmt: skip
+        shown = region or learned_region(noted if isinstance(noted, dict) else {})
+        with about_options():
+            options["view"] = View(title or checkpoint.stem, shown, azimuth, elevation, up or "y", smooth)
     else:
         options |= {"name": name, "dropout": dropout, "derivatives": derivatives, "inline": inline}
     with about_options():

@@ -39,7 +39,7 @@ def text(error: BaseException) -> str:
 
 def _plain(error: BaseException) -> str:
     """What the library says, without the name of its function."""
-    functions = r"^(load|read|save|fit|fit_image|fit_mesh|from_config|construct|export|[\w.]*load_tcnn): "
+    functions = r"^(load|read|save|fit|fit_image|fit_mesh|from_config|construct|export|View|[\w.]*load_tcnn): "
     return re.sub(functions, "", text(error))
 
 

@@ -219,7 +219,7 @@ class Affine(Op):
 
     def __init__(self, source: Any):
         self.source = source
-        self.turned: Any = None  # the transposed matrix, while somebody goes back with it
+        self.turned: Any = None  # a view of the transposed matrix, where going back with it is faster
 
     @property
     def weights(self) -> Any:

@@ -61,6 +61,15 @@ class SpillOp(NetworkOp):
 
     shelf: Shelf | None = None
 
+    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
+        y = super().eval(plan, buffers, xs, key)
+        # On the way back it would be too late: what the caller has scheduled by then would get a kernel of its own.
+        own = affine(self.ops)
+        own = own if plan.wants_x else own[1:]
+        for op, matrix in zip(own, turned([op.weights for op in own]), strict=True):
+            op.turned = matrix
+        return y
+
     def backward(self) -> None:
         dys, xs = self.grad_out(), self.xs
         samples = max(dr.width(v) for v in [*dys, *xs])
@@ -70,15 +79,12 @@ class SpillOp(NetworkOp):
         if shelf is not None and shelf.samples != samples:
             shelf = None
         chunk = chunk_size(self.ops, samples, dr.itemsize_v(spilled(leaf)), self.plan.vectors)
-        own = affine(self.ops)
-        for op, matrix in zip(own, turned([op.weights for op in own]), strict=True):
-            op.turned = matrix
         sums: dict[int, Sums] | None = None
         if shelf is not None or chunk == samples:
             products, dxs = self._whole(dys, samples, shelf)
             later, terms = innermost(), samples * self.plan.vectors
             if later is not None and later.leaves(self.plan.ops, self.plan.buffers, terms):
-                known = dict(zip(map(id, own), affine(self.plan.ops), strict=True))
+                known = dict(zip(map(id, affine(self.ops)), affine(self.plan.ops), strict=True))
                 for p in products:
                     later.leave(known[id(p.op)], p)
             else:

@@ -46,7 +46,7 @@ class Stack:
     def of(self, array: Any) -> Any:
         """What stands for the flat ``array`` of a network's own; raises :class:`StackError` for others."""
         found = self.arrays.get(array.index)
-        ensure(found is not None, "a network is evaluated that lanes have no parameters of their own of", StackError)
+        ensure(found is not None, "a network is evaluated whose parameters are not those of the lanes", StackError)
         return found
 
 

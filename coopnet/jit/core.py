@@ -4,8 +4,8 @@
 file imports Dr.Jit when asked, not before.
 
 Relies on ``sync_thread`` to wait for that thread, on ``detail.llvm_version``, ``detail.cuda_version`` and
-``detail.cuda_compute_capability``, and on the mangled names of ``jit_llvm_set_target``, ``jit_cuda_stream`` and
-``jit_cuda_device_raw``. Checked with Dr.Jit 1.5.0.
+``detail.cuda_compute_capability``, and on the mangled names of ``jit_llvm_set_target``, ``jit_llvm_vector_width``,
+``jit_cuda_stream`` and ``jit_cuda_device_raw``. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -64,6 +64,12 @@ def cuda_stream() -> int:
 def cuda_device() -> int:
     """The driver's number of the GPU that Dr.Jit uses in this thread."""
     return int(function("_Z19jit_cuda_device_rawv")())
+
+
+def llvm_lanes() -> int:
+    """Lanes of a vector that LLVM compiles for, or 0 if that is not known."""
+    lanes = function("_Z21jit_llvm_vector_widthv")
+    return int(lanes()) if lanes is not None else 0
 
 
 def set_llvm_target(cpu: str, width: int) -> None:

@@ -30,7 +30,8 @@ def check_run(
     ensure(len(field), f"{where}: the field has no parameters to train.")
     outside = not recording()
     ensure(outside, f"{where}: called while Dr.Jit records a function or loop; train outside of it.", RuntimeError)
-    check_type(where, "batch", batch, Callable, "a function key -> (coordinates, targets)")
+    given = "key" if where == "fit" else "(key, job)"
+    check_type(where, "batch", batch, Callable, f"a function {given} -> (coordinates, targets)")
     check(is_int(steps, 0, 2**32 - 1), where, "steps", steps, "an int of at least 0 and fewer than 2^32")
     check(is_int(seed, 0, 2**64 - 1), where, "seed", seed, "an int in [0, 2^64)")
     check_type(where, "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
@@ -45,10 +46,10 @@ def check_field(field: Any, where: str, name: str) -> None:
     ensure(field.precision, f"{where}: {which} is not built yet; call field = field.build().")
 
 
-def check_losses(step: Step, key: Key) -> int:
+def check_losses(step: Step, key: Key) -> tuple[int, Any]:
     """Trace a batch without evaluating it, so that what is wrong with it is said before anything runs.
 
-    Returns the number of losses.
+    Returns the number of losses, and the batch.
     """
     name = "loss" if step.objective is None else "objective"
     with dr.suspend_grad():
@@ -63,7 +64,7 @@ def check_losses(step: Step, key: Key) -> int:
     ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")
     traced = losses.state != dr.VarState.Literal
     ensure(traced, f"fit: {name} returned a constant; a loss that depends on the field is needed.")
-    return dr.width(losses)
+    return dr.width(losses), drawn
 
 
 def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:

@@ -153,14 +153,15 @@ def fit(
             field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema, loss_scale
         )  # fmt: skip
         step = Step(*what) if group is None else SharedStep(replicas, *what)
-        losses = arguments.check_losses(step, Key(seed))
+        losses, drawn = arguments.check_losses(step, Key(seed))
         if isinstance(step, SharedStep):
             step.divide(losses)
         optimizer.update(field)
     replicas.check_gpus(dr.backend_v(step.float32))
     run = Run(step, steps, seed, measure, file, progress, replicas)
     replicas.agree("the start", lambda: facts(run, rate))
-    compare_batches(replicas, step, seed, run.result.steps)
+    compare_batches(replicas, step, drawn)
+    del drawn
     step.planned = steps - run.result.steps
     with run.going():
         while run.goes_on():

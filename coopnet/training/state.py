@@ -24,6 +24,12 @@ from .step import Step
 _COUNTERS = ("scale_factor", "it", "skipped")
 
 
+def check_every(where: str, every: Any) -> None:
+    """Raise unless ``every`` are seconds between checkpoints; ``math.inf`` is never."""
+    if not (isinstance(every, float) and every == math.inf):
+        check_number(where, "checkpoint_every", every, 0)
+
+
 class File:
     """The checkpoint of a run, if it has one: where, how often, what to keep in it besides, and who ``writes`` it."""
 
@@ -32,8 +38,7 @@ class File:
         writes: bool = True,
     ):  # fmt: skip
         check_type("fit", "checkpoint", path, str | os.PathLike | None, "a string or path")
-        if not (isinstance(every, float) and every == math.inf):
-            check_number("fit", "checkpoint_every", every, 0)
+        check_every("fit", every)
         check_flag("fit", "resume", resume)
         ensure(not resume or path is not None, "fit: resume=True needs a checkpoint to resume from.")
         check_type("fit", "metadata", metadata, Mapping | None, "a mapping from names to values")

@@ -108,14 +108,14 @@ class Step:
             cure = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
             warnings.warn(f"{where} {cure} in the objective.", RuntimeWarning, stacklevel=level)
 
-    def take(self, seed: Any, number: Any) -> tuple[dict[str, Any], list, Pending | None]:
-        """A step as it is traced; a key among its arguments would be traversed in Python.
+    def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, Pending | None]:
+        """A step as it is traced, with all its products if ``whole``; a key would be traversed in Python.
 
         Returns what :meth:`finish` wants unless the step is complete: the gradients so far, operands of products, and
         what is to be done with them.
         """
         self.push()
-        value, left = self.differentiate(Key(seed, None, number))
+        value, left = self.differentiate(Key(seed, None, number), whole)
         # dr.mean() would copy the width to the device at every replay, and wait for all kernels before it
         mean = dr.sum(value) * (1 / dr.width(value))
         complete = left is None or not left.entries
@@ -132,9 +132,10 @@ class Step:
         dr.eval(self.losses, gradients, operands)
         return gradients, operands, left
 
-    def differentiate(self, key: Key) -> tuple[Any, Pending | None]:
+    def differentiate(self, key: Key, whole: bool = False) -> tuple[Any, Pending | None]:
         """Pull the losses of ``key`` back; returns them, and the products that are left, if any may be."""
-        left = Pending(self.name_of, self.planned) if library(dr.backend_v(self.float32)) is not None else None
+        faster = not whole and library(dr.backend_v(self.float32)) is not None
+        left = Pending(self.name_of, self.planned) if faster else None
         with leaving(left):
             losses = self.evaluate(self.draw(key), key)
             value = dr.detach(losses)

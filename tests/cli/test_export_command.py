@@ -79,6 +79,7 @@ def test_web_pages_of_images_show_what_was_learned(tmp_path):
         (["--to", "slang-coopvec", "--inline"], 2, "reads weights from a buffer"),
         (["--to", "html", "--name", "../b"], 2, "name is '../b'"),
         (["--to", "html", "--region", "1,a"], 2, "'1,a'; numbers with commas"),
+        (["--to", "html", "--region", "0,0,0,0,1,1"], 2, "region"),
         (["--to", "html", "--region", "0,0,1,1"], 2, "region of view has 4 numbers; 6 numbers are needed"),
         (["--to", "hlsl"], 2, "'hlsl' is not one of"),
         (["--to", "c", "--name", "a b"], 2, "name is 'a b'"),

@@ -33,8 +33,9 @@ def test_functions_by_their_symbols():
 
 
 TARGET = """
-from coopnet.jit.core import set_llvm_target
+from coopnet.jit.core import llvm_lanes, set_llvm_target
 set_llvm_target("haswell", 8)
+print(llvm_lanes(), "lanes")
 import drjit as dr
 from drjit.llvm.ad import Float
 with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
@@ -47,4 +48,5 @@ def test_llvm_compiles_for_another_processor(backend):
     if backend != "llvm":
         pytest.skip("about LLVM")
     done = run(TARGET)
+    assert done.stdout.startswith("8 lanes")
     assert '"target-cpu"="haswell"' in done.stdout and "<8 x float>" in done.stdout, done.stderr

@@ -8,7 +8,6 @@ import drjit as dr
 import numpy as np
 
 from ...checks import shown
-from ...random.key import Key
 from ..divergence import arrays
 from ..sampling import samples_by_index
 from .replicas import Replicas
@@ -20,8 +19,8 @@ ENTRIES, OTHERS = 64, 16
 TOLERANCE = 1e-2
 
 
-def compare_batches(replicas: Replicas, step: Any, seed: int, number: int) -> None:
-    """Raise ``ValueError``, on all, unless the processes draw the same in step ``number``.
+def compare_batches(replicas: Replicas, step: Any, drawn: Any) -> None:
+    """Raise ``ValueError``, on all, unless the processes have drawn the same batch.
 
     What is decorated with ``by_index`` is not looked at: each process draws its own samples alone, and may keep the
     data of no others.
@@ -30,7 +29,7 @@ def compare_batches(replicas: Replicas, step: Any, seed: int, number: int) -> No
         return
     own: list = []
     with replicas.noting():
-        own = _entries(step, seed, number)
+        own = _entries(step, drawn)
     found = replicas.exchange("the first batch", own)
     for rank, other in enumerate(found):
         if what := _difference(found[0], other, rank):
@@ -39,15 +38,13 @@ def compare_batches(replicas: Replicas, step: Any, seed: int, number: int) -> No
             raise ValueError(f"fit: the processes differ: {what}; {cure}.")
 
 
-def _entries(step: Any, seed: int, number: int) -> list[tuple[int, list[float]]]:
+def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:
     """Of every floating point array of the batch, its size and some entries."""
-    key = Key(dr.opaque(dr.uint64_array_t(step.float32), seed), None, dr.opaque(step.uint32, number))
-    with dr.suspend_grad():
-        drawn = list(arrays(step.draw(key)))
-        dr.eval(drawn)  # in one kernel
-        places = [np.linspace(0, dr.width(v) - 1, min(ENTRIES, dr.width(v))).astype(np.uint32) for v in drawn]
-        parts = [dr.gather(type(v), v, step.uint32(i)) for v, i in zip(drawn, places, strict=True)]
-    return [(dr.width(v), part.numpy().astype(float).tolist()) for v, part in zip(drawn, parts, strict=True)]
+    flat = list(arrays(drawn))
+    dr.eval(flat)  # in one kernel
+    places = [np.linspace(0, dr.width(v) - 1, min(ENTRIES, dr.width(v))).astype(np.uint32) for v in flat]
+    parts = [dr.gather(type(v), v, step.uint32(i)) for v, i in zip(flat, places, strict=True)]
+    return [(dr.width(v), part.numpy().astype(float).tolist()) for v, part in zip(flat, parts, strict=True)]
 
 
 def _difference(first: list, other: list, rank: int) -> str:
@@ -56,7 +53,7 @@ def _difference(first: list, other: list, rank: int) -> str:
     if sizes[0] != sizes[1]:
         return f"the arrays of a batch have {shown(sizes[0])} entries on process 0 and {shown(sizes[1])} on {rank}"
     for i, ((size, a), (_, b)) in enumerate(zip(first, other, strict=True)):
-        largest = max((abs(v) for v in a if np.isfinite(v)), default=0.0)
+        largest = max((abs(v) for v in (*a, *b) if np.isfinite(v)), default=0.0)
         wrong = np.flatnonzero(~np.isclose(a, b, rtol=0, atol=TOLERANCE * largest, equal_nan=True))
         if len(wrong) * ENTRIES > OTHERS * len(a):
             k = int(wrong[0])

@@ -34,7 +34,7 @@ def facts(run: Any, rate: Callable[[int], float]) -> dict[str, Any]:
         },
         "lr": [rate(step) for step in sorted({done, (done + run.steps) // 2, max(done, run.steps - 1)})],
         "a hash of the multipliers": digest(step.multipliers),
-        "loss_scale": step.scaler and float(step.scaler.scale_factor.numpy()[0]),
+        "loss_scale": step.loss_scale,
         "the batch": _name(step.batch),
         "the loss": _name(step.loss if step.objective is None else step.objective),
         "penalty": _name(step.penalty),

@@ -11,13 +11,14 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Adam, Optimizer
 
-from ...checks import check, check_number, check_type, ensure, is_int, shown
+from ...checks import check, check_type, ensure, is_int, shown
 from ...field import NeuralField
 from ...io import describe
 from ...io.architecture import outline
 from ...random.key import Key
 from .. import arguments
 from ..result import FitResult
+from ..state import check_every
 from ..turns import in_turn
 from .bar import Bar
 from .directory import Directory
@@ -95,7 +96,7 @@ def fit_many(
             given twice, a ``together`` that is not possible, and several processes without a ``directory``.
         OSError: ``directory`` cannot be read or written.
         RuntimeError: as :func:`coopnet.fit`.
-        The message of an error that comes of a job begins with its number.
+        All of these name the job that they come of, but for an ``OSError`` of the system, which names the file.
 
     Warns:
         RuntimeWarning: as :func:`coopnet.fit`; the message begins with the number of the job. In a kernel with others,
@@ -113,7 +114,7 @@ def fit_many(
     """
     optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
     _check(fields, batch, steps, seed, optimizer, together, progress)
-    check_number("fit_many", "checkpoint_every", checkpoint_every, 0)
+    check_every("fit_many", checkpoint_every)
     place = Directory(directory, len(fields))
     options = {
         "loss": loss, "objective": objective, "weight_decay": weight_decay, "clip_norm": clip_norm,
@@ -122,7 +123,7 @@ def fit_many(
     jobs = Jobs(fields, batch, steps, seed, optimizer, options, place, checkpoint_every)
     first = jobs.step(0)
     with errors_of(0, 0):
-        samples = arguments.check_losses(first, Key(seed))
+        samples, _ = arguments.check_losses(first, Key(seed))
     size = _together(together, jobs, samples)
     rank, world = _processes(place)
     count = -(-len(fields) // size)
@@ -178,7 +179,8 @@ def _together(asked: int | None, jobs: Jobs, samples: int) -> int:
             why = str(error).rstrip(".")
     if not why:
         return asked or min(TOGETHER, len(jobs.fields))
-    ensure(asked is None, f"fit_many: together is {asked}, but fields cannot be trained in one kernel: {why}.")
+    cannot = f"together is {asked}, but fields cannot be trained in one kernel: {why}"
+    ensure(asked is None, f"fit_many: {cannot}; pass together=1.")
     warnings.warn(f"fit_many: fields are trained one after the other: {why}.", RuntimeWarning, stacklevel=5)
     return 1
 

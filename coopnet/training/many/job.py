@@ -51,7 +51,7 @@ class JobStep(Step):
         dr.eval(each)  # so that all steps have the same kernels
         for one, rate in each:
             self.optimizer.lr = rate
-            self.take(seed, one)
+            self.take(seed, one, whole=True)
         self.optimizer.lr = rates
 
     def recordings(self) -> int:

@@ -28,6 +28,7 @@ class JobRun(Run):
         number = dr.opaque(step.uint32, first)
         self.stepping = True
         step.several(step, self.seed, number)
+        step.untouched = False  # the single step before has said so
         self.result.steps += SEVERAL
         self.taken += SEVERAL
         self.stepping = False
