@@ -9,7 +9,7 @@ from support.networks import gradients, in_order, matrices, ramp_biases
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.engine import Stack, stacking
+from coopnet.engine import Stack, StackError, stacking
 from coopnet.training.many.group import lanes_of
 
 COUNT, DROPOUT, SEED, STEP = 5, 0.2, 11, 3
@@ -85,9 +85,9 @@ def test_what_cannot_be_stacked_is_refused(backend, ns):
     stack, _ = stack_of(fields, which)
     p = [dr.arange(ns.Float, 64) / 64] * 3
     with stacking(stack):
-        with pytest.raises(RuntimeError, match="a network that is not trained; pass together=1"):
+        with pytest.raises(StackError, match="a network is evaluated whose parameters are not those of the lanes"):
             fields[1](p)
-        with pytest.raises(RuntimeError, match="at 48 samples, where all have 64 together; pass together=1"):
+        with pytest.raises(StackError, match="at 48 samples, where there are 64 lanes"):
             fields[0]([dr.arange(ns.Float, 48) / 64] * 3)
         with pytest.raises(RuntimeError) as error:
             dr.while_loop(
@@ -96,4 +96,4 @@ def test_what_cannot_be_stacked_is_refused(backend, ns):
                 lambda i, y: (i + 1, y + fields[0](p)[0]),
                 mode="symbolic",
             )
-        assert "symbolic loop; pass together=1" in str(error.value.__cause__)
+        assert str(error.value.__cause__).endswith("is evaluated in a symbolic loop")

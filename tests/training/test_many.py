@@ -17,6 +17,8 @@ from drjit.opt import AdamW
 from support.networks import weights
 
 import coopnet as cn
+from coopnet.engine import StackError
+from coopnet.training.many.errors import one_kernel
 from coopnet.training.many.job import JobStep
 
 JOBS, SAMPLES, STEPS, SEED = 5, 128, 12, 7
@@ -492,8 +494,8 @@ def test_what_cannot_be_trained_together_says_why(backend, ns):
         return coordinates, [dr.gather(ns.Float, ns.Float(0.5), ns.UInt32(0)) + coordinates[0]] * 3
 
     assert many(fields, fixed, 2, together=1)[0].steps == 2
-    where = r"a network .* is evaluated at 128 samples, where there are 256 lanes"
-    with pytest.raises(ValueError, match=f"together is 2, but fields cannot be trained in one kernel: {where}"):
+    where = r"one kernel: a network .* is evaluated at 128 samples, where there are 256 lanes; pass together=1"
+    with pytest.raises(ValueError, match=f"together is 2, but fields cannot be trained in {where}"):
         many(fields, fixed, 2, together=2)
     with pytest.raises(ValueError, match="one kernel: Novograd does not treat each entry"):
         many(fields, make_batch(ns), 2, together=2, optimizer=cn.training.Novograd(1e-3))
@@ -512,3 +514,8 @@ def test_a_batch_that_raises_leaves_fields_as_they_were(backend, ns):
     with pytest.raises(OSError, match="no such picture"):
         many(fields, broken)
     assert all(np.array_equal(a[k], v) for a, f in zip(before, fields, strict=True) for k, v in weights(f).items())
+
+
+def test_what_the_engine_refuses_has_a_cure():
+    with pytest.raises(RuntimeError, match="fit_many: there are 3 lanes; pass together=1"), one_kernel():
+        raise StackError("there are 3 lanes")
