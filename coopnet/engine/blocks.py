@@ -7,7 +7,7 @@ own. Every sum has the same terms in the same order as before, so that results a
 the vector that Dr.Jit takes by itself add up those of blocks.
 
 All of this is for vectors of 16 lanes or more, by AVX-512. With 8 lanes, twice as many outputs stay in the cache, and
-whole matrices are faster up to 96 rows, and as fast with 128.
+whole matrices are at least as fast.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def test_killed(backend, tmp_path, count):
 
 
 def test_communicators_end_before_python(backend):
-    """Their threads need its lock: a process whose work was done ended by SIGABRT, about once in a hundred."""
+    """Their threads need its lock: now and then, a process whose work was done ended by SIGABRT."""
     need(backend, 2)
     left = 1 if backend == "cuda" else 0  # that of NCCL
     assert told(torchrun("ends.py", 2, backend), 2) == [[left], [left]]
