@@ -17,6 +17,14 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+#: Processors that can be played, by LLVM's name: lanes of a vector, and what makes other libraries play along.
+TARGETS: dict[str, tuple[int, dict[str, str]]] = {
+    "haswell": (8, {
+        "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+    }),
+    "skylake-avx512": (16, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "OPENBLAS_CORETYPE": "SkylakeX"}),
+}  # fmt: skip
 
 
 def median_seconds(run: Callable[[], Any], repeat: int = 9, warmup: int = 2) -> float:

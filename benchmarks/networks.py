@@ -37,14 +37,6 @@ N_IN, N_OUT, DEPTH = 16, 3, 3
 LOSS_SCALE = 1024.0
 DROPOUT = 0.1
 PEERS = {"llvm": ["coopnet", "drjit-coop", "drjit-tensor", "torch"]}
-#: Processors that can be played, by LLVM's name: lanes of a vector, and what makes other libraries play along.
-TARGETS: dict[str, tuple[int, dict[str, str]]] = {
-    "haswell": (8, {
-        "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-        "OPENBLAS_CORETYPE": "Haswell",
-    }),
-    "skylake-avx512": (16, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "OPENBLAS_CORETYPE": "SkylakeX"}),
-}  # fmt: skip
 PEERS["cuda"] = [*PEERS["llvm"], "torch-compile"]
 #: The first batch is the headline: whatever the budget, it is measured at all widths.
 BATCHES = {"llvm": [17, 12, 14, 16, 18, 20], "cuda": [20, 16, 22, 18, 14, 12]}
@@ -409,7 +401,7 @@ def worker(name: str, backend: str, target: str | None) -> None:
     if target:
         from coopnet.jit.core import set_llvm_target
 
-        set_llvm_target(target, TARGETS[target][0])
+        set_llvm_target(target, common.TARGETS[target][0])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever libraries print is not an answer
     serve = expected_gradients if name == "reference" else Runner(name, backend)
@@ -538,7 +530,7 @@ class Process:
         folders |= {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
         environment = os.environ | {
             **{k: str(home / v) for k, v in folders.items()},
-            **(TARGETS[self.target][1] if self.target else {}),
+            **(common.TARGETS[self.target][1] if self.target else {}),
             "PYTHONUSERBASE": site.getuserbase(),
             "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
@@ -723,7 +715,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no more is measured")
     parser.add_argument("--quick", action="store_true", help="small batches")
     parser.add_argument("--all", action="store_true", help="also what is left out because it takes long")
-    parser.add_argument("--target", choices=TARGETS, help="let all libraries play this processor (LLVM backend)")
+    parser.add_argument("--target", choices=common.TARGETS, help="let all libraries play this processor (LLVM backend)")
     parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the result file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -9,7 +9,7 @@ by autocast). Every step draws uniform points, compares with sines of three of t
   graph (``mode="reduce-overhead"``).
 
 Every peer has a process of its own, one works at a time, and they take turns; figures are medians of turns, of which
-each is a median of steps.
+each is a median of steps. ``--target`` lets all of them play another processor.
 
     PYTHONPATH=. python benchmarks/training_steps.py --backend llvm
 """
@@ -152,8 +152,12 @@ def by_torch(backend: str, width: int, samples: int, dropout: float, compiled: b
         yield timed(take, torch.cuda.synchronize if cuda else lambda: None)
 
 
-def worker(peer: str, backend: str) -> None:
+def worker(peer: str, backend: str, target: str | None) -> None:
     """Answer jobs, a line of JSON each: another turn of the same job goes on where the last one ended."""
+    if target and "torch" not in peer:
+        from coopnet.jit.core import set_llvm_target
+
+        set_llvm_target(target, common.TARGETS[target][0])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever libraries print is not an answer
     turns: dict[str, Iterator[float]] = {}
@@ -174,7 +178,7 @@ def worker(peer: str, backend: str) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
         common.empty_caches()
-        worker(*sys.argv[2:4])
+        worker(*sys.argv[2:4], target=sys.argv[4] if sys.argv[4:] else None)
         return
     args = common.arguments(
         __doc__,
@@ -183,12 +187,15 @@ def main() -> None:
         dropouts=dict(default="0,0.1", help="such as 0,0.1"),
         peers=dict(help=f"of {', '.join(KNOWN)}, separated by commas"),
         turns=dict(type=int, default=5, help="turns of each peer"),
+        target=dict(choices=common.TARGETS, help="let all libraries play this processor (LLVM backend)"),
     )
     peers = args.peers.split(",") if args.peers else PEERS[args.backend]
+    playing = common.TARGETS[args.target][1] if args.target else {}
+    name = f"training-steps-{args.target}" if args.target else "training-steps"
     workers = {
         peer: subprocess.Popen(
-            [sys.executable, __file__, "--worker", peer, args.backend],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, __file__, "--worker", peer, args.backend, *([args.target] if args.target else [])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | playing,
         )
         for peer in peers
     }  # fmt: skip
@@ -215,7 +222,7 @@ def main() -> None:
         rows.append(row)
         times = ", ".join(f"{peer} {ms:.3f}" for peer, ms in row["wall_ms"].items())
         print(f"w={width:<4} 2^{log2} dropout {dropout:g}: {times} ms", file=sys.stderr, flush=True)
-        common.write("training-steps", args.backend, rows, args.out)
+        common.write(name, args.backend, rows, args.out)
     for process in workers.values():
         assert process.stdin
         process.stdin.close()

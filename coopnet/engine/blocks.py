@@ -1,18 +1,20 @@
 """Products of a packed matrix and a vector on a CPU: in blocks of rows, and on the way back with the matrix turned.
 
-Dr.Jit's code for LLVM goes through a matrix column by column and adds to all outputs in memory. Of a matrix with many
-rows, neither the outputs nor the lines of memory that hold a column's entries stay in the first cache. A block of some
-32 rows does. Columns have no such blocks, so that a matrix which is used transposed is turned first, by a kernel of its
+Dr.Jit's code for LLVM goes through a matrix column by column and adds to all outputs in memory. The entries of a column
+lie as far apart as a row is long. Where that is a large power of two, they share few sets of the first cache (of 128
+columns in single precision, eight of 64) and push one another out. A block of rows fits; shorter ones than that need
+more time for their loops than they save. With vectors of 16 lanes (AVX-512), whose outputs take twice the room, blocks
+pay from rows of 256 bytes on.
+
+Columns have no such blocks. Where they need some, a matrix that is used transposed is turned first, by a kernel of its
 own. Every sum has the same terms in the same order as before, so that results are equal to the bit; only gradients of
 the vector that Dr.Jit takes by itself add up those of blocks.
-
-All of this is for vectors of 16 lanes or more, by AVX-512. With 8 lanes, twice as many outputs stay in the cache, and
-whole matrices are at least as fast.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,25 +24,37 @@ import drjit.nn as drnn
 from ..jit import views
 from ..jit.core import llvm_lanes
 
-#: Rows up to which a matrix is one block.
-MOST = 40
-#: Lanes of a vector from which on blocks are faster.
-LANES = 16
-#: Rows from which on turning a matrix is worth a kernel.
-LEAST = 16
+#: The first cache of processors with AVX2: bytes of a line, sets, and lines of a set (some have more).
+LINE, SETS, WAYS = 64, 64, 8
+#: More rows than there are.
+ALL = 1 << 30
+#: Lanes of a vector from which on blocks are smaller: rows of one, and sets that a column shares at most.
+LANES, MOST, SHARED = 16, 40, 16
+#: Rows that are always a block: every block is code to compile.
+FEWEST = 32
 
 
 def product(weights: Any, x: Any, bias: Any = None) -> Any:
     """``A x + b``, with views of the packed ``A`` and ``b``."""
     rows = weights.shape[0]
-    if rows <= MOST or not _by_rows(weights):
+    most = most_rows(weights.shape[1] * dr.itemsize_v(weights.buffer)) if _by_rows(weights) else rows
+    if rows <= most:
         return drnn.matvec(weights, x) if bias is None else drnn.matvec(weights, x, bias)
     components: list[Any] = []
-    for start, stop in _bounds(rows):
+    for start, stop in _bounds(rows, most):
         part = views.rows(weights, start, stop)
         more = () if bias is None else (views.rows(bias, start, stop),)
         components.extend(drnn.matvec(part, x, *more))
     return drnn.CoopVec(components)
+
+
+def most_rows(size: int) -> int:
+    """Rows of a block at most, each of ``size`` bytes, for this processor."""
+    step, left = divmod(size, LINE)
+    sets = SETS if left else SETS // math.gcd(SETS, step)
+    if llvm_lanes() >= LANES:
+        return MOST if sets <= SHARED else ALL
+    return max(FEWEST, sets * WAYS * 3 // 4)  # the rest is for the vectors
 
 
 def turned(weights: Sequence[Any]) -> list[Any]:
@@ -48,9 +62,14 @@ def turned(weights: Sequence[Any]) -> list[Any]:
 
     Not in symbolic code.
     """
-    found = [_turned(v) if v.shape[0] >= LEAST and v.shape[1] > MOST and _by_rows(v) else None for v in weights]
+    found = [_turned(v) if _by_rows(v) and _worth_turning(v) else None for v in weights]
     dr.eval([view.buffer for view in found if view is not None])
     return found
+
+
+def _worth_turning(view: Any) -> bool:
+    rows, columns = view.shape
+    return llvm_lanes() >= LANES and columns > most_rows(rows * dr.itemsize_v(view.buffer))
 
 
 def _turned(view: Any) -> Any:
@@ -62,11 +81,11 @@ def _turned(view: Any) -> Any:
 
 def _by_rows(view: Any) -> bool:
     """Do rows stand one after the other in a CPU's memory, and will nobody ask Dr.Jit for the gradient?"""
-    cpu = dr.backend_v(view.buffer) == dr.JitBackend.LLVM and llvm_lanes() >= LANES
+    cpu = dr.backend_v(view.buffer) == dr.JitBackend.LLVM
     return cpu and not view.transpose and view.stride == view.shape[1] and not dr.grad_enabled(view.buffer)
 
 
-def _bounds(rows: int) -> list[tuple[int, int]]:
-    count = -(-rows // MOST)
+def _bounds(rows: int, most: int) -> list[tuple[int, int]]:
+    count = -(-rows // most)
     starts = [k * rows // count for k in range(count + 1)]
     return list(itertools.pairwise(starts))
