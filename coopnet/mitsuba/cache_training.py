@@ -50,7 +50,7 @@ class Training:
                 while run.goes_on():
                     # as before the first step: a field that tracks gradients would be another input to record for
                     run.step.release(self.optimizer)
-                    run.take_step(rate)
+                    run.take_steps(rate)
                     self.ema.apply(self.averaged)
                     run.after_step()
             message = run.finish()

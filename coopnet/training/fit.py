@@ -20,6 +20,7 @@ from .result import FitResult
 from .run import Run
 from .state import File
 from .step import Step
+from .strides import Strides
 from .turns import in_turn
 
 
@@ -56,7 +57,8 @@ def fit(
     Step :math:`i` evaluates ``field(coordinates, Key(seed, step=i))`` on ``coordinates, targets =
     batch(Key(seed, step=i))``, so the masks and samples of a step depend on nothing but the seed and its number. A
     run that was stopped and resumed equals one that was not; on LLVM to the last bit. The whole step is one
-    ``dr.freeze``d function, traced once or twice.
+    ``dr.freeze``d function, traced once or twice. On LLVM, where steps turn out to take less than a millisecond and
+    2,048 are left, four are traced as one function, with the same results.
 
     Args:
         field: a built :class:`NeuralField`; its parameters are updated.
@@ -159,13 +161,15 @@ def fit(
         optimizer.update(field)
     replicas.check_gpus(dr.backend_v(step.float32))
     run = Run(step, steps, seed, measure, file, progress, replicas)
+    if group is None:
+        run.strides = Strides(steps - run.result.steps)
     replicas.agree("the start", lambda: facts(run, rate))
     compare_batches(replicas, step, drawn)
     del drawn
     step.planned = steps - run.result.steps
     with run.going():
         while run.goes_on():
-            run.take_step(rate)
+            run.take_steps(rate)
             run.after_step()
     if (message := run.finish()) and replicas.leads:
         warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,10 @@ class Metric:
 
     def due(self, step: int, last: int) -> bool:
         return self.function is not None and (step % self.every == 0 or step >= last)
+
+    def until(self, step: int) -> int:
+        """Steps from ``step`` to the next that it is due after."""
+        return self.every - step % self.every if self.function is not None else sys.maxsize
 
     def measure(self, field: NeuralField) -> float:
         """The value for ``field``."""

@@ -11,8 +11,9 @@ class FitResult:
 
     ``losses`` holds the mean loss of every step since step 0 (resumed runs included); ``metrics`` pairs of (step,
     value); ``best`` the best of them, NaN left out; ``skipped`` the half-precision steps dropped because of overflow;
-    ``recordings`` how often the step was traced; ``stopped`` is ``"steps"``, ``"patience"``, ``"interrupt"`` or
-    ``"diverged"``, and ``message`` says what happened in the latter case; ``seconds`` is the wall time of all runs.
+    ``recordings`` how often the step, or several in one, was traced; ``stopped`` is ``"steps"``, ``"patience"``,
+    ``"interrupt"`` or ``"diverged"``, and ``message`` says what happened in the latter case; ``seconds`` is the wall
+    time of all runs.
 
     >>> result = cn.fit(field, batch, 1000)
     >>> print(result.losses[-1], result.stopped)

@@ -18,6 +18,7 @@ from .progress import progress_bar
 from .result import FitResult
 from .state import File, arrays
 from .step import WINDOW, Step
+from .strides import Strides
 from .turns import TURNS
 
 
@@ -26,7 +27,7 @@ class Run:
 
     def __init__(
         self, step: Step, steps: int, seed: int, metric: Metric, file: File, progress: bool,
-        replicas: Replicas | None = None,
+        replicas: Replicas | None = None, strides: Strides | None = None,
     ):  # fmt: skip
         self.step, self.steps, self.metric, self.file = step, steps, metric, file
         self.seed_number = seed
@@ -43,7 +44,9 @@ class Run:
         dr.make_opaque(step.optimizer.state)
         self.watch = Watch(step, seed, self.result)
         self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
+        self.strides = strides  # None where every step is a call
         self.taken = 0  # steps whose losses are on the device
+        self.began = 0.0  # when the first of them was taken
         self.stride = 1  # steps that the last call has taken
         self.interrupts: list = []  # what came of Ctrl-C and waits for the end of a step
         self.stepping = False  # between the beginning of a step and its end?
@@ -79,15 +82,35 @@ class Run:
             TURNS.hand_on()
         return True
 
-    def take_step(self, rate: Callable[[int], float]) -> None:
+    def take_steps(self, rate: Callable[[int], float]) -> None:
+        """Take the next step, or the next few in one call if nobody looks at what is between them."""
+        step, first = self.step, self.result.steps
+        self.stride = 1 if self.strides is None else self.strides.next(self._undisturbed())
+        if self.taken == 0:
+            self.began = time.monotonic()
+        number = dr.opaque(step.uint32, first)
+        rates: list[float] = []
         with self.replicas.noting():
-            self.step.optimizer.lr = dr.opaque(self.step.float32, rate(self.result.steps))
-        number = dr.opaque(self.step.uint32, self.result.steps)
+            rates.append(rate(first))
+            step.optimizer.lr = dr.opaque(step.float32, rates[0])
+        try:
+            rates += [rate(first + i) for i in range(1, self.stride)]
+        except Exception:  # when that step comes it raises again
+            self.stride = 1
         self.stepping = True
-        self.step(self.seed, number)
-        self.result.steps += 1
-        self.taken += 1
+        if self.stride == 1:
+            step(self.seed, number)
+        else:
+            step.call_several(self.seed, number, step.float32(rates))
+            step.optimizer.lr = dr.opaque(step.float32, rates[-1])
+        self.result.steps += self.stride
+        self.taken += self.stride
         self.stepping = False
+
+    def _undisturbed(self) -> int:
+        """Steps up to the next look at what they have done."""
+        steps = self.result.steps
+        return min(self.steps - steps, WINDOW - self.taken, self.metric.until(steps))
 
     def collect(self, at_end: bool = False) -> bool:
         """Bring the losses of the steps since the last call to the host, which waits for the device; is all finite?"""
@@ -98,6 +121,8 @@ class Run:
         if self.taken:
             found = self.step.losses.numpy()
             result.losses[first:] = [float(found[i % WINDOW]) for i in range(first, result.steps)]
+            if self.strides is not None and not self.stepping:
+                self.strides.learn(self.step, self.taken, time.monotonic() - self.began)
         self.taken = 0
         result.skipped = self.step.skipped()
         if self.watch.diverged(result.losses[first:], at_end or result.steps >= self.steps):

@@ -22,6 +22,7 @@ from .gradients import clip_gradient_norm
 from .losses import components, loss_function
 from .sampling import samples_by_index
 from .scaler import START, LossScaler
+from .strides import SEVERAL
 from .weights import decay_masks, layer_multipliers
 
 #: Steps whose losses stay on the device, at most: then someone has to have looked at them.
@@ -80,6 +81,7 @@ class Step:
         self.planned = 0
         self.begin()
         self.frozen = dr.freeze(_take, state_fn=Captures(batch, function, objective, penalty))
+        self.several = dr.freeze(_take_several, state_fn=Captures(batch, function, objective, penalty))
         self.rest = dr.freeze(_finish)
 
     def begin(self) -> None:
@@ -99,6 +101,11 @@ class Step:
         if left is not None:
             self.rest(self, gradients, left.multiply(operands), left)
         self.warn(6)
+
+    def call_several(self, seed: Any, number: Any, rates: Any) -> None:
+        """Take steps from ``number`` on with these learning rates, frozen. All are opaque."""
+        self.several(self, seed, number, rates)
+        self.untouched = False  # a single step before has said so
 
     def warn(self, level: int) -> None:
         """Say, once, that no gradient reaches the parameters; the caller of :func:`coopnet.fit` is ``level`` above."""
@@ -131,6 +138,16 @@ class Step:
         operands = left.take()
         dr.eval(self.losses, gradients, operands)
         return gradients, operands, left
+
+    def take_several(self, seed: Any, number: Any, rates: Any) -> None:
+        """Steps from ``number`` on as they are traced, all of them complete."""
+        before = self.optimizer.lr
+        each = [(number + i, dr.gather(self.float32, rates, self.uint32(i))) for i in range(SEVERAL)]
+        dr.eval(each)  # so that all steps have the same kernels
+        for one, rate in each:
+            self.optimizer.lr = rate
+            self.take(seed, one, whole=True)
+        self.optimizer.lr = before
 
     def differentiate(self, key: Key, whole: bool = False) -> tuple[Any, Pending | None]:
         """Pull the losses of ``key`` back; returns them, and the products that are left, if any may be."""
@@ -245,7 +262,7 @@ class Step:
 
     def recordings(self) -> int:
         """How often the step was traced."""
-        return self.frozen.n_recordings
+        return self.frozen.n_recordings + self.several.n_recordings
 
     def skipped(self) -> int:
         """How many steps the scaler has skipped."""
@@ -265,6 +282,10 @@ def _check_penalty(penalty: Callable, field: NeuralField) -> None:
 
 def _take(step: Any, *args: Any) -> Any:
     return step.take(*args)
+
+
+def _take_several(step: Any, *args: Any) -> None:
+    step.take_several(*args)
 
 
 def _finish(step: Any, *args: Any) -> Any:

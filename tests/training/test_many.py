@@ -18,6 +18,7 @@ from support.networks import weights
 
 import coopnet as cn
 from coopnet.engine import StackError
+from coopnet.training import strides
 from coopnet.training.many.errors import one_kernel
 from coopnet.training.many.job import JobStep
 
@@ -105,8 +106,9 @@ def test_each_field_is_as_if_fitted_alone(backend, ns, encoding, together):
 
 @pytest.mark.parametrize("steps", [3, 4, 6, 261])
 def test_several_steps_in_one_call(backend, ns, monkeypatch, steps):
-    """Where they pay, calls take several steps: they are those of :func:`coopnet.fit`, also where losses are read."""
-    monkeypatch.setattr("coopnet.training.many.runs.MANY", 1)
+    """Once they pay, calls take several steps: they are those of :func:`coopnet.fit`, also where losses are read."""
+    for name, value in {"MANY": 1, "SHORT": 1e9, "ENOUGH": 1}.items():
+        monkeypatch.setattr(strides, name, value)
     taken, take = [], JobStep.take_several
     monkeypatch.setattr(JobStep, "take_several", lambda step, *args: taken.append(1) or take(step, *args))
     options = {"lr": lambda step: 1e-2 / (1 + step), "clip_norm": 0.5, "weight_decay": 0.05}

@@ -11,11 +11,18 @@ from drjit.opt import Optimizer
 
 from ...field import NeuralField
 from ..metric import Metric
+from ..run import Run
 from ..state import File
+from ..strides import Strides
 from .directory import Directory
 from .group import GroupStep
 from .job import JobStep
-from .job_run import JobRun
+
+
+class JobRun(Run):
+    """The run of a job."""
+
+    step: JobStep
 
 
 class Jobs:
@@ -48,11 +55,11 @@ class Jobs:
         step.optimizer.update(field._held())
         return step
 
-    def run(self, number: int) -> JobRun:
+    def run(self, number: int, strides: Strides) -> JobRun:
         """The run of a job, which goes on from its checkpoint if there is one."""
         path, step = self.place.checkpoint(number), self.step(number)
         file = File(path, self.every, path is not None, None, step.field, self.seed + number)
-        return JobRun(step, self.steps, self.seed + number, Metric(None, 100, True, None), file, False)
+        return JobRun(step, self.steps, self.seed + number, Metric(None, 100, True, None), file, False, strides=strides)
 
     def group(self, steps: Sequence[JobStep], samples: int) -> GroupStep:
         """Steps of several jobs as one."""

@@ -5,19 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-import drjit as dr
-
 from ..interrupts import interrupts_held, no_collection
 from ..result import FitResult
+from ..strides import Strides
 from .bar import Bar
 from .errors import errors_of
 from .group_run import GroupRun
-from .job_run import JobRun
-from .jobs import Jobs
+from .jobs import JobRun, Jobs
 
 AGAIN = "to train it anew, remove its line from results.jsonl and its checkpoint, or name another directory"
-#: Steps of all jobs from which on tracing several at once is made up for.
-MANY = 2048
 
 
 class Runs:
@@ -29,10 +25,7 @@ class Runs:
         self.jobs, self.groups, self.samples, self.rate, self.bar = jobs, groups, samples, rate, bar
         self.results = {number: FitResult(stopped="interrupt") for group in groups for number in group}
         self.messages: list[str] = []
-        llvm = dr.backend_v(jobs.uint32) == dr.JitBackend.LLVM
-        # elsewhere nobody has measured it
-        self.worth = llvm and len(self.results) * jobs.steps >= MANY
-        self.several = False  # may one call take several steps? The first tells
+        self.strides = Strides(len(self.results) * jobs.steps)  # all jobs share what is traced
 
     def go(self) -> None:
         with interrupts_held() as interrupts, no_collection():
@@ -64,7 +57,7 @@ class Runs:
     def begin(self, number: int) -> JobRun | None:
         """The run of a job that is not done."""
         try:
-            run = self.jobs.run(number)
+            run = self.jobs.run(number, self.strides)
         except (ValueError, OSError) as error:
             file = self.jobs.place.checkpoint(number)
             if file is None or not file.exists():
@@ -91,9 +84,7 @@ class Runs:
         run.step.planned = run.steps - run.result.steps
         with run.going():
             while run.goes_on():
-                run.several = self.several
-                run.take_step(self.rate)
-                self.several = self.worth and not run.step.left
+                run.take_steps(self.rate)
                 run.after_step()
 
     def together(self, runs: list[JobRun]) -> None:

@@ -1,0 +1,36 @@
+"""How many steps one call takes: several, where steps are short and nobody looks at what is between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+
+#: Steps of a call. For small ones, replaying a function takes as long as its kernels do. More steps gain little, and
+#: all of them are traced.
+SEVERAL = 4
+#: Steps from which on tracing several at once is made up for.
+MANY = 2048
+#: Seconds of a step up to which a call is much of it.
+SHORT = 1e-3
+#: Steps that are looked at before.
+ENOUGH = 32
+
+
+class Strides:
+    """Decides for runs that share what is traced, of ``ahead`` steps in all."""
+
+    def __init__(self, ahead: int):
+        self.ahead, self.several = ahead, False
+
+    def next(self, most: int) -> int:
+        """Steps of the next call, of which ``most`` may be taken at once."""
+        return SEVERAL if self.several and most >= SEVERAL else 1
+
+    def learn(self, step: Any, taken: int, seconds: float) -> None:
+        """``taken`` steps like ``step`` took ``seconds``, tracing included if they were the first."""
+        self.ahead -= taken
+        # on CUDA nobody has measured it; a step that leaves products to a library is in two parts
+        able = dr.backend_v(step.float32) == dr.JitBackend.LLVM and not step.left
+        short = taken >= ENOUGH and seconds <= taken * SHORT
+        self.several = self.several or (able and short and self.ahead >= MANY)

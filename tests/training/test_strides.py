@@ -1,0 +1,185 @@
+"""Several steps in one call: those of calls of one step, whatever is looked at between them."""
+
+from __future__ import annotations
+
+import copy
+import signal
+
+import drjit as dr
+import numpy as np
+import pytest
+from drjit.opt import SGD, AdamW
+
+import coopnet as cn
+from coopnet.training import strides
+from coopnet.training.run import Run
+
+
+@pytest.fixture
+def eager(backend, monkeypatch):
+    """As if steps were always short, and many were to come."""
+    if backend != "llvm":
+        pytest.skip("calls take one step")
+    monkeypatch.setattr(strides, "MANY", 1)
+    monkeypatch.setattr(strides, "SHORT", 1e9)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The steps of each call."""
+    found, take = [], Run.take_steps
+
+    def noted(run, rate):
+        take(run, rate)
+        found.append(run.stride)
+
+    monkeypatch.setattr(Run, "take_steps", noted)
+    return found
+
+
+def make(ns, backend):
+    network = cn.MLP(8, 1, width=16, depth=2, bias=True, dropout=0.1)
+    encoding = cn.HashGrid(2, n_levels=4, hashmap_size=2**8)
+    return cn.NeuralField(encoding, network).build(backend, seed=1)
+
+
+def batch_of(ns):
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 100)
+        return [x, y], [dr.sin(6 * x) * y]
+
+    return batch
+
+
+def state(field, result, ema=None):
+    arrays = [v.array for v in field.values()] + ([] if ema is None else list(ema.average.values()))
+    dr.eval(arrays)
+    return [np.array(result.losses)] + [dr.detach(v).numpy() for v in arrays]
+
+
+def options_of(name, field):
+    return {
+        "plain": lambda: {},
+        "everything": lambda: {
+            "lr": cn.training.cosine(1e-2, 400), "clip_norm": 0.5, "weight_decay": 0.05, "loss": "huber",
+            "multipliers": {"network.layers.0": 0.5}, "ema": cn.training.EMA(field, 0.9),
+            "penalty": lambda field: 1e-4 * cn.training.l2_penalty(field), "loss_scale": None,
+        },
+        "decay of the optimizer": lambda: {"optimizer": AdamW(lr=1e-3, weight_decay=0.1), "lr": lambda i: 1 / (99 + i)},
+        "gradients of three steps": lambda: {"optimizer": cn.training.Adam(1e-3, accumulate=3)},
+        "momentum": lambda: {"optimizer": SGD(lr=1e-3, momentum=0.9)},
+        "metrics": lambda: {"metric": lambda field: float(field["network.weights"].array[3]), "metric_every": 37},
+    }[name]()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "everything", "decay of the optimizer", "gradients of three steps", "momentum", "metrics"]
+)
+def test_equal_to_single_steps(backend, ns, monkeypatch, eager, calls, name):
+    found = []
+    for most in (1 << 30, 1):
+        monkeypatch.setattr(strides, "MANY", most)
+        calls.clear()
+        field = make(ns, backend)
+        options = options_of(name, field)
+        result = cn.fit(field, batch_of(ns), 330, progress=False, **options)
+        assert set(calls) == ({1} if most > 1 else {1, 4}) and sum(calls) == result.steps == 330
+        found.append(state(field, result, options.get("ema")) + [np.array(result.metrics)])
+        lr = options["optimizer"].lr if "optimizer" in options else 0.0
+        found[-1].append(np.array(lr if isinstance(lr, float) else lr.numpy()))
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_resumed_in_the_middle(backend, ns, eager, calls, tmp_path):
+    found = []
+    for stops in ([700], [290, 403, 700]):
+        field, path = make(ns, backend), tmp_path / f"{len(stops)}.safetensors"
+        for steps in stops:
+            result = cn.fit(field, batch_of(ns), steps, progress=False, checkpoint=path, resume=True)
+        found.append(state(field, result))
+    assert 4 in calls
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_interrupted(backend, ns, eager, calls):
+    """Ctrl-C between two calls: what is left is the state after a step."""
+
+    def rate(step):
+        if step == 302:
+            signal.raise_signal(signal.SIGINT)
+        return 1e-3
+
+    field, other = make(ns, backend), make(ns, backend)
+    result = cn.fit(field, batch_of(ns), 600, lr=rate, progress=False)
+    assert result.stopped == "interrupt" and 302 < result.steps < 310 and calls[-1] == 4
+    calls.clear()
+    expected = cn.fit(other, batch_of(ns), result.steps, lr=1e-3, progress=False)
+    for one, two in zip(state(field, result), state(other, expected), strict=True):
+        assert np.array_equal(one, two)
+
+
+def test_divergence_names_the_step(backend, ns, eager, calls):
+    field = make(ns, backend)
+
+    def rate(step):
+        return 1e38 if step == 301 else 1e-3
+
+    with pytest.warns(RuntimeWarning, match="diverged"):
+        result = cn.fit(field, batch_of(ns), 700, lr=rate, progress=False)
+    assert result.stopped == "diverged" and "step 302" in result.message and 4 in calls
+    assert all(np.isfinite(v.numpy()).all() for v in field.values())
+
+
+def test_schedules_that_end(backend, ns, eager, calls):
+    """A schedule that ends too early does so at its step, not at the call that reaches it."""
+
+    def rate(step):
+        return 1e-3 / (step != 302)
+
+    field, other = make(ns, backend), make(ns, backend)
+    with pytest.raises(ZeroDivisionError):
+        cn.fit(field, batch_of(ns), 700, lr=rate, progress=False)
+    assert 4 in calls and sum(calls) == 302
+    cn.fit(other, batch_of(ns), 302, lr=1e-3, progress=False)
+    for name in field:
+        assert np.array_equal(field[name].array.numpy(), other[name].array.numpy())
+
+
+def test_kernels_are_those_of_single_steps(backend, ns, eager, calls):
+    """Tracing several steps compiles nothing."""
+    new = []
+
+    def look(field):
+        new.append(sum(not k["cache_hit"] for k in dr.kernel_history((dr.KernelType.JIT,))))
+        dr.kernel_history_clear()
+        return 0.0
+
+    with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        cn.fit(make(ns, backend), batch_of(ns), 200, progress=False, metric=look, metric_every=40)
+    assert 4 in calls
+    assert sum(new[1:]) == 0
+
+
+def test_rule():
+    class Known:
+        float32, left = dr.llvm.ad.Float, False
+
+    def decided(ahead=10000, taken=256, seconds=0.05, **changes):
+        step, rule = copy.copy(Known()), strides.Strides(ahead)
+        for name, value in changes.items():
+            setattr(step, name, value)
+        rule.learn(step, taken, seconds)
+        return rule.next(256) == strides.SEVERAL
+
+    assert decided()
+    assert not decided(seconds=1.0)  # steps are long
+    assert not decided(ahead=2000)  # few are left
+    assert not decided(taken=8, seconds=1e-3)  # few have been seen
+    assert not decided(left=True)  # in two parts
+    rule = strides.Strides(10000)
+    rule.learn(Known(), 256, 1.0)  # with tracing
+    assert rule.next(256) == 1
+    rule.learn(Known(), 256, 0.05)
+    assert (rule.next(256), rule.next(4), rule.next(3)) == (4, 4, 1)
