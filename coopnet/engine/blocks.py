@@ -1,10 +1,10 @@
 """Products of a packed matrix and a vector on a CPU: in blocks of rows, and on the way back with the matrix turned.
 
 Dr.Jit's code for LLVM goes through a matrix column by column and adds to all outputs in memory. The entries of a column
-lie as far apart as a row is long. Where that is a large power of two, they share few sets of the first cache (of 128
-columns in single precision, eight of 64) and push one another out. A block of rows fits; shorter ones than that need
-more time for their loops than they save. With vectors of 16 lanes (AVX-512), whose outputs take twice the room, blocks
-pay from rows of 256 bytes on.
+lie as far apart as a row is long. Where that is a multiple of a large power of two, they share few sets of the first
+cache (of 128 columns in single precision, eight of 64) and push one another out. A block of rows fits; shorter ones
+than that need more time for their loops than they save. With vectors of 16 lanes (AVX-512), whose outputs take twice
+the room, blocks pay from rows of a multiple of 256 bytes on.
 
 Columns have no such blocks. Where they need some, a matrix that is used transposed is turned first, by a kernel of its
 own. Every sum has the same terms in the same order as before, so that results are equal to the bit; only gradients of
@@ -50,6 +50,8 @@ def product(weights: Any, x: Any, bias: Any = None) -> Any:
 
 def most_rows(size: int) -> int:
     """Rows of a block at most, each of ``size`` bytes, for this processor."""
+    if size < LINE:
+        return ALL
     step, left = divmod(size, LINE)
     sets = SETS if left else SETS // math.gcd(SETS, step)
     if llvm_lanes() >= LANES:

@@ -16,6 +16,7 @@ from ..jit import kinds
 from ..jit.scopes import recording
 from ..random.key import Key
 from .losses import check_densities, components, outputs_for
+from .schedules import is_of_steps_alone, of_steps_alone
 from .step import Step
 
 _FLOATS = (dr.VarType.Float32, dr.VarType.Float64)
@@ -99,9 +100,13 @@ def rate(lr: Any) -> Callable[[int], float]:
     if isinstance(lr, dr.ArrayBase):
         lr = scalar(lr, "fit: lr", "or a function of the step number, is needed")
     if callable(lr):
-        return lambda step: _checked_rate(f"lr({step})", lr(step), "a number of at least 0")
+
+        def checking(step: int) -> float:
+            return _checked_rate(f"lr({step})", lr(step), "a number of at least 0")
+
+        return of_steps_alone(checking) if is_of_steps_alone(lr) else checking
     checked = _checked_rate("lr", lr, "a number of at least 0, or a function of the step number,")
-    return lambda step: checked
+    return of_steps_alone(lambda step: checked)
 
 
 def _checked_rate(name: str, value: Any, needed: str) -> float:

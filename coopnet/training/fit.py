@@ -57,8 +57,8 @@ def fit(
     Step :math:`i` evaluates ``field(coordinates, Key(seed, step=i))`` on ``coordinates, targets =
     batch(Key(seed, step=i))``, so the masks and samples of a step depend on nothing but the seed and its number. A
     run that was stopped and resumed equals one that was not; on LLVM to the last bit. The whole step is one
-    ``dr.freeze``d function, traced once or twice. On LLVM, where steps turn out to take less than a millisecond and
-    2,048 are left, four are traced as one function, with the same results.
+    ``dr.freeze``d function, traced once or twice. On LLVM, where steps turn out to take less than a millisecond, 2,048
+    are left, and ``lr`` is a number or a schedule of coopnet's, four are traced as one function, with the same results.
 
     Args:
         field: a built :class:`NeuralField`; its parameters are updated.
@@ -66,13 +66,13 @@ def fit(
             numbers with :func:`coopnet.uniform`. A third entry, if any, is the density that the samples were drawn
             from, and the loss is called with ``pdf=`` it. Arrays that ``batch`` refers to (an image, a table) may be
             variables around it, in lists, dictionaries and attributes of objects, or textures. Make them there: inside
-            ``batch``, Dr.Jit 1.5 aborts the process where an array is made of a NumPy array, and what is read into
-            NumPy is that of the first steps.
+            ``batch``, Dr.Jit 1.5 aborts the process where an array is made of a NumPy array, and plain numbers and what
+            is read into NumPy are those of the time of tracing.
             Of several processes, each draws the whole batch, unless ``coopnet.training.by_index`` decorates ``batch``.
         steps: the number of the step to stop before, counted from 0 also when resuming.
         optimizer: a ``drjit.opt`` optimizer without parameters; ``Adam`` if ``None``.
-        lr: learning rate, or a function of the step number (see ``coopnet.training.cosine``); 1e-3, or the given
-            optimizer's own, if ``None``.
+        lr: learning rate, or a function of the step number that is called just before each step (see
+            ``coopnet.training.cosine``); 1e-3, or the given optimizer's own, if ``None``.
         loss: the name of a function in ``coopnet.training.losses``, such as ``"l2"``, ``"l1"``, ``"huber"``,
             ``"relative_l2"`` or ``"cross_entropy"``, or traced code ``(y, targets) -> loss of each sample``, both
             lists with an array for each output.
@@ -162,7 +162,7 @@ def fit(
     replicas.check_gpus(dr.backend_v(step.float32))
     run = Run(step, steps, seed, measure, file, progress, replicas)
     if group is None:
-        run.strides = Strides(steps - run.result.steps)
+        run.strides = Strides(steps - run.result.steps, rate)
     replicas.agree("the start", lambda: facts(run, rate))
     compare_batches(replicas, step, drawn)
     del drawn

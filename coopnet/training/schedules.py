@@ -33,7 +33,7 @@ def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callab
         t = min((step - warmup) / (steps - warmup), 1.0)
         return final + (lr - final) * 0.5 * (1 + math.cos(math.pi * t))
 
-    return rate
+    return of_steps_alone(rate)
 
 
 def exponential(
@@ -65,7 +65,18 @@ def exponential(
         except OverflowError:
             return math.inf
 
+    return of_steps_alone(rate)
+
+
+def of_steps_alone(rate: Callable[[int], float]) -> Callable[[int], float]:
+    """``rate``, of which it is known that it may be called at any time and in any order."""
+    rate.of_steps_alone = True  # type: ignore[attr-defined]
     return rate
+
+
+def is_of_steps_alone(rate: Callable[[int], float]) -> bool:
+    """Is it? Others may do something else besides: they are called just before each step."""
+    return getattr(rate, "of_steps_alone", False)
 
 
 def _number(where: str, name: str, value: Any, least: float = -math.inf) -> None:

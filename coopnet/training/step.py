@@ -144,10 +144,12 @@ class Step:
         before = self.optimizer.lr
         each = [(number + i, dr.gather(self.float32, rates, self.uint32(i))) for i in range(SEVERAL)]
         dr.eval(each)  # so that all steps have the same kernels
-        for one, rate in each:
-            self.optimizer.lr = rate
-            self.take(seed, one, whole=True)
-        self.optimizer.lr = before
+        try:
+            for one, rate in each:
+                self.optimizer.lr = rate
+                self.take(seed, one, whole=True)
+        finally:
+            self.optimizer.lr = before
 
     def differentiate(self, key: Key, whole: bool = False) -> tuple[Any, Pending | None]:
         """Pull the losses of ``key`` back; returns them, and the products that are left, if any may be."""

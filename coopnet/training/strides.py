@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
+
+from .schedules import is_of_steps_alone
 
 #: Steps of a call. For small ones, replaying a function takes as long as its kernels do. More steps gain little, and
 #: all of them are traced.
@@ -18,10 +21,12 @@ ENOUGH = 32
 
 
 class Strides:
-    """Decides for runs that share what is traced, of ``ahead`` steps in all."""
+    """Decides for runs that share what is traced, of ``ahead`` steps in all, with learning rates by ``rate``."""
 
-    def __init__(self, ahead: int):
+    def __init__(self, ahead: int, rate: Callable[[int], float]):
         self.ahead, self.several = ahead, False
+        self.foreseen = is_of_steps_alone(rate)
+        self.taken, self.seconds = 0, 0.0  # of the steps that are looked at
 
     def next(self, most: int) -> int:
         """Steps of the next call, of which ``most`` may be taken at once."""
@@ -30,7 +35,12 @@ class Strides:
     def learn(self, step: Any, taken: int, seconds: float) -> None:
         """``taken`` steps like ``step`` took ``seconds``, tracing included if they were the first."""
         self.ahead -= taken
+        self.taken += taken
+        self.seconds += seconds
+        if self.taken < ENOUGH:
+            return
         # on CUDA nobody has measured it; a step that leaves products to a library is in two parts
-        able = dr.backend_v(step.float32) == dr.JitBackend.LLVM and not step.left
-        short = taken >= ENOUGH and seconds <= taken * SHORT
+        able = self.foreseen and not step.left and dr.backend_v(step.float32) == dr.JitBackend.LLVM
+        short = self.seconds <= self.taken * SHORT
         self.several = self.several or (able and short and self.ahead >= MANY)
+        self.taken, self.seconds = 0, 0.0

@@ -109,9 +109,10 @@ def test_several_steps_in_one_call(backend, ns, monkeypatch, steps):
     """Once they pay, calls take several steps: they are those of :func:`coopnet.fit`, also where losses are read."""
     for name, value in {"MANY": 1, "SHORT": 1e9, "ENOUGH": 1}.items():
         monkeypatch.setattr(strides, name, value)
+    decaying = cn.training.exponential(1e-2, 0.9)
     taken, take = [], JobStep.take_several
     monkeypatch.setattr(JobStep, "take_several", lambda step, *args: taken.append(1) or take(step, *args))
-    options = {"lr": lambda step: 1e-2 / (1 + step), "clip_norm": 0.5, "weight_decay": 0.05}
+    options = {"lr": decaying, "clip_norm": 0.5, "weight_decay": 0.05}
     want, got = make_fields(backend, count=3), make_fields(backend, count=3)
     expected = alone(want, make_batch(ns), ns, steps, **options)
     results = many(got, make_batch(ns), steps, together=1, **options)

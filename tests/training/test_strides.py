@@ -13,6 +13,7 @@ from drjit.opt import SGD, AdamW
 import coopnet as cn
 from coopnet.training import strides
 from coopnet.training.run import Run
+from coopnet.training.schedules import of_steps_alone
 
 
 @pytest.fixture
@@ -37,10 +38,10 @@ def calls(monkeypatch):
     return found
 
 
-def make(ns, backend):
+def make(ns, backend, precision="auto"):
     network = cn.MLP(8, 1, width=16, depth=2, bias=True, dropout=0.1)
     encoding = cn.HashGrid(2, n_levels=4, hashmap_size=2**8)
-    return cn.NeuralField(encoding, network).build(backend, seed=1)
+    return cn.NeuralField(encoding, network).build(backend, precision, seed=1)
 
 
 def batch_of(ns):
@@ -60,12 +61,17 @@ def state(field, result, ema=None):
 def options_of(name, field):
     return {
         "plain": lambda: {},
+        "half precision": lambda: {"loss_scale": None, "weight_decay": 0.05, "clip_norm": 0.5},
         "everything": lambda: {
             "lr": cn.training.cosine(1e-2, 400), "clip_norm": 0.5, "weight_decay": 0.05, "loss": "huber",
             "multipliers": {"network.layers.0": 0.5}, "ema": cn.training.EMA(field, 0.9),
-            "penalty": lambda field: 1e-4 * cn.training.l2_penalty(field), "loss_scale": None,
+            "penalty": lambda field: 1e-4 * cn.training.l2_penalty(field)
         },
-        "decay of the optimizer": lambda: {"optimizer": AdamW(lr=1e-3, weight_decay=0.1), "lr": lambda i: 1 / (99 + i)},
+        "decay of the optimizer": lambda: {
+            "optimizer": AdamW(lr=1e-3, weight_decay=0.1), "lr": cn.training.exponential(1e-2, 0.99),
+        },
+        "a look ahead": lambda: {"optimizer": cn.training.Adam(1e-3, lookahead=5)},
+        "norms of layers": lambda: {"optimizer": cn.training.Novograd(1e-3)},
         "gradients of three steps": lambda: {"optimizer": cn.training.Adam(1e-3, accumulate=3)},
         "momentum": lambda: {"optimizer": SGD(lr=1e-3, momentum=0.9)},
         "metrics": lambda: {"metric": lambda field: float(field["network.weights"].array[3]), "metric_every": 37},
@@ -73,18 +79,22 @@ def options_of(name, field):
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "everything", "decay of the optimizer", "gradients of three steps", "momentum", "metrics"]
-)
+    "name",
+    [
+        "plain", "half precision", "everything", "decay of the optimizer", "gradients of three steps", "a look ahead",
+        "norms of layers", "momentum", "metrics",
+    ],
+)  # fmt: skip
 def test_equal_to_single_steps(backend, ns, monkeypatch, eager, calls, name):
     found = []
     for most in (1 << 30, 1):
         monkeypatch.setattr(strides, "MANY", most)
         calls.clear()
-        field = make(ns, backend)
+        field = make(ns, backend, "half" if name == "half precision" else "auto")
         options = options_of(name, field)
         result = cn.fit(field, batch_of(ns), 330, progress=False, **options)
         assert set(calls) == ({1} if most > 1 else {1, 4}) and sum(calls) == result.steps == 330
-        found.append(state(field, result, options.get("ema")) + [np.array(result.metrics)])
+        found.append(state(field, result, options.get("ema")) + [np.array(result.metrics), np.array(result.skipped)])
         lr = options["optimizer"].lr if "optimizer" in options else 0.0
         found[-1].append(np.array(lr if isinstance(lr, float) else lr.numpy()))
     for one, other in zip(*found, strict=True):
@@ -106,6 +116,7 @@ def test_resumed_in_the_middle(backend, ns, eager, calls, tmp_path):
 def test_interrupted(backend, ns, eager, calls):
     """Ctrl-C between two calls: what is left is the state after a step."""
 
+    @of_steps_alone
     def rate(step):
         if step == 302:
             signal.raise_signal(signal.SIGINT)
@@ -123,6 +134,7 @@ def test_interrupted(backend, ns, eager, calls):
 def test_divergence_names_the_step(backend, ns, eager, calls):
     field = make(ns, backend)
 
+    @of_steps_alone
     def rate(step):
         return 1e38 if step == 301 else 1e-3
 
@@ -135,6 +147,7 @@ def test_divergence_names_the_step(backend, ns, eager, calls):
 def test_schedules_that_end(backend, ns, eager, calls):
     """A schedule that ends too early does so at its step, not at the call that reaches it."""
 
+    @of_steps_alone
     def rate(step):
         return 1e-3 / (step != 302)
 
@@ -148,11 +161,12 @@ def test_schedules_that_end(backend, ns, eager, calls):
 
 
 def test_kernels_are_those_of_single_steps(backend, ns, eager, calls):
-    """Tracing several steps compiles nothing."""
+    """Tracing several steps compiles nothing, but for what hands out numbers of steps and rates."""
     new = []
 
     def look(field):
-        new.append(sum(not k["cache_hit"] for k in dr.kernel_history((dr.KernelType.JIT,))))
+        history = dr.kernel_history((dr.KernelType.JIT,))
+        new.append(sum(not k["cache_hit"] for k in history if k["size"] > 1))
         dr.kernel_history_clear()
         return 0.0
 
@@ -162,12 +176,21 @@ def test_kernels_are_those_of_single_steps(backend, ns, eager, calls):
     assert sum(new[1:]) == 0
 
 
+def test_rates_that_do_something_besides_are_asked_for_at_their_step(backend, ns, eager, calls):
+    """Such as raising the highest level of a grid."""
+    seen = []
+    cn.fit(
+        make(ns, backend), batch_of(ns), 300, lr=lambda step: seen.append((step, len(calls))) or 1e-3, progress=False
+    )
+    assert set(calls) == {1} and seen == [(i, i) for i in range(300)]
+
+
 def test_rule():
     class Known:
         float32, left = dr.llvm.ad.Float, False
 
     def decided(ahead=10000, taken=256, seconds=0.05, **changes):
-        step, rule = copy.copy(Known()), strides.Strides(ahead)
+        step, rule = copy.copy(Known()), strides.Strides(ahead, cn.training.cosine(1e-2, 9))
         for name, value in changes.items():
             setattr(step, name, value)
         rule.learn(step, taken, seconds)
@@ -178,7 +201,7 @@ def test_rule():
     assert not decided(ahead=2000)  # few are left
     assert not decided(taken=8, seconds=1e-3)  # few have been seen
     assert not decided(left=True)  # in two parts
-    rule = strides.Strides(10000)
+    rule = strides.Strides(10000, cn.training.cosine(1e-2, 9))
     rule.learn(Known(), 256, 1.0)  # with tracing
     assert rule.next(256) == 1
     rule.learn(Known(), 256, 0.05)

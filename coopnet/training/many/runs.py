@@ -25,7 +25,7 @@ class Runs:
         self.jobs, self.groups, self.samples, self.rate, self.bar = jobs, groups, samples, rate, bar
         self.results = {number: FitResult(stopped="interrupt") for group in groups for number in group}
         self.messages: list[str] = []
-        self.strides = Strides(len(self.results) * jobs.steps)  # all jobs share what is traced
+        self.strides = Strides(len(self.results) * jobs.steps, rate)  # all jobs share what is traced
 
     def go(self) -> None:
         with interrupts_held() as interrupts, no_collection():
@@ -66,6 +66,7 @@ class Runs:
             kind = OSError if isinstance(error, OSError) else ValueError
             raise kind(f"it cannot go on: {error}; {cure}.") from error
         run.bar = self.bar
+        self.strides.ahead -= run.result.steps
         self.results[number] = run.result
         diverged = self.jobs.diverged.get(number)
         if run.result.steps < run.steps and diverged is None:
