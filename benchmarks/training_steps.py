@@ -33,6 +33,8 @@ PEERS = {"llvm": ["coopnet", "drjit", "torch"], "cuda": ["coopnet", "torch", "to
 KNOWN = ["coopnet", "drjit", "torch", "torch-compile"]
 #: Seconds that a turn takes, about; the runs of steps in it, and steps of a run at most. Nobody waits for each step.
 SECONDS, RUNS, MOST = 0.3, 10, 400
+#: Steps of a training.
+WHOLE = 20_000
 
 
 def timed(step: Callable[[], None], wait: Callable[[], None]) -> float:
@@ -73,7 +75,8 @@ def by_coopnet(backend: str, width: int, samples: int, dropout: float) -> Iterat
 
     def spans(every: int, steps: int) -> list[float]:
         looks.clear()
-        cn.fit(field, batch, every * steps, lr=RATE, progress=False, metric=clock, metric_every=every)
+        # a long run that ends early: how a step is taken depends on how many are to come
+        cn.fit(field, batch, WHOLE, lr=RATE, progress=False, metric=clock, metric_every=every, patience=steps)
         return [(b - a) / every for a, b in itertools.pairwise(looks[2:])]
 
     every = max(1, min(MOST, int(SECONDS / RUNS / min(spans(1, 8)))))

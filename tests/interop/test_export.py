@@ -163,6 +163,17 @@ def test_fingerprints_are_those_of_checkpoints(tmp_path):
     assert fingerprint(other) != fingerprint(field)
 
 
+@pytest.mark.parametrize(
+    "width, inside", [(8, {"c", "glsl", "slang", "numpy", "wgsl"}), (16, {"c", "glsl", "numpy", "wgsl"}), (48, set())]
+)
+def test_tiny_weights_stand_in_the_source(tmp_path, width, inside):
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=width, depth=2)).build("llvm")
+    found = {
+        t for t in ("c", "glsl", "wgsl", "slang", "numpy") if cn.export(field, t, tmp_path / f"f.{t}").weights is None
+    }
+    assert found == inside
+
+
 def test_large_weights_in_the_source_are_warned_of(tmp_path):
     field = cn.NeuralField(None, cn.MLP(2, 3, width=528, depth=2)).build("llvm")
     with pytest.warns(UserWarning, match=r"inline puts \d+ bytes of weights into the source, 3 MiB of text") as said:

@@ -51,6 +51,8 @@ def cases(precision):
 def test_every_layer_gives_its_values_and_derivatives(runner, precision, cases, name, tmp_path):
     made, target = runner
     c, inline = cases[name], list(EXAMPLES).index(name) % 2 == 0
+    if isinstance(made, SlangVulkan) and inline:
+        inline = None  # only few: see Slang.tiny
     written = cn.export(c.field, target, tmp_path / "f.txt", name="f", derivatives=True, inline=inline)
     calls = [("f", (len(c.y),)), ("f_jacobian", (len(c.y), len(c.jacobian)))]
     y, again, jacobian = made.run(written.source.read_text(), calls, words(written), c.x)

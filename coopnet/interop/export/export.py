@@ -25,8 +25,6 @@ from .reserved import reserved
 from .targets import TARGETS, Listing
 from .weights import WeightFile, fingerprint
 
-#: Bytes of weights up to which they stand in the source unless told otherwise.
-TINY = 8192
 #: Bytes of weights from which on it is said how long a source with them is.
 LARGE = 2**20
 
@@ -74,7 +72,8 @@ def export(
         dropout: give the function a key of four 32-bit words, the seed's lower and upper half, index and step, and
             apply the field's dropouts, whose masks are those of :class:`Key` to the bit.
         derivatives: also write ``name_jacobian``, which gives values and derivatives with respect to the position.
-        inline: put the weights into the source? ``None`` for those of up to 8192 bytes. More than 1 MiB of them, which
+        inline: put the weights into the source? ``None`` for those of up to 8192 bytes, in Slang 512: before every
+            read its compiler copies all of them, which Vulkan drivers need long to undo. More than 1 MiB of them, which
             take compilers long, give a ``UserWarning``.
         view: what a web page shows, and from where.
 
@@ -212,7 +211,7 @@ def _program(
         functions.append(with_jacobian(function, f"{name}_jacobian"))
     for _ in weights.file():  # the places of arrays in it
         pass
-    inside = printer.inlines and (weights.end <= TINY if inline is None else inline)
+    inside = printer.inlines and (weights.end <= printer.tiny if inline is None else inline)
     words, start = (weights.words(), 0) if inside else (None, weights.start)
     bytes_ = weights.start * 4 + weights.end
     about = _about(field, v.size, weights, own, grids, dropout)

@@ -43,6 +43,7 @@ class Printer:
 
     suffix: ClassVar[str]
     inlines: ClassVar[bool] = True  #: can weights stand in the source?
+    tiny: ClassVar[int] = 8192  #: bytes of weights up to which they do unless told otherwise
     precision: ClassVar[str | None] = None  #: the only precision of weights that there is, if it is one
     comment: ClassVar[str] = "//"
     indent: ClassVar[str] = INDENT

@@ -300,6 +300,7 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
 
 class Slang(_Shader):
     suffix = ".slang"
+    tiny = 512  # in SPIR-V, a variable of its own gets all constants before every read of one
     word = "weights.Load({byte})"
     fits = """
 public bool NAME_fits(ByteAddressBuffer weights) {
