@@ -9,6 +9,8 @@ import drjit as dr
 
 from .schedules import is_of_steps_alone
 
+#: Where calls of several steps have been measured.
+BACKENDS = (dr.JitBackend.LLVM,)
 #: Steps of a call. For small ones, replaying a function takes as long as its kernels do. More steps gain little, and
 #: all of them are traced.
 SEVERAL = 4
@@ -39,8 +41,8 @@ class Strides:
         self.seconds += seconds
         if self.taken < ENOUGH:
             return
-        # on CUDA nobody has measured it; a step that leaves products to a library is in two parts
-        able = self.foreseen and not step.left and dr.backend_v(step.float32) == dr.JitBackend.LLVM
+        # a step that leaves products to a library is in two parts
+        able = self.foreseen and not step.left and dr.backend_v(step.float32) in BACKENDS
         short = self.seconds <= self.taken * SHORT
         self.several = self.several or (able and short and self.ahead >= MANY)
         self.taken, self.seconds = 0, 0.0

@@ -198,7 +198,7 @@ def test_rule():
 
     assert decided()
     assert not decided(seconds=1.0)  # steps are long
-    assert not decided(ahead=2000)  # few are left
+    assert decided(ahead=256 + strides.MANY) and not decided(ahead=255 + strides.MANY)  # too few are left
     assert not decided(taken=8, seconds=1e-3)  # few have been seen
     assert not decided(left=True)  # in two parts
     rule = strides.Strides(10000, cn.training.cosine(1e-2, 9))
@@ -206,3 +206,11 @@ def test_rule():
     assert rule.next(256) == 1
     rule.learn(Known(), 256, 0.05)
     assert (rule.next(256), rule.next(4), rule.next(3)) == (4, 4, 1)
+    rule = strides.Strides(10000, cn.training.cosine(1e-2, 9))
+    for taken, expected in (12, 1), (12, 1), (7, 1), (1, 4):  # of short looks, all count: 32 are enough
+        rule.learn(Known(), taken, 1e-4 * taken)
+        assert rule.next(256) == expected
+    rule = strides.Strides(10000, cn.training.cosine(1e-2, 9))
+    for taken, seconds, expected in (40, 1.0, 1), (20, 0.002, 1), (20, 0.002, 4):  # a slow start is forgotten
+        rule.learn(Known(), taken, seconds)
+        assert rule.next(256) == expected
