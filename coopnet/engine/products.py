@@ -21,6 +21,8 @@ PIECE = 2048
 LONG = 1 << 13
 #: Multiplications of a slice below which another thread is not worth starting.
 LEAST = 1 << 23
+#: Columns that fewer take as long as: the other matrix is copied first in any case.
+FEW = 16
 
 
 class Product:
@@ -121,7 +123,8 @@ def blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Dr.Jit's threads each take a slice of the samples and call BLAS on one thread. BLAS's own threads spin while they
     wait, as do Dr.Jit's, and together they slow each other down several times.
     """
-    slices = max(1, min(dr.thread_count(), a.size * b.shape[1] // LEAST, len(a)))
+    work = len(a) * max(FEW, a.shape[1]) * max(FEW, b.shape[1])
+    slices = max(1, min(dr.thread_count(), work // LEAST, len(a)))
     bounds = [len(a) * i // slices for i in range(slices + 1)]
 
     def part(i: int) -> np.ndarray:
@@ -130,7 +133,8 @@ def blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):  # infinities and NaN are for the caller to find
             for start in range(bounds[i], bounds[i + 1], PIECE):
                 rows = slice(start, min(start + PIECE, bounds[i + 1]))
-                # with out=, NumPy calls BLAS without the interpreter's lock
+                # with out=, NumPy calls BLAS without the interpreter's lock; and unlike its products with vectors,
+                # those of matrices sum samples one by one, so that zeros among them change nothing
                 total += np.dot(a[rows].T, b[rows], out=out)
         return total
 

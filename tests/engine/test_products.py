@@ -25,15 +25,16 @@ def threads(monkeypatch):
     return told
 
 
+@pytest.mark.parametrize("columns", [(3, 5), (5, 3), (3, 1), (5, 16)])
 @pytest.mark.parametrize("samples", [1, 5, 4095, 4096, 8192, 16_384, 30_001])
-def test_products(threads, monkeypatch, samples):
-    """Whatever slices and pieces there are; slices are what threads take."""
+def test_products(threads, monkeypatch, samples, columns):
+    """Whatever slices and pieces there are; slices are what threads take. Few columns take as long as 16."""
     counts = []
-    monkeypatch.setattr(blas, "LEAST", 3 * 5 << 12)  # multiplications of 4,096 samples
+    monkeypatch.setattr(blas, "LEAST", 16 * 16 << 12)  # multiplications of 4,096 samples
     monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
-    a, b = (np.random.default_rng(i).random((samples, n), np.float32) for i, n in enumerate((3, 5)))
+    a, b = (np.random.default_rng(i).random((samples, n), np.float32) for i, n in enumerate(columns))
     found = blas.blas(a, b)
-    assert found.shape == (3, 5) and found.dtype == np.float64
+    assert found.shape == columns and found.dtype == np.float64
     np.testing.assert_allclose(found, a.T.astype(np.float64) @ b, rtol=3e-7 * min(samples, 8))
     assert threads == [1, 7]  # one at a time, and then as before
     assert counts == [max(1, min(3, samples >> 12))]
