@@ -2,9 +2,9 @@
 
 Dr.Jit's code for LLVM goes through a matrix column by column and adds to all outputs in memory. The entries of a column
 lie as far apart as a row is long. Where that is a multiple of a large power of two, they share few sets of the first
-cache (of 128 columns in single precision, eight of 64) and push one another out. A block of rows fits; shorter ones
-than that need more time for their loops than they save. With vectors of 16 lanes (AVX-512), whose outputs take twice
-the room, blocks pay from rows of a multiple of 256 bytes on.
+cache (of 128 columns in single precision, eight of 64) and push one another out. A block of rows fits; other matrices
+are faster whole, as blocks take time for their loops. With vectors of 16 lanes (AVX-512), whose outputs need twice the
+room, blocks pay from rows of a multiple of 256 bytes on, with those of 8 lanes from 1,024.
 
 Columns have no such blocks. Where they need some, a matrix that is used transposed is turned first, by a kernel of its
 own. Every sum has the same terms in the same order as before, so that results are equal to the bit; only gradients of
@@ -24,14 +24,12 @@ import drjit.nn as drnn
 from ..jit import views
 from ..jit.core import llvm_lanes
 
-#: The first cache of processors with AVX2: bytes of a line, sets, and lines of a set (some have more).
-LINE, SETS, WAYS = 64, 64, 8
+#: The first cache of all processors with AVX2: bytes of a line, and sets.
+LINE, SETS = 64, 64
+#: Lanes of a vector -> sets that a column shares from which on blocks are faster, and rows of one at most.
+BLOCKS = {16: (16, 40), 8: (4, 32)}
 #: More rows than there are.
 ALL = 1 << 30
-#: Lanes of a vector from which on blocks are smaller: rows of one, and sets that a column shares at most.
-LANES, MOST, SHARED = 16, 40, 16
-#: Rows that are always a block: every block is code to compile.
-FEWEST = 32
 
 
 def product(weights: Any, x: Any, bias: Any = None) -> Any:
@@ -54,9 +52,8 @@ def most_rows(size: int) -> int:
         return ALL
     step, left = divmod(size, LINE)
     sets = SETS if left else SETS // math.gcd(SETS, step)
-    if llvm_lanes() >= LANES:
-        return MOST if sets <= SHARED else ALL
-    return max(FEWEST, sets * WAYS * 3 // 4)  # the rest is for the vectors
+    shared, rows = BLOCKS[16 if llvm_lanes() >= 16 else 8]
+    return rows if sets <= shared else ALL
 
 
 def turned(weights: Sequence[Any]) -> list[Any]:
@@ -71,7 +68,7 @@ def turned(weights: Sequence[Any]) -> list[Any]:
 
 def _worth_turning(view: Any) -> bool:
     rows, columns = view.shape
-    return llvm_lanes() >= LANES and columns > most_rows(rows * dr.itemsize_v(view.buffer))
+    return llvm_lanes() >= 16 and columns > most_rows(rows * dr.itemsize_v(view.buffer))
 
 
 def _turned(view: Any) -> Any:
