@@ -26,6 +26,7 @@ SCRIPTS = {
     "mutants": "scripts/mutants.py",
     "outer-products": "benchmarks/outer_products.py",
     "networks-haswell": "benchmarks/networks.py",
+    "training-steps-haswell": "benchmarks/training_steps.py",
     "side-by-side": "benchmarks/side_by_side.py",
     "statistics": "benchmarks/mask_statistics.py",
     "export-gallery": "scripts/draw_export_gallery.py",
