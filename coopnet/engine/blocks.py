@@ -24,7 +24,7 @@ import drjit.nn as drnn
 from ..jit import views
 from ..jit.core import llvm_lanes
 
-#: The first cache of all processors with AVX2: bytes of a line, and sets.
+#: The first cache of processors with AVX2: bytes of a line, and sets.
 LINE, SETS = 64, 64
 #: Lanes of a vector -> sets that a column shares from which on blocks are faster, and rows of one at most.
 BLOCKS = {16: (16, 40), 8: (4, 32)}

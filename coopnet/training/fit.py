@@ -160,9 +160,8 @@ def fit(
             step.divide(losses)
         optimizer.update(field)
     replicas.check_gpus(dr.backend_v(step.float32))
-    run = Run(step, steps, seed, measure, file, progress, replicas)
-    if group is None:
-        run.strides = Strides(steps - run.result.steps, rate)
+    strides = Strides(steps, rate) if group is None else None
+    run = Run(step, steps, seed, measure, file, progress, replicas, strides)
     replicas.agree("the start", lambda: facts(run, rate))
     compare_batches(replicas, step, drawn)
     del drawn

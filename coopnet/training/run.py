@@ -45,6 +45,8 @@ class Run:
         self.watch = Watch(step, seed, self.result)
         self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
         self.strides = strides  # None where every step is a call
+        if strides is not None:
+            strides.ahead -= self.result.steps
         self.taken = 0  # steps whose losses are on the device
         self.began = 0.0  # when the first of them was taken
         self.stride = 1  # steps that the last call has taken

@@ -20,7 +20,7 @@ from coopnet.training.schedules import of_steps_alone
 def eager(backend, monkeypatch):
     """As if steps were always short, and many were to come."""
     if backend != "llvm":
-        pytest.skip("calls take one step")
+        pytest.skip("only on LLVM does one call take several steps (strides.BACKENDS)")
     monkeypatch.setattr(strides, "MANY", 1)
     monkeypatch.setattr(strides, "SHORT", 1e9)
 

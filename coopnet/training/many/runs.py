@@ -66,7 +66,6 @@ class Runs:
             kind = OSError if isinstance(error, OSError) else ValueError
             raise kind(f"it cannot go on: {error}; {cure}.") from error
         run.bar = self.bar
-        self.strides.ahead -= run.result.steps
         self.results[number] = run.result
         diverged = self.jobs.diverged.get(number)
         if run.result.steps < run.steps and diverged is None:
