@@ -18,7 +18,7 @@ import drjit as dr
 import numpy as np
 
 import coopnet as cn
-from coopnet.engine.products import product
+from coopnet.engine.products import blas
 from coopnet.jit import pool
 
 REPEAT = 15
@@ -36,7 +36,7 @@ def measure(ns: Any, samples: int, width: int) -> dict[str, Any]:
         else:
             time.sleep(0.05)  # until Dr.Jit's threads sleep
         start = time.perf_counter()
-        product(a, b)
+        blas([(a, b)])
         return 1e3 * (time.perf_counter() - start)
 
     row: dict[str, Any] = {"samples": samples, "width": width}

@@ -261,3 +261,29 @@ def test_scaling(backend, tmp_path):
     results = json.loads((tmp_path / f"scaling-{backend}.json").read_text())["results"]
     assert [r["world"] for r in results["runs"]] == [1] and len(results["compared"]) == 4
     assert all(e["ms"] > 0 and e["predicted_ms"] > 0 for e in results["compared"])
+
+
+def test_products(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    run("products.py", "--quick", "--out", tmp_path)
+    (row,) = json.loads((tmp_path / "products-llvm.json").read_text())["results"]
+    assert min(value for name, value in row.items() if name.endswith("_ms")) > 0
+
+
+def test_every_script_finds_what_it_imports(backend):
+    """Names of the library move; what is not installed does not matter."""
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    names = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
+    code = f"""
+import importlib, sys
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "benchmarks")!r}]
+for name in {names}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        assert error.name.split(".")[0] not in ("coopnet", *{names}), (name, error)
+"""
+    done = python("-c", code, timeout=None)
+    assert done.returncode == 0, done.stderr

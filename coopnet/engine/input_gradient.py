@@ -16,6 +16,7 @@ from ..jit.kinds import flat
 from ..jit.scopes import symbolic
 from ..random.key import Key
 from .choose import LONGER, MANY
+from .copies import copied
 from .ops import Op, buffers, pullback, widest
 from .plan import Plan, in_room
 from .spill import Shelf
@@ -41,7 +42,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
         return None
     samples = max(dr.width(v) for v in x)
     if dr.backend_v(x.type) == dr.JitBackend.LLVM:
-        tape = in_room(ops, [x], key)
+        tape = in_room(copied(ops, list(x), back=True), [x], key)
         one = dr.full(x.type, 1, samples)  # a lane for each sample: dropout would take one lane for one sample
         dx = pullback(tape, [drnn.CoopVec(one)], key, True, lambda *_: None)
         assert dx is not None

@@ -15,6 +15,7 @@ from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
 from .banks import BankOp, ScopeBankOp
 from .choose import MANY, choose
+from .copies import copied
 from .modes import forced_path, is_deterministic, warn_stall
 from .ops import Bundle, Op, affine, buffers, masked, widest
 from .pending import innermost
@@ -53,7 +54,7 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         if _shares_a_call(xs):
             plan = Plan(ops, packed, len(x), wants_x=False)
             return plan.split(apart(lambda given: flat(plan.evaluate(ops, given, key).y), xs))
-        return in_room(ops, x, key).y
+        return in_room(copied(ops, xs), x, key).y
     path = _path(ops, xs, len(x))
     if path == "builtin":
         return in_room(ops, x, key).y

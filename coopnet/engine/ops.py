@@ -28,8 +28,8 @@ from ..jit.kinds import flat
 from ..jit.registers import in_order
 from ..jit.unpacked import Constant
 from ..random.key import Key
-from . import blocks
 from .activations import FUNCTIONS, Function
+from .blocks import Blocks, product
 
 Bundle = list[Any]
 
@@ -219,7 +219,8 @@ class Affine(Op):
 
     def __init__(self, source: Any):
         self.source = source
-        self.turned: Any = None  # a view of the transposed matrix, where going back with it is faster
+        self.forth: Blocks | None = None  # copies to multiply with, on the way forward and back, where they are faster
+        self.back: Blocks | None = None
 
     @property
     def weights(self) -> Any:
@@ -241,15 +242,14 @@ class Affine(Op):
 
     def product(self, x: Any, biased: bool = True) -> Any:
         """``A x``, and ``b`` added if ``biased``: derivatives do without."""
-        weights, bias = self.source.weights, self.source.bias if biased else None
-        return blocks.product(weights, self.fill(x), bias)
+        bias = self.source.bias if biased else None
+        if self.forth is not None:
+            return self.forth.product(self.fill(x), bias)
+        return product(self.source.weights, self.fill(x), bias)
 
     def transposed(self, dy: Any, n: int) -> Any:
         """The first ``n`` components of ``A^T dy``."""
-        if self.turned is None:
-            dx = drnn.matvec(self.weights, dy, transpose=True)
-        else:
-            dx = blocks.product(self.turned, dy)
+        dx = drnn.matvec(self.weights, dy, transpose=True) if self.back is None else self.back.product(dy)
         return dx if len(dx) == n else drnn.CoopVec(list(dx)[:n])
 
     @property

@@ -55,7 +55,7 @@ class Pending:
     def multiply(self, operands: Sequence[tuple[Any, Any]]) -> list[Any]:
         """The products of what a run of the function returned by :meth:`take`."""
         pairs = zip(self.entries, operands, strict=True)
-        return [multiply(p.cotangent.of(a), p.activation.of(b)) for (_, p), (a, b) in pairs]
+        return multiply([(p.cotangent.of(a), p.activation.of(b)) for (_, p), (a, b) in pairs])
 
     def gradients(self, products: Sequence[Any], like: Mapping[str, Any]) -> dict[str, Any]:
         """The flat gradients of the parameters in question, in the type and size of the flat arrays ``like``."""

@@ -49,8 +49,12 @@ class NetworkOp(dr.CustomOp):
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
         self.ops = rebase(plan.ops, plan.buffers, buffers)
+        self._prepare()
         self.tape = plan.evaluate(self.ops, xs, key, self._store())
         return self.tape.flat()
+
+    def _prepare(self) -> None:
+        """What is to be done before the way forward."""
 
     def _store(self) -> Store | None:
         """Who is to see what goes into the matrices on the way forward."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
@@ -70,28 +71,35 @@ class Sums:
         return total
 
 
-def library(backend: dr.JitBackend) -> Callable[[Rows, Rows], Any] | None:
+def library(backend: dr.JitBackend) -> Callable[[Sequence[tuple[Rows, Rows]]], list[Any]] | None:
     """A library's :func:`multiply` on a backend, if there is one. It cannot be called in a recorded function."""
     if backend == dr.JitBackend.CUDA:
         return _by_cublas if cublas.available() else None
     return _by_blas if openblas.available() else None
 
 
-def multiply(a: Rows, b: Rows) -> Any:
-    """Sums over samples of the outer products of their rows: in single precision, one or several behind each other.
+def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
+    """For each pair the sum over samples of the outer products of their rows, in single precision.
 
-    Those of several are parts of the whole, which :class:`Sums` adds up: rather in a frozen function than here.
+    It is one matrix, or several behind each other, parts of the whole, which :class:`Sums` adds up: rather in a frozen
+    function than here.
     """
-    by = None if frozen() else library(dr.backend_v(a.leaf))
-    return _by_drjit(a, b) if by is None else by(a, b)
+    if not pairs:
+        return []
+    by = None if frozen() else library(dr.backend_v(pairs[0][0].leaf))
+    return _by_drjit(pairs) if by is None else by(pairs)
 
 
-def _by_drjit(a: Rows, b: Rows) -> Any:
-    single = dr.tensor_t(dr.float32_array_t(a.leaf))
-    return single(dr.matmul(a.tensor(), b.tensor(), At=True)).array
+def _by_drjit(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
+    single = dr.tensor_t(dr.float32_array_t(pairs[0][0].leaf))
+    return [single(dr.matmul(a.tensor(), b.tensor(), At=True)).array for a, b in pairs]
 
 
-def _by_cublas(a: Rows, b: Rows) -> Any:
+def _by_cublas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
+    return [_one_by_cublas(a, b) for a, b in pairs]
+
+
+def _one_by_cublas(a: Rows, b: Rows) -> Any:
     pieces, length = a.pieces, a.length
     while pieces % 2 == 0 and length < LONG:
         pieces, length = pieces // 2, length * 2
@@ -108,36 +116,52 @@ def _sum(parts: Any, size: int) -> Any:
     return (dr.full(tensor, 1, (1, count)) @ tensor(parts, (count, size))).array
 
 
-def _by_blas(a: Rows, b: Rows) -> Any:
-    found = blas(*(v.numbers.numpy().reshape(-1, v.columns) for v in (a, b)))  # without a copy
+def _by_blas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
+    found = blas([(_matrix(a), _matrix(b)) for a, b in pairs])
     # into memory of Dr.Jit's own: it compiles another kernel for other addresses, and NumPy's vary
-    result = dr.empty(a.leaf, found.size)
-    dr.eval(result)
-    result.numpy()[:] = found.ravel()
-    return result
+    results = [dr.empty(a.leaf, product.size) for (a, _), product in zip(pairs, found, strict=True)]
+    dr.eval(results)
+    for result, product in zip(results, found, strict=True):
+        result.numpy()[:] = product.ravel()
+    return results
 
 
-def blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """``a.T @ b`` for single-precision ``a`` of shape ``(samples, m)`` and ``b`` of ``(samples, n)``, in double.
+def _matrix(rows: Rows) -> np.ndarray:
+    return rows.numbers.numpy().reshape(-1, rows.columns)  # without a copy
 
-    Dr.Jit's threads each take a slice of the samples and call BLAS on one thread. BLAS's own threads spin while they
-    wait, as do Dr.Jit's, and together they slow each other down several times.
+
+def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """``a.T @ b`` for each pair of single-precision ``a`` of shape ``(samples, m)`` and ``b`` of ``(samples, n)``.
+
+    In double precision. Dr.Jit's threads each take slices of the samples and call BLAS on one thread. BLAS's own
+    threads spin while they wait, as do Dr.Jit's, and together they slow each other down several times.
     """
-    work = len(a) * max(FEW, a.shape[1]) * max(FEW, b.shape[1])
-    slices = max(1, min(dr.thread_count(), work // LEAST, len(a)))
-    bounds = [len(a) * i // slices for i in range(slices + 1)]
-
-    def part(i: int) -> np.ndarray:
-        out = np.empty((a.shape[1], b.shape[1]), a.dtype)
-        total = np.zeros(out.shape, np.float64)
-        with np.errstate(all="ignore"):  # infinities and NaN are for the caller to find
-            for start in range(bounds[i], bounds[i + 1], PIECE):
-                rows = slice(start, min(start + PIECE, bounds[i + 1]))
-                # with out=, NumPy calls BLAS without the interpreter's lock; and unlike its products with vectors,
-                # those of matrices sum samples one by one, so that zeros among them change nothing
-                total += np.dot(a[rows].T, b[rows], out=out)
-        return total
-
+    work = [len(a) * max(FEW, a.shape[1]) * max(FEW, b.shape[1]) for a, b in pairs]
+    slices = [_slices(len(a), multiplications) for (a, _), multiplications in zip(pairs, work, strict=True)]
+    tasks = [
+        (a[len(a) * i // count : len(a) * (i + 1) // count], b[len(b) * i // count : len(b) * (i + 1) // count])
+        for (a, b), count in zip(pairs, slices, strict=True) for i in range(count)
+    ]  # fmt: skip
     with openblas.one_thread():
-        # in this order, whichever is done first
-        return functools.reduce(np.add, parallel(part, slices))
+        few = sum(work) < LEAST
+        parts = [_product(*task) for task in tasks] if few else parallel(lambda i: _product(*tasks[i]), len(tasks))
+    rest = iter(parts)
+    # in this order, whichever is done first
+    return [functools.reduce(np.add, itertools.islice(rest, count)) for count in slices]
+
+
+def _slices(samples: int, multiplications: int) -> int:
+    return max(1, min(dr.thread_count(), multiplications // LEAST, samples))
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``a.T @ b`` in pieces that are added up in double precision."""
+    out = np.empty((a.shape[1], b.shape[1]), a.dtype)
+    total = np.zeros(out.shape, np.float64)
+    with np.errstate(all="ignore"):  # infinities and NaN are for the caller to find
+        for start in range(0, len(a), PIECE):
+            rows = slice(start, start + PIECE)
+            # with out=, NumPy calls BLAS without the interpreter's lock; and unlike its products with vectors, those of
+            # matrices sum samples one by one, so that zeros among them change nothing
+            total += np.dot(a[rows].T, b[rows], out=out)
+    return total

@@ -26,7 +26,7 @@ from ..jit.lanes import live, only
 from ..jit.registers import LONG, with_room
 from ..jit.scopes import frozen
 from ..random.key import Key
-from .blocks import turned
+from .copies import SAMPLES, copy_matrices
 from .ops import Affine, Bundle, Op, Store, affine, kept, matrices, widest
 from .pending import innermost
 from .plan import NetworkOp, Plan
@@ -61,14 +61,11 @@ class SpillOp(NetworkOp):
 
     shelf: Shelf | None = None
 
-    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
-        y = super().eval(plan, buffers, xs, key)
-        # On the way back it would be too late: what the caller has scheduled by then would get a kernel of its own.
-        own = affine(self.ops)
-        own = own if plan.wants_x else own[1:]
-        for op, matrix in zip(own, turned([op.weights for op in own]), strict=True):
-            op.turned = matrix
-        return y
+    def _prepare(self) -> None:
+        # Copies for the way back, too: then, what the caller has scheduled meanwhile would get a kernel of its own.
+        if max(dr.width(v) for v in self.xs) >= SAMPLES:
+            own = affine(self.ops)
+            copy_matrices(own, own if self.plan.wants_x else own[1:])
 
     def backward(self) -> None:
         dys, xs = self.grad_out(), self.xs
@@ -290,8 +287,8 @@ def _spill(
 
 def _add(sums: dict[int, Sums], products: list[Product]) -> None:
     """Compute ``products`` and add them to those of their buffers."""
-    for p in products:
-        sums.setdefault(id(p.op.weights.buffer), Sums()).add(p, multiply(p.cotangent, p.activation))
+    for p, parts in zip(products, multiply([(p.cotangent, p.activation) for p in products]), strict=True):
+        sums.setdefault(id(p.op.weights.buffer), Sums()).add(p, parts)
     for found in sums.values():
         found.eval()
 

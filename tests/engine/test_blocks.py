@@ -51,17 +51,52 @@ def test_product(backend, ns, rows, columns, biased):
 
 
 @settings(max_examples=12)
-@given(rows=SIZES, columns=SIZES)
-def test_turned(backend, ns, lanes, rows, columns):
+@given(rows=SIZES, columns=SIZES, biased=st.booleans())
+def test_copies(backend, ns, lanes, rows, columns, biased):
+    """Of a matrix and of its transpose: with 8 lanes of what does not fit into the first cache, with 16 of columns that
+    meet in few of its sets."""
     if backend == "cuda":
         rows, columns = -(-rows // 16) * 16, -(-columns // 16) * 16
-    a, y = matrix(ns, rows, columns)[0], matrix(ns, columns, rows)[2]
-    (view,) = blocks.turned([a])
-    faster = backend == "llvm" and lanes == 16 and rows % 64 == 0 and columns > 40
-    assert (view is not None) == faster
-    if view is not None:
-        assert view.shape == (columns, rows)
-        assert np.array_equal(numbers(blocks.product(view, y)), numbers(drnn.matvec(a, y, transpose=True)))
+    a, b, x = matrix(ns, rows, columns)
+    y = matrix(ns, columns, rows)[2]
+    forth, back = (blocks.copy(a, transposed) for transposed in (False, True))
+    large = rows * columns * 4 > 48 << 10
+    assert (forth is not None) == (backend == "llvm" and lanes == 8 and large and rows >= 16)
+    expected = large and columns >= 16 if lanes == 8 else rows % 64 == 0 and columns > 40
+    assert (back is not None) == (backend == "llvm" and expected)
+    dr.eval([part.buffer for found in (forth, back) if found is not None for part in found.parts])
+    if forth is not None:
+        bias = b if biased else None
+        whole = drnn.matvec(a, x, b) if biased else drnn.matvec(a, x)
+        assert np.array_equal(numbers(forth.product(x, bias)), numbers(whole))
+        assert max(part.shape[1] for part in forth.parts) <= 64
+    if back is not None:
+        assert np.array_equal(numbers(back.product(y)), numbers(drnn.matvec(a, y, transpose=True)))
+
+
+@pytest.mark.parametrize("of", ["rows", "loop", "few", "gradients", "few gradients", "input"])
+def test_where_matrices_are_copied(backend, ns, lanes, monkeypatch, of):
+    """Where many samples are evaluated outside symbolic code, and no one differentiates; the result is the same."""
+    field = cn.NeuralField(None, cn.MLP(16, 3, width=128, depth=2, bias=True)).build(backend, seed=1)
+    made, own = [], blocks.copy
+    monkeypatch.setattr("coopnet.engine.copies.copy", lambda *given, **how: made.append(own(*given, **how)) or made[-1])
+    samples = 100 if of.startswith("few") else 700
+    x = [ns.Float(np.random.default_rng(i).random(samples)) for i in range(16)]
+    if of.endswith("gradients"):
+        dr.enable_grad(field["network.weights"])
+    if of == "input":
+        dr.enable_grad(x)
+    if of == "loop":
+        y, _ = dr.while_loop((ns.ArrayXf([0, 0, 0]), ns.UInt32(0)), lambda _, i: i < 1, lambda _, i: (field(x), i + 1),
+                             mode="symbolic")  # fmt: skip
+    else:
+        y = field(x)
+    used = [found for found in made if found is not None]
+    cpu = backend == "llvm"
+    expected = {"rows": 1, "gradients": 2} if lanes == 8 else {"gradients": 1}
+    assert len(used) == (expected.get(of, 0) if cpu else 0)
+    monkeypatch.setattr("coopnet.engine.copies.copy", lambda *_, **__: None)
+    assert np.array_equal(y.numpy(), field(x).numpy())
 
 
 # Columns of 128 meet in eight sets of 64, of 256 in four, of 100 in all.
@@ -96,11 +131,13 @@ def test_matrices_that_dr_jit_differentiates_are_whole(ns, monkeypatch):
 def test_gradients_are_those_of_whole_matrices(backend, ns, monkeypatch, width):
     """To the bit, with biases, dropout and the gradient of the input."""
     found = []
-    for most in (blocks.most_rows, lambda size: 1 << 30):
-        monkeypatch.setattr(blocks, "most_rows", most)
+    for whole in (False, True):
+        if whole:
+            monkeypatch.setattr(blocks, "most_rows", lambda size: 1 << 30)
+            monkeypatch.setattr("coopnet.engine.copies.copy", lambda *_, **__: None)
         field = cn.NeuralField(None, cn.MLP(width, 3, width=width, depth=2, bias=True, dropout=0.2))
         field = field.build(backend, seed=1)
-        x = [ns.Float(np.random.default_rng(i).random(100)) for i in range(width)]
+        x = [ns.Float(np.random.default_rng(i).random(600)) for i in range(width)]
         dr.enable_grad(x)
         with cn.gradient_path("spill"):
             dr.enable_grad(field["network.weights"])
@@ -112,8 +149,8 @@ def test_gradients_are_those_of_whole_matrices(backend, ns, monkeypatch, width):
 
 
 def test_a_step_goes_forward_once(backend, ns):
-    """Turning matrices evaluates what the caller has scheduled: on the way back, that was the loss of all samples."""
-    field = cn.NeuralField(None, cn.MLP(3, 1, width=64, depth=2)).build(backend, seed=1)
+    """Copying matrices evaluates what the caller has scheduled: on the way back, that was the loss of all samples."""
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=128, depth=2)).build(backend, seed=1)
 
     def batch(key):
         x = cn.uniform(3, key, ns.Float, 5000)

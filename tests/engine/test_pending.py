@@ -140,10 +140,13 @@ def test_products_in_parts(ns, backend, halves, monkeypatch):
     if backend == "cuda":
         pytest.skip("cuBLAS returns parts by itself: the other tests have them")
 
-    def in_parts(a, b):
-        whole = [v.numbers.numpy().reshape(-1, v.columns) for v in (a, b)]
-        halves = zip(*(np.array_split(v, 2) for v in whole), strict=True)
-        return ns.Float(np.concatenate([(u.T @ v).ravel() for u, v in halves]))
+    def in_parts(pairs):
+        found = []
+        for pair in pairs:
+            whole = [v.numbers.numpy().reshape(-1, v.columns) for v in pair]
+            halves = zip(*(np.array_split(v, 2) for v in whole), strict=True)
+            found.append(ns.Float(np.concatenate([(u.T @ v).ravel() for u, v in halves])))
+        return found
 
     halves(True)
     known, _ = train(ns, backend)

@@ -33,23 +33,39 @@ def test_products(threads, monkeypatch, samples, columns):
     monkeypatch.setattr(blas, "LEAST", 16 * 16 << 12)  # multiplications of 4,096 samples
     monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
     a, b = (np.random.default_rng(i).random((samples, n), np.float32) for i, n in enumerate(columns))
-    found = blas.blas(a, b)
+    (found,) = blas.blas([(a, b)])
     assert found.shape == columns and found.dtype == np.float64
     np.testing.assert_allclose(found, a.T.astype(np.float64) @ b, rtol=3e-7 * min(samples, 8))
     assert threads == [1, 7]  # one at a time, and then as before
-    assert counts == [max(1, min(3, samples >> 12))]
+    slices = max(1, min(3, samples >> 12))
+    assert counts == ([slices] if samples >= 4096 else [])  # little work is not worth another thread
+
+
+def test_products_share_threads(threads, monkeypatch):
+    """Slices of all products side by side; each comes out as by itself."""
+    counts = []
+    monkeypatch.setattr(blas, "LEAST", 16 * 16 << 12)
+    monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
+    rng = np.random.default_rng(0)
+    shapes = [(5000, 3, 5), (9000, 16, 32), (100, 4, 4), (20_000, 2, 2)]
+    pairs = [(rng.random((n, i), np.float32), rng.random((n, j), np.float32)) for n, i, j in shapes]
+    found = blas.blas(pairs)
+    assert counts == [1 + 3 + 1 + 3] and len(found) == 4
+    for product, pair in zip(found, pairs, strict=True):
+        assert np.array_equal(product, blas.blas([pair])[0])
+    assert blas.blas([]) == []
 
 
 def test_pieces_are_added_up_in_double_precision(threads):
     """In single precision, 2^24 + 1 is 2^24 however often it is done."""
     a = np.zeros((4 * blas.PIECE, 1), np.float32)
     a[:: blas.PIECE, 0] = [4096, 1, 1, 1]
-    assert blas.blas(a, a)[0, 0] == 2**24 + 3
+    assert blas.blas([(a, a)])[0][0, 0] == 2**24 + 3
 
 
 def test_infinities_are_left_to_the_caller(threads, recwarn):
     a = np.array([[np.inf], [1], [-np.inf]], np.float32)
-    assert np.isnan(blas.blas(a, np.ones((3, 1), np.float32)))
+    assert np.isnan(blas.blas([(a, np.ones((3, 1), np.float32))])[0])
     assert not recwarn.list
 
 
