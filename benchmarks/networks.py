@@ -48,7 +48,7 @@ SLOW = 0.3
 #: Times that the peers take turns at the headline; elsewhere once. The CPU's other users come and go.
 ROUNDS = {"llvm": 3, "cuda": 1}
 #: A configuration that would take a peer longer than this many seconds is skipped.
-LIMIT = 20.0
+LIMIT = 40.0
 PREFIX = "RESULT "
 MODES = ("infer", "train")
 

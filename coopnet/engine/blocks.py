@@ -73,24 +73,29 @@ def most_rows(size: int) -> int:
     return rows if sets <= shared else ALL
 
 
-def copy(view: Any, transposed: bool) -> Blocks | None:
-    """A copy of a packed matrix to multiply with, or by its transpose; ``None`` where that is no faster.
-
-    Its parts are not evaluated yet, as they have to be. Not in symbolic code.
-    """
-    if not _by_rows(view):
-        return None
+def pays(view: Any, transposed: bool) -> bool:
+    """Is a packed matrix, or its transpose, multiplied faster from a copy?"""
     itemsize = dr.itemsize_v(view.buffer)
     rows, columns = reversed(view.shape) if transposed else view.shape
     if _lanes() == 8:
-        if rows * columns * itemsize <= CACHE or rows < LEAST:
-            return None
-        return Blocks(
-            [_entries(view, transposed, *bounds, turned=True) for bounds in _bounds(rows, PANEL)], turned=True
-        )
-    most = most_rows(columns * itemsize)
-    if not transposed or rows <= most:
+        faster = rows * columns * itemsize > CACHE and rows >= LEAST
+    else:
+        faster = transposed and rows > most_rows(columns * itemsize)
+    return faster and _by_rows(view)
+
+
+def copy(view: Any, transposed: bool) -> Blocks | None:
+    """A copy of a packed matrix to multiply with, or by its transpose, if that is faster.
+
+    Its parts are not evaluated yet, as they have to be. Not in symbolic code.
+    """
+    if not pays(view, transposed):
         return None
+    rows, columns = reversed(view.shape) if transposed else view.shape
+    if _lanes() == 8:
+        parts = [_entries(view, transposed, start, stop, turned=True) for start, stop in _bounds(rows, PANEL)]
+        return Blocks(parts, turned=True)
+    most = most_rows(columns * dr.itemsize_v(view.buffer))
     return Blocks(_in_rows(_entries(view, transposed, 0, rows, turned=False), most), turned=False)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 
 from ..jit.scopes import symbolic
-from .blocks import copy
+from .blocks import copy, pays
 from .ops import Affine, Op, affine, buffers, rebase
 
 #: Samples from which on evaluating a network is worth copying its matrices.
@@ -20,8 +20,10 @@ def copied(ops: Sequence[Op], xs: Sequence[Any], back: bool = False) -> Sequence
 
     Not for networks whose weights have gradients.
     """
-    cpu = dr.backend_v(type(xs[0])) == dr.JitBackend.LLVM
-    if not cpu or symbolic() or max(dr.width(v) for v in xs) < SAMPLES or any(dr.grad_enabled(v) for v in xs):
+    found = affine(ops)
+    if not any(pays(op.weights, transposed) for op in found for transposed in ((False, True) if back else (False,))):
+        return ops
+    if symbolic() or max(dr.width(v) for v in xs) < SAMPLES or any(dr.grad_enabled(v) for v in xs):
         return ops
     packed = buffers(ops)
     own = rebase(ops, packed, packed)
