@@ -25,9 +25,12 @@ import drjit.nn as drnn
 
 from ..jit import views
 from ..jit.core import llvm_lanes
+from ..jit.masks import unmasked
 
-#: The first cache of processors with AVX2: bytes of a line, sets, and bytes in all.
-LINE, SETS, CACHE = 64, 64, 48 << 10
+#: The first cache of processors with AVX2: bytes of a line, and sets.
+LINE, SETS = 64, 64
+#: Bytes beyond which a matrix is worth a copy, measured on a processor with 48 KiB in the first cache.
+LARGE = 48 << 10
 #: Lanes of a vector -> sets that a column shares from which on blocks are faster, and rows of one at most.
 BLOCKS = {16: (16, 40), 8: (4, 32)}
 #: Rows of a panel at most.
@@ -69,7 +72,7 @@ def most_rows(size: int) -> int:
         return ALL
     step, left = divmod(size, LINE)
     sets = SETS if left else SETS // math.gcd(SETS, step)
-    shared, rows = BLOCKS[_lanes()]
+    shared, rows = BLOCKS[16 if llvm_lanes() >= 16 else 8]
     return rows if sets <= shared else ALL
 
 
@@ -77,10 +80,10 @@ def pays(view: Any, transposed: bool) -> bool:
     """Is a packed matrix, or its transpose, multiplied faster from a copy?"""
     itemsize = dr.itemsize_v(view.buffer)
     rows, columns = reversed(view.shape) if transposed else view.shape
-    if _lanes() == 8:
-        faster = rows * columns * itemsize > CACHE and rows >= LEAST
+    if llvm_lanes() == 8:
+        faster = rows * columns * itemsize > LARGE and rows >= LEAST
     else:
-        faster = transposed and rows > most_rows(columns * itemsize)
+        faster = llvm_lanes() >= 16 and transposed and rows > most_rows(columns * itemsize)
     return faster and _by_rows(view)
 
 
@@ -92,7 +95,7 @@ def copy(view: Any, transposed: bool) -> Blocks | None:
     if not pays(view, transposed):
         return None
     rows, columns = reversed(view.shape) if transposed else view.shape
-    if _lanes() == 8:
+    if llvm_lanes() == 8:
         parts = [_entries(view, transposed, start, stop, turned=True) for start, stop in _bounds(rows, PANEL)]
         return Blocks(parts, turned=True)
     most = most_rows(columns * dr.itemsize_v(view.buffer))
@@ -106,13 +109,10 @@ def _entries(view: Any, transposed: bool, start: int, stop: int, turned: bool) -
     i = dr.arange(dr.uint32_array_t(type(buffer)), rows * columns)
     row, column = (i % rows, i // rows) if turned else (i // columns, i % columns)
     row, column = (column, row + start) if transposed else (row + start, column)
-    entries = dr.gather(type(buffer), buffer, view.offset + row * stride + column)
+    with unmasked(type(buffer)):
+        entries = dr.gather(type(buffer), buffer, view.offset + row * stride + column)
     shape = (columns, rows) if turned else (rows, columns)
-    return views.changed(view, buffer=entries, shape=shape, stride=shape[1], offset=0)
-
-
-def _lanes() -> int:
-    return 16 if llvm_lanes() >= 16 else 8
+    return views.changed(view, buffer=entries, shape=shape, stride=shape[1], offset=0, size=rows * columns)
 
 
 def _by_rows(view: Any) -> bool:

@@ -11,6 +11,7 @@ import drjit as dr
 import numpy as np
 
 from ..jit import cublas, openblas, views
+from ..jit.masks import unmasked
 from ..jit.pool import parallel
 from ..jit.scopes import frozen
 from .ops import Affine
@@ -22,6 +23,8 @@ PIECE = 2048
 LONG = 1 << 13
 #: Multiplications of a slice below which another thread is not worth starting.
 LEAST = 1 << 23
+#: Bytes of slices' products beyond which layers are multiplied one after the other.
+PARTS = 1 << 28
 #: Columns that fewer take as long as: the other matrix is copied first in any case.
 FEW = 16
 
@@ -40,12 +43,13 @@ class Product:
         used = inputs + biased
         i = dr.arange(uint32, rows * used)
         row, column = i // used, i % used
-        target = views.places(op.weights, row, column, op.layout, column < inputs)
-        if biased:
-            target = dr.select(column < inputs, target, views.places(op.bias, row))
-        value = dr.gather(type(product), product, row * self.activation.columns + column)
-        # A plain scatter: scatter_reduce on LLVM turns NaN into 0, and the loss scaler would miss an overflow.
-        dr.scatter(total, type(total)(value), target, mode=dr.ReduceMode.Permute)
+        with unmasked(type(total)):
+            target = views.places(op.weights, row, column, op.layout, column < inputs)
+            if biased:
+                target = dr.select(column < inputs, target, views.places(op.bias, row))
+            value = dr.gather(type(product), product, row * self.activation.columns + column)
+            # A plain scatter: scatter_reduce on LLVM turns NaN into 0, and the loss scaler would miss an overflow.
+            dr.scatter(total, type(total)(value), target, mode=dr.ReduceMode.Permute)
 
 
 class Sums:
@@ -136,6 +140,8 @@ def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     In double precision. Dr.Jit's threads each take slices of the samples and call BLAS on one thread. BLAS's own
     threads spin while they wait, as do Dr.Jit's, and together they slow each other down several times.
     """
+    if len(pairs) > 1 and dr.thread_count() * sum(8 * a.shape[1] * b.shape[1] for a, b in pairs) > PARTS:
+        return [product for pair in pairs for product in blas([pair])]
     work = [len(a) * max(FEW, a.shape[1]) * max(FEW, b.shape[1]) for a, b in pairs]
     slices = [_slices(len(a), multiplications) for (a, _), multiplications in zip(pairs, work, strict=True)]
     tasks = [

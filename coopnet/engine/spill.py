@@ -23,6 +23,7 @@ import drjit.nn as drnn
 
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.lanes import live, only
+from ..jit.masks import active, masked
 from ..jit.registers import LONG, with_room
 from ..jit.scopes import frozen
 from ..random.key import Key
@@ -109,6 +110,8 @@ class SpillOp(NetworkOp):
     def _in_chunks(self, xs: list, dys: list, samples: int, chunk: int, sums: dict[int, Sums]) -> list:
         leaf = dr.leaf_t(type(dys[0]))
         uint32 = dr.uint32_array_t(leaf)
+        if masked(leaf):  # of all samples: a chunk has another size
+            dys = only(active(leaf, samples), dys)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
         dr.eval(xs, dys, sample)
         key_args: list[Any] = []

@@ -15,6 +15,7 @@ import drjit as dr
 
 from ..jit.half import largest
 from ..jit.kinds import nested_type
+from ..jit.masks import active, masked, unmasked
 from ..jit.sorting import permutation
 from . import fixed_point
 
@@ -56,6 +57,14 @@ def sum_rows(rows: Any, index: Any, count: int) -> Any:
     Returns:
         A flat array of ``count * width`` entries. Bitwise the same whenever rows and indices are.
     """
+    leaf = type(rows[0])
+    # in an evaluated loop, lanes that have left it would be missing among sorted ones, not among samples
+    index = dr.select(active(leaf, dr.width(index)), index, count) if masked(leaf) else index
+    with unmasked(leaf):
+        return _sum_rows(rows, index, count)
+
+
+def _sum_rows(rows: Any, index: Any, count: int) -> Any:
     leaf, width = type(rows[0]), len(rows)
     nested = nested_type(leaf)
     n = dr.width(index)

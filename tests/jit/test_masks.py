@@ -1,0 +1,118 @@
+"""Evaluated loops lay a mask on gathers and scatters; what has no entry per sample must not see it."""
+
+import drjit as dr
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet.jit import masks
+
+
+def turns(ns, lanes, body):
+    """Runs ``body(active)`` in an evaluated loop that lanes leave after one to three turns; returns how often each."""
+    often = dr.arange(ns.UInt32, lanes) % 3 + 1
+
+    def turn(i):
+        body(i < often)
+        return (i + 1,)
+
+    dr.while_loop((dr.zeros(ns.UInt32, lanes),), lambda i: i < often, turn, mode="evaluated")
+    return often.numpy().astype(np.float32)
+
+
+def test_masks_are_found_and_lifted(ns):
+    found = []
+
+    def body(active):
+        backwards = 299 - dr.arange(ns.UInt32, 300)
+        numbers = dr.opaque(ns.UInt32, 7, 300)
+        bare = dr.gather(ns.UInt32, numbers, backwards).numpy()
+        with masks.unmasked(ns.Float):
+            lifted = dr.gather(ns.UInt32, numbers, backwards).numpy()
+        found.append((masks.masked(ns.Float), masks.active(ns.Float, 300).numpy(), bare > 0, lifted, active.numpy()))
+
+    assert not masks.masked(ns.Float)
+    turns(ns, 300, body)
+    assert not masks.masked(ns.Float) and len(found) == 3
+    for inside, active, bare, lifted, expected in found:
+        assert inside
+        assert np.array_equal(active, expected) and np.array_equal(bare, expected)
+        assert (lifted == 7).all()
+    assert not found[-1][1].all()
+
+
+def test_a_mask_is_lifted_for_lanes_of_no_whole_vector(ns):
+    """What is beyond the last lane must still not be written."""
+    out = []
+
+    def body(active):
+        with masks.unmasked(ns.Float):
+            target = dr.zeros(ns.UInt32, 13)
+            dr.scatter(target, dr.arange(ns.UInt32, 5) + 1, dr.arange(ns.UInt32, 5))
+            out.append(target.numpy())
+
+    turns(ns, 5, body)
+    assert all(np.array_equal(v, [1, 2, 3, 4, 5] + [0] * 8) for v in out)
+
+
+def test_without_the_functions_there_may_be_a_mask(ns, monkeypatch):
+    monkeypatch.setattr(masks, "function", lambda symbol: None)
+    assert masks.masked(ns.Float)
+    with masks.unmasked(ns.Float):
+        assert masks.active(ns.Float, 7).numpy().all()
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 1])
+@pytest.mark.parametrize("lanes", [1000, 1185, 4096])
+def test_gradients_inside_evaluated_loops(ns, backend, monkeypatch, lanes, memory):
+    """Lanes that have left add nothing, also where the loop has as many lanes as a matrix entries (1,185), and where
+    memory is for a chunk of the samples only."""
+    monkeypatch.setattr("coopnet.engine.spill.MEMORY", memory)
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=32, depth=2, bias=True)).build(backend, seed=1)
+    x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
+    weights = field["network.weights"]
+    dr.enable_grad(weights)
+    with cn.gradient_path("spill"):
+        often = turns(ns, lanes, lambda active: dr.backward(dr.sum(dr.square(field(x)[0]))))
+    found = dr.grad(weights).numpy().astype(float)
+    dr.set_grad(weights, 0)
+    dr.backward(dr.sum(dr.square(field(x)[0]) * ns.Float(often)))
+    expected = dr.grad(weights).numpy().astype(float)
+    assert np.abs(found - expected).max() < (2e-2 if backend == "cuda" else 1e-5) * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("lanes", [1000, 400, 100])
+def test_rows_inside_evaluated_loops(ns, lanes):
+    """The sums of an embedding sort samples: the mask is of samples, not of sorted ones. It also masks gradients."""
+    table = cn.Embedding(100, 4).alloc(ns.TensorXf, rng=dr.rng(1))
+    index = ns.UInt32(np.random.default_rng(0).integers(0, 100, lanes).astype(np.uint32))
+    dr.enable_grad(table["data"])
+
+    def total():
+        return sum(list(table(index)), ns.Float(0))
+
+    often = turns(ns, lanes, lambda active: dr.backward(dr.sum(total())))
+    found = dr.grad(table["data"]).numpy()
+    dr.set_grad(table["data"], 0)
+    dr.backward(dr.sum(total() * ns.Float(often)))
+    np.testing.assert_allclose(found, dr.grad(table["data"]).numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("samples", [8192, 16384, 5000])
+def test_copies_of_matrices_are_whole(ns, backend, monkeypatch, lanes, samples):
+    """In loops with as many lanes as a copy has entries, with vectors of 8 lanes and of 16."""
+    monkeypatch.setattr("coopnet.engine.blocks.llvm_lanes", lambda: lanes)
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=128, depth=2)).build(backend, seed=1)
+    x = [ns.Float(np.random.default_rng(i).random(samples)) for i in range(3)]
+    expected, slopes = (v.numpy() for v in field.value_and_grad(ns.Array3f(x)))
+    seen = []
+
+    def body(active):
+        y, slope = field.value_and_grad(ns.Array3f(x))
+        seen.append((active.numpy(), y.numpy()[0], slope.numpy()))
+
+    turns(ns, samples, body)
+    for active, y, slope in seen:
+        np.testing.assert_allclose(y[active], expected[0][active], rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(slope[:, active], slopes[:, active], rtol=1e-3, atol=1e-5)
