@@ -28,6 +28,7 @@ from ..jit.deferred import outside
 from ..jit.kinds import flat
 from ..jit.lanes import WARP, Warps, live, only
 from ..jit.layout import BIAS_COLUMNS
+from ..jit.masks import unmasked
 from ..jit.registers import with_room
 from ..jit.scopes import frozen, symbolic
 from ..random.key import Key
@@ -248,18 +249,21 @@ class Banks:
         for bank in self.banks:
             total = total + single(dr.grad(bank))
         if self.biased:
-            uint32 = dr.uint32_array_t(self.leaf)
             dr.eval(total)
-            result = dr.gather(single, total, dr.arange(uint32, self.width))
-            for op, offset in self.biased.values():
-                row = dr.arange(uint32, op.weights.shape[0])
-                value = dr.gather(single, total, offset + dr.gather(uint32, op.layout.bias_places, row))
-                target = views.places(op.bias, row)
-                dr.scatter(result, value, target, mode=dr.ReduceMode.Permute)
-            total = result
+            with unmasked(self.leaf):
+                total = self._with_biases(total)
         total = self.leaf(total)
         dr.eval(total)
         return total
+
+    def _with_biases(self, total: Any) -> Any:
+        uint32 = dr.uint32_array_t(self.leaf)
+        result = dr.gather(type(total), total, dr.arange(uint32, self.width))
+        for op, offset in self.biased.values():
+            row = dr.arange(uint32, op.weights.shape[0])
+            value = dr.gather(type(total), total, offset + dr.gather(uint32, op.layout.bias_places, row))
+            dr.scatter(result, value, views.places(op.bias, row), mode=dr.ReduceMode.Permute)
+        return result
 
     def side_by_side(self) -> Any:
         """The banks' gradients one after the other, each in the layout of the packed buffer."""

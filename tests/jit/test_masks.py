@@ -62,9 +62,9 @@ def test_without_the_functions_there_may_be_a_mask(ns, monkeypatch):
         assert masks.active(ns.Float, 7).numpy().all()
 
 
-@pytest.mark.parametrize("memory", [1 << 30, 1])
+@pytest.mark.parametrize("path, memory", [("spill", 1 << 30), ("spill", 1), ("banks", 1 << 30)])
 @pytest.mark.parametrize("lanes", [1000, 1185, 4096])
-def test_gradients_inside_evaluated_loops(ns, backend, monkeypatch, lanes, memory):
+def test_gradients_inside_evaluated_loops(ns, backend, monkeypatch, lanes, path, memory):
     """Lanes that have left add nothing, also where the loop has as many lanes as a matrix entries (1,185), and where
     memory is for a chunk of the samples only."""
     monkeypatch.setattr("coopnet.engine.spill.MEMORY", memory)
@@ -72,7 +72,7 @@ def test_gradients_inside_evaluated_loops(ns, backend, monkeypatch, lanes, memor
     x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
     weights = field["network.weights"]
     dr.enable_grad(weights)
-    with cn.gradient_path("spill"):
+    with cn.gradient_path(path):
         often = turns(ns, lanes, lambda active: dr.backward(dr.sum(dr.square(field(x)[0]))))
     found = dr.grad(weights).numpy().astype(float)
     dr.set_grad(weights, 0)
