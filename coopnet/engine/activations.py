@@ -27,7 +27,7 @@ class Function:
     output ``y`` alone determines it: a dropped element is 0, and so must its derivative be.
 
     ``curvature(w, x, y, *params)`` is ``w`` times f''(x); without it, Dr.Jit differentiates ``slope``. A function that
-    is ``flat`` has none: it is linear in pieces.
+    is ``flat`` has none: it is linear in pieces. The slope of one that is ``from_output`` makes no use of ``x``.
     """
 
     array: Callable[..., Any]
@@ -36,6 +36,7 @@ class Function:
     dropped_slope: Callable[..., Any] | None = None
     curvature: Callable[..., Any] | None = None
     flat: bool = False
+    from_output: bool = False
 
 
 def _positive(y: Any) -> Any:
@@ -179,6 +180,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda dy, x, y: dy * _positive(y),
         lambda dy, y, scale: dy * (_positive(y) * scale),
         flat=True,
+        from_output=True,
     ),
     "leaky_relu": Function(
         lambda x, a: dr.maximum(x, 0) + dr.minimum(x, 0) * a,
@@ -191,6 +193,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda x: dr.tanh(x),
         lambda dy, x, y: dy * (1 - y * y),
         curvature=lambda w, x, y: w * (y * (y * y - 1) * 2),
+        from_output=True,
     ),
     "sigmoid": Function(
         lambda x: dr.rcp(1 + dr.exp(-x)),
@@ -198,6 +201,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda dy, x, y: dy * (y * (1 - y)),
         lambda dy, y, scale: dy * (y * (1 - y * (1 / scale))),
         lambda w, x, y: w * (y * (1 - y) * (1 - y * 2)),
+        from_output=True,
     ),
     "softplus": Function(
         _softplus_array,
@@ -211,6 +215,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda dy, x, y, beta: dy * _squareplus_slope(y, beta),
         lambda dy, y, scale, beta: dy * (_squareplus_slope(y, beta / scale) * scale),
         _squareplus_curvature,
+        from_output=True,
     ),
     "gelu": Function(_gelu, _gelu, _gelu_slope, curvature=_gelu_curvature),
     "silu": Function(
@@ -228,8 +233,13 @@ FUNCTIONS: dict[str, Function] = {
         lambda dy, x, y: dy * y,
         lambda dy, y, scale: dy * y,
         lambda w, x, y: w * y,
+        from_output=True,
     ),
     "identity": Function(
-        _identity, _identity, lambda dy, x, y, scale=1.0, offset=0.0: dy if scale == 1 else dy * scale, flat=True
+        _identity,
+        _identity,
+        lambda dy, x, y, scale=1.0, offset=0.0: dy if scale == 1 else dy * scale,
+        flat=True,
+        from_output=True,
     ),
 }

@@ -35,13 +35,15 @@ def choose(
     masked: bool = False,
     apart: bool = False,
     planned: int = 0,
+    wide: bool = False,
 ) -> tuple[str, str]:
     """The path of the weight gradients, and why it is taken.
 
     ==================================================  ===============================================================
     in symbolic loops and conditionals                  ``banks``, summed when the scope is left
     in virtual calls                                    ``builtin``: there are no lane numbers to choose a bank by
-    LLVM                                                ``spill``: reproducible, and matrix products are fastest
+    LLVM, wide layers                                   ``store``: products of matrices, between kernels, are fastest
+    LLVM otherwise                                      ``spill``: reproducible, and matrix products are fastest
     CUDA, ``deterministic()``                           ``spill``, with long vectors ``store``
     CUDA, long vectors, products computed apart         ``store``: they do not fit into the registers of one kernel
     CUDA, few steps, products computed apart            ``store``: outer products take seconds to compile
@@ -60,6 +62,7 @@ def choose(
         masked: is there dropout?
         apart: in a frozen function, will a library multiply outside of it? See :mod:`.pending`.
         planned: how often the function will run, 0 if that is not known.
+        wide: on LLVM, are layers faster as products of their own? See :mod:`.gemm`.
 
     Raises:
         RuntimeError: what is asked for is not possible.
@@ -85,6 +88,8 @@ def choose(
     if forced != "auto":
         return forced, "gradient_path() asks for it"
     written = "store" if width > LONG else "spill"
+    if not cuda and wide:
+        return "store", "between kernels, layers so wide are multiplied faster than within one"
     if not cuda:
         return "spill", "matrix products are the fastest way on the CPU, and reproducible"
     if deterministic:

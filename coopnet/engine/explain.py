@@ -11,6 +11,7 @@ from ..checks import shown_bytes
 from ..jit.scopes import symbolic
 from .banks import banks_for
 from .choose import choose
+from .gemm import outputs_per_sample, pays
 from .modes import forced_path, is_deterministic
 from .network import layouts_known
 from .ops import Op, affine, buffers, masked, widest
@@ -52,6 +53,7 @@ class Explanation:
 def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsize: int) -> Explanation:
     """Explain the gradient of ``ops`` over ``samples`` samples; ``itemsize`` is that of the spilled numbers."""
     which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
+    on_gpu = which == dr.JitBackend.CUDA
     path, reason = choose(
         which,
         samples,
@@ -63,11 +65,13 @@ def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsiz
         width=widest(ops),
         masked=masked(ops),
         apart=frozen and library(which) is not None,
+        wide=not on_gpu and pays(ops, samples),
     )
     memory, chunks, banks = 0, 1, 1
     if path in ("spill", "store") and affine(ops):
         chunk = chunk_size(ops, samples, itemsize)
-        chunks, memory = -(-samples // chunk), chunk * bytes_per_sample(ops, itemsize)
+        one = bytes_per_sample(ops, itemsize) + (outputs_per_sample(ops) if path == "store" and not on_gpu else 0)
+        chunks, memory = -(-samples // chunk), chunk * one
     elif path == "banks":
         banks = banks_for(samples)
         memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in buffers(ops))

@@ -17,7 +17,8 @@ from ..jit.scopes import symbolic
 from ..random.key import Key
 from .choose import LONGER, MANY
 from .copies import copied
-from .ops import Op, buffers, pullback, widest
+from .gemm import layerwise
+from .ops import Op, buffers, pullback, rebase, widest
 from .plan import Plan, in_room
 from .spill import Shelf
 from .stack import stacked
@@ -28,6 +29,8 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
 
     ==========================================  ====================================================================
     LLVM                                        in the kernel around it: a vector that goes back costs an evaluation
+    the same, wide layers, not in symbolic      between kernels, if there is memory: see :mod:`.gemm`
+    code nor in frozen functions
     CUDA, long vectors, outside symbolic code   a kernel for each layer: two vectors of one do not fit into registers
     the same, linear in pieces                  tangents, which take few registers: the slopes are zeros and ones
     several fields in one kernel                tangents: they are going to be differentiated
@@ -41,6 +44,8 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
     if stacked() is not None:
         return None
     samples = max(dr.width(v) for v in x)
+    if layerwise(ops, samples, x.type) and (found := stored(ops, x, key)) is not None:
+        return found
     if dr.backend_v(x.type) == dr.JitBackend.LLVM:
         tape = in_room(copied(ops, list(x), back=True), [x], key)
         one = dr.full(x.type, 1, samples)  # a lane for each sample: dropout would take one lane for one sample
@@ -53,12 +58,13 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
 
 
 def stored(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, list] | None:
-    """:func:`input_gradient` by a kernel for each layer, or ``None`` if memory lacks for what lies between."""
-    xs = flat([x])
-    plan = Plan(ops, buffers(ops), 1, wants_x=True)
-    shelf = Shelf.of(plan, ops, xs)
+    """:func:`input_gradient` by kernels for each layer, or ``None`` if memory lacks for what lies between."""
+    xs, packed = flat([x]), buffers(ops)
+    ops = rebase(ops, packed, packed)
+    plan = Plan(ops, packed, 1, wants_x=True)
+    shelf = Shelf.of(plan, ops, xs, key)
     if shelf is None:
         return None
     y = shelf.filled(plan.evaluate(ops, xs, key, shelf.write).flat())
     _, dx = shelf.pullback(plan, ops, xs, [dr.full(type(y[0]), 1, shelf.samples)], key)
-    return drnn.CoopVec(y), dx
+    return drnn.CoopVec(y), shelf.marked(dx) if shelf.gemms else dx

@@ -16,6 +16,7 @@ from ..random.key import Key
 from .banks import BankOp, ScopeBankOp
 from .choose import MANY, choose
 from .copies import copied
+from .gemm import evaluated, layerwise, pays
 from .modes import forced_path, is_deterministic, warn_stall
 from .ops import Bundle, Op, affine, buffers, masked, widest
 from .pending import innermost
@@ -54,6 +55,9 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         if _shares_a_call(xs):
             plan = Plan(ops, packed, len(x), wants_x=False)
             return plan.split(apart(lambda given: flat(plan.evaluate(ops, given, key).y), xs))
+        attached = any(dr.grad_enabled(v) for v in xs)
+        if not attached and layerwise(ops, max(dr.width(v) for v in xs) * len(x), type(xs[0])):
+            return evaluated(ops, packed, x, key)
         return in_room(copied(ops, xs), x, key).y
     path = _path(ops, xs, len(x))
     if path == "builtin":
@@ -104,6 +108,7 @@ def _path(ops: Sequence[Op], xs: list, vectors: int) -> str:
         masked=masked(ops),
         apart=left is not None and left.takes(ops, buffers(ops), terms),
         planned=0 if left is None else left.steps,
+        wide=backend == dr.JitBackend.LLVM and pays(ops, terms),
     )
     if in_call and backend == dr.JitBackend.CUDA:
         warn_stall(None)

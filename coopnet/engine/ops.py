@@ -18,18 +18,22 @@ bundles take the same paths as those of plain vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import drjit as dr
 import drjit.nn as drnn
 
 from ..jit import views
-from ..jit.kinds import flat
+from ..jit.kinds import flat, packed
 from ..jit.registers import in_order
 from ..jit.unpacked import Constant
 from ..random.key import Key
 from .activations import FUNCTIONS, Function
 from .blocks import Blocks, product
+from .rows import Held
+
+if TYPE_CHECKING:
+    from .gemm import Gemm
 
 Bundle = list[Any]
 
@@ -68,7 +72,9 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None 
         if store is not None and isinstance(op, Affine):
             x = store(op, x)
             if records:
-                records[-1].y = x
+                records[-1].y = x if records[-1].op.anywhere else [packed(v) for v in x]
+        elif not op.anywhere:
+            x = [packed(v) for v in x]
         records.append(op.evaluate(x, key, store))
         x = records[-1].y
         if len(x) > 1:  # otherwise the vectors of all layers stay live until the last tangent is computed
@@ -86,6 +92,7 @@ def pullback(tape: Tape, dy: Bundle, key: Key | None, wanted: bool, visit: Visit
     first = next((i for i, record in enumerate(tape.records) if affine([record.op])), len(tape.records))
     for i in reversed(range(len(tape.records))):
         record = tape.records[i]
+        dy = dy if record.op.anywhere else [packed(d) for d in dy]
         below = record.op.pullback(record, dy, key, wanted or i > first, visit)
         if below is None:
             return None
@@ -186,6 +193,13 @@ class Op:
         """Is it linear in pieces, so that no derivative is infinite?"""
         return False
 
+    #: Does it take vectors that are :class:`~.rows.Held`?
+    anywhere = False
+
+    def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
+        """Does :meth:`pullback` of so many vectors do without the ones that went in, given those that came out?"""
+        return False
+
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         raise NotImplementedError
 
@@ -217,10 +231,13 @@ class Affine(Op):
     them.
     """
 
+    anywhere = True
+
     def __init__(self, source: Any):
         self.source = source
         self.forth: Blocks | None = None  # copies to multiply with, on the way forward and back, where they are faster
         self.back: Blocks | None = None
+        self.gemm: Gemm | None = None  # multiplies all samples' vectors at once, where they are in memory
 
     @property
     def weights(self) -> Any:
@@ -242,13 +259,18 @@ class Affine(Op):
 
     def product(self, x: Any, biased: bool = True) -> Any:
         """``A x``, and ``b`` added if ``biased``: derivatives do without."""
-        bias = self.source.bias if biased else None
-        if self.forth is not None:
-            return self.forth.product(self.fill(x), bias)
-        return product(self.source.weights, self.fill(x), bias)
+        made = None if self.gemm is None else self.gemm.product(x, biased)
+        if made is not None:
+            return made
+        x, bias = packed(self.fill(x)), self.source.bias if biased else None
+        return product(self.source.weights, x, bias) if self.forth is None else self.forth.product(x, bias)
 
     def transposed(self, dy: Any, n: int) -> Any:
         """The first ``n`` components of ``A^T dy``."""
+        made = None if self.gemm is None else self.gemm.transposed(dy, n)
+        if made is not None:
+            return made
+        dy = packed(dy)
         dx = drnn.matvec(self.weights, dy, transpose=True) if self.back is None else self.back.product(dy)
         return dx if len(dx) == n else drnn.CoopVec(list(dx)[:n])
 
@@ -302,11 +324,13 @@ class Elementwise(Op):
         return Record(self, x, y)
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        x, y = record.x[0], record.y[0]
+        if len(dy) == 1:
+            return [self.slope(dy[0], record.x[0], record.y[0], key)]
+        (x, *tangents), y, dy = [packed(v) for v in record.x], packed(record.y[0]), [packed(d) for d in dy]
         dx = [self.slope(d, x, y, key) for d in dy]
-        if self.curved and len(dy) > 1:
-            weight = record.x[1] * dy[1]
-            for t, d in zip(record.x[2:], dy[2:], strict=True):
+        if self.curved:
+            weight = tangents[0] * dy[1]
+            for t, d in zip(tangents[1:], dy[2:], strict=True):
                 weight = weight + t * d
             dx[0] = dx[0] + self.curvature(weight, x, y)
         return dx
@@ -323,6 +347,8 @@ class Elementwise(Op):
 class Nonlinearity(Elementwise):
     """An entry of :data:`FUNCTIONS`: the one that ``layer.function`` names, with the parameters ``layer.params()``."""
 
+    anywhere = True
+
     def __init__(self, layer: Any):
         self.layer = layer
 
@@ -338,11 +364,25 @@ class Nonlinearity(Elementwise):
     def curved(self) -> bool:  # type: ignore[override]
         return not self.flat
 
+    def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
+        return self.function.from_output and (vectors == 1 or self.flat)
+
     def value(self, x: Any, key: Key | None = None) -> Any:
+        if isinstance(x, Held):
+            return x.of(self.function.coopvec(x.numbers(), *self.layer.params()))
         return self.function.coopvec(x, *self.layer.params())
 
     def slope(self, w: Any, x: Any, y: Any, key: Key | None = None) -> Any:
+        if isinstance(w, Held) and isinstance(y, Held) and (self.function.from_output or isinstance(x, Held)):
+            return self._held_slope(w, None if self.function.from_output else x, y)
+        w, x, y = packed(w), packed(x), packed(y)
         return self.function.slope(w, x, y, *self.layer.params())
+
+    def _held_slope(self, w: Held, x: Held | None, y: Held) -> Held:
+        dy = w.numbers()
+        (slope,) = self.function.slope(dy, x and x.numbers(), y.numbers(), *self.layer.params())
+        # of samples that count for nothing it may be infinite
+        return w.of(drnn.CoopVec([dr.select(next(iter(dy)) == 0, 0, slope)]))
 
     def curvature(self, w: Any, x: Any, y: Any) -> Any:
         if self.function.curvature is not None:
@@ -394,9 +434,16 @@ class Dropped(Op):
         inner = evaluate((self.activation, self.mask), x, key)
         return Record(self, x, inner.y, [inner])
 
+    def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
+        return self._scale(leaf, key, vectors) is not None
+
+    def _scale(self, leaf: Any, key: Key | None, vectors: int) -> Any:
+        law = self.mask.layer.law
+        return law.scale(leaf) if vectors == 1 and law.active(key) else None
+
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        y, law = record.y[0], self.mask.layer.law
-        scale = law.scale(y.type) if len(dy) == 1 and law.active(key) else None
+        y = record.y[0]
+        scale = self._scale(y.type, key, len(dy))
         if scale is None:
             return pullback(record.inner[0], dy, key, True, visit)
         f = self.activation.function.dropped_slope
@@ -444,7 +491,7 @@ class Fork(Op):
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         inner = [evaluate(body, x, key, store) for body in self.bodies]
-        return Record(self, x, self.joined([tape.y for tape in inner]), inner)
+        return Record(self, x, self.joined([[packed(v) for v in tape.y] for tape in inner]), inner)
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
         sizes = [len(tape.y[0]) for tape in record.inner]
@@ -452,7 +499,8 @@ class Fork(Op):
         below = [pullback(tape, list(part), key, wanted, visit) for tape, part in zip(record.inner, parts, strict=True)]
         if not wanted:
             return None
-        return [sum(vectors[1:], vectors[0]) for vectors in zip(*below, strict=True)]  # type: ignore[arg-type]
+        bundles = zip(*([packed(d) for d in bundle] for bundle in below if bundle is not None), strict=True)
+        return [sum(vectors[1:], vectors[0]) for vectors in bundles]
 
     def jvp(self, record: Record, moving: Fork, dx: Bundle, key: Key | None) -> Bundle:
         pairs = zip(record.inner, moving.bodies, strict=True)

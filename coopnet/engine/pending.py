@@ -46,7 +46,7 @@ class Pending:
         """Leave ``product`` for later; ``op`` is the layer as the field has it, which outlives the recording."""
         name = self.name(op.weights.buffer)
         assert name is not None
-        self.entries.append((name, Product(op, product.cotangent, product.activation)))
+        self.entries.append((name, Product(op, product.cotangent, product.activation, product.of)))
 
     def take(self) -> list[tuple[Any, Any]]:
         """The operands' numbers, which are not kept here."""

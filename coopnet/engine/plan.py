@@ -46,12 +46,20 @@ class NetworkOp(dr.CustomOp):
     Lists of arrays go in and out because ``dr.custom`` drops the gradient of a ``CoopVec``.
     """
 
+    tape: Tape | None = None
+
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
         self.ops = rebase(plan.ops, plan.buffers, buffers)
         self._prepare()
-        self.tape = plan.evaluate(self.ops, xs, key, self._store())
-        return self.tape.flat()
+        tape = self.tape = plan.evaluate(self.ops, xs, key, self._store())
+        return tape.flat()
+
+    def taped(self) -> Tape:
+        """The way forward, taken again if it was not kept."""
+        if self.tape is None:
+            self.tape = self.plan.evaluate(self.ops, self.xs, self.key)
+        return self.tape
 
     def _prepare(self) -> None:
         """What is to be done before the way forward."""
@@ -62,7 +70,7 @@ class NetworkOp(dr.CustomOp):
 
     def forward(self) -> None:
         moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))
-        self.set_grad_out(self.plan.jvp(self.tape, moving, self.grad_in("xs"), self.key))
+        self.set_grad_out(self.plan.jvp(self.taped(), moving, self.grad_in("xs"), self.key))
 
     def name(self) -> str:
         return f"coopnet.{type(self).__name__}"

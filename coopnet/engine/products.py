@@ -30,15 +30,24 @@ FEW = 16
 
 
 class Product:
-    """A layer's weight gradient: the sum over samples of the outer products of cotangents and activations."""
+    """A layer's weight gradient: the sum over samples of the outer products of cotangents and activations.
 
-    def __init__(self, op: Affine, cotangent: Rows, activation: Rows):
-        self.op, self.cotangent, self.activation = op, cotangent, activation
+    Args:
+        op: the layer.
+        cotangent, activation: the operands.
+        of: ``"both"``, matrix and bias, if there is one: the activation has a 1 for it behind its components;
+            ``"matrix"`` alone; or ``"bias"`` alone: the activation begins with a 1.
+    """
+
+    def __init__(self, op: Affine, cotangent: Rows, activation: Rows, of: str = "both"):
+        self.op, self.cotangent, self.activation, self.of = op, cotangent, activation, of
 
     def unpack(self, product: Any, total: Any) -> None:
         """Write ``product``, which has rows and columns to spare, to its places in ``total``, a packed gradient."""
         op, uint32 = self.op, dr.uint32_array_t(type(total))
-        (rows, inputs), biased = op.weights.shape, op.bias is not None
+        rows, inputs = op.weights.shape
+        biased = op.bias is not None and self.of != "matrix"
+        inputs = 0 if self.of == "bias" else inputs
         # of the columns, the one behind the matrix's belongs to the bias
         used = inputs + biased
         i = dr.arange(uint32, rows * used)
@@ -56,23 +65,28 @@ class Sums:
     """Products by the matrix of one buffer that they are the gradient of, added up: layers may share one."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[Product, Any]] = {}  # by where the matrix begins
+        self._entries: dict[tuple[str, int], tuple[Product, Any]] = {}  # by what of which layer they are
 
     def add(self, p: Product, parts: Any) -> None:
         """Add a product that :func:`multiply` computed."""
-        value = _sum(parts, p.cotangent.columns * p.activation.columns)
-        known, total = self._entries.get(p.op.weights.offset, (p, None))
-        self._entries[p.op.weights.offset] = (known, value if total is None else total + value)
+        value, at = _sum(parts, p.cotangent.columns * p.activation.columns), (p.of, p.op.weights.offset)
+        known, total = self._entries.get(at, (p, None))
+        self._entries[at] = (known, value if total is None else total + value)
 
     def eval(self) -> None:
         dr.eval([total for _, total in self._entries.values()])
 
     def gradient(self, like: Any) -> Any:
         """Gradients of all matrices and biases, in their packed layout, as the buffer ``like`` in type and size."""
-        total = dr.zeros(type(like), dr.width(like))
-        for p, product in self._entries.values():
-            p.unpack(product, total)
-        return total
+        # each entry of a gradient is written once: those of whole layers and of their parts may be of the same layer
+        found = []
+        for whole in (True, False):
+            entries = [entry for (of, _), entry in self._entries.items() if (of == "both") == whole]
+            if entries or (whole and not self._entries):
+                found.append(dr.zeros(type(like), dr.width(like)))
+            for p, product in entries:
+                p.unpack(product, found[-1])
+        return sum(found[1:], found[0])
 
 
 def library(backend: dr.JitBackend) -> Callable[[Sequence[tuple[Rows, Rows]]], list[Any]] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import drjit as dr
+import drjit.nn as drnn
 
 from ..jit.kinds import nested_type
 from ..jit.masks import masked
@@ -61,11 +62,56 @@ class Rows:
         other.numbers = numbers
         return other
 
+    def others(self, numbers: Any, columns: int) -> Rows:
+        """A matrix of as many rows, each of so many ``columns``, with these ``numbers``."""
+        other = self.of(numbers)
+        other.columns = columns
+        return other
+
     def take(self) -> Any:
         """The numbers, which are not kept here."""
         numbers, self.numbers = self.numbers, None
         return numbers
 
+    def matrix(self) -> Any:
+        """As a tensor ``(pieces * length, columns)``."""
+        return dr.tensor_t(self.leaf)(self.numbers, (self.pieces * self.length, self.columns))
+
     def tensor(self) -> Any:
         """As a tensor ``(pieces, length, columns)``."""
         return dr.tensor_t(self.leaf)(self.numbers, (self.pieces, self.length, self.columns))
+
+
+class Held:
+    """A vector that stands in rows in memory, or is about to: functions act on all of its numbers alike.
+
+    That is one pass through memory in its order. Reading rows as vectors takes several times as long.
+
+    Args:
+        rows: the matrix; its numbers may be unevaluated.
+        count: components of the vector. What stands in further columns, and in rows beyond the samples, means nothing.
+    """
+
+    def __init__(self, rows: Rows, count: int):
+        self.rows, self.count = rows, count
+
+    @property
+    def type(self) -> type:
+        return self.rows.leaf
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows.read(self.type, self.count))
+
+    def packed(self) -> drnn.CoopVec:
+        return drnn.CoopVec(list(self))
+
+    def numbers(self) -> drnn.CoopVec:
+        """All of them, as the only component of a vector."""
+        return drnn.CoopVec([self.rows.numbers])
+
+    def of(self, numbers: drnn.CoopVec) -> Held:
+        """Another vector in rows like this one's, given as :meth:`numbers` gives them."""
+        return Held(self.rows.of(next(iter(numbers))), self.count)

@@ -8,6 +8,7 @@ over the sample axis, in a fixed order. GPUs rather write activations on the way
 all of a wide network's vectors do not fit into the registers of one kernel.
 
 What is spilled at a time stays below :data:`MEMORY` bytes: larger batches go in chunks, each a run of the same kernels.
+On CPUs, wide layers write their outputs, too (:mod:`.gemm`), and those that functions want on the way back come on top.
 """
 
 from __future__ import annotations
@@ -15,24 +16,27 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
 from ..jit.batch_size import batch_sample, pin_batch_size
+from ..jit.kinds import packed
 from ..jit.lanes import live, only
-from ..jit.masks import active, masked
+from ..jit.masks import active, masked, unmasked
 from ..jit.registers import LONG, with_room
 from ..jit.scopes import frozen
 from ..random.key import Key
+from .chunks import Chunks
 from .copies import SAMPLES, copy_matrices
+from .gemm import Gemm, held, kept_outputs, spare
 from .ops import Affine, Bundle, Op, Store, affine, kept, matrices, widest
 from .pending import innermost
 from .plan import NetworkOp, Plan
 from .products import Product, Sums, multiply
-from .rows import PIECE, Rows, columns, spilled
+from .rows import PACKET, PIECE, Rows, columns, spilled
 
 #: Bytes that are spilled at a time.
 MEMORY = 2 << 30
@@ -95,12 +99,16 @@ class SpillOp(NetworkOp):
         if sums is not None:
             self.set_grad_in("buffers", _gradients(sums, self.buffers))
 
+    def _stored(self, xs: list, key: Key | None) -> Shelf | None:
+        return None
+
     def _whole(self, dys: list, samples: int, shelf: Shelf | None) -> tuple[list[Product], list]:
         """Spill the whole batch; returns the evaluated operands of the products and the input's gradient."""
+        shelf = shelf or self._stored(self.xs, self.key)
         if shelf is not None:
             return shelf.pullback(self.plan, self.ops, self.xs, dys, self.key)
         vectors: list[Any] = []
-        products, dxs = _spill(self.plan, self.ops, self.tape, dys, self.key, samples, vectors=vectors)
+        products, dxs = _spill(self.plan, self.ops, self.taped(), dys, self.key, samples, vectors=vectors)
         sample = batch_sample(vectors, samples) if frozen() else None
         dr.eval([[p.cotangent.numbers, p.activation.numbers] for p in products], dxs, sample)
         if sample is not None:
@@ -114,32 +122,19 @@ class SpillOp(NetworkOp):
             dys = only(active(leaf, samples), dys)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
         dr.eval(xs, dys, sample)
-        key_args: list[Any] = []
-        if self.key is not None:
-            key = self.key.traced(uint32)
-            key_args = [key.words(uint32, samples)[0], key.step]
-            dr.eval(key_args)
         dxs = [dr.empty(type(x), samples) for x in xs] if self.plan.wants_x else []
-        for start in range(0, samples, chunk):
-            # an opaque start makes all chunks the same kernel; the last one repeats a sample with a gradient of zero
-            lane = dr.arange(uint32, chunk) + dr.opaque(uint32, start)
-            inside = lane < samples
-            place = dr.minimum(lane, samples - 1)
-
-            def part(v: Any, place: Any = place) -> Any:
-                return dr.gather(type(v), v, place) if dr.width(v) > 1 else v
-
-            key_part = None
-            if self.key is not None:
-                key_part = Key(key.seed, part(key_args[0]), part(key_args[1]))
-            tape = self.plan.evaluate(self.ops, [part(x) for x in xs], key_part)
-            dy = [dr.select(inside, part(v), leaf(0)) for v in dys]
-            products, dx = _spill(self.plan, self.ops, tape, dy, key_part, chunk)
+        for part, key in Chunks(uint32, samples, chunk, self.key):
+            own = [part.part(x) for x in xs]
+            dy = [dr.select(part.inside, part.part(v), leaf(0)) for v in dys]  # none of samples that are repeated
+            if (shelf := self._stored(own, key)) is not None:
+                products, dx = shelf.pullback(self.plan, self.ops, own, dy, key)
+            else:
+                products, dx = _spill(self.plan, self.ops, self.plan.evaluate(self.ops, own, key), dy, key, chunk)
             dr.eval([[p.cotangent.numbers, p.activation.numbers] for p in products], dx)
-            for whole, piece in zip(dxs, dx, strict=True):
-                dr.scatter(whole, piece, place, inside, mode=dr.ReduceMode.Permute)
+            part.put(dxs, dx)
             _add(sums, products)
             dr.eval(dxs)
+            del shelf
         if sample is not None:
             pin_batch_size(sample)
         return dxs
@@ -148,68 +143,176 @@ class SpillOp(NetworkOp):
 class StoreOp(SpillOp):
     """The same, but what goes into the matrices is written on the way forward: nothing is computed again."""
 
+    def _prepare(self) -> None:
+        self.shelf = Shelf.of(self.plan, self.ops, self.xs, self.key)
+
     def _store(self) -> Store | None:
-        self.shelf = Shelf.of(self.plan, self.ops, self.xs)
         return None if self.shelf is None else self.shelf.write
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         y = super().eval(plan, buffers, xs, key)
-        return y if self.shelf is None else self.shelf.filled(y)
+        if self.shelf is None:
+            return y
+        if self.shelf.gemms:
+            self.tape = None  # it would keep what the way back does without
+        return self.shelf.filled(y)
+
+    def _stored(self, xs: list, key: Key | None) -> Shelf | None:
+        """One for another way back or a part of the samples, where that is faster than one kernel there and back."""
+        if dr.backend_v(xs[0]) != dr.JitBackend.LLVM:
+            return None
+        shelf = Shelf.of(self.plan, self.ops, xs, key, brief=True)
+        if shelf is not None:
+            shelf.fill(self.plan, self.ops, xs, key)
+        return shelf
 
 
 class Shelf:
     """What went into the matrices on the way forward, for the way back.
 
-    With ``apart``, every layer is a kernel of its own, which reads what the one before it wrote: the vectors of one
-    fill the registers.
+    Long vectors on GPUs, and those of layers that are products of their own on CPUs, end a kernel, and the next one
+    reads what it wrote: on GPUs the vectors of one layer fill the registers.
+
+    Args:
+        samples, vectors, size: samples, vectors that each sends through the network, and bytes that they take.
+        apart: is every layer a kernel of its own?
+        gemms: the layers that are products of their own.
+        spare: ``id`` of those whose outputs are not kept.
     """
 
     _all: weakref.WeakSet[Shelf] = weakref.WeakSet()
 
-    def __init__(self, samples: int, size: int, apart: bool):
-        self.samples, self.size, self.apart = samples, size, apart
+    def __init__(
+        self, samples: int, vectors: int, size: int, apart: bool, gemms: Sequence[Gemm] = (),
+        spare: Set[int] = frozenset(),
+    ):  # fmt: skip
+        self.samples, self.vectors, self.size, self.apart = samples, vectors, size, apart
+        self.gemms, self.spare = gemms, spare
+        self._one: Rows | None = None
         self._overflow: Any = None  # NaN where something was not finite, which was not stored, and 0 elsewhere
         self._rows: list[Rows] = []
+        self._products: list[Rows | None] = []
         self._found: dict[int, tuple[Any, Rows]] = {}  # by the vector that was read
         Shelf._all.add(self)
 
     @classmethod
-    def of(cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any]) -> Shelf | None:
-        """One for what goes into the matrices of ``ops``, or ``None`` if there is no room for it."""
-        samples, itemsize = max(dr.width(v) for v in xs), dr.itemsize_v(spilled(type(xs[0])))
-        needed = samples * plan.vectors * itemsize * sum(_activations(op, itemsize) for op in affine(ops))
+    def of(
+        cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], key: Key | None, brief: bool = False
+    ) -> Shelf | None:  # fmt: skip
+        """One for what goes into the matrices of ``ops``, or ``None`` if there is no room for it.
+
+        On CPUs, large layers of ``ops`` become products of their own. There is room for a ``brief`` one of a chunk.
+        """
+        leaf = type(xs[0])
+        samples, itemsize = max(dr.width(v) for v in xs), dr.itemsize_v(spilled(leaf))
+        own, unneeded, cpu = affine(ops), set[int](), dr.backend_v(leaf) == dr.JitBackend.LLVM
+        numbers = sum(_activations(op, itemsize) for op in own)
+        if cpu:
+            unneeded = spare(ops, leaf, key, plan.vectors)
+            numbers += sum(columns(op.weights.shape[0], itemsize) for op in kept_outputs(ops, unneeded))
+        needed = samples * plan.vectors * itemsize * numbers
         whole = chunk_size(ops, samples, itemsize, plan.vectors) == samples
-        if not whole or needed + cls.occupied() > MEMORY:
+        if samples == 1:  # many masks may follow, as many vectors as there are keys
             return None
-        return cls(samples, needed, apart=widest(ops) > LONG)
+        if not whole or (not brief and needed + cls.occupied() > MEMORY):
+            return None
+        return cls(samples, plan.vectors, needed, not cpu and widest(ops) > LONG, Gemm.of(ops) if cpu else (), unneeded)
 
     @classmethod
     def occupied(cls) -> int:
         """Bytes on all shelves: a function may evaluate networks often before any of them is differentiated."""
         return sum(shelf.size for shelf in cls._all)
 
+    def ends(self, op: Affine) -> bool:
+        """Does a kernel end with what goes into ``op``, and with the cotangents of its output?"""
+        return self.apart or op.gemm is not None
+
+    def fill(self, plan: Plan, ops: Sequence[Op], xs: list, key: Key | None) -> None:
+        """Evaluate ``ops`` for what goes into the matrices."""
+        plan.evaluate(ops, xs, key, self.write)
+        dr.eval([rows.numbers for rows in self._rows])
+
     def write(self, op: Affine, x: Bundle) -> Bundle:
-        leaf = x[0].type
-        overflow, written = leaf(0) if self._overflow is None else self._overflow, []
+        leaf, gemm = x[0].type, op.gemm
+        overflow = leaf(0) if self._overflow is None else self._overflow
+        written = []
         for i, vector in enumerate(x):
+            if gemm is not None and gemm.takes(vector):
+                rows, overflow = self._finite(vector.rows, overflow)
+                written.append(rows)
+                continue
             # Whether anyone will want the gradient of a lane is not known yet: 0 times what stands there must be 0.
             components = list(op.fill(vector))
             finite = [dr.select(dr.isfinite(v), v, 0) for v in components]
-            written.append(Rows(_with_bias(op, finite, i == 0), self.samples))
-            if self.apart:
+            written.append(Rows(finite if gemm is not None else _with_bias(op, finite, i == 0), self.samples))
+            if self.ends(op):
                 sane = functools.reduce(operator.and_, map(dr.isfinite, components))
                 overflow = dr.select(sane, overflow, dr.nan)
         self._rows += written
-        if not self.apart:
+        if not self.ends(op):
             return x
         # An entry for each sample among what the next kernel reads: by rows alone, frozen functions guess how many.
         self._overflow = overflow
         dr.eval([rows.numbers for rows in written], overflow)
-        return [drnn.CoopVec(rows.read(leaf, len(vector))) for rows, vector in zip(written, x, strict=True)]
+        if gemm is None:
+            return [drnn.CoopVec(rows.read(leaf, len(vector))) for rows, vector in zip(written, x, strict=True)]
+        found = [self._held(rows, leaf, len(vector)) for rows, vector in zip(written, x, strict=True)]
+        for rows, vector in zip(written, found, strict=True):
+            product = gemm.multiply(rows) if gemm.forth else None
+            if product is not None:
+                gemm.put(vector, product)
+            self._products.append(None if id(op) in self.spare else product)
+        return found
+
+    def multiplied(self, op: Affine, dy: Any, x: Any, biased: bool, mask: Any, products: list[Product]) -> Any:
+        """The cotangent ``dy`` in memory, of a layer that is a product of its own; adds what its gradient is to
+        ``products``, where ``x`` is what went in and the bias was added if ``biased``.
+        """
+        assert op.gemm is not None
+        if op.gemm.takes_cotangent(dy):
+            rows = dy.rows
+        else:
+            rows = Rows(list(dy) if mask is None else only(mask, list(dy)), self.samples)
+        dr.eval(rows.numbers)
+        products.append(Product(op, rows, self.rows(x), "matrix"))
+        if biased and op.bias is not None:
+            products.append(Product(op, rows.of(rows.numbers), self._ones(rows), "bias"))
+        found = self._held(rows, dy.type, len(dy))
+        if op.gemm.back:
+            op.gemm.put_cotangent(found, rows)
+        return found
+
+    def _held(self, rows: Rows, leaf: type, count: int) -> Any:
+        """The vector of so many components in ``rows``."""
+        found = held(rows, leaf, count)
+        return found if self.vectors == 1 else packed(found)
+
+    def _ones(self, like: Rows) -> Rows:
+        """A 1 and zeros in every row: products with vectors would add up samples in another order."""
+        if self._one is None:
+            i = dr.arange(dr.uint32_array_t(like.leaf), dr.width(like.numbers) // like.columns * PACKET)
+            self._one = like.others(dr.select(i % PACKET == 0, like.leaf(1), 0), PACKET)
+            dr.eval(self._one.numbers)
+        return self._one.of(self._one.numbers)
+
+    def _finite(self, rows: Rows, overflow: Any) -> tuple[Rows, Any]:
+        """``rows`` with zeros for what is not finite, and ``overflow`` with NaN for samples that have any."""
+        uint32 = dr.uint32_array_t(rows.leaf)
+        finite = dr.isfinite(rows.numbers)
+        if dr.width(overflow) == 1:
+            overflow = overflow + dr.zeros(rows.leaf, self.samples)
+        sample = dr.arange(uint32, dr.width(rows.numbers)) // rows.columns
+        with unmasked(rows.leaf):
+            dr.scatter(overflow, rows.leaf(dr.nan), sample, ~finite & (sample < self.samples))
+        return rows.of(dr.select(finite, rows.numbers, 0)), overflow
+
+    def marked(self, values: Sequence[Any]) -> list[Any]:
+        """``values``, one for each sample, or NaN where something on the way was not finite."""
+        return list(values) if self._overflow is None else [v + self._overflow for v in values]
 
     def filled(self, y: Sequence[Any]) -> list[Any]:
         """The outputs ``y``, or NaN where something on the way was not finite, when all has been written."""
-        result = list(y) if self._overflow is None else [v + self._overflow for v in y]
+        result = self.marked(y)
         sample = batch_sample(result, self.samples) if frozen() else None
         dr.eval([rows.numbers for rows in self._rows], result, sample)
         if sample is not None:
@@ -218,14 +321,19 @@ class Shelf:
 
     def reader(self) -> Any:
         """The counterpart of :meth:`write`: passes on what is on the shelf, in the same order."""
-        rows = iter(self._rows)
+        rows, products = iter(self._rows), iter(self._products)
 
         def read(op: Affine, x: Bundle) -> Bundle:
             found = []
             for vector in x:
                 own = next(rows)
-                found.append(drnn.CoopVec(own.read(vector.type, len(vector))))
+                leaf, count = vector.type, len(vector)
+                here = op.gemm is not None
+                found.append(self._held(own, leaf, count) if here else drnn.CoopVec(own.read(leaf, count)))
                 self._found[id(found[-1])] = found[-1], own
+                product = None if op.gemm is None else next(products)
+                if op.gemm is not None and product is not None:
+                    op.gemm.put(found[-1], product)
             return found
 
         return read
@@ -244,6 +352,8 @@ class Shelf:
             dr.make_opaque(dys[0])
         tape = plan.evaluate(ops, xs, key, self.reader())
         products, dxs = _spill(plan, ops, tape, dys, key, self.samples, self)
+        for gemm in self.gemms:
+            gemm.forget()
         dr.eval([p.cotangent.numbers for p in products], dxs)
         return products, dxs
 
@@ -266,6 +376,8 @@ def _spill(
     mask = None if shelf is not None and all(op.flat for op in ops) else live(dys)
 
     def visit(op: Affine, dy: Any, x: Any, biased: bool) -> Any:
+        if shelf is not None and op.gemm is not None:
+            return shelf.multiplied(op, dy, x, biased, mask, products)
         cotangents = list(dy) if mask is None else only(mask, list(dy))
         if shelf is not None:
             activation = shelf.rows(x)
@@ -275,7 +387,7 @@ def _spill(
             if vectors is not None:
                 vectors.extend([cotangents[0], activations[0]])
         products.append(Product(op, Rows(cotangents, samples), activation))
-        if shelf is None or widest(ops) <= LONG:
+        if shelf is None or not shelf.ends(op):
             return None
         # a kernel for each layer: the vectors of one fill the registers
         dr.eval(products[-1].cotangent.numbers)

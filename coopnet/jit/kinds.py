@@ -206,8 +206,8 @@ class Loose(list):
 
 
 def packed(vector: Any) -> Any:
-    """``vector``, :class:`Loose` or not, as a ``CoopVec``."""
-    return vector.packed() if isinstance(vector, Loose) else vector
+    """``vector`` as a ``CoopVec``, if it can be ``packed()`` into one, such as :class:`Loose`."""
+    return vector.packed() if hasattr(vector, "packed") else vector
 
 
 def flat(vectors: Sequence[Any]) -> list:

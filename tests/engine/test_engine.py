@@ -478,6 +478,9 @@ CUDA, LLVM = dr.JitBackend.CUDA, dr.JitBackend.LLVM
     [
         (LLVM, 1, {}, "spill"),
         (LLVM, 1 << 20, {}, "spill"),
+        (LLVM, 1 << 20, {"wide": True}, "store"),
+        (LLVM, 1 << 20, {"wide": True, "forced": "spill"}, "spill"),
+        (LLVM, 1 << 20, {"wide": True, "symbolic": True}, "banks"),
         (LLVM, 1 << 20, {"layouts_known": False, "forced": "spill"}, "spill"),
         (CUDA, banks.SAMPLES, {}, "banks"),
         (CUDA, banks.SAMPLES + 1, {}, "spill"),
@@ -519,7 +522,8 @@ def test_paths_have_names():
         pass
 
 
-def test_explain(ns, backend):
+def test_explain(ns, backend, monkeypatch):
+    monkeypatch.setattr("coopnet.engine.gemm.llvm_lanes", lambda: 16)
     field = cn.NeuralField(None, cn.MLP(16, 3, width=64, depth=3)).build(backend)
     big, small = field.explain(2**22), field.explain(100)
     assert (big.samples, big.backend, big.frozen) == (2**22, backend, True)
@@ -549,6 +553,12 @@ def test_explain(ns, backend):
         builtin = field.explain(2**22)
     assert (builtin.path, builtin.memory, builtin.chunks, builtin.banks) == ("builtin", 0, 1, 1)
     assert "Dr.Jit's own operation" in str(builtin)
+    if backend == "llvm":
+        for activation, outputs in (("relu", 0), ("sine", 3)):
+            wide = cn.NeuralField(None, cn.MLP(16, 3, width=160, depth=3, activation=activation)).build(backend)
+            found = wide.explain(4096)
+            row = 4 * (16 + 6 * 160 + 3 + outputs * 160)
+            assert (found.path, found.memory) == ("store", 4096 * row) and wide.explain(1024).path == "spill"
     with cn.gradient_path("banks"):
         found = field.explain(5000)
     assert (found.path, found.banks, found.chunks) == ("banks", 5, 1)
@@ -590,7 +600,7 @@ def test_what_is_chosen_from(ns, backend, monkeypatch):
     assert how == {
         "symbolic": False, "in_call": False, "frozen": False, "deterministic": False, "forced": "auto",
         "layouts_known": backend == "cuda", "width": 16, "masked": False, "apart": False,
-        "planned": 0,
+        "planned": 0, "wide": False,
     }  # fmt: skip
     assert other == how | {"deterministic": True, "forced": "spill"}
 

@@ -20,6 +20,7 @@ from drjit.opt import Adam
 
 import coopnet as cn
 from coopnet import reference
+from coopnet.jit.core import llvm_lanes
 from coopnet.random import digits
 
 N, WIDTH, P = 3 << 12, 64, 0.25  # masks, halves and floats of N lanes are blocks of 1, 2 and 4 times 2^14 bytes
@@ -212,7 +213,10 @@ def test_dropout_takes_no_memory_in_training(backend, ns, frozen):
         steps(3)
         found.append(taken(backend) - start)
         assert not frozen or run.n_recordings == recordings
-    assert found[1] - found[0] < N // 2, found
+    # On a CPU with vectors of 8 lanes, layers of this width are kernels of their own, which tell by a number for each
+    # sample where something was not finite: with dropout there are two of those. Masks of bits would be twice that.
+    few = 2 * (4 << 14) if backend == "llvm" and llvm_lanes() < 16 else 0
+    assert found[1] - found[0] < N // 2 + few, found
 
 
 @pytest.mark.parametrize("name", ["dropout of nested", "network on coopvec", "network on tensor"])

@@ -1,0 +1,406 @@
+"""Wide layers as products between kernels, on the CPU: the numbers of the one kernel, and what is kept for them."""
+
+from __future__ import annotations
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+import pytest
+
+import coopnet as cn
+from coopnet.engine import gemm, spill
+from coopnet.engine.activations import FUNCTIONS
+
+#: Wide enough that layers among them are products of their own.
+WIDTH = 40
+
+
+@pytest.fixture(autouse=True)
+def layerwise(backend, monkeypatch):
+    """Processors differ in what is worth it."""
+    if backend == "cuda":
+        pytest.skip("a GPU multiplies in kernels")
+    monkeypatch.setattr(gemm, "WIDE", {8: (WIDTH, WIDTH), 16: (WIDTH, WIDTH)})
+    monkeypatch.setattr(gemm, "SAMPLES", 100)
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """How many rows and columns were multiplied by matrices between kernels."""
+    seen, multiply = [], gemm.Gemm.multiply
+    monkeypatch.setattr(gemm.Gemm, "multiply", lambda self, rows: seen.append(rows.columns) or multiply(self, rows))
+    return seen
+
+
+def points(ns, n, samples, seed=0):
+    return [ns.Float(v) for v in np.random.default_rng(seed).uniform(-1, 1, (n, samples)).astype(np.float32)]
+
+
+def biased(field, name="network.weights"):
+    """``field`` with numbers for biases, which are zeros at first."""
+    values = np.random.default_rng(7).normal(size=dr.width(field[name])).astype(np.float32)
+    field[name] = type(field[name])(field[name] + 0.03 * type(field[name])(values))
+    return field
+
+
+def gradients(field, x, path, key=None, weight=None, repeat=1):
+    """Outputs, weight gradient and gradient of the input."""
+    x = [v + 0 for v in x]
+    dr.enable_grad(x, field["network.weights"])
+    dr.set_grad(field["network.weights"], 0)
+    with cn.gradient_path(path):
+        y = list(field(x, key))
+        loss = sum((dr.square(v + 0.3) for v in y), type(x[0])(0))
+        if weight is not None:
+            loss = dr.select(weight == 0, 0, loss * weight)
+        for _ in range(repeat):
+            dr.set_grad(loss, 1)
+            dr.enqueue(dr.ADMode.Backward, loss)
+            last = _ == repeat - 1
+            dr.traverse(dr.ADMode.Backward, dr.ADFlag.Default if last else dr.ADFlag.ClearInterior)
+    dr.eval(y, dr.grad(x))
+    found = [np.stack([v.numpy() for v in y]), dr.grad(field["network.weights"]).numpy().copy()]
+    found.append(np.stack([dr.grad(v).numpy() for v in x]))
+    dr.disable_grad(field["network.weights"])
+    return found
+
+
+def agree(found, expected, tolerance=2e-5):
+    for a, b in zip(found, expected, strict=True):
+        assert np.abs(b).max() > 0 and np.abs(a - b).max() <= tolerance * np.abs(b).max()
+
+
+@pytest.mark.parametrize("activation, dropout, bias, samples", [
+    ("relu", 0.0, False, 100), ("relu", 0.0, True, 1231), ("relu", 0.3, False, 2048), ("relu", 0.3, True, 999),
+    ("leaky_relu", 0.0, True, 2048), ("sine", 0.0, False, 1231), ("sine", 0.3, True, 300), ("softplus", 0.0, True, 100),
+    ("softplus", 0.3, False, 1231), ("tanh", 0.0, False, 999), ("tanh", 0.3, True, 2048),
+])  # fmt: skip
+def test_gradients_are_those_of_one_kernel(ns, backend, products, activation, dropout, bias, samples):
+    net = cn.MLP(5, 3, width=WIDTH, depth=3, activation=activation, dropout=dropout, bias=bias)
+    field = biased(cn.NeuralField(None, net).build(backend, seed=1))
+    x, key = points(ns, 5, samples), cn.Key(3, step=ns.UInt32(5))
+    found = gradients(field, x, "auto", key)
+    assert len(products) == 3
+    agree(found, gradients(field, x, "spill", key))
+    assert len(products) == 3
+
+
+def numpy_mlp(field, x, bias):
+    """The outputs and the gradient of half the sum of their squares, in double precision."""
+    matrices = []
+    for layer in field.network.layers:
+        if isinstance(layer, cn.Linear):
+            w, b = (None if v is None else v.numpy().astype(float) for v in unpacked(layer))
+            matrices.append((w, b))
+    hs = [x]
+    for i, (w, b) in enumerate(matrices):
+        z = w @ hs[-1] + (0 if b is None else b.reshape(-1, 1))
+        hs.append(z if i == len(matrices) - 1 else np.maximum(z, 0))
+    d, grads = hs[-1], []
+    for i in reversed(range(len(matrices))):
+        grads.append((d @ hs[i].T, d.sum(1)))
+        d = matrices[i][0].T @ d * (hs[i] > 0)
+    return hs[-1], grads[::-1]
+
+
+def unpacked(layer):
+    flat = layer.weights.buffer.numpy()
+    (m, n), at = layer.weights.shape, layer.weights.offset
+    weights = flat[at : at + m * n].reshape(m, n)
+    bias = None if layer.bias is None else flat[layer.bias.offset : layer.bias.offset + m]
+    return [None if v is None else np.asarray(v).view(_Numbers) for v in (weights, bias)]
+
+
+class _Numbers(np.ndarray):
+    def numpy(self):
+        return np.array(self)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_against_double_precision(ns, backend, products, bias):
+    field = biased(cn.NeuralField(None, cn.MLP(6, 2, width=48, depth=3, bias=bias)).build(backend, seed=2))
+    x = points(ns, 6, 3000)
+    expected, grads = numpy_mlp(field, np.stack([v.numpy() for v in x]).astype(float), bias)
+    dr.enable_grad(field["network.weights"])
+    y = field(x)
+    dr.backward(dr.sum(sum((dr.square(v) for v in y), ns.Float(0))) * 0.5)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
+    flat = dr.grad(field["network.weights"]).numpy()
+    linear = [layer for layer in field.network.layers if isinstance(layer, cn.Linear)]
+    for layer, (dw, db) in zip(linear, grads, strict=True):
+        (m, n), at = layer.weights.shape, layer.weights.offset
+        assert np.abs(flat[at : at + m * n].reshape(m, n) - dw).max() <= 1e-5 * np.abs(dw).max()
+        if bias:
+            at = layer.bias.offset
+            assert np.abs(flat[at : at + m] - db).max() <= 1e-5 * np.abs(db).max()
+    assert len(products) == 3
+
+
+@pytest.mark.parametrize("memory", [1 << 28, 1])
+@pytest.mark.parametrize("bias, dropout", [(True, 0.0), (False, 0.4)])
+def test_evaluation_without_gradients(ns, backend, monkeypatch, products, bias, dropout, memory):
+    """The same outputs, also in chunks."""
+    monkeypatch.setattr(gemm, "MEMORY", memory)
+    net = cn.MLP(5, 35, width=WIDTH, depth=2, activation="silu", dropout=dropout, bias=bias)
+    field = biased(cn.NeuralField(None, net).build(backend, seed=1))
+    x, key = points(ns, 5, 3001), cn.Key(3, dr.arange(ns.UInt32, 3001) + 9, ns.UInt32(5))
+    found = np.stack([v.numpy() for v in field(x, key)])
+    assert len(products) == 3 * (1 if memory > 1 else 3)
+    monkeypatch.setattr(gemm, "SAMPLES", 1 << 30)
+    in_kernel = list(field(x, key))
+    dr.eval(in_kernel)
+    expected = np.stack([v.numpy() for v in in_kernel])
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_inputs_that_are_differentiated_stay_in_the_kernel(ns, backend, products):
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=WIDTH, depth=2)).build(backend, seed=1)
+    x = points(ns, 3, 500)
+    dr.enable_grad(x)
+    dr.backward(field(x)[0])
+    assert not products and all(np.abs(dr.grad(v).numpy()).max() > 0 for v in x)
+
+
+def test_a_gradient_where_something_is_not_finite(ns, backend, products):
+    net = cn.MLP(3, 1, width=WIDTH, depth=2, activation="softplus")
+    field = cn.NeuralField(None, net).build(backend, seed=1)
+    p = ns.Array3f(points(ns, 3, 500))
+    p.x = dr.select(dr.arange(ns.UInt32, 500) == 7, dr.nan, p.x)
+    y, slope = (v.numpy() for v in field.value_and_grad(p))
+    assert products and np.isnan(y[..., 7]).all() and np.isnan(slope[:, 7]).all()
+    assert np.isfinite(np.delete(y, 7, -1)).all() and np.isfinite(np.delete(slope, 7, 1)).all()
+
+
+def test_a_gradient_where_memory_is_short(ns, backend, monkeypatch, products):
+    """In the kernel, as for fewer samples."""
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=WIDTH, depth=2)).build(backend, seed=1)
+    p = ns.Array3f(points(ns, 3, 1500))
+    expected = [v.numpy() for v in field.value_and_grad(p)]
+    assert products
+    products.clear()
+    monkeypatch.setattr(spill, "MEMORY", 1)
+    agree([v.numpy() for v in field.value_and_grad(p)], expected, 1e-5)
+    assert not products
+
+
+def test_chunks_with_a_seed_for_each_sample(ns, backend, monkeypatch, products):
+    """As virtual calls in evaluated mode pass keys on."""
+    field = cn.NeuralField(None, cn.MLP(3, 2, width=WIDTH, depth=2, dropout=0.3)).build(backend, seed=1)
+    x, seeds = points(ns, 3, 2500), np.random.default_rng(0).integers(0, 3, 2500)
+    key = cn.Key(ns.UInt64(seeds), dr.arange(ns.UInt32, 2500), ns.UInt32(2))
+    expected = [v.numpy().copy() for v in field(x, key)]
+    monkeypatch.setattr(gemm, "MEMORY", 1)
+    found = [v.numpy() for v in field(x, key)]
+    assert len(products) > 4 and np.array_equal(found, expected)
+
+
+def test_branches_stay_in_one_kernel(ns, backend, products):
+    """What goes into several layers would be read as often."""
+    net = cn.Sequential(cn.Linear(3, 48), cn.Residual(cn.Sequential(cn.Linear(48, 48), cn.ReLU())), cn.Linear(48, 1))
+    field = cn.NeuralField(None, net).build(backend, seed=1)
+    x = points(ns, 3, 600)
+    dr.eval(field(x))
+    assert not products
+    agree(gradients(field, x, "store"), gradients(field, x, "spill"))  # right, where it is asked for
+    assert products
+
+
+def test_nothing_of_the_way_back_stays(ns, backend, monkeypatch):
+    made, own = [], gemm.Gemm.of
+    monkeypatch.setattr(gemm.Gemm, "of", staticmethod(lambda ops: made.extend(found := own(ops)) or found))
+    field = cn.NeuralField(None, cn.MLP(3, 2, width=WIDTH, depth=2)).build(backend, seed=1)
+    dr.enable_grad(field["network.weights"])
+    dr.backward(field(points(ns, 3, 600))[0])
+    assert made and not any(one._products or one._cotangents for one in made)
+
+
+@pytest.mark.parametrize("activation", ["softplus", "relu"])
+def test_gradients_of_inputs(ns, backend, monkeypatch, products, activation):
+    net = cn.MLP(3, 1, width=WIDTH, depth=3, activation=activation, bias=True)
+    field = biased(cn.NeuralField(None, net).build(backend, seed=1))
+    p = ns.Array3f(points(ns, 3, 1500))
+    y, slope = (v.numpy() for v in field.value_and_grad(p))
+    assert len(products) == 3
+    monkeypatch.setattr(gemm, "SAMPLES", 1 << 30)
+    expected, slopes = (v.numpy() for v in field.value_and_grad(p))
+    agree([y, slope], [expected, slopes], 1e-5)
+
+
+def test_second_derivatives(ns, backend, monkeypatch, products):
+    """Weight gradients of a loss of values and slopes: bundles of several vectors."""
+    net = cn.MLP(3, 1, width=WIDTH, depth=2, activation="softplus", bias=True)
+    field = biased(cn.NeuralField(None, net).build(backend, seed=1))
+    p, found = ns.Array3f(points(ns, 3, 1200)), []
+    for path in ("store", "spill"):
+        dr.enable_grad(field["network.weights"])
+        dr.set_grad(field["network.weights"], 0)
+        with cn.gradient_path(path):
+            y, slope = field.value_and_grad(p)
+            dr.backward(dr.squared_norm(slope) + dr.square(y[0]))
+        found.append([dr.grad(field["network.weights"]).numpy().copy()])
+    agree(*found, 1e-4)
+    assert products
+
+
+@pytest.mark.parametrize("activation", ["relu", "softplus"])
+def test_what_is_not_finite_stays_in_its_lane(ns, backend, activation):
+    """Such outputs are NaN; where nobody wants their gradient they add nothing to that of the weights."""
+    field = cn.NeuralField(None, cn.MLP(3, 2, width=WIDTH, depth=3, activation=activation)).build(backend, seed=1)
+    x = points(ns, 3, 1200)
+    lane = dr.arange(ns.UInt32, 1200)
+    wrong = [dr.select(lane == 7, dr.nan, dr.select(lane == 800, dr.inf, x[0])), *x[1:]]
+    used = ns.Float((lane != 7) & (lane != 800))
+    y, weights, dx = gradients(field, wrong, "store", weight=used)
+    expected = gradients(field, x, "store", weight=used)
+    ordinary = used.numpy() == 1
+    assert not np.isfinite(y[:, ~ordinary]).any() and np.array_equal(y[:, ordinary], expected[0][:, ordinary])
+    np.testing.assert_allclose(weights, expected[1], rtol=1e-5, atol=1e-4)
+    assert np.array_equal(dx[:, ordinary], expected[2][:, ordinary])
+    *_, dx = gradients(field, wrong, "store")
+    assert np.isfinite(dx[:, ordinary]).all()
+
+
+def test_one_point_with_many_masks(ns, backend):
+    """It has one row, but as many outputs as the key has numbers."""
+    field = cn.NeuralField(None, cn.MLP(3, 2, width=96, depth=2, dropout=0.3)).build(backend, seed=1)
+    x, key = [ns.Float(v) for v in (0.3, -0.7, 1.1)], cn.Key(5, dr.arange(ns.UInt32, 400), 2)
+    found = gradients(field, x, "store", key)
+    agree(found, gradients(field, x, "spill", key))
+    assert found[0].shape == (2, 400)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("memory", [1, 1 << 20])
+def test_in_chunks_and_again(ns, backend, monkeypatch, products, memory, dropout):
+    """Where there is no room for what all samples need, and where the way back is taken twice."""
+    net = cn.MLP(4, 2, width=WIDTH, depth=2, activation="sine", bias=True, dropout=dropout)
+    field = biased(cn.NeuralField(None, net).build(backend, seed=1))
+    x, key = points(ns, 4, 3001), cn.Key(3, step=ns.UInt32(5))
+    expected = gradients(field, x, "spill", key)
+    monkeypatch.setattr(spill, "MEMORY", memory)
+    agree(gradients(field, x, "store", key), expected)
+    assert products
+    monkeypatch.undo()
+    again = gradients(field, x, "store", key, repeat=2)
+    agree([again[0], again[1] / 2, again[2] / 2], expected)
+
+
+def test_forward_mode(ns, backend):
+    field = cn.NeuralField(None, cn.MLP(4, 2, width=WIDTH, depth=2, activation="tanh")).build(backend, seed=1)
+    found = []
+    for path in ("store", "spill"):
+        x = points(ns, 4, 700)
+        dr.enable_grad(field["network.weights"], x)
+        with cn.gradient_path(path):
+            y = list(field(x))
+        dr.set_grad(field["network.weights"], 0.1)
+        for v in x:
+            dr.set_grad(v, 0.2)
+        dr.forward_to(*y)
+        found.append([dr.grad(v).numpy() for v in y])
+        dr.disable_grad(field["network.weights"])
+    agree(*found)
+
+
+@pytest.mark.parametrize("samples", [1231, 2048])
+@pytest.mark.parametrize("activation, dropout", [("relu", 0.0), ("relu", 0.3), ("softplus", 0.0)])
+def test_frozen(ns, backend, products, activation, dropout, samples):
+    """Replays with other weights, points and keys."""
+    net = cn.MLP(5, 3, width=WIDTH, depth=3, activation=activation, dropout=dropout, bias=True)
+    field = biased(cn.NeuralField(None, net).build(backend, seed=1))
+
+    def run(field, weights, x, step):
+        x = [v + 0.5 for v in x]
+        weights = type(weights)(weights)
+        dr.enable_grad(weights, x)
+        field.update({"network.weights": weights})
+        y = field(x, cn.Key(1, step=step))
+        dr.backward(sum((dr.square(v) for v in y), ns.Float(0)))
+        return [dr.grad(weights).array, *(dr.grad(v) for v in x), *(dr.detach(v) for v in y)]
+
+    frozen = dr.freeze(run)
+    first = dr.detach(field["network.weights"])
+    for turn in range(3):
+        weights = type(first)(first * (1 + 0.1 * turn))
+        x = [dr.opaque(ns.Float, 0, samples) + v for v in points(ns, 5, samples, turn)]
+        dr.eval(weights, x)
+        step = dr.opaque(ns.UInt32, turn)
+        found = [v.numpy().copy() for v in frozen(field, weights, x, step)]
+        agree(found, [v.numpy().copy() for v in run(field, weights, x, step)])
+    assert frozen.n_recordings < 3 and products
+
+
+def test_frozen_evaluations_take_any_batch(ns, backend, products):
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=WIDTH, depth=2)).build(backend, seed=1)
+    frozen = dr.freeze(lambda x: field(x))
+    for samples in (500, 900, 500, 900):
+        x = [dr.opaque(ns.Float, 0, samples) + v for v in points(ns, 3, samples)]
+        dr.eval(x)
+        np.testing.assert_allclose(frozen(x).numpy(), field(x).numpy(), rtol=1e-4, atol=1e-6)
+    assert frozen.n_recordings <= 2
+
+
+def test_large_and_small_batches_of_one_field(ns, backend, monkeypatch):
+    """Gradients of whole layers and of their parts, left outside of a frozen step, are added up."""
+    monkeypatch.setattr("coopnet.engine.pending.LEAST", 1)
+    monkeypatch.setattr(gemm, "SAMPLES", 1000)
+    found = []
+    for path in ("auto", "spill"):
+        net = cn.MLP(3, 1, width=WIDTH, depth=2, bias=True)
+        field = biased(cn.NeuralField(None, net).build(backend, seed=1))
+
+        def objective(field, drawn, key):
+            large, small = drawn
+            return dr.square(field(large)[0] - 1) + dr.sum(dr.square(field(small)[0])) * 1e-3
+
+        def batch(key):
+            return cn.uniform(3, key, ns.Float, 2000), [dr.linspace(ns.Float, 0, 1 + i, 700) for i in range(3)]
+
+        with cn.gradient_path(path):
+            cn.fit(field, batch, 4, objective=objective, lr=1e-2, progress=False)
+        found.append(field["network.weights"].numpy().copy())
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_slopes_from_outputs_alone(ns, name):
+    function = FUNCTIONS[name]
+    params = {"leaky_relu": (0.1,), "softplus": (2.0,), "squareplus": (2.0,), "sine": (3.0,), "identity": (2.0, 0.5)}
+    x = drnn.CoopVec([ns.Float(np.random.default_rng(0).normal(size=200)), ns.Float(np.linspace(-3, 3, 200))])
+    y = function.coopvec(x, *params.get(name, ()))
+    without = drnn.CoopVec([ns.Float(dr.nan), ns.Float(dr.nan)])
+    expected, found = (
+        np.stack([v.numpy() for v in function.slope(drnn.CoopVec([ns.Float(2)] * 2), v, y, *params.get(name, ()))])
+        for v in (x, without)
+    )
+    assert function.from_output == np.array_equal(expected, found)
+
+
+def test_what_is_kept(ns, backend, monkeypatch):
+    """Outputs of layers whose functions need them on the way back, and no others."""
+    shelves, made = [], spill.Shelf.__init__
+    monkeypatch.setattr(spill.Shelf, "__init__", lambda self, *a, **k: shelves.append(self) or made(self, *a, **k))
+    for activation, dropout, key, kept in [
+        ("relu", 0.0, None, 1), ("tanh", 0.0, None, 1), ("sine", 0.0, None, 3), ("relu", 0.3, cn.Key(1), 1),
+        ("relu", 0.3, None, 3), ("tanh", 0.3, cn.Key(1), 3),
+    ]:  # fmt: skip
+        net = cn.MLP(4, 2, width=WIDTH, depth=3, activation=activation, dropout=dropout)
+        field = cn.NeuralField(None, net).build(backend, seed=1)
+        dr.enable_grad(field["network.weights"])
+        y = field(points(ns, 4, 300), key)
+        found = [product for product in shelves[-1]._products if product is not None]
+        # that of the last wide layer is followed by one that is no product of its own on the way forward
+        assert len(found) == kept - (1 if kept == 1 else 0), (activation, dropout)
+        del y
+
+
+@pytest.mark.parametrize("lanes, width, activation, samples, expected", [
+    (8, 64, "relu", 1 << 11, True), (8, 63, "relu", 1 << 20, False), (8, 48, "softplus", 1 << 11, True),
+    (8, 64, "relu", (1 << 11) - 1, False), (16, 144, "relu", 1 << 11, True), (16, 128, "relu", 1 << 20, False),
+    (16, 96, "softplus", 1 << 11, True), (4, 64, "relu", 1 << 11, True),
+])  # fmt: skip
+def test_when(backend, monkeypatch, lanes, width, activation, samples, expected):
+    monkeypatch.undo()
+    monkeypatch.setattr(gemm, "llvm_lanes", lambda: lanes)
+    field = cn.NeuralField(None, cn.MLP(16, 3, width=width, depth=2, activation=activation)).build(backend)
+    assert (field.explain(samples).path == "store") == expected
