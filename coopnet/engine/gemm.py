@@ -31,7 +31,7 @@ LEAST = 32
 #: By the lanes of a processor's vectors, the narrower side of a network's largest matrix from which on some are: where
 #: all functions are linear in pieces, and where others are, which take time on vectors that do not fit into registers.
 #: Measured on one processor.
-WIDE = {8: (64, 48), 16: (144, 96)}
+WIDE = {8: (64, 48), 16: (160, 96)}
 #: Samples from which on several kernels in place of one are worth their launches.
 SAMPLES = 1 << 11
 #: Bytes of vectors in memory at a time where no gradient is wanted.

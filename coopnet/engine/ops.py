@@ -374,15 +374,10 @@ class Nonlinearity(Elementwise):
 
     def slope(self, w: Any, x: Any, y: Any, key: Key | None = None) -> Any:
         if isinstance(w, Held) and isinstance(y, Held) and (self.function.from_output or isinstance(x, Held)):
-            return self._held_slope(w, None if self.function.from_output else x, y)
+            at = None if self.function.from_output else x.numbers()
+            return w.slope(lambda d: self.function.slope(d, at, y.numbers(), *self.layer.params()))
         w, x, y = packed(w), packed(x), packed(y)
         return self.function.slope(w, x, y, *self.layer.params())
-
-    def _held_slope(self, w: Held, x: Held | None, y: Held) -> Held:
-        dy = w.numbers()
-        (slope,) = self.function.slope(dy, x and x.numbers(), y.numbers(), *self.layer.params())
-        # of samples that count for nothing it may be infinite
-        return w.of(drnn.CoopVec([dr.select(next(iter(dy)) == 0, 0, slope)]))
 
     def curvature(self, w: Any, x: Any, y: Any) -> Any:
         if self.function.curvature is not None:
@@ -423,6 +418,8 @@ class Dropped(Op):
     mask nor the pre-activation is needed again.
     """
 
+    anywhere = True
+
     def __init__(self, activation: Nonlinearity, mask: Mask):
         self.activation, self.mask = activation, mask
 
@@ -431,6 +428,8 @@ class Dropped(Op):
         return self.activation.flat
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
+        # the mask wants vectors, and reading them is dearer than the function
+        x = [packed(v) for v in x]
         inner = evaluate((self.activation, self.mask), x, key)
         return Record(self, x, inner.y, [inner])
 
@@ -445,10 +444,12 @@ class Dropped(Op):
         y = record.y[0]
         scale = self._scale(y.type, key, len(dy))
         if scale is None:
-            return pullback(record.inner[0], dy, key, True, visit)
-        f = self.activation.function.dropped_slope
+            return pullback(record.inner[0], [packed(d) for d in dy], key, True, visit)
+        f, params = self.activation.function.dropped_slope, self.activation.layer.params()
         assert f is not None
-        return [f(dy[0], y, scale, *self.activation.layer.params())]
+        if isinstance(dy[0], Held) and isinstance(y, Held) and dr.width(scale) == 1:
+            return [dy[0].slope(lambda d: f(d, y.numbers(), scale, *params))]
+        return [f(packed(dy[0]), packed(y), scale, *params)]
 
     def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
         return jvp(record.inner[0], (self.activation, self.mask), dx, key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import drjit as dr
@@ -115,3 +115,9 @@ class Held:
     def of(self, numbers: drnn.CoopVec) -> Held:
         """Another vector in rows like this one's, given as :meth:`numbers` gives them."""
         return Held(self.rows.of(next(iter(numbers))), self.count)
+
+    def slope(self, times: Callable[[drnn.CoopVec], drnn.CoopVec]) -> Held:
+        """This cotangent ``times`` a derivative; 0 stays 0, where nobody asks for one, which may be infinite there."""
+        dy = self.numbers()
+        (value,), (given,) = times(dy), dy
+        return self.of(drnn.CoopVec([dr.select(given == 0, 0, value)]))

@@ -396,7 +396,7 @@ def test_what_is_kept(ns, backend, monkeypatch):
 
 @pytest.mark.parametrize("lanes, width, activation, samples, expected", [
     (8, 64, "relu", 1 << 11, True), (8, 63, "relu", 1 << 20, False), (8, 48, "softplus", 1 << 11, True),
-    (8, 64, "relu", (1 << 11) - 1, False), (16, 144, "relu", 1 << 11, True), (16, 128, "relu", 1 << 20, False),
+    (8, 64, "relu", (1 << 11) - 1, False), (16, 160, "relu", 1 << 11, True), (16, 128, "relu", 1 << 20, False),
     (16, 96, "softplus", 1 << 11, True), (4, 64, "relu", 1 << 11, True),
 ])  # fmt: skip
 def test_when(backend, monkeypatch, lanes, width, activation, samples, expected):
