@@ -32,13 +32,15 @@ LEAST = 32
 #: all functions are linear in pieces, and where others are, which take time on vectors that do not fit into registers.
 #: Measured on one processor.
 WIDE = {8: (64, 48), 16: (160, 96)}
+#: The same where no gradient of weights is wanted.
+EVALUATED = {8: (96, 64), 16: (160, 96)}
 #: Samples from which on several kernels in place of one are worth their launches.
 SAMPLES = 1 << 11
 #: Bytes of vectors in memory at a time where no gradient is wanted.
 MEMORY = 1 << 28
 
 
-def pays(ops: Sequence[Op], samples: int) -> bool:
+def pays(ops: Sequence[Op], samples: int, trained: bool = True) -> bool:
     """Are layers of this network faster one by one? On a CPU, outside symbolic code.
 
     Not where vectors go several ways, which have to be read again for each.
@@ -46,7 +48,7 @@ def pays(ops: Sequence[Op], samples: int) -> bool:
     if any(isinstance(op, Fork) for op in ops):
         return False
     side = max((min(op.weights.shape) for op in affine(ops)), default=0)
-    linear, others = WIDE[16 if llvm_lanes() >= 16 else 8]
+    linear, others = (WIDE if trained else EVALUATED)[16 if llvm_lanes() >= 16 else 8]
     return samples >= SAMPLES and side >= (linear if all(op.flat for op in ops) else others)
 
 
@@ -55,7 +57,8 @@ def layerwise(ops: Sequence[Op], samples: int, leaf: type) -> bool:
 
     Not in a frozen function, which would be recorded anew for another number of samples.
     """
-    return dr.backend_v(leaf) == dr.JitBackend.LLVM and not symbolic() and not frozen() and pays(ops, samples)
+    cpu = dr.backend_v(leaf) == dr.JitBackend.LLVM
+    return cpu and not symbolic() and not frozen() and pays(ops, samples, trained=False)
 
 
 def large(ops: Sequence[Op]) -> list[Affine]:

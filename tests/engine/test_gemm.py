@@ -20,7 +20,8 @@ def layerwise(backend, monkeypatch):
     """Processors differ in what is worth it."""
     if backend == "cuda":
         pytest.skip("a GPU multiplies in kernels")
-    monkeypatch.setattr(gemm, "WIDE", {8: (WIDTH, WIDTH), 16: (WIDTH, WIDTH)})
+    for name in ("WIDE", "EVALUATED"):
+        monkeypatch.setattr(gemm, name, {8: (WIDTH, WIDTH), 16: (WIDTH, WIDTH)})
     monkeypatch.setattr(gemm, "SAMPLES", 100)
 
 
@@ -404,3 +405,14 @@ def test_when(backend, monkeypatch, lanes, width, activation, samples, expected)
     monkeypatch.setattr(gemm, "llvm_lanes", lambda: lanes)
     field = cn.NeuralField(None, cn.MLP(16, 3, width=width, depth=2, activation=activation)).build(backend)
     assert (field.explain(samples).path == "store") == expected
+
+
+@pytest.mark.parametrize("lanes, width, activation, expected", [
+    (8, 64, "relu", False), (8, 96, "relu", True), (8, 64, "silu", True), (16, 160, "relu", True), (16, 64, "silu", False),
+])  # fmt: skip
+def test_when_it_is_evaluated_only(ns, backend, monkeypatch, lanes, width, activation, expected, products):
+    monkeypatch.setattr(gemm, "EVALUATED", {8: (96, 64), 16: (160, 96)})
+    monkeypatch.setattr(gemm, "llvm_lanes", lambda: lanes)
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=width, depth=2, activation=activation)).build(backend)
+    dr.eval(field(points(ns, 3, 200)))
+    assert bool(products) == expected
