@@ -408,7 +408,8 @@ def test_when(backend, monkeypatch, lanes, width, activation, samples, expected)
 
 
 @pytest.mark.parametrize("lanes, width, activation, expected", [
-    (8, 64, "relu", False), (8, 96, "relu", True), (8, 64, "silu", True), (16, 160, "relu", True), (16, 64, "silu", False),
+    (8, 64, "relu", False), (8, 96, "relu", True), (8, 64, "silu", True), (16, 160, "relu", True),
+    (16, 64, "silu", False),
 ])  # fmt: skip
 def test_when_it_is_evaluated_only(ns, backend, monkeypatch, lanes, width, activation, expected, products):
     monkeypatch.setattr(gemm, "EVALUATED", {8: (96, 64), 16: (160, 96)})
