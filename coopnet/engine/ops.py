@@ -18,7 +18,7 @@ bundles take the same paths as those of plain vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import drjit as dr
 import drjit.nn as drnn
@@ -31,9 +31,6 @@ from ..random.key import Key
 from .activations import FUNCTIONS, Function
 from .blocks import Blocks, product
 from .rows import Held
-
-if TYPE_CHECKING:
-    from .gemm import Gemm
 
 Bundle = list[Any]
 
@@ -237,7 +234,7 @@ class Affine(Op):
         self.source = source
         self.forth: Blocks | None = None  # copies to multiply with, on the way forward and back, where they are faster
         self.back: Blocks | None = None
-        self.gemm: Gemm | None = None  # multiplies all samples' vectors at once, where they are in memory
+        self.gemm: Any = None  # a Gemm, which multiplies all samples' vectors at once, where they are in memory
 
     @property
     def weights(self) -> Any:
