@@ -45,6 +45,7 @@ class Chunks:
         self.uint32, self.samples, self.size, self.key = uint32, samples, size, key
         self._words: list[Any] = []
         if key is not None:
+            key = key.traced(uint32)  # of numbers, every seed would be a kernel of its own
             self._words = [key.seed, key.words(uint32, samples)[0], key.step]
             dr.eval(self._words)
 

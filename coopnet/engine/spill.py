@@ -100,6 +100,7 @@ class SpillOp(NetworkOp):
             self.set_grad_in("buffers", _gradients(sums, self.buffers))
 
     def _stored(self, xs: list, key: Key | None) -> Shelf | None:
+        """What goes into the matrices, if it is to be written before the way back."""
         return None
 
     def _whole(self, dys: list, samples: int, shelf: Shelf | None) -> tuple[list[Product], list]:

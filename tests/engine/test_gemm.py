@@ -91,8 +91,7 @@ def numpy_mlp(field, x, bias):
     matrices = []
     for layer in field.network.layers:
         if isinstance(layer, cn.Linear):
-            w, b = (None if v is None else v.numpy().astype(float) for v in unpacked(layer))
-            matrices.append((w, b))
+            matrices.append(unpacked(layer))
     hs = [x]
     for i, (w, b) in enumerate(matrices):
         z = w @ hs[-1] + (0 if b is None else b.reshape(-1, 1))
@@ -105,16 +104,11 @@ def numpy_mlp(field, x, bias):
 
 
 def unpacked(layer):
-    flat = layer.weights.buffer.numpy()
+    """Matrix and bias in double precision."""
+    flat = layer.weights.buffer.numpy().astype(float)
     (m, n), at = layer.weights.shape, layer.weights.offset
-    weights = flat[at : at + m * n].reshape(m, n)
     bias = None if layer.bias is None else flat[layer.bias.offset : layer.bias.offset + m]
-    return [None if v is None else np.asarray(v).view(_Numbers) for v in (weights, bias)]
-
-
-class _Numbers(np.ndarray):
-    def numpy(self):
-        return np.array(self)
+    return flat[at : at + m * n].reshape(m, n), bias
 
 
 @pytest.mark.parametrize("bias", [False, True])
