@@ -8,8 +8,8 @@ import drjit as dr
 
 from ..jit.deferred import outside
 from ..jit.kinds import nested_type
-from ..jit.scopes import frozen, inside_call, symbolic
-from .segment_sum import sum_rows, sum_rows_fixed
+from ..jit.scopes import inside_call, symbolic
+from .segment_sum import sum_rows
 
 
 class Table:
@@ -81,9 +81,7 @@ class _LookupOp(dr.CustomOp):
         wide = dr.float64_array_t(self.table) if double else dr.float32_array_t(self.table)
         dy = [wide(v) for v in self.grad_out()]
         if self.settings.ordered:
-            # The permutation of a sort on the GPU does not survive being replayed: Dr.Jit 1.5 crashes.
-            replayed = frozen() and dr.backend_v(wide) == dr.JitBackend.CUDA
-            sums = (sum_rows_fixed if replayed else sum_rows)(dy, dr.select(self.active, self.index, count), count)
+            sums = sum_rows(dy, dr.select(self.active, self.index, count), count)
         else:
             sums = dr.zeros(wide, count * width)
             dr.scatter_reduce(dr.ReduceOp.Add, sums, nested_type(wide)(dy), self.index, self.active)

@@ -16,6 +16,7 @@ import drjit as dr
 from ..jit.half import largest
 from ..jit.kinds import nested_type
 from ..jit.masks import active, masked, unmasked
+from ..jit.scopes import frozen
 from ..jit.sorting import permutation
 from . import fixed_point
 
@@ -33,8 +34,7 @@ def sort(index: Any, bound: int) -> tuple[Any, Any]:
     ``dr.argsort`` does the same in passes over all 32 bits; ids seldom need more than half of them.
     """
     n, order, shift = dr.width(index), dr.arange(type(index), dr.width(index)), 0
-    if index.state == dr.VarState.Literal:  # no kernel would compute it, and frozen functions could not sort it again
-        index = index + (order & dr.opaque(type(index), 0))
+    index = _computed(index)
     while n > 1 and shift < bound.bit_length():
         bits = min(_RADIX[dr.backend_v(index)], bound.bit_length() - shift)
         digit = (index >> shift) & ((1 << bits) - 1)
@@ -46,6 +46,12 @@ def sort(index: Any, bound: int) -> tuple[Any, Any]:
     return index, order
 
 
+def _computed(index: Any) -> Any:
+    """``index``, but for a literal the same as an array: no kernel computes a literal, so that a frozen function could
+    neither sort it again nor follow its width."""
+    return index + dr.opaque(type(index), 0) if index.state == dr.VarState.Literal else index
+
+
 def sum_rows(rows: Any, index: Any, count: int) -> Any:
     """Row ``r`` of the result is the sum of the ``rows`` whose index is ``r``; rows without any are exactly zero.
 
@@ -55,9 +61,13 @@ def sum_rows(rows: Any, index: Any, count: int) -> Any:
         count: number of sums.
 
     Returns:
-        A flat array of ``count * width`` entries. Bitwise the same whenever rows and indices are.
+        A flat array of ``count * width`` entries. Bitwise the same whenever rows and indices are. In frozen functions
+        on CUDA, where a recorded sort ends the process when it is replayed (Dr.Jit 1.5), the sums are those of
+        :func:`sum_rows_fixed`.
     """
     leaf = type(rows[0])
+    if frozen() and dr.backend_v(leaf) == dr.JitBackend.CUDA:
+        return sum_rows_fixed(rows, index, count)
     # in an evaluated loop, lanes that have left it would be missing among sorted ones, not among samples
     index = dr.select(active(leaf, dr.width(index)), index, count) if masked(leaf) else index
     with unmasked(leaf):
@@ -136,7 +146,7 @@ def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
     Rounds to a unit common to all rows, however small one is against the others. Needs twice the memory and atomics,
     and evaluates nothing in between that ``dr.freeze`` could not replay.
     """
-    leaf, width = type(rows[0]), len(rows)
+    leaf, width, index = type(rows[0]), len(rows), _computed(index)
     int64, uint32 = dr.int64_array_t(leaf), type(index)
     finite = [dr.isfinite(v) for v in rows]
     most = dr.max(largest([dr.select(f, dr.abs(v), 0) for f, v in zip(finite, rows, strict=True)]))

@@ -24,13 +24,13 @@ def lanes(request):
         yield request.param
 
 
-def matrix(ns, rows, columns, seed=0, half=False):
+def matrix(ns, rows, columns, seed=0, half=False, layout="inference"):
     """A packed matrix, its bias and a vector, for each of 70 samples; a GPU multiplies in half precision alone."""
     rng = np.random.default_rng(seed)
     a, b, x = (rng.standard_normal(s).astype(np.float32) for s in ((rows, columns), (rows, 1), (columns, 70)))
     half = half or dr.backend_v(ns.Float) == dr.JitBackend.CUDA
     tensor, leaf = (ns.TensorXf16, ns.Float16) if half else (ns.TensorXf, ns.Float)
-    return *drnn.pack([tensor(a), tensor(b)]), drnn.CoopVec([leaf(v) for v in x])
+    return *drnn.pack([tensor(a), tensor(b)], layout=layout), drnn.CoopVec([leaf(v) for v in x])
 
 
 def numbers(vector):
@@ -117,7 +117,7 @@ def test_blocks_are_alike(backend, ns, lanes, monkeypatch, columns, expected):
 
 
 def test_matrices_that_dr_jit_differentiates_are_whole(ns, monkeypatch):
-    a, _, x = matrix(ns, 200, 256)
+    a, _, x = matrix(ns, 200, 256, layout="training")
     dr.enable_grad(a.buffer)
     seen = []
     matvec = drnn.matvec

@@ -63,8 +63,9 @@ def test_sort_is_stable(ns, bound):
     np.testing.assert_array_equal(values.numpy(), np.sort(index))
 
 
-def test_one_index_for_all_rows_in_a_frozen_function(ns):
-    """An index that is a literal is computed by no kernel: it must be one that a recorded sort can read again."""
+@pytest.mark.parametrize("sum_rows", [sum_rows, sum_rows_fixed])
+def test_one_index_for_all_rows_in_a_frozen_function(ns, sum_rows):
+    """An index that is a literal is computed by no kernel: it must be one that a replay can read again."""
 
     @dr.freeze
     def sums(x):
