@@ -4,8 +4,10 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.cuda_on_cpu import as_cuda
 
 import coopnet as cn
+from coopnet.jit import lanes
 from coopnet.jit.lanes import WARP, Gate, Warps, live, only
 
 #: One sample of five is nowhere.
@@ -312,7 +314,7 @@ def test_full_warps(ns, backend, samples):
     np.testing.assert_array_equal(narrow.numpy(), values[0].numpy() * 2)
 
 
-def test_full_warps_as_on_a_gpu(monkeypatch):
+def test_full_warps_as_on_a_gpu():
     llvm = pytest.importorskip("drjit.llvm.ad")
-    monkeypatch.setattr(dr, "backend_v", lambda _: dr.JitBackend.CUDA)
-    test_full_warps(llvm, "cuda", 77)
+    with as_cuda(lanes):
+        test_full_warps(llvm, "cuda", 77)

@@ -20,7 +20,7 @@ def test_spheres(backend, tmp_path):
     rows = ["neural_path, one network", "path, one network in eval", "neural_path, one network, gradient"]
     script = ROOT / "benchmarks" / "mitsuba_spheres.py"
     options = ["--backend", backend, "--quick", "--out", str(tmp_path), "--only", *rows]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     done = subprocess.run([sys.executable, str(script), *options], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / f"mitsuba_spheres-{backend}.json").read_text())["results"]
