@@ -65,10 +65,8 @@ def banks_in_scope(samples: int, vectors: int = 1, most: int = MOST) -> int:
 class BankOp(NetworkOp):
     """Differentiates by accumulating in banks."""
 
-    def backward(self) -> None:
-        dys, xs = self.grad_out(), self.xs
-        samples = max(dr.width(v) for v in [*dys, *xs])
-        uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
+    def pull_back(self, dys: list, samples: int) -> None:
+        xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(dys[0])))
         count = banks_for(samples * self.plan.vectors)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
         key_args, lanes = self._key_args(uint32, samples), None
@@ -168,10 +166,8 @@ class ScopeBankOp(BankOp):
             self.tape = self.plan.evaluate(self.ops, self.xs, self.key)
         super().forward()
 
-    def backward(self) -> None:
-        dys, xs = self.grad_out(), self.xs
-        samples = max(dr.width(v) for v in [*dys, *xs])
-        uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
+    def pull_back(self, dys: list, samples: int) -> None:
+        xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(dys[0])))
         # weights that want no gradient have no such twin, so that nobody reads their banks
         deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
         if all(d.waits() for d in deferred if d is not None):
@@ -250,7 +246,7 @@ class Banks:
             total = total + single(dr.grad(bank))
         if self.biased:
             dr.eval(total)
-            with unmasked(self.leaf):
+            with unmasked(self.leaf):  # it may be taken when a symbolic loop within an evaluated one is left
                 total = self._with_biases(total)
         total = self.leaf(total)
         dr.eval(total)

@@ -25,7 +25,6 @@ import drjit.nn as drnn
 
 from ..jit import views
 from ..jit.core import llvm_lanes
-from ..jit.masks import unmasked
 
 #: The first cache of processors with AVX2: bytes of a line, and sets.
 LINE, SETS = 64, 64
@@ -109,8 +108,7 @@ def _entries(view: Any, transposed: bool, start: int, stop: int, turned: bool) -
     i = dr.arange(dr.uint32_array_t(type(buffer)), rows * columns)
     row, column = (i % rows, i // rows) if turned else (i // columns, i % columns)
     row, column = (column, row + start) if transposed else (row + start, column)
-    with unmasked(type(buffer)):
-        entries = dr.gather(type(buffer), buffer, view.offset + row * stride + column)
+    entries = dr.gather(type(buffer), buffer, view.offset + row * stride + column)
     shape = (columns, rows) if turned else (rows, columns)
     return views.changed(view, buffer=entries, shape=shape, stride=shape[1], offset=0, size=rows * columns)
 

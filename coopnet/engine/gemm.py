@@ -17,7 +17,6 @@ import drjit.nn as drnn
 
 from ..jit.core import llvm_lanes
 from ..jit.kinds import flat
-from ..jit.masks import unmasked
 from ..jit.scopes import frozen, symbolic
 from ..jit.views import places
 from ..random.key import Key
@@ -80,13 +79,12 @@ class Gemm:
         self.rows, self.columns, self.bias = columns(m, 4), columns(n, 4), None
         i = dr.arange(uint32, self.rows * self.columns)
         row, column = i // self.columns, i % self.columns
-        with unmasked(type(buffer)):
-            inside = (row < m) & (column < n)
-            #: The matrix, with zeros to whole packets. Not evaluated yet, as it has to be.
-            self.entries = single(dr.gather(type(buffer), buffer, places(op.weights, row, column), inside))
-            if op.bias is not None:
-                row = dr.arange(uint32, self.rows)
-                self.bias = single(dr.gather(type(buffer), op.bias.buffer, places(op.bias, row), row < m))
+        inside = (row < m) & (column < n)
+        #: The matrix, with zeros to whole packets. Not evaluated yet, as it has to be.
+        self.entries = single(dr.gather(type(buffer), buffer, places(op.weights, row, column), inside))
+        if op.bias is not None:
+            row = dr.arange(uint32, self.rows)
+            self.bias = single(dr.gather(type(buffer), op.bias.buffer, places(op.bias, row), row < m))
         self._products: dict[int, tuple[Any, Rows]] = {}
         self._cotangents: dict[int, tuple[Any, Rows]] = {}
 
@@ -128,8 +126,7 @@ class Gemm:
             return None
         if biased and self.bias is not None:
             i = dr.arange(dr.uint32_array_t(rows.leaf), dr.width(rows.numbers))
-            with unmasked(rows.leaf):
-                rows = rows.of(rows.numbers + dr.gather(rows.leaf, self.bias, i % self.rows))
+            rows = rows.of(rows.numbers + dr.gather(rows.leaf, self.bias, i % self.rows))
         return held(rows, vector.type, self.outputs)
 
     def put_cotangent(self, vector: Any, rows: Rows) -> None:

@@ -13,6 +13,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit.kinds import flat
+from ..jit.masks import unmasked
 from ..jit.scopes import symbolic
 from ..random.key import Key
 from .choose import LONGER, MANY
@@ -43,6 +44,11 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
     """
     if stacked() is not None:
         return None
+    with unmasked(x.type):
+        return _input_gradient(ops, x, key)
+
+
+def _input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, list] | None:
     samples = max(dr.width(v) for v in x)
     if layerwise(ops, samples, x.type) and (found := stored(ops, x, key)) is not None:
         return found

@@ -10,6 +10,7 @@ import drjit.nn as drnn
 
 from ..jit.deferred import outside
 from ..jit.kinds import Loose, flat
+from ..jit.masks import unmasked
 from ..jit.registers import ALL, apart
 from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
@@ -36,12 +37,17 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 
     A sum over samples has as many terms as there are vectors: ``1 + k`` per sample.
     """
+    with unmasked(x[0].type):  # matrices have no lanes that leave a loop
+        return _evaluate(ops, x, key)
+
+
+def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     most = _directions(ops, x)
     if len(x) - 1 > most:
         alone = in_kernels_of_their_own(ops, x)
         parts = []
         for i in range(1, len(x), most):
-            parts.append(evaluate(ops, [x[0], *x[i : i + most]], key))
+            parts.append(_evaluate(ops, [x[0], *x[i : i + most]], key))
             if alone:
                 vectors = [list(v) for v in parts[-1]]
                 dr.eval(vectors)

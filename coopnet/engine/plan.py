@@ -9,6 +9,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit.kinds import flat, packed, split
+from ..jit.masks import present, unmasked
 from ..jit.registers import with_room
 from ..random.key import Key
 from .ops import Bundle, Op, Store, Tape, Visit, evaluate, jvp, matrices, pullback, rebase, widest
@@ -44,6 +45,8 @@ class NetworkOp(dr.CustomOp):
     """Evaluates a list of ops; a subclass says how weight gradients come about.
 
     Lists of arrays go in and out because ``dr.custom`` drops the gradient of a ``CoopVec``.
+
+    In evaluated loops it is evaluated, and differentiates, in lanes that have left, too: with cotangents of zero.
     """
 
     tape: Tape | None = None
@@ -70,7 +73,19 @@ class NetworkOp(dr.CustomOp):
 
     def forward(self) -> None:
         moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))
-        self.set_grad_out(self.plan.jvp(self.taped(), moving, self.grad_in("xs"), self.key))
+        with unmasked(type(self.xs[0])):
+            self.set_grad_out(self.plan.jvp(self.taped(), moving, self.grad_in("xs"), self.key))
+
+    def backward(self) -> None:
+        dys = self.grad_out()
+        samples = max(dr.width(v) for v in [*dys, *self.xs])
+        dys = present(dys, samples)
+        with unmasked(type(dys[0])):
+            self.pull_back(dys, samples)
+
+    def pull_back(self, dys: list, samples: int) -> None:
+        """Set the gradients of ``xs``, if wanted, and of ``buffers``, given those of the ``samples``' outputs."""
+        raise NotImplementedError
 
     def name(self) -> str:
         return f"coopnet.{type(self).__name__}"

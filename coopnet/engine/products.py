@@ -11,7 +11,6 @@ import drjit as dr
 import numpy as np
 
 from ..jit import cublas, openblas, views
-from ..jit.masks import unmasked
 from ..jit.pool import parallel
 from ..jit.scopes import frozen
 from .ops import Affine
@@ -52,13 +51,12 @@ class Product:
         used = inputs + biased
         i = dr.arange(uint32, rows * used)
         row, column = i // used, i % used
-        with unmasked(type(total)):
-            target = views.places(op.weights, row, column, op.layout, column < inputs)
-            if biased:
-                target = dr.select(column < inputs, target, views.places(op.bias, row))
-            value = dr.gather(type(product), product, row * self.activation.columns + column)
-            # A plain scatter: scatter_reduce on LLVM turns NaN into 0, and the loss scaler would miss an overflow.
-            dr.scatter(total, type(total)(value), target, mode=dr.ReduceMode.Permute)
+        target = views.places(op.weights, row, column, op.layout, column < inputs)
+        if biased:
+            target = dr.select(column < inputs, target, views.places(op.bias, row))
+        value = dr.gather(type(product), product, row * self.activation.columns + column)
+        # A plain scatter: scatter_reduce on LLVM turns NaN into 0, and the loss scaler would miss an overflow.
+        dr.scatter(total, type(total)(value), target, mode=dr.ReduceMode.Permute)
 
 
 class Sums:

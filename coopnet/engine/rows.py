@@ -10,7 +10,6 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit.kinds import nested_type
-from ..jit.masks import masked
 
 #: Numbers that are written and read at a time. Longer rows are a multiple of it, those of tensor cores always.
 PACKET = 8
@@ -41,9 +40,7 @@ class Rows:
         self.samples, self.columns = samples, columns(len(vector), dr.itemsize_v(leaf))
         self.pieces = max(1, samples // PIECE)
         self.length = -(-samples // self.pieces)
-        # in an evaluated loop, samples that have left it write nothing
-        whole = self.length * self.pieces == samples and not masked(leaf)
-        allocate = dr.empty if whole else dr.zeros
+        allocate = dr.empty if self.length * self.pieces == samples else dr.zeros
         self.numbers = allocate(leaf, self.columns * self.length * self.pieces)
         row = [leaf(v) for v in vector] + [leaf(0)] * (self.columns - len(vector))
         lane = dr.arange(dr.uint32_array_t(leaf), samples)

@@ -25,7 +25,6 @@ import drjit.nn as drnn
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.kinds import packed
 from ..jit.lanes import live, only
-from ..jit.masks import active, masked, unmasked
 from ..jit.registers import LONG, with_room
 from ..jit.scopes import frozen
 from ..random.key import Key
@@ -72,10 +71,8 @@ class SpillOp(NetworkOp):
             own = affine(self.ops)
             copy_matrices(own, own if self.plan.wants_x else own[1:])
 
-    def backward(self) -> None:
-        dys, xs = self.grad_out(), self.xs
-        samples = max(dr.width(v) for v in [*dys, *xs])
-        leaf = dr.leaf_t(type(dys[0]))
+    def pull_back(self, dys: list, samples: int) -> None:
+        xs, leaf = self.xs, dr.leaf_t(type(dys[0]))
         # taken off: another backward pass through the same graph computes activations again
         shelf, self.shelf = self.shelf, None
         if shelf is not None and shelf.samples != samples:
@@ -119,8 +116,6 @@ class SpillOp(NetworkOp):
     def _in_chunks(self, xs: list, dys: list, samples: int, chunk: int, sums: dict[int, Sums]) -> list:
         leaf = dr.leaf_t(type(dys[0]))
         uint32 = dr.uint32_array_t(leaf)
-        if masked(leaf):  # of all samples: a chunk has another size
-            dys = only(active(leaf, samples), dys)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
         dr.eval(xs, dys, sample)
         dxs = [dr.empty(type(x), samples) for x in xs] if self.plan.wants_x else []
@@ -303,8 +298,7 @@ class Shelf:
         if dr.width(overflow) == 1:
             overflow = overflow + dr.zeros(rows.leaf, self.samples)
         sample = dr.arange(uint32, dr.width(rows.numbers)) // rows.columns
-        with unmasked(rows.leaf):
-            dr.scatter(overflow, rows.leaf(dr.nan), sample, ~finite & (sample < self.samples))
+        dr.scatter(overflow, rows.leaf(dr.nan), sample, ~finite & (sample < self.samples))
         return rows.of(dr.select(finite, rows.numbers, 0)), overflow
 
     def marked(self, values: Sequence[Any]) -> list[Any]:

@@ -107,9 +107,8 @@ class StackOp(BankOp):
     def forward(self) -> None:
         raise StackError(f"a network {_OF_LANES} has no forward mode")
 
-    def backward(self) -> None:
-        dys, xs, stack = self.grad_out(), self.xs, self.stack
-        samples, uint32 = dr.width(stack.which), type(stack.which)
+    def pull_back(self, dys: list, samples: int) -> None:
+        xs, stack, uint32 = self.xs, self.stack, type(self.stack.which)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
         key_args, which = self._arguments(), stack.which
         dr.eval(xs, dys, which, sample)

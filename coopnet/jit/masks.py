@@ -1,7 +1,9 @@
 """The masks of evaluated loops and conditionals.
 
 While Dr.Jit runs the body of one, it lays the mask of active lanes on every gather and scatter that has as many entries
-as the loop has lanes, whether these are samples or the entries of a matrix.
+as the loop has lanes, or a single one, whether these are samples or the entries of a matrix; and on no other, so that
+samples in whole warps, sorted or in chunks escape it. So whoever adds up samples takes the :func:`present` ones of what
+comes in, and works :func:`unmasked` from there on.
 
 Relies on the mangled names of ``jit_var_mask_peek``, ``jit_var_mask_default``, ``jit_var_mask_push``,
 ``jit_var_mask_pop`` and ``jit_var_dec_ref_impl``. Checked with Dr.Jit 1.5.0; without them, there may be a mask at any
@@ -12,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import drjit as dr
 
 from .core import function
+from .scopes import symbolic
 
 
 def masked(tp: type) -> bool:
@@ -41,13 +44,25 @@ def active(tp: type, lanes: int) -> Any:
     return found == 1
 
 
+def present(values: Sequence[Any], lanes: int) -> list[Any]:
+    """``values``, arrays of as many ``lanes`` or of one, with zeros in those that have left an evaluated loop."""
+    tp = type(values[0])
+    if symbolic() or not masked(tp):
+        return list(values)
+    mask = active(tp, lanes)
+    return [dr.select(mask, v, 0) for v in values]
+
+
 @contextlib.contextmanager
 def unmasked(tp: type) -> Iterator[None]:
-    """A context in which all lanes of gathers and scatters are active: for arrays that have no entry per sample."""
+    """A context in which all lanes of gathers and scatters are active: for arrays that have no entry per sample.
+
+    In symbolic code, where Dr.Jit's masks are those of the code around and stay, it changes nothing.
+    """
     make = function("_Z20jit_var_mask_default10JitBackendm")
     push, pop = function("_Z17jit_var_mask_push10JitBackendj"), function("_Z16jit_var_mask_pop10JitBackend")
     release = function("_Z20jit_var_dec_ref_implj")
-    if None in (make, push, pop, release) or not masked(tp):
+    if symbolic() or None in (make, push, pop, release) or not masked(tp):
         yield
         return
     backend = _backend(tp)

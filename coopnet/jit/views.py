@@ -12,6 +12,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from .layout import Layout
+from .masks import unmasked
 
 
 def places(view: Any, row: Any, column: Any = 0, layout: Layout | None = None, active: Any = True) -> Any:
@@ -37,7 +38,8 @@ def places(view: Any, row: Any, column: Any = 0, layout: Layout | None = None, a
             raise RuntimeError(f"places: {what}; use layers of at most 2047 features.")
     if layout is None:
         return view.offset + row * view.stride + column
-    return view.offset + dr.gather(uint32, layout.places, row * view.shape[1] + column, active)
+    with unmasked(uint32):
+        return view.offset + dr.gather(uint32, layout.places, row * view.shape[1] + column, active)
 
 
 def changed(view: Any, **fields: Any) -> Any:

@@ -20,6 +20,7 @@ import drjit as dr
 
 from ..jit.half import largest
 from ..jit.kinds import flat, nested_type, split
+from ..jit.masks import present
 from . import fixed_point
 
 #: Multipliers of the spatial hash (Teschner et al. 2003), as in tiny-cuda-nn.
@@ -224,6 +225,8 @@ class _ParametersOp(dr.CustomOp):
     def backward(self) -> None:
         grid, incoming = self.grid, self.grad_out()
         self.set_grad_in("values", incoming)
+        # what lanes that have left a loop would add is masked, but they would have a say in the sums' unit
+        incoming = present(incoming, max(dr.width(v) for v in [*incoming, *self.coordinates]))
         n, cotangents = grid.n_features, split(incoming, 1 + len(self.tangents))
         scales, broken = self._scales(cotangents)
         dr.eval(scales, broken)

@@ -12,6 +12,7 @@ from typing import Any
 import drjit as dr
 
 from ..jit.kinds import nested
+from ..jit.masks import present, unmasked
 from ..jit.scopes import symbolic
 
 
@@ -28,7 +29,8 @@ def project(matrix: Any, coordinates: list) -> list:
 def _entries(matrix: Any, columns: int) -> list[list]:
     index = dr.uint32_array_t(type(matrix))
     rows = dr.width(matrix) // columns
-    return [[dr.gather(type(matrix), matrix, index(j * columns + k)) for k in range(columns)] for j in range(rows)]
+    with unmasked(type(matrix)):
+        return [[dr.gather(type(matrix), matrix, index(j * columns + k)) for k in range(columns)] for j in range(rows)]
 
 
 def _product(matrix: Any, coordinates: list) -> list:
@@ -53,6 +55,11 @@ class _ProductOp(dr.CustomOp):
 
     def backward(self) -> None:
         dy, columns = self.grad_out(), len(self.coordinates)
+        dy = present(dy, max(dr.width(v) for v in [*dy, *self.coordinates]))
+        with unmasked(type(dy[0])):
+            self._pull_back(dy, columns)
+
+    def _pull_back(self, dy: list, columns: int) -> None:
         rows = _entries(self.matrix, columns)
         dx = [sum(row[k] * d for row, d in zip(rows, dy, strict=True)) for k in range(columns)]
         self.set_grad_in("coordinates", dx)

@@ -11,6 +11,7 @@ import drjit as dr
 import numpy as np
 
 from ..jit.batch_size import pin_batch_size
+from ..jit.masks import unmasked
 from ..jit.scopes import frozen
 from ..random.philox import philox4x32
 
@@ -160,7 +161,13 @@ def _accumulator(leaf: type) -> type:
 
 
 def _flat(signs: Signs, x: Any, samples: int) -> Any:
-    """The product with a flat array.
+    """The product with a flat array, whose lanes are no samples."""
+    with unmasked(type(x)):
+        return _by_tiles(signs, x, samples)
+
+
+def _by_tiles(signs: Signs, x: Any, samples: int) -> Any:
+    """The same.
 
     A lane owns a tile of 4 rows and up to :data:`TILE` columns of the result. Forward, the words of one block are the
     entries of its 4 rows; transposed, it draws the blocks of 4 columns of the matrix and uses all their words.

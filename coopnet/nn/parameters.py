@@ -17,6 +17,7 @@ import numpy as np
 
 from ..checks import check_type, ensure, shown
 from ..jit import views
+from ..jit.masks import unmasked
 from ..jit.owned import from_numpy
 from ..kernels.grid import FeatureGrid
 from .tree import walk
@@ -121,7 +122,8 @@ class Parameter(NamedTuple):
         """Replace the numbers by NumPy's ``value``, in place; see :meth:`Module.set_matrix`."""
         numbers, current = self.fitting(value, where), self.storage
         flat = dr.copy(dr.detach(current).array)
-        dr.scatter(flat, type(flat)(numbers), self.places(), mode=dr.ReduceMode.Permute)
+        with unmasked(type(flat)):
+            dr.scatter(flat, type(flat)(numbers), self.places(), mode=dr.ReduceMode.Permute)
         dr.eval(flat)
         if isinstance(self.value, drnn.MatrixView):
             current[:] = like(current, flat)  # the other views of the buffer hold this very array

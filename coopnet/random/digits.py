@@ -20,6 +20,7 @@ import numpy as np
 
 from ..backend import require
 from ..jit import kinds
+from ..jit.masks import unmasked
 from ..jit.registers import with_room
 from ..jit.scopes import inside_call, symbolic
 from .key import Key
@@ -92,11 +93,12 @@ def decisions(n: int, law: Any, key: Key, uint32: type, width: int) -> list:
 def _tensor(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     """``law`` applied to a flattened tensor: by :func:`_in_memory` or :func:`_as_expression`."""
     states = (dr.VarState.Evaluated, dr.VarState.Dirty)
-    if symbolic() or rows * columns < LARGE or dr.detach(x).state not in states:
-        return law.element(x, _as_expression(rows, columns, law, key, type(x)))
-    if dr.grad_enabled(x):
-        return dr.custom(_InMemory, x, rows, columns, law, key)
-    return _in_memory(x, rows, columns, law, key)
+    with unmasked(type(x)):  # of samples, which elements and packets of them are not
+        if symbolic() or rows * columns < LARGE or dr.detach(x).state not in states:
+            return law.element(x, _as_expression(rows, columns, law, key, type(x)))
+        if dr.grad_enabled(x):
+            return dr.custom(_InMemory, x, rows, columns, law, key)
+        return _in_memory(x, rows, columns, law, key)
 
 
 def _as_expression(rows: int, columns: int, law: Any, key: Key, leaf: type) -> Any:

@@ -16,6 +16,7 @@ import drjit as dr
 import numpy as np
 
 from ..checks import check, check_above, check_flag, check_number, check_type, ensure, is_number, shown
+from ..jit.masks import unmasked
 from ..nn import Module
 from ..nn.parameters import Parameter, like, listed, parameters, spellings
 
@@ -148,8 +149,9 @@ def _spread(where: str, net: Any, factors: Mapping[str, float]) -> dict[str, Any
         f32 = dr.float32_array_t(dr.leaf_t(type(p.storage)))
         if slot not in result:
             result[slot] = dr.zeros(f32, math.prod(dr.shape(p.storage)))
-        for name, places in p.pieces().items():
-            dr.scatter(result[slot], f32(factors.get(name, 0.0)), places, mode=dr.ReduceMode.Permute)
+        with unmasked(f32):
+            for name, places in p.pieces().items():
+                dr.scatter(result[slot], f32(factors.get(name, 0.0)), places, mode=dr.ReduceMode.Permute)
     dr.eval(result)
     return result
 

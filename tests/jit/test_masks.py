@@ -3,9 +3,15 @@
 import drjit as dr
 import numpy as np
 import pytest
+from support.cuda_on_cpu import as_cuda
 
 import coopnet as cn
+from coopnet.engine import Stack, stacking
+from coopnet.jit import lanes as lanes_of_batches
 from coopnet.jit import masks
+from coopnet.kernels.sparse_projection import TILE
+from coopnet.random.digits import PACKET
+from coopnet.training.many.group import lanes_of
 
 
 def turns(ns, lanes, body):
@@ -79,6 +85,87 @@ def test_gradients_inside_evaluated_loops(ns, backend, monkeypatch, lanes, path,
     dr.backward(dr.sum(dr.square(field(x)[0]) * ns.Float(often)))
     expected = dr.grad(weights).numpy().astype(float)
     assert np.abs(found - expected).max() < (2e-2 if backend == "cuda" else 1e-5) * np.abs(expected).max()
+
+
+def test_lanes_that_fill_warps_are_not_those_of_the_loop(ns, backend):
+    """Banks are filled by whole warps, on a GPU: a mask of 1,185 lanes does not lie on 1,216."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=32, depth=2)).build(backend, seed=1)
+    x = [ns.Float(np.random.default_rng(i).random(1185)) for i in range(2)]
+    with cn.gradient_path("banks"), as_cuda(lanes_of_batches):
+        found, expected = in_and_out(ns, 1185, field["network.weights"], lambda: dr.square(field(x)[0]))
+    assert np.abs(found - expected).max() < (2e-2 if backend == "cuda" else 1e-5) * np.abs(expected).max()
+
+
+def in_and_out(ns, lanes, weights, values):
+    """The gradient of the sum of ``values()`` by ``weights``, taken in each turn of a loop; and what it should be."""
+    dr.enable_grad(weights)
+    often = turns(ns, lanes, lambda active: dr.backward(dr.sum(values())))
+    found = dr.grad(weights).numpy().astype(float)
+    dr.set_grad(weights, 0)
+    dr.backward(dr.sum(values() * ns.Float(often)))
+    return found, dr.grad(weights).numpy().astype(float)
+
+
+def test_stacked_fields_inside_evaluated_loops(ns, backend):
+    """Each lane with the weights of its field, where there are as many lanes as a field has weights."""
+    fields = [cn.NeuralField(None, cn.MLP(2, 2, width=8, depth=1, bias=True)).build(backend, seed=i) for i in range(2)]
+    packed = [dr.detach(field["network.weights"]).array for field in fields]
+    samples = lanes_of(dr.width(packed[0]) // 2, dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM)
+    whole, lanes = dr.concat(packed), 2 * samples
+    which = dr.arange(ns.UInt32, lanes) // samples
+    x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
+
+    def values():
+        with stacking(Stack(which, 2, {packed[0].index: whole})):
+            return dr.sum(dr.square(fields[0](x)), axis=0)
+
+    found, expected = in_and_out(ns, lanes, whole, values)
+    assert np.abs(found - expected).max() < (2e-2 if backend == "cuda" else 1e-5) * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("lanes", [3, 100])
+def test_frequencies_inside_evaluated_loops(ns, lanes):
+    """Also where there are as many lanes as frequencies."""
+    layer = cn.Fourier(3, scale=1.0, trained=True, in_features=2).alloc(ns.TensorXf)
+    x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
+    found, expected = in_and_out(ns, lanes, layer["data"], lambda: dr.square(sum(layer(x), ns.Float(0)) + 1))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_grids_inside_evaluated_loops(ns):
+    """What a lane that has left would add has no say in the unit of fixed-point sums, either."""
+    lanes, grid = 100, cn.HashGrid(2, n_levels=2, base_resolution=4).alloc(ns.TensorXf, 2)
+    x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
+    dr.enable_grad(grid["data"])
+    early, turn = dr.arange(ns.UInt32, lanes) % 3 == 0, iter((0, 1e30, 1e30))  # gone after the first turn
+
+    def total(factor):
+        return dr.sum(sum(grid(x), ns.Float(0)) * dr.select(early, factor, 1))
+
+    with cn.deterministic():
+        often = turns(ns, lanes, lambda active: dr.backward(total(next(turn))))
+    found = dr.grad(grid["data"]).numpy()
+    dr.set_grad(grid["data"], 0)
+    dr.backward(dr.sum(sum(grid(x), ns.Float(0)) * dr.select(early, 0, ns.Float(often))))
+    np.testing.assert_allclose(found, dr.grad(grid["data"]).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_tensors_inside_evaluated_loops(ns, backend):
+    """Products and dropout of tensors in memory have kernels of their own, whose lanes are not those of the loop."""
+    projection, samples = cn.SparseProjection(30, 40, density=0.5), 100
+    numbers = ns.TensorXf(np.random.default_rng(0).random((30, samples), np.float32))
+    large = dr.full(ns.TensorXf, 1, (8, 8192))
+    dr.eval(large)
+    kind = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
+    for lanes, f in (
+        (10 * -(-samples // min(TILE, 128)), lambda: projection(numbers)),
+        (8192 // PACKET[kind], lambda: cn.dropout(large, 0.5, cn.Key(1))),
+    ):
+        expected, seen = f().numpy(), []
+        turns(ns, lanes, lambda active, f=f, seen=seen: seen.append(f().numpy()))
+        assert len(seen) == 3
+        for found in seen:
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("lanes", [1000, 400, 100])

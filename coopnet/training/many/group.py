@@ -19,6 +19,7 @@ from ...engine import Stack, StackError, stacking
 from ...engine.modes import is_deterministic
 from ...field import NeuralField
 from ...jit.lanes import WARP
+from ...jit.masks import unmasked
 from ...jit.optimizers import set_state, values
 from ...kernels.grid import FeatureGrid
 from ...kernels.lookup import Table
@@ -254,7 +255,8 @@ def _part(tree: Any, like_tree: Any, k: Any) -> Any:
     def own(old: Any, whole: Any) -> Any:
         flat, size = dr.detach(whole).array, math.prod(dr.shape(old))
         if dr.width(flat) > 1 or not _counts(old):
-            flat = dr.gather(type(flat), flat, dr.arange(type(k), size) + k * size)
+            with unmasked(type(flat)):
+                flat = dr.gather(type(flat), flat, dr.arange(type(k), size) + k * size)
         return type(old)(flat, dr.shape(old)) if dr.is_tensor_v(old) else flat
 
     return _mapped(own, like_tree, tree)
