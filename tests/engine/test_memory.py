@@ -23,7 +23,7 @@ from coopnet import reference
 from coopnet.jit.core import llvm_lanes
 from coopnet.random import digits
 
-N, WIDTH, P = 3 << 12, 64, 0.25  # masks, halves and floats of N lanes are blocks of 1, 2 and 4 times 2^14 bytes
+N, WIDTH, P = 3 << 12, 16, 0.25  # masks, halves and floats of N lanes are blocks of 1, 2 and 4 times 2^14 bytes
 KEY = cn.Key(2**35 + 1, step=6)
 
 
