@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from dataclasses import FrozenInstanceError
 
@@ -23,7 +24,7 @@ from coopnet.nn.sequential import known_ops, segments
 PATHS = ["auto", "spill", "store", "banks", "builtin"]
 
 
-def network(ns, backend, n_in=3, n_out=2, width=16, depth=2, seed=0, **options):
+def network(ns, backend, n_in=3, n_out=2, width=8, depth=2, seed=0, **options):
     """A packed network and its weights and biases in float64."""
     tensor = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
     net = ramp_biases(cn.MLP(n_in, n_out, width=width, depth=depth, **options).alloc(tensor, n_in, dr.rng(seed)))
@@ -153,12 +154,13 @@ def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
                 assert len(dx[0]) == 2 if wanted else dx is None
 
 
-@pytest.mark.parametrize("path", ["spill", "store", "banks"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name, path", [
+    *((name, "store") for name in NAMES), *itertools.product(["relu", "sigmoid", "tanh"], ["spill", "banks"])
+])  # fmt: skip
 def test_activations_with_dropout(ns, backend, name, path):
     """Activation and dropout in one step: the adjoint from the output alone equals the one from the mask."""
     rng = np.random.default_rng(1)
-    net, weights, _ = network(ns, backend, width=8, activation=name, dropout=0.3)
+    net, weights, _ = network(ns, backend, width=4, depth=1, activation=name, dropout=0.3)
     x, dy = rng.uniform(-1, 1, (3, 300)), rng.standard_normal((2, 300)) / 300
     got = differentiate(net, ns, backend, x, dy, cn.Key(1), path)
     _, dx, dw, _ = reference.mlp_vjp(weights, x, dy, name, dropout=reference.MLPDropout(0.3, seed=1))
@@ -191,7 +193,7 @@ def test_dropout_first_and_activation_last(ns, backend, name, path):
     agree(gradients(net)[0], [(dy * slope) @ dropped.T], backend)
 
 
-@pytest.mark.parametrize("samples", [1, 2, 31, 8191, 8193, 30_001])
+@pytest.mark.parametrize("samples", [1, 31, 8191, 8193, 30_001])
 @pytest.mark.parametrize("path", ["spill", "store", "banks"])
 def test_batch_sizes(ns, backend, samples, path):
     """Borders of chunks, pieces and banks; positive activations and gradients of one sign, so that sums grow."""
@@ -237,7 +239,7 @@ def test_chunks_fit_the_memory(ns, backend):
             assert chunk == samples or -(-samples // chunk) * chunk - samples < 1024 * -(-samples // chunk)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 130, 8, 1), (130, 1, 8, 1), (5, 7, 13, 2), (16, 3, 33, 0)])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 70, 4, 1), (70, 1, 4, 1), (5, 7, 13, 2), (16, 3, 33, 0)])
 def test_shapes(ns, backend, shape):
     n_in, n_out, width, depth = shape
     rng = np.random.default_rng(2)
@@ -253,7 +255,7 @@ def test_shapes(ns, backend, shape):
 @pytest.mark.parametrize("path", ["auto", "spill", "store", "banks"])
 def test_frozen_with_changing_batches(ns, backend, path):
     """A frozen step is recorded anew for another number of samples, and only then."""
-    field = cn.NeuralField(None, cn.MLP(3, 2, width=16, depth=2, dropout=0.2)).build(backend)
+    field = cn.NeuralField(None, cn.MLP(3, 2, width=8, depth=1, dropout=0.2)).build(backend)
 
     def step(field, x, seed):
         y = field(x, cn.Key(seed))
@@ -429,7 +431,7 @@ def test_nan_reaches_the_gradient(ns, backend):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_deterministic(ns, backend, dropout):
-    net, _, _ = network(ns, backend, width=32, dropout=dropout, bias=True)
+    net, _, _ = network(ns, backend, dropout=dropout, bias=True)
     rng = np.random.default_rng(0)
     x, dy = rng.random((3, 40_000)), rng.standard_normal((2, 40_000))
     with cn.deterministic():
@@ -599,7 +601,7 @@ def test_what_is_chosen_from(ns, backend, monkeypatch):
     assert which == dr.backend_v(net["weights"]) and (terms, wider) == (7, 21)
     assert how == {
         "symbolic": False, "in_call": False, "frozen": False, "deterministic": False, "forced": "auto",
-        "layouts_known": backend == "cuda", "width": 16, "masked": False, "apart": False,
+        "layouts_known": backend == "cuda", "width": 8, "masked": False, "apart": False,
         "planned": 0, "wide": False,
     }  # fmt: skip
     assert other == how | {"deterministic": True, "forced": "spill"}
