@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 
 import pytest
@@ -68,8 +67,8 @@ SMALLER = {
 
 @pytest.mark.parametrize("page", BEFORE)
 def test_pages(page, tmp_path):
-    if page == "mitsuba" and importlib.util.find_spec("mitsuba") is None:
-        pytest.skip("needs Mitsuba")
+    if page == "mitsuba":
+        pytest.importorskip("mitsuba")
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     blocks, before = re.findall(r"```python\n(.*?)```", text, re.DOTALL), dict(BEFORE[page])
     code = "".join(before.pop(re.match(r"\w*", block)[0], "") + block for block in blocks)
@@ -82,6 +81,7 @@ def test_pages(page, tmp_path):
 
 
 def test_example(tmp_path):
+    pytest.importorskip("safetensors")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     code = code.replace("steps=500", "steps=5, progress=False")

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.known import PHILOX
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet import reference as ref

@@ -151,7 +151,9 @@ def fit_image(
     """
     _check(image, fraction, batch, lr, steps)
     if importlib.util.find_spec("safetensors") is None:  # rather now than after the training
-        raise ImportError("fit_image: checkpoints need the package safetensors; run pip install 'coopnet[cli]'.")
+        raise ImportError(
+            "fit_image: checkpoints need the package safetensors; run pip install 'coopnet[cli]'.", name="safetensors"
+        )
     height, columns, channels = image.shape
     count = height * columns
     field = make_field(

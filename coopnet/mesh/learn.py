@@ -121,7 +121,9 @@ def fit_mesh(
         check(is_int(value, least, most), "fit_mesh", name, value, f"an int in [{least}, {most}]")
     check_above("fit_mesh", "lr", lr)
     if importlib.util.find_spec("safetensors") is None:  # rather now than after the training
-        raise ImportError("fit_mesh: checkpoints need the package safetensors; run pip install 'coopnet[cli]'.")
+        raise ImportError(
+            "fit_mesh: checkpoints need the package safetensors; run pip install 'coopnet[cli]'.", name="safetensors"
+        )
     field = make_field(encoding=encoding, units=width, depth=depth, dropout=dropout).build(backend, seed=seed)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,11 @@ import numpy as np
 import pytest
 from support.machines import ROOT
 
+pytest.importorskip("typer")
+pytest.importorskip("matplotlib")
+pytest.importorskip("PIL")
+pytest.importorskip("safetensors")
+
 import coopnet
 from coopnet.cli import main
 

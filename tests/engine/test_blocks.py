@@ -6,8 +6,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet.engine import blocks

@@ -434,8 +434,7 @@ def test_loop_inside(setting, outer):
 @modes
 def test_dispatch(setting, backend, mode):
     """Method calls on instances; Mitsuba's are the only ones that Python can make."""
-    pytest.importorskip("mitsuba.python")  # without it, the folder of tests of that name is what is found
-    import mitsuba as mi
+    mi = pytest.importorskip("mitsuba")
 
     s = setting
     mi.set_variant(f"{backend}_ad_rgb")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hypothesis.extra.numpy as hnp
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from support.properties import given, hnp, settings, st
 
 import coopnet as cn
 from coopnet import reference as ref

@@ -14,8 +14,11 @@ import pytest
 from support.pages import Browser, Elements, page_data
 
 import coopnet as cn
-from coopnet import image, mesh
 from coopnet.interop.export import View
+
+pytest.importorskip("PIL")
+
+from coopnet import image, mesh
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)> <!-- \u2028 "

@@ -7,8 +7,7 @@ import math
 import drjit as dr
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from support.properties import example, given, settings, st
 
 import coopnet as cn
 

@@ -9,8 +9,8 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as hs
+from support.properties import given
+from support.properties import st as hs
 
 import coopnet as cn
 from coopnet import io

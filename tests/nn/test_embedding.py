@@ -9,9 +9,8 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from drjit.opt import SGD, Adam
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.arrays import tensor_of, weighted
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet import reference as ref

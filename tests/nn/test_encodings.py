@@ -10,10 +10,9 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.arrays import arrays, close, contain, opened, values, weighted
 from support.networks import gradients
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet import backend as backends

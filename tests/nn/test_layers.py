@@ -9,10 +9,9 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from drjit.opt import SGD, Adam
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.arrays import all_close, arrays, close, contain, leaf_of, opened, precision, tensor_of, values, weighted
 from support.networks import gradients, in_order, linears, matrices, randomize_biases
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet import backend as backends

@@ -11,9 +11,8 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.kernels import launched
+from support.properties import given, st
 
 import coopnet as cn
 from coopnet import reference

@@ -11,10 +11,9 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.inputs import KINDS, TRACED, kinds_for, make, traced_sum, values
 from support.kernels import launched
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet import backend as backends

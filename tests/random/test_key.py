@@ -5,9 +5,8 @@ from __future__ import annotations
 import drjit as dr
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.kernels import launched
+from support.properties import given, st
 
 import coopnet as cn
 from coopnet import reference as ref

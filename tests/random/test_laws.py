@@ -6,11 +6,10 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.arrays import leaf_of
 from support.inputs import KINDS, TRACED, kinds_for, make, traced_sum, values
 from support.kernels import launched
+from support.properties import given, st
 
 import coopnet as cn
 from coopnet import backend as backends

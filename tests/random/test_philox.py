@@ -7,9 +7,8 @@ import warnings
 import drjit as dr
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.known import PHILOX
+from support.properties import given, st
 
 import coopnet as cn
 from coopnet import reference as ref

@@ -7,8 +7,7 @@ import math
 import drjit as dr
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from support.properties import given, st
 
 import coopnet as cn
 from coopnet import reference

@@ -7,12 +7,11 @@ import doctest
 import drjit as dr
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.arrays import close, differences
 from support.kernels import launched
 from support.machines import ROOT, run
 from support.networks import gradients, linears, matrices, ramp_biases
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet import reference as ref

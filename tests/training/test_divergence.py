@@ -15,8 +15,6 @@ from support.networks import same, weights
 import coopnet as cn
 from coopnet.training import divergence
 
-pytest.importorskip("safetensors")
-
 
 @pytest.fixture
 def field(backend):

@@ -15,7 +15,6 @@ from support.training import tiny_batch, tiny_field
 import coopnet as cn
 from coopnet.training.interrupts import caused_by_interrupt, no_collection
 
-pytest.importorskip("safetensors")
 pytestmark = pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="no signals")
 
 

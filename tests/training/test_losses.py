@@ -8,9 +8,8 @@ import drjit as dr
 import drjit.opt as dropt
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.arrays import arrays, values
+from support.properties import given, st
 
 import coopnet as cn
 from coopnet import reference as ref

@@ -260,8 +260,6 @@ def test_each_field_has_its_own_loss_scale(backend, ns, together):
 
 # ---- directories ------------------------------------------------------------
 
-st = pytest.importorskip("safetensors")
-
 
 def entries(directory):
     lines = (directory / "results.jsonl").read_text().split("\n")
