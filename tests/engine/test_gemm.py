@@ -11,8 +11,8 @@ import coopnet as cn
 from coopnet.engine import gemm, spill
 from coopnet.engine.activations import FUNCTIONS
 
-#: Wide enough that layers among them are products of their own.
-WIDTH = 40
+#: Wide enough here that layers among them are products of their own: kernels of small networks compile fast.
+WIDTH = 12
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +22,7 @@ def layerwise(backend, monkeypatch):
         pytest.skip("a GPU multiplies in kernels")
     for name in ("WIDE", "EVALUATED"):
         monkeypatch.setattr(gemm, name, {8: (WIDTH, WIDTH), 16: (WIDTH, WIDTH)})
+    monkeypatch.setattr(gemm, "LEAST", 8)
     monkeypatch.setattr(gemm, "SAMPLES", 100)
 
 
@@ -112,7 +113,8 @@ def unpacked(layer):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_against_double_precision(ns, backend, products, bias):
+def test_against_double_precision(ns, backend, products, monkeypatch, bias):
+    monkeypatch.setattr(gemm, "LEAST", 32)
     field = biased(cn.NeuralField(None, cn.MLP(6, 2, width=48, depth=3, bias=bias)).build(backend, seed=2))
     x = points(ns, 6, 3000)
     expected, grads = numpy_mlp(field, np.stack([v.numpy() for v in x]).astype(float), bias)
@@ -136,7 +138,7 @@ def test_against_double_precision(ns, backend, products, bias):
 def test_evaluation_without_gradients(ns, backend, monkeypatch, products, bias, dropout, memory):
     """The same outputs, also in chunks."""
     monkeypatch.setattr(gemm, "MEMORY", memory)
-    net = cn.MLP(5, 35, width=WIDTH, depth=2, activation="silu", dropout=dropout, bias=bias)
+    net = cn.MLP(5, 9, width=WIDTH, depth=2, activation="silu", dropout=dropout, bias=bias)
     field = biased(cn.NeuralField(None, net).build(backend, seed=1))
     x, key = points(ns, 5, 3001), cn.Key(3, dr.arange(ns.UInt32, 3001) + 9, ns.UInt32(5))
     found = np.stack([v.numpy() for v in field(x, key)])
@@ -191,7 +193,7 @@ def test_chunks_with_a_seed_for_each_sample(ns, backend, monkeypatch, products):
 
 def test_branches_stay_in_one_kernel(ns, backend, products):
     """What goes into several layers would be read as often."""
-    net = cn.Sequential(cn.Linear(3, 48), cn.Residual(cn.Sequential(cn.Linear(48, 48), cn.ReLU())), cn.Linear(48, 1))
+    net = cn.Sequential(cn.Linear(3, 12), cn.Residual(cn.Sequential(cn.Linear(12, 12), cn.ReLU())), cn.Linear(12, 1))
     field = cn.NeuralField(None, net).build(backend, seed=1)
     x = points(ns, 3, 600)
     dr.eval(field(x))
@@ -257,7 +259,7 @@ def test_what_is_not_finite_stays_in_its_lane(ns, backend, activation):
 
 def test_one_point_with_many_masks(ns, backend):
     """It has one row, but as many outputs as the key has numbers."""
-    field = cn.NeuralField(None, cn.MLP(3, 2, width=96, depth=2, dropout=0.3)).build(backend, seed=1)
+    field = cn.NeuralField(None, cn.MLP(3, 2, width=24, depth=2, dropout=0.3)).build(backend, seed=1)
     x, key = [ns.Float(v) for v in (0.3, -0.7, 1.1)], cn.Key(5, dr.arange(ns.UInt32, 400), 2)
     found = gradients(field, x, "store", key)
     agree(found, gradients(field, x, "spill", key))

@@ -163,7 +163,7 @@ class Library:
 
     def __init__(self, sources: list[Path], directory: Path, *flags: str):
         path = directory / "fields.so"
-        options = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags]
+        options = ["-O1", "-std=c99", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags]
         subprocess.run(["cc", *options, *map(str, sources), "-o", str(path), "-lm"], check=True, timeout=240)
         self.functions = ctypes.CDLL(str(path))
 
