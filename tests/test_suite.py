@@ -135,6 +135,8 @@ def test_fixture(file): pass
 def test_call():
     try: import matplotlib
     except ImportError: raise ImportError("figures") from None
+def test_warns():
+    with pytest.warns(RuntimeWarning): import tqdm
 def test_broken(): import coopnet.nothing
 """
     )
@@ -145,5 +147,5 @@ def test_broken(): import coopnet.nothing
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
     assert "could not import 'typer'" in done.stdout
     done = python(*options, "-c", ROOT / "pyproject.toml", "-p", "support.missing_packages", tmp_path, **few)
-    assert "1 failed, 2 skipped" in done.stdout, done.stdout
-    assert all(f"could not import '{name}'" in done.stdout for name in ("safetensors", "matplotlib"))
+    assert "1 failed, 3 skipped" in done.stdout, done.stdout
+    assert all(f"could not import '{name}'" in done.stdout for name in ("safetensors", "matplotlib", "tqdm"))

@@ -54,7 +54,7 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
         BackendError: ``backend`` is not usable here, or has no memory left.
         TypeError: something that cannot be moved: cooperative vectors, layers outside of fields, Mitsuba's objects.
         ValueError: unknown names; an optimizer or average of packed weights without their field; weights too large
-            for half precision.
+            for half precision; arrays of 2^32 entries or more; a tree hundreds deep.
         RuntimeError: called while Dr.Jit records a frozen function or a loop.
 
     >>> field, opt, ema = cn.to((field, opt, ema), "cuda")
@@ -64,15 +64,18 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     name = NUMPY if isinstance(backend, str) and backend == NUMPY else require(backend)
     cure = "called while Dr.Jit records a function or loop; move things before it"
     ensure(not recording(), f"to: {cure}.", RuntimeError)
-    mover, nodes = Mover(name, precision), list(_walk(tree, {}))
+    mover = Mover(name, precision)
     try:
+        nodes = list(_walk(tree, {}))
         mover.cross(nodes)
         for node in nodes:
             if hasattr(node, "_layouts"):  # before those that follow their layouts
                 mover.moved(node)
         return mover.moved(tree)
-    except RuntimeError as error:
-        if "out of memory" not in str(error):
+    except RecursionError:
+        raise _too_deep() from None
+    except (RuntimeError, MemoryError) as error:
+        if "out of memory" not in str(error) and not isinstance(error, MemoryError):
             raise
         cure = "free arrays and call dr.flush_malloc_cache(), or move less at a time"
         raise BackendError(f"to: no memory left on the {name} backend; {cure}.") from error
@@ -81,7 +84,10 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
 def home(tree: Any, elsewhere: str) -> tuple[str | None, str]:
     """Where what is in ``tree`` and not on the backend ``elsewhere`` is: the first of Dr.Jit's things, or NumPy's;
     ``None`` without such. And the precision of the fields there, ``"auto"`` if there are several or none."""
-    nodes = list(_walk(tree, {}))
+    try:
+        nodes = list(_walk(tree, {}))
+    except RecursionError:
+        raise _too_deep() from None
     places = [place for place in map(_place, nodes) if place not in (None, elsewhere)]
     found = next((place for place in places if place != NUMPY), places[0] if places else None)
     there = {node.precision for node in nodes if hasattr(node, "precision") and _place(node) == found}
@@ -90,7 +96,16 @@ def home(tree: Any, elsewhere: str) -> tuple[str | None, str]:
 
 def back(tree: Any, place: str, precision: str) -> Any:
     """``tree``, moved; to NumPy, only arrays and textures are."""
-    return _Arrays(NUMPY, "auto").moved(tree) if place == NUMPY else to(tree, place, precision)
+    if place != NUMPY:
+        return to(tree, place, precision)
+    try:
+        return _Arrays(NUMPY, "auto").moved(tree)
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> ValueError:
+    return ValueError("to: the tree holds lists or objects within others, hundreds deep; flatten it.")
 
 
 class Packing(NamedTuple):
@@ -197,6 +212,9 @@ class Mover:
         if flat is None or isinstance(value, np.ma.MaskedArray):
             what = "a masked NumPy array" if flat is not None else f"a NumPy array of {value.dtype}"
             raise TypeError(f"to: {what}; Dr.Jit has arrays of bools, integers and floating point numbers.")
+        if value.size >= 2**32:
+            cure = "Dr.Jit's arrays have fewer than 2^32; move parts of it"
+            raise ValueError(f"to: a NumPy array of shape {value.shape} has {value.size} entries; {cure}.")
         plain = np.ascontiguousarray(np.asarray(value), value.dtype.newbyteorder("="))
         array = self._flat(plain.reshape(-1), flat)
         return array if value.ndim < 2 else dr.tensor_t(flat)(array, value.shape)

@@ -140,7 +140,8 @@ def construct(description: dict[str, Any]) -> NeuralField:
 
 def check_format(description: Any) -> None:
     """Raise ``ValueError`` unless ``description`` is one of this format, in a version known here."""
-    known = isinstance(description, dict) and description.get("format") == FORMAT
+    found = description.get("format") if isinstance(description, dict) else None
+    known = isinstance(found, str) and found == FORMAT
     ensure(known, f"construct: no description of a field: 'format' must be {FORMAT!r}.")
     version = check_positive("construct", "version", description.get("version"))
     reads = f"this coopnet reads versions up to {VERSION}; run pip install --upgrade coopnet"

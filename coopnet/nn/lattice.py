@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 
 from ..backend.transfer import to
-from ..checks import check, check_above, check_in_features, check_number, check_positive, ensure, shown
+from ..checks import check, check_above, check_in_features, check_lanes, check_number, check_positive, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
 from ..engine import stacked
 from ..engine.modes import is_deterministic
@@ -82,6 +82,7 @@ class Lattice(Encoding):
             d = kinds.describe(type(value))
             flat = d.is_jit and d.is_float and not d.is_tensor and d.depth == 1
             check(flat, name, "max_level", value, "a number, None or a Float32", TypeError)
+            ensure(dr.width(value), f"{name}: max_level has no entry; one, or one for each sample, is needed.")
         elif value is not None:
             value = check_number(name, "max_level", value)
             if grid is not None:
@@ -102,6 +103,8 @@ class Lattice(Encoding):
         self._same_backend(type(coordinates[0]), grid.dtype)
         if (stack := stacked()) is not None:
             grid = grid.of_lanes(stack.of(grid.data), stack.which)
+        if isinstance(self.max_level, dr.ArrayBase):
+            check_lanes(name, "max_level", self.max_level, dr.width(coordinates))
         inside = [_finite([grid.dtype(v) for v in coordinates])]
         inside += [_finite([grid.dtype(v) for v in t], inside[0][0]) for t in tangents]
         masks, (x, *directions) = zip(*inside, strict=True)

@@ -15,6 +15,7 @@ from .divergence import Watch
 from .interrupts import caused_by_interrupt, interrupts_held, no_collection
 from .metric import Metric
 from .progress import progress_bar
+from .recording import reasons
 from .result import FitResult
 from .state import File, arrays
 from .step import WINDOW, Step
@@ -100,11 +101,12 @@ class Run:
         except Exception:  # when that step comes it raises again
             self.stride = 1
         self.stepping = True
-        if self.stride == 1:
-            step(self.seed, number)
-        else:
-            step.call_several(self.seed, number, step.float32(rates))
-            step.optimizer.lr = dr.opaque(step.float32, rates[-1])
+        with reasons():
+            if self.stride == 1:
+                step(self.seed, number)
+            else:
+                step.call_several(self.seed, number, step.float32(rates))
+                step.optimizer.lr = dr.opaque(step.float32, rates[-1])
         self.result.steps += self.stride
         self.taken += self.stride
         self.stepping = False

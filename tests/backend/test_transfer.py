@@ -2,6 +2,7 @@
 
 import dataclasses
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import drjit as dr
 import numpy as np
@@ -407,6 +408,17 @@ def test_odd_trees(place, llvm):
     with pytest.raises(ValueError, match="to: a list contains itself"):
         cn.to(loop, "cuda")
 
+    deep, flat = [x], np.broadcast_to(np.float32(1), (2, 2**31))
+    for _ in range(5000):
+        deep = [deep]
+    for backend in ("cuda", "numpy"):
+        with pytest.raises(ValueError, match=r"^to: the tree holds lists .* hundreds deep; flatten it\.$"):
+            cn.to(deep, backend)
+    with pytest.raises(ValueError, match=r"^to: the tree holds lists"):
+        cn.with_backend("llvm", lambda x: deep, np.zeros(3))
+    with pytest.raises(ValueError, match=r"^to: a NumPy array of shape \(2, 2147483648\) has 4294967296 entries; "):
+        cn.to([flat], "cuda")
+
     class Three(tuple):
         def __new__(cls, a, b, c):
             return tuple.__new__(cls, (a, b, c))
@@ -461,6 +473,9 @@ def test_no_memory_left(place, llvm, monkeypatch):
     for value in values:
         with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
             cn.to(value, "cuda")
+    monkeypatch.setattr(np, "ascontiguousarray", Mock(side_effect=MemoryError("Unable to allocate 32.0 GiB")))
+    with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
+        cn.to(np.zeros(3), "cuda")
 
 
 def test_a_backend_that_is_not_there():

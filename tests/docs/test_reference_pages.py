@@ -99,6 +99,13 @@ def functions():
 FUNCTIONS = functions()
 
 
+class Runner(doctest.DocTestRunner):
+    def report_unexpected_exception(self, out, test, example, exc_info):
+        if isinstance(exc_info[1], ImportError):  # of a package that is not here
+            raise exc_info[1]
+        super().report_unexpected_exception(out, test, example, exc_info)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_examples_print_what_they_say(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -119,7 +126,7 @@ def test_examples_print_what_they_say(name, tmp_path, monkeypatch):
     )
     assert test.examples, f"{name} has no example"
     said = []
-    doctest.DocTestRunner(verbose=False).run(test, out=said.append, clear_globs=False)
+    Runner(verbose=False).run(test, out=said.append, clear_globs=False)
     assert not said, "".join(said)
 
 

@@ -401,6 +401,17 @@ def test_bad_architecture(case, backend, file):
     assert str(file) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["format", "version", "output", "in_features", "network"])
+def test_arrays_are_no_descriptions(ns, name):
+    """Comparing them with a string raises, or says yes."""
+    good = io.describe(cn.NeuralField(None, cn.MLP(2, 1)))
+    for value in (np.zeros(3), np.array(good[name]), ns.Float(1, 2), ns.TensorXf([1], (1, 1)), [[]], {1: 2}):
+        with pytest.raises(ValueError, match=r"^construct: no description|^construct: |^NeuralField: "):
+            io.construct(good | {name: value})
+        with pytest.raises(ValueError, match=r"^construct: no description of a field: 'format' must be"):
+            io.construct(value)
+
+
 def test_drjit_layers_are_checked(backend):
     for layer, message in (
         ({"type": "drjit.nn.Linear", "in_features": 0, "out_features": 2, "bias": True}, "in_features is 0"),

@@ -335,6 +335,11 @@ def test_a_highest_level_for_every_sample(ns):
     most = np.arange(50, dtype=np.float32) % 4 - 1
     layer.max_level = ns.Float(most)
     np.testing.assert_array_equal(values(layer(arrays(ns, x))), np.where(np.arange(6)[:, None] // 2 <= most, every, 0))
+    layer.max_level = ns.Float(most[:7])
+    with pytest.raises(ValueError, match=r"^Grid: max_level has 7 entries for 50 samples; both must agree, or be 1\.$"):
+        layer(arrays(ns, x))
+    with pytest.raises(ValueError, match=r"^Grid: max_level has no entry; one, or one for each sample, is needed\.$"):
+        layer.max_level = ns.Float()
 
 
 def test_a_field_from_coarse_to_fine(ns, backend):

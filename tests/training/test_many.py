@@ -381,6 +381,7 @@ def test_ctrl_c_and_continuing(backend, ns, together, tmp_path):
 
 def test_a_run_that_was_killed_continues(backend, ns, tmp_path):
     """Killed twice without warning, in the middle of a job that has written checkpoints, and of another."""
+    pytest.importorskip("safetensors")
     program = textwrap.dedent(f"""
         import os, signal, sys
         sys.path[:0] = {[os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]}

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..divergence import not_finite
 from ..interrupts import caused_by_interrupt, interrupts_held, no_collection
+from ..recording import reasons
 from ..run import Run
 from ..step import WINDOW
 from ..turns import TURNS
@@ -65,7 +66,8 @@ class GroupRun:
     def take_step(self, rate: float) -> None:
         self.group.optimizer.lr = dr.opaque(self.group.float32, rate)
         self.stepping = True
-        self.group(None, dr.opaque(self.uint32, self.steps))
+        with reasons():
+            self.group(None, dr.opaque(self.uint32, self.steps))
         self.steps += 1
         self.taken += 1
         self.stepping = False

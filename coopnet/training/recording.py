@@ -1,0 +1,30 @@
+"""Why a step could not be recorded: Dr.Jit's own error says "see above", where nothing may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .interrupts import caused_by_interrupt
+
+_CURE = (
+    "A step is recorded and then replayed, so batch, loss, objective and penalty cannot read values of arrays, as "
+    "print(x), x[0] and 'if x' do; look at them outside, as in print(batch(coopnet.Key(0)))."
+)
+
+
+@contextmanager
+def reasons() -> Iterator[None]:
+    """Errors of Dr.Jit's while it records in here say what they came from; Ctrl-C stays what it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = error.__cause__
+        if first is None or "recording a frozen function" not in str(error) or caused_by_interrupt(error):
+            raise
+        while first.__cause__ is not None:
+            first = first.__cause__
+        reason = str(first) if isinstance(first, RuntimeError) else f"{type(first).__name__}: {first}"
+        if "while recording" in reason:  # behind that, Dr.Jit guesses
+            reason = f"{reason.partition('!')[0]}. {_CURE}"
+        raise RuntimeError(f"fit: a step could not be recorded: {reason.rstrip('.')}.") from error
