@@ -1,8 +1,9 @@
-"""Waves of doubling frequency: drjit.nn's, and those of tiny-cuda-nn."""
+"""Waves of doubling frequency: as in drjit.nn, and those of tiny-cuda-nn."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import drjit as dr
@@ -10,14 +11,12 @@ import drjit.nn as drnn
 
 from ..checks import check_in_features, check_number, check_positive, ensure, shown
 from ..checks.sizes import MAX_OCTAVES, check_features
-from ..jit import kinds
-from ..random.key import Key
 from .arguments import fields
 from .encoding import Encoding
-from .tangents import RULES, check_bundle, sines
+from .tangents import RULES
 
-#: Frequencies per evaluation of a sine. Doubling an angle costs less, but doubles its error.
-RUN = 4
+#: The least number of single precision that has all its bits. Those below are 0 on GPUs and in some threads on CPUs.
+TINY = 2.0**-126
 
 
 class _Waves(Encoding):
@@ -38,10 +37,77 @@ class _Waves(Encoding):
     def width(self, size: int) -> int:
         return self._each * getattr(self, self._count) * size
 
+    def _features(self, coordinates: list) -> list:
+        return self._moved(coordinates, [])[0]
+
+    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
+        y: list[Any] = []
+        moved: list[list] = [[] for _ in tangents]
+        for k, x in enumerate(coordinates):
+            for i, phase in enumerate(self._phases(x)):
+                for value, slope in self._waves(phase, i):
+                    y.append(value)
+                    for tangent, parts in zip(tangents, moved, strict=True):
+                        # the frequency last: with the slope, it may be too large where the product is not
+                        parts.append(tangent[k] * slope * self._lowest * 2.0**i)
+        return y, moved
+
+    _lowest = 1.0  #: frequency of the first feature, in periods per unit of the coordinates
+    shift = 0.0
+
+    def _phases(self, x: Any) -> Iterator[Any]:
+        """The phases of ``x`` for all frequencies, in periods, each less the whole number next to it.
+
+        Doubling a number and taking the nearest whole one off are exact, so phases have every bit however large ``x``
+        is, and do not overflow. Where the first one is below ``TINY``, it counts as 0.
+        """
+        phase = wrapped(x * self._lowest)
+        phase = phase - dr.select(dr.abs(phase) < TINY, dr.detach(phase), 0)
+        for i in range(getattr(self, self._count)):
+            shift = shift_of(self.shift, i)
+            yield wrapped(phase + shift) if shift else phase
+            phase = wrapped(phase * 2)
+
+    def _waves(self, phase: Any, i: int) -> list[tuple]:
+        """The features of frequency ``i``, each with its derivative by the phase."""
+        raise NotImplementedError
+
+
+def wrapped(phase: Any) -> Any:
+    """``phase`` less the whole number next to it: from -1/2 to 1/2, and exact. NaN if it is not finite."""
+    return phase - dr.round(phase)
+
+
+def shift_of(shift: float, i: int) -> float:
+    """The phase ``i shift``, less the whole number next to it."""
+    return math.remainder(i * math.remainder(shift, 1), 1)
+
+
+def sines(phase: Any) -> list[tuple]:
+    """Sine and cosine of a phase in periods, with their slopes."""
+    s, c = dr.sincos(phase * (2 * math.pi))
+    return [(s, c * (2 * math.pi)), (c, s * (-2 * math.pi))]
+
+
+def triangle(phase: Any, quarters: int) -> tuple[Any, Any]:
+    r"""The triangle wave :math:`1 - 4|t - \mathrm{round}(t)|` at ``phase``, within half a period of 0, plus as many
+    quarters of a period; and its slope, which is 0 at the tips. Quarters are not added, as small phases would get lost.
+    """
+    leaf, t = type(phase), dr.detach(phase)
+    size = dr.abs(t)
+    if quarters % 2 == 0:
+        value, tip = 1 - 4 * size, (t == 0) | (size == 0.5)
+        slope = dr.select(t > 0, leaf(-4), 4)
+    else:
+        value, tip = -4 * dr.mulsign(dr.select(size <= 0.25, size, 0.5 - size), t), size == 0.25
+        slope = dr.select(size < 0.25, leaf(-4), 4)
+    sign = 1 if quarters % 4 < 2 else -1
+    slope = dr.select(tip, leaf(0), sign * slope)
+    return dr.replace_grad(sign * value, phase * slope), slope
+
 
 class _Octaves(_Waves):
     _count = "octaves"
-    _layer: type
 
     def __init__(self, octaves: int = 8, shift: float = 0.0, in_features: int = -1):
         self.shift = check_number(type(self).__name__, "shift", shift)
@@ -49,26 +115,16 @@ class _Octaves(_Waves):
 
     DRJIT_STRUCT = fields(__init__)
 
-    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        kind = self._check(x)
-        layer = self._layer(self.octaves, self.shift)
-        if kind != kinds.ARRAYS:
-            return layer(x)
-        features = list(layer(drnn.CoopVec(kinds.even(kinds.components(x)))))
-        return features if isinstance(x, (list, tuple)) else kinds.nested(features)
-
-    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_bundle(self, x, tangents, arrays=True)
-        return RULES[self._layer](self, x, tangents)
-
 
 class Sinusoidal(_Octaves):
     r"""Sines and cosines of doubling frequency (Vaswani et al. 2017; NeRF, Mildenhall et al. 2020, eq. 4).
 
     Each coordinate :math:`x` becomes, for octave :math:`i = 0, \dots, n-1`,
     :math:`\sin 2\pi(2^i x + i s),\ \cos 2\pi(2^i x + i s)`: ``2 * octaves`` features. Coordinates belong in [0, 1].
-    This is ``drjit.nn.SinEncode``, which doubles angles; rounding errors double with them, to about
-    :math:`2^{n} \cdot 10^{-7}` in single precision.
+    The features are those of ``drjit.nn.SinEncode``, which doubles angles, and their errors with them. Here phases are
+    reduced to one period without rounding: at every finite coordinate of single precision, features are right to
+    :math:`10^{-6}`, and derivatives relative to the frequency. Those below :math:`2^{-126}` count as 0; NaN and
+    infinite ones give NaN.
 
     Args:
         octaves: number of frequencies :math:`n`, at most 128.
@@ -82,7 +138,8 @@ class Sinusoidal(_Octaves):
     >>> field = cn.NeuralField(cn.Sinusoidal(6, in_features=2), cn.MLP(out_features=3)).build()
     """
 
-    _layer = drnn.SinEncode
+    def _waves(self, phase: Any, i: int) -> list[tuple]:
+        return sines(phase)
 
 
 class Triangular(_Octaves):
@@ -90,16 +147,19 @@ class Triangular(_Octaves):
 
     As :class:`Sinusoidal` with :math:`\cos_\triangle(t) = 1 - 4|t - \mathrm{round}(t)|` and
     :math:`\sin_\triangle(t) = \cos_\triangle(t - \tfrac14)`, at :math:`t = 2^i x + i s`.
-    Arguments, features and errors are the same, too.
+    Arguments and errors are the same, too. The derivative jumps at the tips of the waves, and is 0 there, which is the
+    mean of both sides.
 
     >>> field = cn.NeuralField(cn.Triangular(6, in_features=2), cn.MLP(out_features=3)).build()
     """
 
-    _layer = drnn.TriEncode
+    def _waves(self, phase: Any, i: int) -> list[tuple]:
+        return [triangle(phase, 3), triangle(phase, 0)]
 
 
 class _Frequencies(_Waves):
     _count = "n_frequencies"
+    _lowest = 0.5
 
     def __init__(self, n_frequencies: int = 12, in_features: int = -1):
         self._set(n_frequencies, in_features)
@@ -112,9 +172,7 @@ class Frequency(_Frequencies):
 
     Each coordinate :math:`x` becomes :math:`\sin(2^i \pi x),\ \cos(2^i \pi x)` for :math:`i = 0, \dots, n - 1`, one
     pair after the other: ``2 * n_frequencies`` features per coordinate. The lowest frequency has period 2, where
-    :class:`Sinusoidal` has 1. Every fourth pair is computed from the phase reduced to one period, which is exact, and
-    the three after it by doubling the angle, so that the error doesn't grow with the frequency as in
-    :class:`Sinusoidal`.
+    :class:`Sinusoidal` has 1; they are as exact.
 
     Args:
         n_frequencies: number of frequencies :math:`n`, at most 128.
@@ -126,21 +184,8 @@ class Frequency(_Frequencies):
     >>> field = cn.NeuralField(cn.Frequency(10, in_features=3), cn.MLP(out_features=4)).build()
     """
 
-    def _features(self, coordinates: list) -> list:
-        features = []
-        for x in coordinates:
-            for i in range(self.n_frequencies):
-                if i % RUN == 0:
-                    periods = x * 2.0 ** (i - 1)
-                    s, c = dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
-                else:
-                    s, c = 2 * s * c, dr.fma(-2 * s, s, 1)
-                features += [s, c]
-        return features
-
-    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        y = self._features(coordinates)
-        return y, sines(y, tangents, self.n_frequencies, math.pi)
+    def _waves(self, phase: Any, i: int) -> list[tuple]:
+        return sines(phase)
 
 
 class TriangleWave(_Frequencies):
@@ -149,7 +194,7 @@ class TriangleWave(_Frequencies):
     Each coordinate :math:`x` becomes :math:`4\,|\mathrm{frac}(2^{i-1} x + \tfrac{i}{4}) - \tfrac12| - 1` for
     :math:`i = 0, \dots, n - 1`, where :math:`\mathrm{frac}(t) = t - \lfloor t \rfloor`: ``n_frequencies`` features per
     coordinate, half of :class:`Triangular`'s. The shift by a quarter of a period per frequency keeps the tips of the
-    waves apart, where the derivative jumps between :math:`\pm 2^{i+1}`.
+    waves apart, where the derivative jumps between :math:`\pm 2^{i+1}`; there, it is 0.
 
     Args:
         n_frequencies: number of frequencies :math:`n`, at most 128.
@@ -163,29 +208,10 @@ class TriangleWave(_Frequencies):
 
     _each = 1
 
-    def _features(self, coordinates: list) -> list:
-        features = []
-        for x in coordinates:
-            for i in range(self.n_frequencies):
-                features.append(dr.abs(self._phase(x, i)) * 4 - 1)
-        return features
-
-    def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        """The slope is 0 at the tips of the waves."""
-        n = self.n_frequencies
-        slopes = [_slope(dr.detach(self._phase(x, i))) * 2.0 ** (i + 1) for x in coordinates for i in range(n)]
-        moved = [[dx * slopes[k * n + i] for k, dx in enumerate(t) for i in range(n)] for t in tangents]
-        return self._features(coordinates), moved
-
-    @staticmethod
-    def _phase(x: Any, i: int) -> Any:
-        """Place of ``x`` in its period of frequency ``i``, from -1/2 to 1/2."""
-        t = x * 2.0 ** (i - 1)
-        # whole periods go first, so that the shift costs no bits of a large phase
-        t = t - dr.floor(t) + i % 4 / 4
-        return t - dr.floor(t) - 0.5
+    def _waves(self, phase: Any, i: int) -> list[tuple]:
+        return [triangle(phase, i % 4)]
 
 
-def _slope(t: Any) -> Any:
-    """Slope of the absolute value on [-1/2, 1/2), 0 where it is least and largest."""
-    return dr.select((t == 0) | (t == -0.5), type(t)(0), dr.select(t > 0, type(t)(1), -1))
+#: The derivatives of drjit.nn's own waves are those of ours.
+RULES[drnn.SinEncode] = lambda layer, x, ts: (layer(x), Sinusoidal(layer.octaves, layer.shift).jvp(x, ts)[1])
+RULES[drnn.TriEncode] = lambda layer, x, ts: (layer(x), Triangular(layer.octaves, layer.shift).jvp(x, ts)[1])

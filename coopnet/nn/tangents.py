@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import drjit as dr
 import drjit.nn as drnn
 
 from ..checks import check_type, ensure, entries
@@ -67,43 +66,6 @@ def rebuilt(parts: list, like: Any) -> Any:
     return drnn.CoopVec(parts) if isinstance(like, drnn.CoopVec) else parts
 
 
-def sines(y: Any, tangents: list, octaves: int, frequency: float = 2 * math.pi) -> list:
-    r"""Tangents of :math:`\sin(2^i \omega x + i s)` and cosine from the encoded ``y``, channel by channel.
-
-    ``frequency`` is the lowest one, :math:`\omega`.
-    """
-    values, result = list(y), []
-    for tangent in tangents:
-        parts: list[Any] = []
-        for channel, dx in enumerate(tangent):
-            for i in range(octaves):
-                s, c = values[2 * (channel * octaves + i) :][:2]
-                slope = dx * (frequency * 2**i)
-                parts += [slope * c, -slope * s]
-        result.append(rebuilt(parts, y))
-    return result
-
-
-def triangles(x: Any, y: Any, tangents: list, octaves: int, shift: float) -> list:
-    """Tangents of triangle waves; 0 at their maxima, and at their minima the slope of either side."""
-    slopes: list[list[Any]] = []
-    for v in x:
-        for i in range(octaves):
-            t = dr.fma(v, 2**i, shift * i)
-            slopes.append([_falling(s - dr.round(s)) * (4 * 2**i) for s in (t - 0.25, t)])
-    return [
-        rebuilt(
-            [dx * slope for k, dx in enumerate(tangent) for i in range(octaves) for slope in slopes[k * octaves + i]], y
-        )
-        for tangent in tangents
-    ]
-
-
-def _falling(offset: Any) -> Any:
-    """Minus the sign of ``offset``, and 0 at 0."""
-    return dr.select(offset > 0, -1, dr.select(offset < 0, type(offset)(1), 0))
-
-
 def _function(name: str, *params: str) -> Callable[..., tuple[Any, list]]:
     """Rule of an activation of ``drjit.nn``; ``params`` name its attributes."""
     f = FUNCTIONS[name]
@@ -122,8 +84,6 @@ def _exp2(layer: Any, x: Any, tangents: list) -> tuple[Any, list]:
 
 #: Rules of ``drjit.nn``'s layers, called with ``(layer, x, tangents)``.
 RULES: dict[type, Callable[..., tuple[Any, list]]] = {
-    drnn.SinEncode: lambda layer, x, ts: (y := layer(x), sines(y, ts, layer.octaves)),
-    drnn.TriEncode: lambda layer, x, ts: (y := layer(x), triangles(x, y, ts, layer.octaves, layer.shift)),
     drnn.Cast: lambda layer, x, ts: (layer(x), [layer(dx) for dx in ts]),
     drnn.ScaleAdd: lambda layer, x, ts: (layer(x), [dx * layer.scale for dx in ts]),
     drnn.ReLU: _function("relu"),

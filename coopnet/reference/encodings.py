@@ -26,7 +26,7 @@ def frequency(x: Array, n_frequencies: int) -> Array:
     >>> ref.frequency(np.array([[0.25]]), 2).round(3).ravel().tolist()
     [0.707, 0.707, 1.0, 0.0]
     """
-    angle = np.pi * 2.0 ** np.arange(n_frequencies)[:, None] * np.asarray(x, np.float64)[:, None, :]
+    angle = 2 * np.pi * _octaves(x, n_frequencies, lowest=0.5)
     return _interleave(np.sin(angle), np.cos(angle))
 
 
@@ -36,8 +36,7 @@ def triangle_wave(x: Array, n_frequencies: int) -> Array:
     >>> ref.triangle_wave(np.array([[0.25]]), 2).ravel().tolist()
     [0.5, -1.0]
     """
-    i = np.arange(n_frequencies, dtype=np.float64)[:, None]
-    t = 2.0 ** (i - 1) * np.asarray(x, np.float64)[:, None, :] + i / 4
+    t = _octaves(x, n_frequencies, 0.25, 0.5)
     return np.asarray(4 * np.abs(t - np.floor(t) - 0.5) - 1).reshape(-1, t.shape[-1])
 
 
@@ -156,10 +155,15 @@ def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
     return _interleave(*(1 - 4 * np.abs(t - np.round(t)) for t in (phase - 0.25, phase)))
 
 
-def _octaves(x: Array, octaves: int, shift: float) -> Array:
-    """Phases 2^i x + i shift in periods, shape (channels, octaves, samples)."""
+def _octaves(x: Array, octaves: int, shift: float = 0, lowest: float = 1) -> Array:
+    """Phases lowest 2^i x + i shift in periods, shape (channels, octaves, samples), less the whole number next to
+    lowest 2^i x, which no wave notices, and which is exact. Below 2^-126, lowest x counts as 0: single precision has
+    no such numbers on GPUs."""
     i = np.arange(octaves, dtype=np.float64)[:, None]
-    return np.asarray(2.0**i * np.asarray(x, np.float64)[:, None, :] + i * shift)
+    first = lowest * np.asarray(x, np.float64)[:, None, :]
+    phase = 2.0**i * np.where(np.abs(first) < 2.0**-126, 0, first)
+    with np.errstate(invalid="ignore"):  # of infinite coordinates
+        return np.asarray(phase - np.round(phase) + i * shift)
 
 
 def _interleave(s: Array, c: Array) -> Array:
@@ -167,25 +171,40 @@ def _interleave(s: Array, c: Array) -> Array:
     return np.stack([s, c], axis=2).reshape(-1, s.shape[-1])
 
 
-def _wave_slopes(x: Array, octaves: int, shift: float) -> Array:
-    """Derivatives of each channel's features by its phases, shape (channels, octaves, 2, samples)."""
-    angle = 2 * np.pi * _octaves(x, octaves, shift)
+def _wave_slopes(x: Array, octaves: int, shift: float, lowest: float = 1) -> Array:
+    """Derivatives of each channel's features by its phases, shape (channels, octaves, features, samples)."""
+    angle = 2 * np.pi * _octaves(x, octaves, shift, lowest)
     return 2 * np.pi * np.stack([np.cos(angle), -np.sin(angle)], axis=2)
 
 
 def _triangle_slopes(x: Array, octaves: int, shift: float) -> Array:
     """As :func:`_wave_slopes`; zero at the tips of the waves."""
     phase = _octaves(x, octaves, shift)
-    return -4 * np.stack([np.sign(t - np.round(t)) for t in (phase - 0.25, phase)], axis=2)
+    return np.stack([_triangle_slope(phase, quarters) for quarters in (3, 0)], axis=2)
+
+
+def _triangle_wave_slopes(x: Array, n_frequencies: int, shift: float = 0) -> Array:
+    phase = _octaves(x, n_frequencies, lowest=0.5)
+    return np.stack([_triangle_slope(phase[:, i], i % 4) for i in range(n_frequencies)], axis=1)[:, :, None]
+
+
+def _triangle_slope(phase: Array, quarters: int) -> Array:
+    """Slope of the wave 1 - 4|t - round(t)| at ``phase`` and as many quarters of a period, 0 at the tips.
+
+    Of phases left or right of 0 a quarter more is not told from a quarter, so they are compared as they are.
+    """
+    t = phase - np.round(phase)
+    rising = -np.sign(t) * (np.abs(t) < 0.5) if quarters % 2 == 0 else np.sign(np.abs(t) - 0.25)
+    return np.asarray(4 * rising * (1 if quarters < 2 else -1))
 
 
 def _derivatives(
-    slopes: Callable[[Array, int, float], Array], name: str
+    slopes: Callable[[Array, int, float], Array], name: str, lowest: float = 1
 ) -> tuple[Callable[..., Array], Callable[..., Array]]:
     """From slopes by phase, the gradient with respect to x, and the derivative in direction dx."""
 
     def jacobian(x: Array, octaves: int, shift: float) -> Array:
-        return 2.0 ** np.arange(octaves)[:, None, None] * slopes(x, octaves, shift)
+        return lowest * 2.0 ** np.arange(octaves)[:, None, None] * slopes(x, octaves, shift)
 
     def vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
         j = jacobian(x, octaves, shift)
@@ -198,16 +217,19 @@ def _derivatives(
     vjp.__name__, jvp.__name__ = f"{name}_vjp", f"{name}_jvp"
     vjp.__doc__ = f"""Gradient of :func:`{name}` with respect to x.
 
-    >>> ref.{name}_vjp(np.array([[0.125]]), np.ones((2, 1)), 1).shape
+    >>> y = ref.{name}(np.array([[0.125]]), 1)
+    >>> ref.{name}_vjp(np.array([[0.125]]), y, 1).shape
     (1, 1)
     """
     jvp.__doc__ = f"""Derivative of :func:`{name}` in direction dx.
 
-    >>> ref.{name}_jvp(np.array([[0.125]]), np.ones((1, 1)), 1).shape
-    (2, 1)
+    >>> ref.{name}_jvp(np.array([[0.125]]), np.ones((1, 1)), 1).shape == ref.{name}(np.array([[0.125]]), 1).shape
+    True
     """
     return vjp, jvp
 
 
 sinusoidal_vjp, sinusoidal_jvp = _derivatives(_wave_slopes, "sinusoidal")
 triangular_vjp, triangular_jvp = _derivatives(_triangle_slopes, "triangular")
+frequency_vjp, frequency_jvp = _derivatives(lambda x, n, shift: _wave_slopes(x, n, shift, 0.5), "frequency", 0.5)
+triangle_wave_vjp, triangle_wave_jvp = _derivatives(_triangle_wave_slopes, "triangle_wave", 0.5)

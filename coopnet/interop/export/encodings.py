@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
@@ -13,9 +14,9 @@ import numpy as np
 from ... import nn
 from ...kernels.grid import PRIMES, ROLLING, FeatureGrid, Level
 from ...kernels.sparse_projection import Signs
-from ...nn.frequency import RUN
+from ...nn.frequency import TINY, shift_of
 from ...nn.lattice import Lattice
-from .language import F32, I32, U32, At, Block, Cast, Expr, Load, Var, Vec, call, clip, f32, select, single, u32
+from .language import F32, I32, U32, At, Block, Cast, Expr, Load, Still, Var, Vec, call, clip, f32, select, single, u32
 from .layers import RULES, Lowering, held
 
 TWO_PI = 2 * math.pi
@@ -51,80 +52,96 @@ def _pad(to: Lowering, layer: nn.Pad, x: Vec, owned: bool) -> tuple[Vec, bool]:
 # ---- Waves -------------------------------------------------------------------------------------------------
 
 
-def _frequency(to: Lowering, layer: nn.Frequency, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    n, b = layer.n_frequencies, to.block
-    y = to.new(2 * n * x.size, layer, x)
+def _phase_loop(
+    to: Lowering, layer: Any, x: Vec, n: int, lowest: float, put: Callable[[Block, Expr, Expr, Expr, Expr], None]
+) -> None:
+    """``put(block, phase, coordinate, frequency, number of both)`` for all frequencies of all coordinates.
+
+    Phases are in periods, each less the whole number next to it. Doubling a number and taking the nearest whole one
+    off are exact, so they have every bit however large the coordinate is, and do not overflow.
+    """
+    b = to.block
     with b.loop("k", x.size) as k:
-        scale = b.let("scale", f32(0.5))
-        with b.loop("first", -(-n // RUN)) as first:
-            periods = b.let("periods", x.at(k) * scale)
-            angle = b.let("angle", (periods - call("round", periods)) * TWO_PI)
-            s, c = b.let("s", call("sin", angle)), b.let("c", call("cos", angle))
-            stop = call("min", first * RUN + RUN, u32(n)) if n > RUN else u32(n)
-            with b.loop("i", stop, first * RUN) as i:
-                place = (k * n + i) * 2
-                b.set(y.at(place), s)
-                b.set(y.at(place + 1), c)
-                _double(b, s, c)
-            b.set(scale, scale * 2.0**RUN)
+        phase = b.let("phase", x.at(k) * lowest if lowest != 1 else x.at(k))
+        b.set(phase, phase - call("round", phase))
+        b.set(phase, phase - select(call("abs", phase) < TINY, Still(phase), 0))
+        with b.loop("i", n) as i:
+            put(b, phase, k, i, k * n + i)
+            b.set(phase, phase * 2 - call("round", phase * 2))
+
+
+def _sines(b: Block, y: Vec, place: Expr, phase: Expr) -> None:
+    angle = b.let("angle", phase * TWO_PI)
+    b.set(y.at(place), call("sin", angle))
+    b.set(y.at(place + 1), call("cos", angle))
+
+
+def _frequency(to: Lowering, layer: nn.Frequency, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    n = layer.n_frequencies
+    y = to.new(2 * n * x.size, layer, x)
+    _phase_loop(to, layer, x, n, 0.5, lambda b, phase, k, i, place: _sines(b, y, place * 2, phase))
     return y, True
 
 
-def _double(b: Block, s: Var, c: Var, turn: tuple[Expr, Expr] | None = None) -> None:
-    """From sine and cosine of an angle to those of twice the angle, and further by ``turn``."""
-    twice = b.let("twice", s * c * 2)
-    b.set(c, single(1) - s * s * 2)
-    b.set(s, twice)
-    if turn is not None:
-        moved = b.let("moved", s * turn[1] + c * turn[0])
-        b.set(c, c * turn[1] - s * turn[0])
-        b.set(s, moved)
+def _shifted(to: Lowering, layer: Any, n: int) -> Callable[[Block, Expr, Expr], Expr]:
+    """What adds the shift of octave ``i`` to a phase."""
+    if not layer.shift:
+        return lambda b, phase, i: phase
+    shifts = to.constants("shift", F32, [shift_of(layer.shift, i) for i in range(n)])
+
+    def shifted(b: Block, phase: Expr, i: Expr) -> Expr:
+        moved = b.let("moved", phase + shifts.at(i if n > 1 else 0))
+        b.set(moved, moved - call("round", moved))
+        return moved
+
+    return shifted
 
 
 def _sinusoidal(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    n, shift, b = layer.octaves, layer.shift, to.block
-    y = to.new(2 * n * x.size, layer, x)
-    turns = None
-    if shift and n > 1:  # at octave i the phase is 2 pi shift i
-        angles = [TWO_PI * shift * (1 - i) for i in range(n)]
-        turns = [to.constants(name, F32, map(f, angles)) for name, f in (("turn_s", math.sin), ("turn_c", math.cos))]
-    with b.loop("k", x.size) as k:
-        angle = b.let("angle", x.at(k) * TWO_PI)
-        s, c = b.let("s", call("sin", angle)), b.let("c", call("cos", angle))
-        with b.loop("i", n) as i:
-            place = (k * n + i) * 2
-            b.set(y.at(place), s)
-            b.set(y.at(place + 1), c)
-            _double(b, s, c, None if turns is None else (turns[0].at(i), turns[1].at(i)))
+    n = layer.octaves
+    y, shifted = to.new(2 * n * x.size, layer, x), _shifted(to, layer, n)
+    _phase_loop(to, layer, x, n, 1, lambda b, phase, k, i, place: _sines(b, y, place * 2, shifted(b, phase, i)))
     return y, True
 
 
 def _triangular(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    n, b = layer.octaves, to.block
-    y = to.new(2 * n * x.size, layer, x)
-    with b.loop("k", x.size) as k:
-        scale = b.let("scale", f32(1))
-        with b.loop("i", n) as i:
-            t = b.let("t", call("fma", x.at(k), scale, Cast(F32, i) * layer.shift if layer.shift else f32(0)))
-            for part, quarter in enumerate((0.25, 0.0)):
-                u = b.let("u", t - quarter)
-                wave = single(1) - call("abs", u - call("round", u)) * 4
-                b.set(y.at((k * n + i) * 2 + part), wave)
-            b.set(scale, scale * 2)
+    n = layer.octaves
+    y, shifted = to.new(2 * n * x.size, layer, x), _shifted(to, layer, n)
+
+    def put(b: Block, phase: Expr, k: Expr, i: Expr, place: Expr) -> None:
+        phase = shifted(b, phase, i)
+        b.set(y.at(place * 2), _sine_triangle(b, phase))
+        b.set(y.at(place * 2 + 1), _cosine_triangle(b, phase))
+
+    _phase_loop(to, layer, x, n, 1, put)
     return y, True
 
 
 def _triangle_wave(to: Lowering, layer: nn.TriangleWave, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    n, b = layer.n_frequencies, to.block
+    n = layer.n_frequencies
     y = to.new(n * x.size, layer, x)
-    with b.loop("k", x.size) as k:
-        scale = b.let("scale", f32(0.5))
-        with b.loop("i", n) as i:
-            t = b.let("t", x.at(k) * scale)
-            b.set(t, t - call("floor", t) + Cast(F32, i & 3) * 0.25)
-            b.set(y.at(k * n + i), call("abs", t - call("floor", t) - 0.5) * 4 - 1)
-            b.set(scale, scale * 2)
+
+    def put(b: Block, phase: Expr, k: Expr, i: Expr, place: Expr) -> None:
+        b.comment("a quarter of a period later for every frequency: cosine, -sine, -cosine, sine")
+        wave = select((i & 1).equals(1), _sine_triangle(b, phase), _cosine_triangle(b, phase))
+        b.set(y.at(place), select((i + 1 & 2).equals(2), single(-1) * wave, wave))
+
+    _phase_loop(to, layer, x, n, 0.5, put)
     return y, True
+
+
+def _cosine_triangle(b: Block, phase: Expr) -> Expr:
+    """1 - 4 |phase|; of a constant at its ends and of an absolute value at 0, the derivative is 0."""
+    ends = b.let("ends", select(call("abs", phase).equals(0.5), single(0.5), phase))
+    return single(1) - call("abs", ends) * 4
+
+
+def _sine_triangle(b: Block, phase: Expr) -> Expr:
+    """The same a quarter of a period later, which is not taken off: small phases would get lost."""
+    size = b.let("size", call("abs", phase))
+    beyond = b.let("beyond", select(phase > 0, single(2) - phase * 4, single(-2) - phase * 4))
+    tip = select(phase > 0, single(1), single(-1))
+    return select(size.equals(0.25), tip, select(size < 0.25, phase * 4, beyond))
 
 
 def _fourier(to: Lowering, layer: nn.Fourier, x: Vec, owned: bool) -> tuple[Vec, bool]:

@@ -181,6 +181,17 @@ class Select(Expr):
 
 
 @dataclass(frozen=True)
+class Still(Expr):
+    """``a``, whose derivative is taken for zero."""
+
+    a: Expr
+
+    @property
+    def type(self) -> str:  # type: ignore[override]
+        return self.a.type
+
+
+@dataclass(frozen=True)
 class Cast(Expr):
     type: str
     a: Expr

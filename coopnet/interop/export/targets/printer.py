@@ -10,7 +10,7 @@ import numpy as np
 
 from ..language import (
     BOOL, F32, I32, U32, Assign, At, Binary, Cast, Comment, Const, Declare, Do, Elementary, Expr, For, LinearMap, Load,
-    Map, Pick, Routine, Scope, Select, Values, Var, u32,
+    Map, Pick, Routine, Scope, Select, Still, Values, Var, u32,
 )  # fmt: skip
 from ..weights import Array
 
@@ -133,6 +133,8 @@ class Printer:
             return f"{e.values.name}[{self.index(e.index)}]"
         if isinstance(e, Load):
             return self.load(e.table, e.index)
+        if isinstance(e, Still):
+            return self.expr(e.a, outside)
         if isinstance(e, Cast):
             return self.cast(e)
         if isinstance(e, Elementary):

@@ -107,7 +107,7 @@ bool NAME_fits() {
     calls: ClassVar[dict[str, str]] = {
         "sin": "_sin",
         "cos": "_cos",
-        "round": "_round",
+        "round": "roundEven",
         "fma": "_fma",
         "mulhi": "_mulhi",
     }
@@ -120,7 +120,6 @@ float NAME_half(uint i) {
 }""",
         "byte": "float NAME_byte(uint i) { return float((NAME_word(i >> 2u) >> (8u * (i & 3u))) & 255u); }",
         "sine": _SINE,
-        "round": "float NAME_round(float x) { return floor(x + 0.5); }",
         "fma": """
 #if defined(GL_ES) || __VERSION__ < 400
 float NAME_fma(float a, float b, float c) { return a * b + c; }
@@ -311,7 +310,7 @@ public bool NAME_fits(ByteAddressBuffer weights) {
     }
     return HEAD;
 }"""
-    calls: ClassVar[dict[str, str]] = {"sin": "_sin", "cos": "_cos", "round": "_round", "fma": "mad", "mulhi": "_mulhi"}
+    calls: ClassVar[dict[str, str]] = {"sin": "_sin", "cos": "_cos", "fma": "mad", "mulhi": "_mulhi"}
     parts: ClassVar[dict[str, str]] = {
         "word": "uint NAME_word(PASSEDuint i) { return WORD; }",
         "single": "float NAME_single(PASSEDuint i) { return asfloat(NAME_word(GIVENi)); }",
@@ -324,7 +323,6 @@ float NAME_byte(PASSEDuint i) {
     return float((NAME_word(GIVENi >> 2u) >> (8u * (i & 3u))) & 255u);
 }""",
         "sine": _SINE,
-        "round": "float NAME_round(float x) { return floor(x + 0.5f); }",
         "mulhi": "uint NAME_mulhi(uint a, uint b) { return uint((uint64_t(a) * uint64_t(b)) >> 32); }",
     }
 
