@@ -32,6 +32,7 @@ def RadianceCacheIntegrator() -> type:
 
         def sample(self, scene: Any, sampler: Any, ray: Any, medium: Any = None, active: Any = True) -> tuple:
             assert self.output is not None
+            keys.check_paths(self.key, dr.width(ray), "RadianceCacheIntegrator")
             with dr.suspend_grad():
                 paths = trace(scene, sampler, ray, self.ending, active, None, self.no_emitters, self.longest)
                 end = self.output(self.field, paths.end.interaction(), paths.end.valid, self.key)

@@ -20,7 +20,7 @@ from .decoder import Decoder
 from .directions import FEATURES
 from .fields import build
 from .latent import Latent
-from .reflections import draw, spread
+from .reflections import check_reflects, draw, spread
 
 #: Values below this (in 1/sr, with the cosine) count by their absolute error, those above by their relative one.
 KNEE = 0.03
@@ -96,8 +96,8 @@ def fit_bsdf(
         A :class:`BSDFFit`.
 
     Raises:
-        TypeError, ValueError: ``reference`` is no BSDF, or has a perfectly specular or a transmitting part; other
-            arguments out of range.
+        TypeError, ValueError: ``reference`` is no BSDF, has a perfectly specular or a transmitting part, is
+            ``twosided``, reflects nothing, or cannot be evaluated; other arguments out of range.
         RuntimeError: no variant is set, or one that fields do not run in.
 
     >>> reference = mi.load_dict({"type": "roughconductor", "alpha": 0.2})
@@ -111,12 +111,16 @@ def fit_bsdf(
         (mi.BSDFFlags.Transmission, "transmits light, but only reflection is learned"),
     ):
         ensure(not mi.has_flag(reference.flags(), flag), f"{where}: reference {has}.")
+    cure = "pass the BSDF of its front, and put what is learned into a twosided"
+    one_side = reference.class_name() != "TwoSidedBRDF"
+    ensure(one_side, f"{where}: reference is twosided, but only the front of a BSDF is learned; {cure}.")
     check_choice(where, "directions", directions, tuple(FEATURES))
     for name, value in (("steps", steps), ("samples", samples), ("lobe_resolution", lobe_resolution)):
         check_positive(where, name, value)
     check_above(where, "lr", lr)
     check_unsigned(where, "seed", seed, 63)
     check_flag(where, "progress", progress)
+    check_reflects(reference, where)
     code = Latent(latent, where, "latent")
     ensure(code.varies or not code.count, f"{where}: latent is constant, which a decoder needs no code for; use None.")
     decoder = _decoder(field, code, directions, seed, where)

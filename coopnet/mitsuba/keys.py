@@ -26,6 +26,14 @@ def with_index(key: Any, where: str) -> Key | None:
     return key
 
 
+def check_paths(key: Key | None, paths: int, where: str) -> None:
+    """Raise ``ValueError`` unless ``key`` has no index, one number, or one for each path."""
+    index = None if key is None else key.index
+    given = 1 if index is None or isinstance(index, int) else len(index)
+    of = f"{paths} paths (pixels times samples per pixel)"
+    ensure(given in (1, paths), f"{where}: key has an index of {given} numbers for {of}; one, or one each, is needed.")
+
+
 def _get(self: Any) -> Key | None:
     return self.__dict__.get("_key")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import drjit as dr
 import mitsuba as mi
 
 from ..checks import check_choice, check_flag, check_int
@@ -52,7 +53,8 @@ def NeuralPath() -> type:
                 one network of the whole picture, ``index=dr.arange(UInt32, N)`` one of each path.
 
         Raises:
-            TypeError, ValueError: arguments of other kinds and values.
+            TypeError, ValueError: arguments of other kinds and values. ``mi.render``: an index of another number of
+                paths, which Dr.Jit passes on as the cause of a ``RuntimeError``.
 
         >>> image = mi.render(scene, integrator=cn.mitsuba.NeuralPath(max_depth=5))
         """
@@ -93,6 +95,7 @@ def NeuralPath() -> type:
             active: Any = True,
             **_: Any,
         ) -> tuple:
+            keys.check_paths(self.key, dr.width(ray), "NeuralPath")
             decoders = Decoders(scene, self.networks)
             return trace(self, decoders, mode, scene, sampler, ray, δL, state_in, active)
 

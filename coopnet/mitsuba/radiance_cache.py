@@ -56,7 +56,7 @@ class RadianceCache:
     Raises:
         TypeError: ``scene`` or ``field`` is something else.
         ValueError: a field that is not built, has other widths or is on another backend than the variant's; numbers
-            out of range; a scene without sensor.
+            out of range; a scene without sensor, or without a surface.
         RuntimeError: no variant is set that fields run in.
 
     >>> cache = cn.mitsuba.RadianceCache(scene)
@@ -71,6 +71,7 @@ class RadianceCache:
         backend = fields.backend(_WHERE)
         check_type(_WHERE, "scene", scene, mi.Scene, "a mi.Scene of the variant that is set")
         ensure(scene.sensors(), f"{_WHERE}: the scene has no sensor, from which the paths of the training start.")
+        box = Box.of(scene, _WHERE)
         check_flag(_WHERE, "factored", factored)
         scale = check_above(_WHERE, "scale", scale)
         check(is_number(average) and 0 <= average < 1, _WHERE, "average", average, "a number in [0, 1)")
@@ -79,7 +80,7 @@ class RadianceCache:
             field = default_field().build(backend, seed=seed)
         check_field(field, _WHERE, (FEATURES,), (3,))
         self.scene, self.field, self.averaged = scene, field, averaged_of(field)
-        self.output = SurfaceRadiance(Box.of(scene), factored, scale)
+        self.output = SurfaceRadiance(box, factored, scale)
         self._training = Training(scene, field, self.averaged, self.output, average, seed)
 
     # ---- training -----------------------------------------------------------

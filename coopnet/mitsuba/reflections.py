@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import drjit as dr
 import mitsuba as mi
 
+from ..checks import ensure
 from ..random.key import Key
 from ..training.sampling import uniform
 
@@ -47,6 +48,21 @@ def _drawn(bsdf: Any, u: list) -> tuple:
     valid = (wo.z > 0) & (pdf > 0) & (~first | (own.pdf > 0)) & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
     wo = dr.select(valid, wo, mi.Vector3f(0, 0, 1))
     return si.uv, si.wi, wo, dr.select(valid, value, 0), dr.select(valid, pdf, 1), valid
+
+
+def check_reflects(bsdf: Any, where: str) -> None:
+    """Raise ``ValueError`` unless ``bsdf`` can be evaluated and reflects anything: at samples that a kernel draws."""
+    try:
+        with dr.suspend_grad():
+            drawn = draw(bsdf, Key(0), 4096)
+            bright = dr.any(drawn.valid & (dr.sum(drawn.value) > 0))[0]
+    except RuntimeError as error:
+        root: BaseException = error
+        while root.__cause__ is not None:  # Dr.Jit's own says "see above"
+            root = root.__cause__
+        slopes = "; a bumpmap asks for slopes, which bitmaps and neural_textures have" if "_grad" in str(root) else ""
+        raise ValueError(f"{where}: reference cannot be evaluated ({str(root)[:200]}){slopes}.") from error
+    ensure(bright, f"{where}: reference reflects nothing on its front side; there is nothing to learn.")
 
 
 def spread(bsdf: Any, key: Key, samples: int) -> Any:

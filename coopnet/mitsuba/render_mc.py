@@ -63,8 +63,8 @@ def render_mc(
     Raises:
         TypeError: ``scene``, ``key`` or ``integrator`` is something else.
         ValueError: no network of scene or integrator has a dropout with p > 0; ``masks="path"`` with an integrator
-            that has no key, or where textures alone have dropout; numbers out of range; an index of more than one
-            number.
+            that has no key, or where textures alone have dropout; neither the scene nor the call has an integrator;
+            numbers out of range; an index of more than one number.
         RuntimeError: no variant is set that fields run in.
 
     >>> mean, deviation = cn.mitsuba.render_mc(scene, samples=32, key=cn.Key(seed=0), spp=64)
@@ -76,6 +76,7 @@ def render_mc(
     one = key.index is None or isinstance(key.index, int) or len(key.index) == 1
     ensure(one, f"{_WHERE}: key has an index of several numbers; one is needed, or None.")
     integrator = scene.integrator() if integrator is None else integrator
+    ensure(integrator is not None, f"{_WHERE}: the scene has no integrator; pass one.")
     check_type(_WHERE, "integrator", integrator, mi.Integrator, "a mi.Integrator, or None for the scene's,")
     if not isinstance(sensor, mi.Sensor):
         last = len(scene.sensors()) - 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import drjit as dr
 import mitsuba as mi
 
+from ..checks import ensure
 from ..field import NeuralField
 from ..random.key import Key
 
@@ -67,9 +69,11 @@ class Box(NamedTuple):
     scale: Any
 
     @classmethod
-    def of(cls, scene: Any) -> Box:
+    def of(cls, scene: Any, where: str) -> Box:
+        """That of ``scene``; raises ``ValueError`` if it has none, or one of no size."""
         box = scene.bbox()
         side = max(float(v) for v in box.extents())
+        ensure(scene.shapes() and 0 < side < math.inf, f"{where}: the scene has no surface with an extent.")
         center = [float(v) for v in box.center()]
         scale = 1 / (1.02 * side)
         return cls(tuple(c - 0.5 / scale for c in center), scale)

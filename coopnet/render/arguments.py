@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
+import numpy as np
 
+from ..backend import namespace, require
 from ..checks import check, check_backend, check_lanes, check_mask, check_type, ensure, entries, is_number, shown
+from ..field import NeuralField
 from ..jit import kinds
+from ..jit.scopes import frozen
 
 
 def vector_type(leaf: type) -> Any:
@@ -16,9 +21,26 @@ def vector_type(leaf: type) -> Any:
     return kinds.vector_type(dr.diff_array_t(leaf), 3)
 
 
-def vector(where: str, name: str, value: Any) -> Any:
-    """``value``, anything with 3 components that a field takes, as an ``Array3f``."""
-    where = f"{where}: {name}"
+def home(*given: Any) -> type:
+    """A type of the backend of the first of ``given`` that has one, an array, a list of some or a field; or the default
+    one's."""
+    for value in given:
+        parts = value.values() if isinstance(value, NeuralField) else value
+        for v in parts if isinstance(value, (list, tuple, NeuralField)) else [value]:
+            if isinstance(v, drnn.CoopVec):
+                return v.type
+            if isinstance(v, dr.ArrayBase) and kinds.describe(type(v)).is_jit:
+                return kinds.describe(type(v)).leaf
+    return namespace(require("auto")).Float32
+
+
+def vector(where: str, name: str, value: Any, leaf: type) -> Any:
+    """``value`` as an ``Array3f``: anything with 3 components that a field takes, or numbers.
+
+    Numbers are a list of three, of rows, or a NumPy array of shape (3,) or (3, samples); they get the backend of
+    ``leaf``.
+    """
+    value, where = _arrays(where, name, value, leaf), f"{where}: {name}"
     kind, leaf = kinds.in_kernels(value, where, single=True)
     given = kinds.features(value, kind)
     ensure(given == 3, f"{where} has {given} components; 3 are needed.")
@@ -26,8 +48,58 @@ def vector(where: str, name: str, value: Any) -> Any:
     return vector_type(single)(*(single(v) for v in kinds.rows(value, kind)))
 
 
+def _arrays(where: str, name: str, value: Any, leaf: type) -> Any:
+    """``value``; where it consists of numbers, a list of arrays."""
+    if isinstance(value, np.ndarray):
+        shape = value.shape
+        fits = shape[:1] == (3,) and len(shape) < 3
+        ensure(fits, f"{where}: {name} is a NumPy array of shape {shape}; (3,) or (3, samples) is needed.")
+        value = list(value)
+    if not isinstance(value, (list, tuple)):
+        return value
+    single = dr.float32_array_t(leaf)
+    parts = enumerate(entries(where, name, value))
+    return [v if isinstance(v, dr.ArrayBase) else _row(where, f"{name}[{i}]", v, single) for i, v in parts]
+
+
+def _row(where: str, name: str, value: Any, single: type) -> Any:
+    """A number, or one for each sample, as a ``Float``."""
+    row = np.empty(0, object)
+    # NumPy would read Dr.Jit's arrays, and forget the mask of its own
+    if not isinstance(value, np.ma.MaskedArray) and not _holds_arrays(value):
+        with contextlib.suppress(Exception):  # whatever NumPy says
+            row = np.asarray(value)
+    fits = row.dtype.kind in "iuf" and row.ndim < 2
+    check(fits, where, name, value, "a number, a list of numbers or a Dr.Jit Float", TypeError)
+    with np.errstate(over="ignore"):
+        row = row.astype(np.float32)
+    if row.size == 1:
+        return single(row.item())
+    cure = "of which Dr.Jit makes no array while it records a frozen function; make it before, as in Float(x)"
+    ensure(not frozen(), f"{where}: {name} has {row.size} numbers, {cure}.", TypeError)
+    return single(row)
+
+
+def _holds_arrays(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(v, (dr.ArrayBase, drnn.CoopVec)) for v in value)
+
+
+def _of_ray(where: str, o: Any, d: Any) -> tuple[Any, Any]:
+    """Origin and direction: ``o`` and ``d``, or those of a ray ``o``, such as Mitsuba's."""
+    if isinstance(o, (dr.ArrayBase, drnn.CoopVec, np.ndarray, list, tuple)):
+        return o, d
+    try:
+        parts = o.o, o.d
+    except Exception:  # it is something else
+        return o, d
+    ensure(d is None, f"{where}: o is a {type(o).__name__}, which has a direction; leave d out.")
+    return parts
+
+
 def number(where: str, name: str, value: Any, leaf: type, positive: bool = False) -> Any:
-    """``value``, a number or a ``Float`` of the backend of ``leaf``, as a ``leaf``; not checked for its size."""
+    """``value``, a number, a row of them or a ``Float`` of the backend of ``leaf``, as a ``leaf``; of any size."""
+    if isinstance(value, (list, tuple, np.ndarray)):
+        value = _row(where, name, value, leaf)
     if not isinstance(value, dr.ArrayBase):
         kind = "positive" if positive else "finite"
         ok = is_number(value) and (value > 0 or not positive)
@@ -44,19 +116,23 @@ class Rays:
     """Checked rays ``o + t d``: arrays of the type ``point``, an ``Array3f`` of their backend, whose ``Float`` is
     ``leaf``. ``lanes`` counts those that were seen so far, in whatever argument; ``where`` opens the messages.
 
+    ``o`` may also be a ray, something with ``o`` and ``d``, and ``d`` then is ``None``. Rays of numbers get the backend
+    of the first of ``others`` that has one, or the default.
+
     Raises:
         TypeError: an argument is of another kind or backend, or in double precision.
         ValueError: numbers out of range, arrays of other sizes.
     """
 
-    def __init__(self, o: Any, d: Any, where: str):
+    def __init__(self, o: Any, d: Any, where: str, *others: Any):
         self.where = where
-        self.o = vector(where, "o", o)
+        o, d = _of_ray(where, o, d)
+        self.o = vector(where, "o", o, home(o, d, *others))
         self.point, self.leaf, self.lanes = type(self.o), dr.leaf_t(self.o), dr.width(self.o)
         self.d = self._vector("d", d)
 
     def _vector(self, name: str, value: Any) -> Any:
-        found = vector(self.where, name, value)
+        found = vector(self.where, name, value, self.leaf)
         check_backend(f"{self.where}: {name} is", found, self.leaf, "o")
         return self._fit(name, found)
 
@@ -76,7 +152,7 @@ class Rays:
 
     def three(self, name: str, value: Any) -> list:
         """The argument ``name``, one number or three (for each ray), as three ``Float`` s."""
-        many = isinstance(value, (list, tuple, drnn.CoopVec))
+        many = isinstance(value, (list, tuple, drnn.CoopVec, np.ndarray))
         many = many or (isinstance(value, dr.ArrayBase) and (dr.is_tensor_v(value) or dr.depth_v(value) > 1))
         if not many:
             return [self.number(name, value)] * 3

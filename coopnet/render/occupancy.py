@@ -90,8 +90,9 @@ class OccupancyGrid:
     # ---- questions ------------------------------------------------------
 
     def occupied(self, p: Any) -> Any:
-        """Mask of the points ``p``, an ``Array3f`` or anything else with 3 components that a field takes, whose cell's
-        bit is set.
+        """Mask of the points ``p`` whose cell's bit is set.
+
+        They are an ``Array3f`` or anything else that origins may be in :func:`ray_march`.
 
         Points outside the box and those that are not finite are not.
 
@@ -101,7 +102,7 @@ class OccupancyGrid:
         >>> hit = grid.occupied(p)
         """
         where = "OccupancyGrid.occupied"
-        p = vector(where, "p", p)
+        p = vector(where, "p", p, type(self.bits))
         check_backend(f"{where}: p is", p, self.bits, "the grid")
         return self.holds(list(p))
 
@@ -112,15 +113,15 @@ class OccupancyGrid:
         word = dr.gather(type(self.bits), self.bits, number // WORD, inside)
         return inside & (((word >> (number % WORD)) & 1) == 1)
 
-    def interval(self, o: Any, d: Any) -> tuple[Any, Any]:
+    def interval(self, o: Any, d: Any = None) -> tuple[Any, Any]:
         """``(near, far)``: where rays ``o + t d``, :math:`t >= 0`, enter and leave the box; ``far < near`` for others.
 
         Raises:
-            ValueError, TypeError: as :func:`ray_march` about ``o`` and ``d``.
+            ValueError, TypeError: as :func:`ray_march`, whose ``o`` and ``d`` these are.
 
         >>> near, far = grid.interval(o, d)
         """
-        rays = Rays(o, d, "OccupancyGrid.interval")
+        rays = Rays(o, d, "OccupancyGrid.interval", self.bits)
         near, far = 0.0, dr.inf
         for a, b, origin, direction in zip(self.lower, self.upper, rays.o, rays.d, strict=True):
             first, second = (a - origin) / direction, (b - origin) / direction

@@ -55,10 +55,10 @@ class March:
 def ray_march(
     field: NeuralField | Callable,
     o: Any,
-    d: Any,
-    near: Any,
-    far: Any,
-    steps: int,
+    d: Any = None,
+    near: Any = None,
+    far: Any = None,
+    steps: Any = None,
     *,
     key: Key | None = None,
     jitter: bool = True,
@@ -97,9 +97,12 @@ def ray_march(
             applied (so leave ``output_activation`` out), and 3 inputs, the position, or 6, the position and ``d`` as it
             is given. Or traced code ``(p, d, key, active) -> (density, color)`` of an ``Array3f`` each, a :class:`Key`
             or ``None``, and a mask.
-        o, d: origins and directions of rays: ``Array3f`` or anything else with 3 components that a field takes, one of
-            each or one for each ray. Distances count lengths of ``d``.
-        near, far: a number or a ``Float``, one or one for each ray. Rays with ``far <= near`` meet nothing.
+        o, d: origins and directions: ``Array3f`` or anything else with 3 components that a field takes; three numbers
+            or rows of them, also as a NumPy array of shape (3,) or (3, rays), rounded to single precision. One of each
+            or one for each ray. Or ``o`` is a ray such as ``mi.Ray3f``, and ``d`` left out. Rays of numbers are on the
+            backend of ``field`` if that is a field. Distances count lengths of ``d``.
+        near, far: a number, a row of numbers or a ``Float``, one or one for each ray. Rays with ``far <= near``
+            meet nothing.
         steps: number of bins, at most 2^20.
         key: draws the jitter and turns on dropout; its index says who a ray is.
         jitter: with a key, move samples within their bins; else they lie in the middle.
@@ -143,7 +146,7 @@ def ray_march(
     check(termination < 1, where, "termination", termination, "a number in [0, 1)")
     radiance = Radiance(field, density, color, where)
     found = modules(field, parameters, mode, where)
-    checked = Rays(o, d, where)
+    checked = Rays(o, d, where, field, None if occupancy is None else occupancy.bits)
     rays, alive = sampled(checked, near, far, steps, key, jitter, dropout, active)
     if occupancy is not None:
         occupancy.check_backend(rays.float32, where)

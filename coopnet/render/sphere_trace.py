@@ -51,8 +51,8 @@ class SurfaceHit:
 def sphere_trace(
     sdf: Any,
     o: Any,
-    d: Any,
-    t_max: Any,
+    d: Any = None,
+    t_max: Any = None,
     steps: int = 128,
     eps: Any = 1e-4,
     *,
@@ -92,9 +92,12 @@ def sphere_trace(
             if there is a key) of an ``Array3f``. The normals of a function are its gradient by Dr.Jit's forward mode,
             and derivatives of those are taken by central differences; if it has a method ``value_and_grad``, that is
             asked instead. It must be the same function of a point whatever the lane.
-        o, d: origins and directions, ``Array3f`` or anything else with 3 components that a field takes, one of each
-            or one for each ray. Directions need not have length 1. Rays that are not finite miss.
-        t_max: end of the rays, in units of the length of ``d``: a number or a ``Float``, one or one for each ray.
+        o, d: origins and directions: ``Array3f`` or anything else with 3 components that a field takes; three numbers
+            or rows of them, also as a NumPy array of shape (3,) or (3, rays), rounded to single precision. One of each
+            or one for each ray. Or ``o`` is a ray such as ``mi.Ray3f``, and ``d`` left out. Rays of numbers are on the
+            backend of ``sdf`` if that is a field. Directions need not have length 1. Rays that are not finite miss.
+        t_max: end of the rays, in units of the length of ``d``: a number, a row of numbers or a ``Float``, one or one
+            for each ray. Left out, it is the ``maxt`` of a ``mi.Ray3f``.
         steps: most evaluations of the distance, plus ``bisections``; rays that have found no surface by then miss.
         eps: distance from the surface that counts as a hit, in units of ``sdf / lipschitz``: a number or a ``Float``.
         t_min: start of the rays, as ``t_max``. A ray that starts where the distance is negative is traced through the
@@ -130,7 +133,8 @@ def sphere_trace(
     check(ok, where, "relaxation", relaxation, "a number of at least 1 and below 2")
     ok = is_number(min_cosine) and 0 < min_cosine <= 1
     check(ok, where, "min_cosine", min_cosine, "a number above 0 and at most 1")
-    rays = Rays(o, d, where)
+    rays = Rays(o, d, where, sdf)
+    t_max = getattr(o, "maxt", None) if t_max is None else t_max
     start, end = rays.constant("t_min", t_min), rays.constant("t_max", t_max)
     rays.ordered("t_min", t_min, "t_max", t_max)
     near, bound = rays.constant("eps", eps, positive=True), rays.constant("lipschitz", lipschitz, positive=True)

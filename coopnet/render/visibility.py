@@ -14,8 +14,9 @@ from .surface import Surface
 
 
 def soft_visibility(
-    sdf: Any, o: Any, d: Any, traced: SurfaceHit, width: Any, *, key: Key | None = None, active: Any = True
-) -> Any:
+    sdf: Any, o: Any, d: Any = None, traced: Any = None, width: Any = None, *, key: Key | None = None,
+    active: Any = True,
+) -> Any:  # fmt: skip
     r"""How much of a surface rays see, between 0 and 1, so that a loss on masks has gradients.
 
     .. math::
@@ -46,7 +47,7 @@ def soft_visibility(
     """
     where = "soft_visibility"
     check_type(where, "traced", traced, SurfaceHit, "a SurfaceHit from sphere_trace()")
-    rays = Rays(o, d, where)
+    rays = Rays(o, d, where, traced.closest)
     width = rays.constant("width", width, positive=True)
     rays.number("traced", traced.closest)
     lives = rays.mask(active) & (traced.evaluations > 0)

@@ -35,6 +35,8 @@ def furnace(bsdf, angle):
     return weight.numpy().mean(axis=1)
 
 
+#: Its texture has no derivative.
+BUMPS = {"type": "bumpmap", "texture": {"type": "checkerboard"}, "bsdf": {"type": "diffuse"}}
 WHITE = {"type": "roughconductor", "material": "none", "alpha": 0.3}
 
 
@@ -101,6 +103,14 @@ def test_what_is_refused():
     for reference, options, error, message in (
         ({"type": "plastic"}, {}, ValueError, "reference has a perfectly specular part"),
         ({"type": "roughdielectric"}, {}, ValueError, "reference transmits light"),
+        (
+            {"type": "twosided", "bsdf": WHITE},
+            {},
+            ValueError,
+            "reference is twosided, but only the front .* is learned",
+        ),
+        ({"type": "diffuse", "reflectance": 0.0}, {}, ValueError, "reference reflects nothing on its front side"),
+        (BUMPS, {}, ValueError, r"reference cannot be evaluated \(.*eval_1_grad.*\); a bumpmap asks for slopes, which"),
         (WHITE, {"latent": [1.0, 2.0]}, ValueError, "latent is constant"),
         (WHITE, {"latent": 3}, TypeError, "latent is a int"),
         (WHITE, {"steps": 0}, ValueError, "steps is 0"),
@@ -115,6 +125,13 @@ def test_what_is_refused():
             learn(reference, **({"field": field} | options))
     with pytest.raises(TypeError, match="fit_bsdf: reference is a dict"):
         cn.mitsuba.fit_bsdf(None, WHITE)
+
+
+def test_bumps_of_a_bitmap():
+    """What a bump map over a checkerboard is refused for, a bitmap has."""
+    values = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4, 1)
+    reference = BUMPS | {"texture": {"type": "bitmap", "bitmap": mi.Bitmap(values), "raw": True}}
+    assert learn(reference, steps=1).reference_albedo > 0.1
 
 
 def test_bitmaps(backend):

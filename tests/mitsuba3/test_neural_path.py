@@ -200,6 +200,19 @@ def test_index_of_a_key(dropping, close):
     assert np.abs(implicit - explicit).max() > 1e-4 * explicit.max()
 
 
+@pytest.mark.parametrize("index", [np.arange(5), np.arange(10 * 10)])
+def test_indices_that_are_not_of_the_paths(dropping, index):
+    """A picture of 100 pixels and 8 samples each has 800 paths."""
+    words = (
+        rf"^NeuralPath: key has an index of {len(index)} numbers for 800 paths \(pixels times samples per pixel\); one,"
+    )
+    with pytest.raises(RuntimeError) as info:
+        render(dropping, ours(max_depth=2, key=cn.Key(3, index=index)))
+    assert isinstance(info.value.__cause__, ValueError)  # Dr.Jit's own says where to look only
+    with pytest.raises(ValueError, match=words):
+        ours(max_depth=2, key=cn.Key(3, index=index)).render(dropping, spp=8)
+
+
 def test_one_network_of_a_picture(dropping, close):
     """The masks of ``index=0`` are those that Mitsuba's calls draw for a key with that index."""
     key = cn.Key(5, index=0)

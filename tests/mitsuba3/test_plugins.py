@@ -411,3 +411,35 @@ def test_variants(backend):
     with pytest.raises(TypeError, match=r"NeuralTexture: network.weights is a .*, but Mitsuba's variant"):
         cn.mitsuba.NeuralTexture(f)
     assert mi.load_dict({"type": "neural_texture", "field": cn.mitsuba.hand_over("test.other", field(1))}).channels == 1
+
+
+# ---- files, and what Mitsuba makes of them -----------------------------------------------------------------
+
+
+def test_one_file_named_twice(tmp_path):
+    """Mitsuba merges entries of a scene that say the same; what is loaded by itself stays apart."""
+    path = str(tmp_path / "material.safetensors")
+    bsdf().save(path)
+    entry = {"type": "neural_bsdf", "filename": path}
+
+    def decoders(*materials, **options):
+        shapes = {f"ball {i}": {"type": "sphere", "bsdf": material} for i, material in enumerate(materials)}
+        made = mi.load_dict({"type": "scene", **shapes}, **options)
+        return len({id(shape.bsdf().decoder) for shape in made.shapes()})
+
+    assert decoders(entry, dict(entry)) == 1
+    assert decoders(entry, dict(entry), optimize=False) == 2
+    assert decoders(entry, entry | {"alpha": 0.5}) == 2
+    assert decoders(mi.load_dict(entry), mi.load_dict(entry)) == 2
+
+
+@pytest.mark.parametrize("kind, name", [("roughplastic", "alpha"), ("principled", "eta"), ("principled", "specular")])
+def test_parameters_that_are_numbers(kind, name):
+    """Mitsuba takes no texture there, which docs/mitsuba.md says."""
+    with pytest.raises(RuntimeError, match=f'The property "{name}" has the wrong type'):
+        mi.load_dict({"type": kind, name: grey()})
+
+
+@pytest.mark.parametrize("name", ["diffuse_reflectance", "specular_reflectance"])
+def test_textures_of_roughplastic(name):
+    assert mi.load_dict({"type": "roughplastic", name: colour()})

@@ -76,7 +76,7 @@ def test_inputs_agree_with_the_reference(backend):
         scene[name] = {"type": "sphere", "center": [3.0 * i, 0, 1.0 * i], "bsdf": bsdf}
     scene = mi.load_dict(scene)
     rng = np.random.default_rng(0)
-    box = Box.of(scene)
+    box = Box.of(scene, "test")
     corners = np.array([np.ravel(scene.bbox().min), np.ravel(scene.bbox().max)]).T
     for i, (_, roughness, diffuse, specular) in enumerate(kinds.values()):
         d = rng.normal(size=(3, 16))
@@ -345,6 +345,9 @@ def test_bad_arguments_of_methods(backend, method, change, words):
 def test_variants_and_sensors_are_needed(backend):
     with pytest.raises(ValueError, match="the scene has no sensor"):
         cn.mitsuba.RadianceCache(mi.load_dict({"type": "scene", "ball": {"type": "sphere"}}))
+    for light in ({}, {"sky": {"type": "constant"}}):
+        with pytest.raises(ValueError, match=r"^RadianceCache: the scene has no surface with an extent\.$"):
+            cn.mitsuba.RadianceCache(mi.load_dict({"type": "scene", "sensor": camera(4), **light}))
     scene = closed_box()
     mi.set_variant("scalar_rgb")
     with pytest.raises(RuntimeError, match="RadianceCache: the Mitsuba variant is scalar_rgb"):

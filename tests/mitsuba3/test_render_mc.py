@@ -21,23 +21,23 @@ def field(backend, inputs, dropout=0.3, outputs=3):
     return cn.NeuralField(None, net).build(backend, seed=3)
 
 
-def make_scene(bsdf, light="area"):
+def make_scene(bsdf, integrator="direct"):
     """A square that fills the picture, lit by the sky: a pixel is what its material says."""
     film = {"type": "hdrfilm", "width": 6, "height": 6, "rfilter": {"type": "box"}, "pixel_format": "rgb"}
     to_world = mi.ScalarTransform4f().look_at([0, 0, 3], [0, 0, 0], [0, 1, 0])
     return mi.load_dict({
         "type": "scene",
+        **({} if integrator is None else {"integrator": {"type": integrator}}),
         "square": {"type": "rectangle", "bsdf": bsdf},
         "sky": {"type": "constant", "radiance": 1.0},
         "sensor": {"type": "perspective", "fov": 30, "to_world": to_world, "film": film},
-        "integrator": {"type": "direct"},
     })  # fmt: skip
 
 
-def textured(backend, dropout=0.3):
+def textured(backend, dropout=0.3, **options):
     """A diffuse square whose texture is a network: the texture is a child of the BSDF, found by traversal."""
     texture = cn.mitsuba.NeuralTexture(field(backend, 2, dropout))
-    return make_scene({"type": "twosided", "bsdf": {"type": "diffuse", "reflectance": texture}}), texture
+    return make_scene({"type": "twosided", "bsdf": {"type": "diffuse", "reflectance": texture}}, **options), texture
 
 
 def neural(backend, dropout=0.3):
@@ -178,6 +178,14 @@ def test_bad_arguments(backend, change, error, words):
     with pytest.raises(error) as info:
         cn.mitsuba.render_mc(**arguments)
     assert words in str(info.value), str(info.value)
+
+
+def test_a_scene_without_integrator(backend):
+    scene, _ = textured(backend, integrator=None)
+    with pytest.raises(ValueError, match=r"^render_mc: the scene has no integrator; pass one\.$"):
+        cn.mitsuba.render_mc(scene, 2, cn.Key(0))
+    mean, _ = cn.mitsuba.render_mc(scene, 2, cn.Key(0), integrator=mi.load_dict({"type": "direct"}), spp=1)
+    assert mean.shape == (6, 6, 3)
 
 
 def test_textures_have_no_masks_by_path(backend):

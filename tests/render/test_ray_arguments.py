@@ -9,6 +9,7 @@ import pytest
 from support.kernels import launched
 
 import coopnet as cn
+from coopnet import reference as ref
 
 ORIGINS, DIRECTIONS = np.array([[0.0, 0.5], [0.0, 0.25], [-2.0, -2.0]]), np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
 
@@ -21,6 +22,10 @@ KINDS = {
     "CoopVec": lambda ns, x: drnn.CoopVec([ns.Float(v) for v in x]),
     "tensor": lambda ns, x: ns.TensorXf(x.astype(np.float32)),
     "half": lambda ns, x: ns.Array3f16(x),
+    "NumPy": lambda ns, x: x.astype(np.float32),
+    "NumPy, double": lambda ns, x: x,
+    "numbers": lambda ns, x: x.tolist(),
+    "mixed": lambda ns, x: [ns.Float(x[0]), x[1], x[2].tolist()],
     "without gradients": lambda ns, x: importlib.import_module(ns.__name__.removesuffix(".ad")).Array3f(x),
 }
 
@@ -54,6 +59,82 @@ def test_rays_of_every_kind(ns, backend, kind):
         assert np.isfinite(expected).all()
 
 
+class Ray:
+    """Has an origin and a direction, as Mitsuba's ``Ray3f``."""
+
+    def __init__(self, o, d):
+        self.o, self.d = o, d
+
+
+def test_rays_of_one_object(ns, backend):
+    numbers = ORIGINS, DIRECTIONS
+    for name, call in list(calls(backend).items())[:3]:
+        expected = call(*map(ns.Array3f, numbers)).numpy()
+        for ray in (Ray(*map(ns.Array3f, numbers)), Ray(*numbers), Ray(ns.Array3f(ORIGINS), DIRECTIONS.tolist())):
+            assert np.array_equal(call(ray, None).numpy(), expected), name
+        words = f"^{name}: o is a Ray, which has a direction; leave d out"
+        with launched() as kernels, pytest.raises(ValueError, match=words):
+            call(Ray(*numbers), ns.Array3f(0, 0, 1))
+        assert not kernels
+
+
+def test_a_ray_knows_where_it_ends(ns):
+    ray = Ray([0, 0, -2], [0, 0, 1])
+    with pytest.raises(ValueError, match=r"^sphere_trace: t_max is None; a finite number"):
+        cn.render.sphere_trace(sphere, ray)
+    ray.maxt = ns.Float(0.5, 4)
+    assert cn.render.sphere_trace(sphere, ray).hit.numpy().tolist() == [False, True]
+    assert cn.render.sphere_trace(sphere, ray, t_max=0.75).hit.numpy().tolist() == [False]
+
+
+def test_numbers_against_the_reference(ns, backend):
+    """Rays of NumPy's, of which the reference is given the same."""
+    o, d = np.array([[0.0, 0.3, 0.2], [0.1, -0.2, 2], [-2, -2.5, -2]]), np.array([[0.1, 0, 0], [0, 0.2, 0], [1, 2, 1]])
+    true = ref.sphere_trace(lambda p: np.linalg.norm(p, axis=0) - 1, o, d, 4.0)
+    field = cn.NeuralField(None, cn.MLP(3, 4, width=8, depth=1)).build(backend)
+    on_backend = [ns.Array3f(v) for v in (o, d)]
+    expected = cn.render.ray_march(field, *on_backend, 1, 3, 5)
+    t, length = ref.march_distances(np.full(3, 1.0), np.full(3, 3.0), np.full((5, 3), 0.5))
+    p = o[:, None] + t * d[:, None]
+    density, color = np.exp(-(p**2).sum(axis=0)), p + np.reshape([0, 0, 1], (3, 1, 1))
+    light, left, depth = ref.ray_march(density, color, t, length)
+    for given in ((o, d), (o.tolist(), d.tolist()), (Ray(o, d), None)):
+        found = cn.render.sphere_trace(sphere, *given, 4)
+        assert found.hit.numpy().tolist() == true.hit.tolist() == [True, True, False]
+        for name in ("t", "position", "normal"):
+            np.testing.assert_allclose(getattr(found, name).numpy(), getattr(true, name), atol=2e-5)
+        seen = cn.render.ray_march(fog, *given, 1, 3, 5, mode="loop")
+        for found, wanted in ((seen.color, light), (seen.transmittance, left), (seen.depth, depth)):
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)
+        ranges = np.full(3, 1.0), [3.0, 3.0, 3.0]
+        assert np.array_equal(cn.render.ray_march(fog, *given, *ranges, 5, mode="loop").color, seen.color)
+        # on the backend of the field, if there is one
+        seen = cn.render.ray_march(field, *given, 1, 3, 5)
+        assert type(seen.color) is ns.Array3f
+        np.testing.assert_allclose(seen.color.numpy(), expected.color.numpy(), rtol=1e-5)
+
+
+def test_one_ray_of_numbers(ns, backend):
+    found = cn.render.sphere_trace(sphere, [0, 0, -3], (0, 0, np.float64(2)), 4)
+    assert found.t.numpy().tolist() == [1.0] and found.normal.numpy().ravel().tolist() == [0, 0, -1]
+    far = cn.render.sphere_trace(sphere, [0, 0, float("nan")], [0, 0, 1e300], 4)  # not finite: it misses
+    assert not far.hit[0]
+
+
+def test_rows_of_numbers_and_recording(ns):
+    """One ray is part of a recording; rows are memory, of which Dr.Jit could make no array there."""
+    sloping = ns.Float(0, 0.25)
+    traced = dr.freeze(lambda x: cn.render.sphere_trace(sphere, [0, 0, -2], [x, 0, 1], 4).t)
+    expected = cn.render.sphere_trace(sphere, [0, 0, -2], [sloping, 0, 1], 4).t.numpy()
+    for _ in range(2):
+        np.testing.assert_allclose(traced(sloping).numpy(), expected, rtol=1e-6)
+    rows = dr.freeze(lambda x: cn.render.sphere_trace(sphere, [0, [0, 0.5], -2], [x, 0, 1], 4).t)
+    with pytest.raises(RuntimeError) as info:
+        rows(sloping)
+    cause = info.value.__cause__
+    assert isinstance(cause, TypeError) and "sphere_trace: o[1] has 2 numbers, of which Dr.Jit makes no" in str(cause)
+
+
 #: The same of components, with their gradients.
 PACKED = {
     "nested": lambda ns, parts: ns.Array3f(parts),
@@ -78,7 +159,21 @@ def test_gradients_of_rays_of_every_kind(ns, backend, name):
 
 WRONG = {
     "o: got builtins.int": (TypeError, lambda ns: {"o": 1}),
-    "o: got a NumPy array": (TypeError, lambda ns: {"o": np.zeros((3, 2))}),
+    "o is a NumPy array of shape \\(2, 3\\); \\(3,\\) or \\(3, samples\\) is": (
+        ValueError,
+        lambda ns: {"o": np.zeros((2, 3))},
+    ),
+    "o is a NumPy array of shape \\(3, 1, 2\\);": (ValueError, lambda ns: {"o": np.zeros((3, 1, 2))}),
+    "o is a NumPy array of shape \\(\\);": (ValueError, lambda ns: {"o": np.array(1.0)}),
+    "o: entry 0 of the list is empty": (ValueError, lambda ns: {"o": np.zeros((3, 0))}),
+    "o: got arrays of different sizes, \\[2, 3\\]": (ValueError, lambda ns: {"o": [[0, 1], [0, 1, 2], 0]}),
+    "o\\[1\\] is 'y'; a number, a list of numbers or a Dr": (TypeError, lambda ns: {"o": [0, "y", 0]}),
+    "o\\[0\\] is True; a number": (TypeError, lambda ns: {"o": [True, 0, 0]}),
+    "o\\[2\\] is \\[\\[0\\]\\]; a number": (TypeError, lambda ns: {"o": [0, 0, [[0]]]}),
+    "o\\[2\\] is \\[0, \\[1\\]\\]; a number": (TypeError, lambda ns: {"o": [0, 0, [0, [1]]]}),
+    "o\\[0\\] is \\[a Float\\]; a number": (TypeError, lambda ns: {"o": [[ns.Float(0)], 0, 0]}),
+    "o\\[0\\] is .*; a number": (TypeError, lambda ns: {"o": np.ma.masked_equal([[0], [1], [2]], 1)}),
+    "o has 2 components; 3 are": (ValueError, lambda ns: {"o": [0, 0]}),
     "o: got values of type .*Float64": (TypeError, lambda ns: {"o": ns.Array3f64(ORIGINS)}),
     "o has 2 components; 3 are needed": (ValueError, lambda ns: {"o": ns.Array2f(0)}),
     "d has 3 entries for 2 rays; both must agree": (ValueError, lambda ns: {"d": ns.Array3f([0, 0, 0], 0, 1)}),
