@@ -29,6 +29,12 @@ PRIMES = (1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 21652197
 ROLLING = 2531011
 
 
+#: The first and the last cell that have a number, in single precision. What lies beyond is in these.
+CELLS = (-(2.0**31), 2.0**31 - 128)
+#: How far from 0 a coordinate is looked at: further out, its place in a level would overflow.
+FAR = 2.0**64
+
+
 class Level(NamedTuple):
     """One grid: cells per unit length, vertices a side, and where in the parameters it stands, counted in vertices."""
 
@@ -137,7 +143,7 @@ class FeatureGrid:
             fraction = [v - c for v, c in zip(position, cell, strict=True)]
             moved = [[t * level.scale for t in tangent] for tangent in tangents]
             # left of 0 cells are negative, which don't convert to unsigned numbers
-            lowest = [uint32(int32(c)) for c in cell]
+            lowest = [uint32(int32(dr.clip(c, *CELLS))) for c in cell]
             for weights, offset in (self._simplex if self.simplices else self._cube)(fraction, moved):
                 yield number, weights, self._index(level, [v + o for v, o in zip(lowest, offset, strict=True)])
 

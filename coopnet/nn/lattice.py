@@ -17,7 +17,7 @@ from ..jit import kinds
 from ..jit.lanes import only
 from ..jit.scopes import symbolic
 from ..jit.unpacked import Constant, Unpacked
-from ..kernels.grid import PRIMES, FeatureGrid, Level, levels, scales
+from ..kernels.grid import FAR, PRIMES, FeatureGrid, Level, levels, scales
 from .arguments import fields
 from .encoding import Encoding
 
@@ -25,7 +25,12 @@ INTERPOLATIONS = ("linear", "smoothstep", "nearest")
 
 
 class Lattice(Encoding):
-    """Features at the vertices of ``n_levels`` grids; subclasses say which."""
+    """Features at the vertices of ``n_levels`` grids; subclasses say which.
+
+    Every finite coordinate has finite features: cells are numbered from -2^31 to 2^31 - 128, and what lies beyond is in
+    the first or the last of them. On the face between two cells, derivatives are those of the upper one. Where a
+    coordinate is not finite, features and derivatives are NaN.
+    """
 
     storage = "hash"  #: how vertices find their entries
     interpolation = "linear"
@@ -96,7 +101,7 @@ class Lattice(Encoding):
         return self._moved(coordinates, [])[0]
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        """Exact within a cell; see :mod:`coopnet.kernels.grid`."""
+        """Exact within a cell, to which its lower faces belong; see :mod:`coopnet.kernels.grid`."""
         name, grid = type(self).__name__, self.grid.value
         if grid is None:
             raise ValueError(f"{name}: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
@@ -108,6 +113,7 @@ class Lattice(Encoding):
         inside = [_finite([grid.dtype(v) for v in coordinates])]
         inside += [_finite([grid.dtype(v) for v in t], inside[0][0]) for t in tangents]
         masks, (x, *directions) = zip(*inside, strict=True)
+        x = [dr.replace_grad(dr.clip(dr.detach(v), -FAR, FAR), v) for v in x]
         ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
         # fixed point has one scale for all that is summed: the gradients of one field would spoil those of others
         ordered = ordered and stack is None

@@ -94,12 +94,10 @@ def _grid_corners(
     """For each level and corner of the cell: (level, storage slot, weight, gradient of the weight wrt x)."""
     levels = _grid_levels(x, table, n_levels, storage=storage, **options)
     for number, level in enumerate(levels):
-        position = x * level.scale + (0.0 if align_corners else 0.5)
-        cell = np.floor(position)
-        fraction = position - cell
+        cell, fraction = _cells(x, level, 0.0 if align_corners else 0.5)
         gain: Array = np.full_like(fraction, level.scale)
         if interpolation == "nearest":
-            yield number, vertex_slot(cell.astype(np.int64), level, storage), np.ones(x.shape[1]), np.zeros_like(x)
+            yield number, vertex_slot(cell, level, storage), np.ones(x.shape[1]), np.zeros_like(x)
             continue
         if interpolation == "smoothstep":
             gain = 6 * fraction * (1 - fraction) * level.scale
@@ -109,8 +107,20 @@ def _grid_corners(
             factor = np.where(upper == 1, fraction, 1 - fraction)
             slope = np.where(upper == 1, gain, -gain)
             others = [np.delete(factor, d, axis=0).prod(axis=0) for d in range(len(x))]
-            slot = vertex_slot(cell.astype(np.int64) + upper, level, storage)
+            slot = vertex_slot(cell + upper, level, storage)
             yield number, slot, factor.prod(axis=0), slope * np.stack(others)
+
+
+def _cells(x: Array, level: GridLevel, offset: float) -> tuple[Array, Array]:
+    """The cell of each coordinate, and where in it this lies.
+
+    Places of :math:`2^{23}` and more are rounded to single precision, which knows only whole numbers there, and the
+    cells beyond :math:`-2^{31}` and :math:`2^{31} - 128` are these.
+    """
+    position = np.clip(x, -(2.0**64), 2.0**64) * np.float64(np.float32(level.scale)) + offset
+    position = np.where(np.abs(position) < 2**23, position, np.float32(position))
+    cell = np.floor(position)
+    return np.clip(cell, -(2.0**31), 2.0**31 - 128).astype(np.int64), position - cell
 
 
 def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any) -> Array:
@@ -119,7 +129,9 @@ def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level:
     On each level, x in [0, 1]^d is placed at :math:`s_l x + 1/2` (at :math:`s_l x` with ``align_corners=True``)
     and the features of the 2^d vertices around it are interpolated multilinearly. Row ``l F + f`` of the
     output is feature f of level l; ``params`` is flat, the F features of a vertex side by side. Positions
-    below zero are undefined in Dr.Jit, which converts negative floats to ``UInt32``. ``interpolation`` may be
+    below zero are undefined in Dr.Jit, which converts negative floats to ``UInt32``; here cells are numbered from
+    :math:`-2^{31}` to :math:`2^{31} - 128`, and the first and the last hold what lies beyond. Where a coordinate
+    is not finite, all is NaN. ``interpolation`` may be
     ``"smoothstep"``, which puts :math:`t^2 (3 - 2 t)` for the fraction t of a cell, or ``"nearest"``, which takes the
     lowest vertex of the cell; levels above ``max_level`` give zeros. The other options are those of
     :func:`hash_grid_levels`.
@@ -191,9 +203,7 @@ def permutohedral_vjp(
 def _simplex_vertices(x: Array, table: Array, n_levels: int, **options: Any) -> Iterable[tuple[int, Array, Array]]:
     """For each level and vertex of the simplex: (level, storage slot, weight)."""
     for number, level in enumerate(_grid_levels(x, table, n_levels, **options)):
-        position = x * level.scale + 0.5
-        vertex = np.floor(position).astype(np.int64)
-        fraction = position - vertex
+        vertex, fraction = _cells(x, level, 0.5)
         order = np.argsort(-fraction, axis=0, kind="stable")
         bounds = np.concatenate(
             [np.ones((1, x.shape[1])), np.take_along_axis(fraction, order, 0), np.zeros_like(x[:1])]
@@ -225,11 +235,13 @@ def _walk(
 ) -> tuple[Array, list]:  # fmt: skip
     """The table, a row for each vertex, and the ``vertices`` around samples: (level, slot, weight, ...).
 
-    Those of levels above ``max_level`` have no weight.
+    Those of levels above ``max_level`` have no weight, and those around a coordinate that is not finite NaN.
     """
-    table = np.asarray(params, np.float64).reshape(-1, features)
-    found = vertices(np.asarray(x, np.float64), table, n_levels, **options)
-    return table, [(level, slot, *(w * (level <= max_level) for w in rest)) for level, slot, *rest in found]
+    table, x = np.asarray(params, np.float64).reshape(-1, features), np.asarray(x, np.float64)
+    known = np.isfinite(x).all(axis=0)
+    found = vertices(np.where(known, x, 0), table, n_levels, **options)
+    shown = [np.where(known, float(level <= max_level), np.nan) for level in range(n_levels)]
+    return table, [(level, slot, *(w * shown[level] for w in rest)) for level, slot, *rest in found]
 
 
 def _interpolated(table: Array, vertices: list) -> Array:

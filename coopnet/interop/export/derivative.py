@@ -108,6 +108,8 @@ class _Forward:
         slopes._names = b._names
         j: Expr = Var("n", "u32") if self.n > 1 else Const(0, "u32")
         derivative = self._d(value, j, slopes) or single(0)
+        if derivative == self._entry(target, j):  # as it was
+            return
         b.statements += slopes.statements
         assign = Assign(self._entry(target, j), derivative)
         b.statements.append(For(j, u32(0), u32(self.n), [assign]) if isinstance(j, Var) else assign)

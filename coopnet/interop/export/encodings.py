@@ -12,7 +12,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ... import nn
-from ...kernels.grid import PRIMES, ROLLING, FeatureGrid, Level
+from ...kernels.grid import CELLS, FAR, PRIMES, ROLLING, FeatureGrid, Level
 from ...kernels.sparse_projection import Signs
 from ...nn.frequency import TINY, shift_of
 from ...nn.lattice import Lattice
@@ -122,8 +122,9 @@ def _triangle_wave(to: Lowering, layer: nn.TriangleWave, x: Vec, owned: bool) ->
     y = to.new(n * x.size, layer, x)
 
     def put(b: Block, phase: Expr, k: Expr, i: Expr, place: Expr) -> None:
-        b.comment("a quarter of a period later for every frequency: cosine, -sine, -cosine, sine")
-        wave = select((i & 1).equals(1), _sine_triangle(b, phase), _cosine_triangle(b, phase))
+        b.comment("a quarter of a period more for every frequency: cosine, -sine, -cosine, sine")
+        sine, cosine = _sine_triangle(b, phase), _cosine_triangle(b, phase)
+        wave = b.let("wave", select((i & 1).equals(1), sine, cosine))
         b.set(y.at(place), select((i + 1 & 2).equals(2), single(-1) * wave, wave))
 
     _phase_loop(to, layer, x, n, 0.5, put)
@@ -138,10 +139,10 @@ def _cosine_triangle(b: Block, phase: Expr) -> Expr:
 
 def _sine_triangle(b: Block, phase: Expr) -> Expr:
     """The same a quarter of a period later, which is not taken off: small phases would get lost."""
-    size = b.let("size", call("abs", phase))
-    beyond = b.let("beyond", select(phase > 0, single(2) - phase * 4, single(-2) - phase * 4))
-    tip = select(phase > 0, single(1), single(-1))
-    return select(size.equals(0.25), tip, select(size < 0.25, phase * 4, beyond))
+    size = b.let("size", Still(call("abs", phase)))
+    falling = select(phase > 0, single(2) - phase * 4, single(-2) - phase * 4)
+    side = b.let("side", select(size < 0.25, phase * 4, falling))
+    return select(size.equals(0.25), select(phase > 0, single(1), single(-1)), side)
 
 
 def _fourier(to: Lowering, layer: nn.Fourier, x: Vec, owned: bool) -> tuple[Vec, bool]:
@@ -273,17 +274,21 @@ class _Grid:
         if not self.levels:
             return y
         each = {name: to.constants(name, tp, numbers) for name, tp, numbers in self._constants()}
-        b.comment("0, or NaN if a coordinate is not finite")
-        zero = b.let("zero", x.at(0) - x.at(0))
-        if self.d > 1:
-            with b.loop("i", self.d, 1) as i:
-                b.set(zero, zero + (x.at(i) - x.at(i)))
+        b.comment("no further out than can be placed, and 0 with its derivatives, or NaN if a coordinate is not finite")
+        self.place, zero, nothing = b.array("place", self.d), b.let("zero", f32(0)), b.let("nothing", f32(0))
+        with b.loop("i", self.d) as i:
+            beyond = x.at(i) - Still(x.at(i))
+            further = b.let("further", select(x.at(i) < 0, beyond - FAR, beyond + FAR))
+            b.set(At(self.place, i), select(call("abs", x.at(i)) > FAR, further, x.at(i)))
+            b.set(zero, zero + (x.at(i) - x.at(i)))
+        with b.loop("i", self.d) as i:
+            b.set(nothing, nothing + At(self.place, i) * zero)
         with b.loop("level", len(self.levels)) as level:
             at = {name: values.at(0 if len(self.levels) == 1 else level) for name, values in each.items()}
             cell, fraction = self._cell(at["scale"])
             sums = b.array("sums", self.n)
             with b.loop("f", self.n) as f:
-                b.set(At(sums, f), zero)
+                b.set(At(sums, f), nothing)
             if fraction is None:
                 self._add(functools.partial(At, cell), None, at, sums, level)
             elif self.grid.simplices and self.d > 1:  # of one dimension, it is a cube
@@ -312,15 +317,14 @@ class _Grid:
 
     def _cell(self, scale: Expr) -> tuple[Var, Var | None]:
         """The lowest vertex of the cell around the point, and where in it the point lies, if that matters."""
-        b, x = self.to.block, self.x
+        b = self.to.block
         cell, between = b.array("cell", self.d, U32), self.grid.interpolation != "nearest"
         fraction = b.array("fraction", self.d) if between else None
         with b.loop("i", self.d) as i:
-            position = call("fma", x.at(i), scale, single(0.5))
+            position = call("fma", At(self.place, i), scale, single(0.5))
             position = position if fraction is None else b.let("position", position)
             lowest = b.let("lowest", call("floor", position))
-            # beyond, numbers don't convert
-            b.set(At(cell, i), Cast(U32, Cast(I32, clip(lowest, -(2.0**31), 2.0**31 - 128))))
+            b.set(At(cell, i), Cast(U32, Cast(I32, clip(lowest, *CELLS))))
             if fraction is not None:
                 b.set(At(fraction, i), position - lowest)
         return cell, fraction
