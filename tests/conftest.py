@@ -10,7 +10,7 @@ from coopnet.jit import CHECKED
 from coopnet.jit.core import drjit, set_llvm_target
 
 backends.prepare()
-pytest_plugins = ["support.lost_workers", "support.missing_packages"]
+pytest_plugins = ["support.lost_workers", "support.missing_packages", "support.ctrl_c"]
 
 try:
     from hypothesis import settings

@@ -689,6 +689,7 @@ LONG = 120  # seconds, on a machine that does other things
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.usefixtures("ctrl_c_works")
 def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys):
     """And prints the command that goes on, which does."""
     out: Path = tmp_path / "out"
@@ -768,6 +769,7 @@ def test_defaults(photo, tmp_path, monkeypatch, backend, capsys):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.usefixtures("ctrl_c_works")
 @pytest.mark.parametrize("way", ["script", "module"])
 @pytest.mark.parametrize("package", ["numpy", "drjit", "typer"])
 def test_interrupt_while_importing(tmp_path, way, package):
@@ -784,6 +786,7 @@ def test_interrupt_while_importing(tmp_path, way, package):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "coopnet: error: interrupted.\n")
 
 
+@pytest.mark.usefixtures("ctrl_c_works")
 def test_other_programs_keep_their_ctrl_c():
     code = "import signal, coopnet; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     done = run(code)

@@ -463,6 +463,7 @@ def test_full_disk(backend, file):
 
 
 @posix
+@pytest.mark.usefixtures("ctrl_c_works")
 def test_interrupt_of_a_writing_process(file):
     """A real signal, in the middle of a file."""
     expected = file.read_bytes()

@@ -56,6 +56,7 @@ def work(name: str, folder: Path, backend: str, writes: bool, alone: bool) -> in
 
     import coopnet as cn
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also of a campaign in the background, which ignores it
     if writes:
         _slow_writes()
     backend = cn.backend.require(backend)

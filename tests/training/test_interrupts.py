@@ -15,7 +15,10 @@ from support.training import tiny_batch, tiny_field
 import coopnet as cn
 from coopnet.training.interrupts import caused_by_interrupt, no_collection
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="no signals")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="no signals"),
+    pytest.mark.usefixtures("ctrl_c_works"),
+]
 
 
 def ctrl_c():
@@ -108,12 +111,22 @@ def test_a_program_that_handles_it_itself(ns, backend):
         asked.append(number)
 
     signal.signal(signal.SIGINT, mine)
-    try:
-        result = cn.fit(tiny_field(backend), tiny_batch(ns), 3, metric=lambda f: ctrl_c() or 0.0, progress=False)
-        assert signal.getsignal(signal.SIGINT) is mine
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    result = cn.fit(tiny_field(backend), tiny_batch(ns), 3, metric=lambda f: ctrl_c() or 0.0, progress=False)
+    assert signal.getsignal(signal.SIGINT) is mine
     assert asked == [signal.SIGINT] and result.stopped == "steps"
+
+
+def test_a_program_that_ignores_it(ns, backend):
+    """As one in the background of a shell does: it goes on to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def metric(field):
+        ctrl_c()
+        return float(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)
+
+    result = cn.fit(tiny_field(backend), tiny_batch(ns), 3, metric=metric, metric_every=1, progress=False)
+    assert result.stopped == "steps" and [value for _, value in result.metrics] == [1.0] * 3
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_a_handler_that_a_callback_sets_stays(ns, backend):
@@ -121,11 +134,8 @@ def test_a_handler_that_a_callback_sets_stays(ns, backend):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         return 0.0
 
-    try:
-        cn.fit(tiny_field(backend), tiny_batch(ns), 2, metric=metric, progress=False)
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    cn.fit(tiny_field(backend), tiny_batch(ns), 2, metric=metric, progress=False)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_other_threads_set_no_handler(ns, backend):

@@ -355,6 +355,7 @@ def test_checkpoints_while_one_has_diverged(backend, ns, tmp_path):
     assert sorted(p.name for p in tmp_path.glob("*.safetensors")) == [f"000{j}.safetensors" for j in range(1, JOBS)]
 
 
+@pytest.mark.usefixtures("ctrl_c_works")
 @pytest.mark.parametrize("together", [1, JOBS])
 def test_ctrl_c_and_continuing(backend, ns, together, tmp_path):
     batch, asked = make_batch(ns), []

@@ -113,6 +113,7 @@ def test_resumed_in_the_middle(backend, ns, eager, calls, tmp_path):
         assert np.array_equal(one, other)
 
 
+@pytest.mark.usefixtures("ctrl_c_works")
 def test_interrupted(backend, ns, eager, calls):
     """Ctrl-C between two calls: what is left is the state after a step."""
 

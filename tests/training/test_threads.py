@@ -150,6 +150,7 @@ def test_the_collector_stays_off_until_all_are_done(ns, backend):
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+@pytest.mark.usefixtures("ctrl_c_works")
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, monkeypatch, times):
     """The first is held back until the run has the turn again; the second ends it at once, and writes nothing."""
@@ -267,6 +268,7 @@ def test_a_turn_lasts(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+@pytest.mark.usefixtures("ctrl_c_works")
 def test_ctrl_c_while_waiting():
     lock, release = Turns(), threading.Event()
 

@@ -16,6 +16,7 @@ import drjit as dr
 import coopnet as cn
 from coopnet.training.distributed import facts
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
 folder = Path(sys.argv[2])
 group = cn.training.TorchGroup(BACKEND, timeout=60)
 bad = RANK == 1
