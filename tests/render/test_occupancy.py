@@ -307,3 +307,9 @@ def test_errors_of_updates(ns, backend):
     for values in ([1, 2], "abc", np.ones(65)):
         with pytest.raises(ValueError, match=r"^OccupancyGrid\.set_density"):
             grid.set_density(values)
+
+
+def test_a_grid_of_its_own(backend):
+    """Without more, it has 128 cells a side of the unit cube."""
+    grid = cn.render.OccupancyGrid(backend=backend)
+    assert (grid.resolution, grid.lower, grid.upper) == ((128,) * 3, (0.0,) * 3, (1.0,) * 3)

@@ -170,6 +170,7 @@ WRONG = {
     "o\\[1\\] is 'y'; a number, a list of numbers or a Dr": (TypeError, lambda ns: {"o": [0, "y", 0]}),
     "o\\[0\\] is True; a number": (TypeError, lambda ns: {"o": [True, 0, 0]}),
     "o\\[2\\] is \\[\\[0\\]\\]; a number": (TypeError, lambda ns: {"o": [0, 0, [[0]]]}),
+    "o\\[2\\] is \\[\\[\\[0\\]\\]\\]; a number": (TypeError, lambda ns: {"o": [0, 0, [[[0]]]]}),
     "o\\[2\\] is \\[0, \\[1\\]\\]; a number": (TypeError, lambda ns: {"o": [0, 0, [0, [1]]]}),
     "o\\[0\\] is \\[a Float\\]; a number": (TypeError, lambda ns: {"o": [[ns.Float(0)], 0, 0]}),
     "o\\[0\\] is .*; a number": (TypeError, lambda ns: {"o": np.ma.masked_equal([[0], [1], [2]], 1)}),

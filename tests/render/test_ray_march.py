@@ -612,6 +612,33 @@ def test_any_widths(ns, backend):
     run()
 
 
+def test_results_are_compared_by_identity(ns, backend):
+    """As arrays have no truth value, ``==`` of two results could have none."""
+    one, other = (
+        cn.render.ray_march(lambda p, *_: (1.0, p), ns.Array3f(0), ns.Array3f(0, 0, 1), 0, 1, 2) for _ in range(2)
+    )
+    assert one == one and one != other and len({one, other}) == 2
+
+
+def test_loops_stay_symbolic(ns, backend):
+    """Also where others are evaluated: the walk back is one kernel, whatever the number of steps."""
+    case = Case(ns, backend)
+    expected = case.run("replay")
+    with dr.scoped_set_flag(dr.JitFlag.SymbolicLoops, False):
+        counts = []
+        for steps in (3, 9):
+            geometry = case.arrays()
+            case.attach()
+            seen = cn.render.ray_march(case.field, *geometry, steps, mode="replay")
+            with launched() as kernels:
+                dr.backward(dr.sum(seen.color.x))
+            counts.append(len(kernels))
+        assert counts[0] == counts[1]
+        found = case.run("replay")
+    for got, wanted in zip(found, expected, strict=True):
+        all_close(got, wanted, case.tolerance)
+
+
 ERRORS = [
     ({"steps": 0}, ValueError, "steps is 0"),
     ({"steps": 2.5}, ValueError, "steps is 2.5"),
@@ -629,7 +656,7 @@ ERRORS = [
     ({"active": 1}, TypeError, "active is a int"),
     ({"background": [1, 2]}, ValueError, "background has 2 components"),
     ({"o": 3}, TypeError, "o: got"),
-    ({"d": np.zeros((3, 2))}, TypeError, "d: got a NumPy array"),
+    ({"d": np.zeros((2, 3))}, ValueError, "d is a NumPy array of shape (2, 3)"),
     ({"field": 3}, TypeError, "field is a int"),
     ({"parameters": 3}, ValueError, "parameters is 3"),
 ]

@@ -760,7 +760,7 @@ def test_errors_come_first(ns, backend):
         (TypeError, "sphere_trace: what sdf returned: got builtins.float", lambda: trace(lambda p: 1.0, o, d, 4)),
         (TypeError, "sphere_trace: what sdf returned.*Float64", lambda: trace(lambda p: ns.Float64(p[0]), o, d, 4)),
         (TypeError, "sphere_trace: o: got builtins.int", lambda: trace(sphere, 1, d, 4)),
-        (TypeError, "sphere_trace: o: got a NumPy", lambda: trace(sphere, np.zeros((3, 4)), d, 4)),
+        (ValueError, "sphere_trace: o is a NumPy array of shape", lambda: trace(sphere, np.zeros((4, 3)), d, 4)),
         (TypeError, "sphere_trace: d: got values of type .*Float64", lambda: trace(sphere, o, double, 4)),
         (ValueError, "sphere_trace: d has 2 components; 3", lambda: trace(sphere, o, ns.Array2f(0, 1), 4)),
         (ValueError, "sphere_trace: d has 5 entries for 4 rays", lambda: trace(sphere, four, wide, 4)),
