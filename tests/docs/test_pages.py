@@ -19,7 +19,8 @@ SMALLER = {
     "steps=500": "steps=4", ", 500)": ", 4)", "1 << 14": "1 << 8", "1 << 13": "1 << 8", "range(200)": "range(2)",
     "range(100)": "range(2)", "range(10)": "range(2)", "steps=200": "steps=2", "steps=100": "steps=2",
     "(field, batch, 200": "(field, batch, 2", "SIZE = 256": "SIZE = 16", "batch, 20,": "batch, 2,",
-    "n_levels=8, i": "n_levels=2, i", "1 << 12": "1 << 6",
+    "n_levels=8, i": "n_levels=2, i", "1 << 12": "1 << 6", "width=64": "width=16",
+    'out_features=1, activation="softplus"': 'out_features=1, width=8, depth=1, activation="softplus"',
 }  # fmt: skip
 
 

@@ -68,7 +68,9 @@ def file(tmp_path, backend):
 
 
 FIELDS = {
-    "sinusoidal": lambda: cn.NeuralField(cn.Sinusoidal(3, 0.1, in_features=2), cn.MLP(out_features=3, dropout=0.3)),
+    "sinusoidal": lambda: cn.NeuralField(
+        cn.Sinusoidal(3, 0.1, in_features=2), cn.MLP(out_features=3, width=16, dropout=0.3)
+    ),
     "triangular": lambda: cn.NeuralField(cn.Triangular(4, in_features=2), cn.MLP(out_features=1, width=17, bias=True)),
     "hash grid": lambda: cn.NeuralField(
         cn.HashGrid(2, n_levels=4, hashmap_size=256), cn.MLP(out_features=3, width=16, bias=True, dropout=0.5)

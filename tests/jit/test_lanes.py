@@ -18,15 +18,15 @@ KEPT = np.isfinite(POINTS).all(axis=0)
 ENCODINGS = {
     "none": lambda: None,
     "sinusoidal": lambda: cn.Sinusoidal(3, in_features=2),
-    "hash grid": lambda: cn.HashGrid(2, n_levels=3, base_resolution=3, init_scale=1.0),
+    "hash grid": lambda: cn.HashGrid(2, n_levels=2, base_resolution=3, init_scale=1.0),
     "nearest": lambda: cn.Grid(2, "dense", n_levels=2, base_resolution=3, interpolation="nearest", init_scale=1.0),
-    "permutohedral": lambda: cn.Permutohedral(2, n_levels=3, init_scale=1.0),
+    "permutohedral": lambda: cn.Permutohedral(2, n_levels=2, init_scale=1.0),
     "one blob": lambda: cn.OneBlob(4, in_features=2),
 }
 
 
 def built(backend, encoding="none", outputs=1, **options):
-    options = {"width": 16, "depth": 2, "activation": "silu", "bias": True, **options}
+    options = {"width": 6, "depth": 2, "activation": "silu", "bias": True, **options}
     size = 2 if encoding == "none" else -1
     field = cn.NeuralField(ENCODINGS[encoding](), cn.MLP(size, outputs, **options)).build(backend, seed=3)
     for name in field:
