@@ -138,6 +138,18 @@ def construct(description: dict[str, Any]) -> NeuralField:
         raise ValueError(f"construct: {error}") from None
 
 
+def describe_layer(layer: Any) -> dict[str, Any]:
+    """The description of a layer or network outside of a field; raises as :func:`describe`."""
+    description = _describe(layer, type(layer).__name__)
+    construct_layer(description)
+    return description
+
+
+def construct_layer(description: dict[str, Any]) -> Any:
+    """The inverse of :func:`describe_layer`; raises as :func:`construct`."""
+    return _construct(description, "the network", optional=False)
+
+
 def check_format(description: Any) -> None:
     """Raise ``ValueError`` unless ``description`` is one of this format, in a version known here."""
     found = description.get("format") if isinstance(description, dict) else None

@@ -7,9 +7,13 @@ Mitsuba's are: by ``dr.freeze``, but neither by ``drjit.nn.pack`` nor by ``dr.ev
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import drjit as dr
+import drjit.nn as drnn
+
+from .layout import Layout
 
 
 def traversable(value: Any) -> bool:
@@ -46,4 +50,14 @@ class Unpacked(Traversed):
 
 
 class Constant(Unpacked):
-    """An :class:`Unpacked` without parameters: neither trained nor saved, made anew when a network is allocated."""
+    """An :class:`Unpacked` without parameters: neither trained nor saved, made anew when a network is allocated.
+
+    Copies share it, but for arrays, which could be changed in place; pickles leave out what belongs to a device.
+    """
+
+    def __deepcopy__(self, memo: dict) -> Constant:
+        array = isinstance(self.value, dr.ArrayBase)
+        return type(self)(copy.deepcopy(self.value, memo) if array else self.value)
+
+    def __reduce__(self) -> tuple:
+        return type(self), (None if isinstance(self.value, (Layout, drnn.MatrixView)) else self.value,)

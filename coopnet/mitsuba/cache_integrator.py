@@ -38,6 +38,10 @@ def RadianceCacheIntegrator() -> type:
                 end = self.output(self.field, paths.end.interaction(), paths.end.valid, self.key)
                 return dr.fma(paths.weight, end, paths.radiance), paths.valid, []
 
+        def __reduce__(self) -> Any:
+            cure = "ask the cache for another, cache.integrator()"
+            raise TypeError(f"RadianceCacheIntegrator: it belongs to a cache, and cannot be copied or pickled; {cure}.")
+
         def to_string(self) -> str:
             return f"RadianceCacheIntegrator[{self.ending}, max_depth = {self.longest}]"
 

@@ -54,6 +54,11 @@ class Decoder(Traversed):
         )
         self.field, self.sizes = field, sizes(field)
 
+    def _to(self, mover: Any) -> Decoder:
+        """See :func:`coopnet.to`."""
+        field = mover.moved(self.field)
+        return self if field is self.field else Decoder(field, self.latent_features, self.directions)
+
     def inputs(self, code: list, wi: Any, wo: Any) -> list:
         """What the field is given: ``code``, a list of ``latent_features`` arrays, and the features of the unit
         vectors ``wi`` and ``wo`` in the shading frame.

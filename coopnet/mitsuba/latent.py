@@ -73,6 +73,10 @@ class Latent(Traversed):
             given = dr.width(self.constants)
             ensure(given == self.count, f"{where} has {given} numbers now; {self.count} are needed.")
 
+    def source(self) -> Any:
+        """What it was made of: a built field, or a list of numbers."""
+        return self.constants.numpy().tolist() if self.field is None else self.field
+
     @property
     def varies(self) -> bool:
         """Is it another number elsewhere?"""

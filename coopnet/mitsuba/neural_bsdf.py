@@ -14,7 +14,7 @@ from . import lobes as mixture
 from .decoder import Decoder
 from .fields import check_sizes, load_named
 from .latent import Latent
-from .variants import per_variant
+from .variants import per_variant, remade
 
 #: Lobes of a BSDF that is not told any.
 LOBES = (0.5, 0.3)
@@ -128,7 +128,12 @@ def NeuralBSDF() -> type:
         def to_string(self) -> str:
             return f"NeuralBSDF[latent={self.latent!r}, lobes={self.lobes!r}, decoder={self.decoder!r}]"
 
-        # ---- files and plugins ----------------------------------------------
+        # ---- files, copies and plugins --------------------------------------
+
+        def __reduce__(self) -> tuple:
+            latent, lobes = self.latent.source(), self.lobes.source()
+            given = {"decoder": self.decoder, "latent": latent, "lobes": lobes, "key": self.key}
+            return remade, ("NeuralBSDF", given, self.id())
 
         def save(self, path: Any) -> None:
             """Write decoder, latent code and lobes to one safetensors file; raises as :func:`coopnet.save`.

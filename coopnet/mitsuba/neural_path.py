@@ -14,7 +14,7 @@ from ..random.key import Key
 from . import callees, keys
 from .decoders import WAYS, Decoders
 from .path_loop import trace
-from .variants import per_variant
+from .variants import per_variant, remade
 
 #: Values of the plugin's properties that a scene does not set.
 DEFAULTS: dict[str, Any] = {"max_depth": 6, "rr_depth": 5, "hide_emitters": False, "networks": "auto", "banks": 0}
@@ -110,6 +110,11 @@ def NeuralPath() -> type:
         def to_string(self) -> str:
             depth = self.max_depth if self.max_depth < 2**31 else -1
             return f"NeuralPath[max_depth={depth}, rr_depth={self.rr_depth}, networks={self.networks!r}]"
+
+        def __reduce__(self) -> tuple:
+            given = {name: getattr(self, name) for name in ("rr_depth", "hide_emitters", "networks", "banks", "key")}
+            given["max_depth"] = self.max_depth if self.max_depth < 2**31 else -1
+            return remade, ("NeuralPath", given, self.id())
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:

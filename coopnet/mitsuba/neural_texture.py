@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import drjit as dr
 import mitsuba as mi
@@ -12,7 +12,7 @@ from ..checks import check, check_choice, check_flag, check_positive, ensure
 from ..random.key import Key
 from . import callees, handed, keys
 from .fields import check_field, check_sizes, load_named, sizes
-from .variants import per_variant
+from .variants import per_variant, remade
 
 COORDINATES = {"uv": 2, "position": 3}
 
@@ -153,6 +153,11 @@ def NeuralTexture() -> type:
                 f"field={self.field!r}]"
             )
 
+        def __reduce__(self) -> tuple:
+            given = {name: getattr(self, name) for name in ("field", "coordinates", "repeat", "clamp", "key")}
+            given |= {"resolution": self.texels, "transform": self.rows and Affine([*self.rows, [0, 0, 0, 1]])}
+            return remade, ("NeuralTexture", given, self.id())
+
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_texture`` that a scene describes."""
@@ -162,6 +167,12 @@ def NeuralTexture() -> type:
             return cls(field, **given, properties=properties)
 
     return NeuralTexture
+
+
+class Affine(NamedTuple):
+    """A transform as numbers: Mitsuba's cannot be pickled."""
+
+    matrix: list[list[float]]
 
 
 def _rows(transform: Any, where: str) -> list[list[float]]:

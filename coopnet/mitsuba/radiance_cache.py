@@ -194,6 +194,10 @@ class RadianceCache:
 
     # ---- files --------------------------------------------------------------
 
+    def __reduce__(self) -> Any:
+        cure = "use save(path) and load(path, scene), or copy its field"
+        raise TypeError(f"{_WHERE}: a cache cannot be copied or pickled, since its scene cannot; {cure}.")
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the averaged field with :func:`coopnet.save`, and what it needs to be read besides; raises as that.
 

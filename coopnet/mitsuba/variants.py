@@ -14,8 +14,11 @@ and :func:`made` finds the class of the variant that is set.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import mitsuba as mi
+
+from ..backend.transfer import to
 
 #: Variants that fields run in: single precision, RGB, arrays on a backend.
 VARIANTS = ("llvm_ad_rgb", "cuda_ad_rgb")
@@ -44,6 +47,15 @@ def made(name: str) -> type:
     if found is None:
         found = _made[name, variant] = _makers[name]()
     return found
+
+
+def remade(name: str, arguments: dict[str, Any], identifier: str) -> Any:
+    """A plugin from a pickle, or a copy of one: the class ``name`` of the variant that is set, of ``arguments``, which
+    are moved to its backend if they come from another."""
+    backend = current(f"mitsuba.{name}").split("_")[0]
+    plugin = made(name)(**{key: to(value, backend) for key, value in arguments.items()})
+    plugin.set_id(identifier)
+    return plugin
 
 
 def current(where: str) -> str:

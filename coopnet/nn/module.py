@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from ..checks import check, check_same_backend, check_type, ensure, entries, is_
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_layers
 from ..engine import evaluate
 from ..jit import kinds
-from ..jit.views import packed
+from ..jit.views import changed, packed
 from ..random.key import Key
 from .arguments import arguments
 from .parameters import find, listed, parameters
@@ -126,6 +127,28 @@ class Module(drnn.Module):
         kept = arguments(self).items()
         plain = (f"{k}={v!r}" for k, v in kept if not isinstance(v, (drnn.Module, list, tuple)))
         return f"{type(self).__name__}({', '.join(plain)})"
+
+    # ---- copies ---------------------------------------------------------
+
+    def __copy__(self) -> Any:
+        """Another layer around the same parameters."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        """A copy with parameters of its own, on the device; what was packed together is so again. As of Dr.Jit's
+        arrays, gradients are not copied, and nothing that is attached to the parameters is to those of the copy."""
+        for p in parameters(self):
+            if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
+                memo[id(p.value)] = changed(p.value, buffer=copy.deepcopy(p.value.buffer, memo))
+        twin = memo[id(self)] = object.__new__(type(self))
+        twin.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what is known of layers by their identity, which is found anew."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_segments", "_known")}
 
     # ---- parameters as in formulas --------------------------------------
 

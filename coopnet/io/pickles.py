@@ -1,0 +1,68 @@
+"""Pickles of fields and networks: what a checkpoint holds, in a pickle.
+
+What has parameters is pickled as its description and its matrices, and built anew where it is read: packed layouts are
+of one GPU, and the other backend may be the only one there. Networks without parameters are Python objects like others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from .. import backend as backends
+from ..checks import ensure
+from ..field import NeuralField, storage
+from ..jit.scopes import recording
+from ..nn.linear import Linear
+from ..nn.module import Module
+from ..nn.parameters import parameters
+from .architecture import construct, construct_layer, describe, describe_layer
+
+_TENSORS = {dr.VarType.Float16: "TensorXf16", dr.VarType.Float32: "TensorXf", dr.VarType.Float64: "TensorXf64"}
+
+
+def _reduced(self: Module, protocol: Any) -> Any:
+    """What ``pickle`` asks an object for: a function, and arguments of which it makes the object anew."""
+    found = list(parameters(self))
+    built = isinstance(self, NeuralField) and self.precision is not None
+    if not found or (isinstance(self, NeuralField) and not built):
+        return object.__reduce_ex__(self, protocol)
+    outside = "called while Dr.Jit records a function or loop; pickle the network after it"
+    ensure(not recording(), f"pickle: {outside}.", RuntimeError)
+    backend = dr.backend_v(found[0].storage).name.lower()
+    values = {p.name: p.numpy("pickle").copy() for p in found}
+    if built:
+        assert isinstance(self, NeuralField)
+        return _field, (describe(self), values, backend, self.precision)
+    # tables are in single precision, whatever the network is allocated for
+    matrices = [p for p in found if isinstance(p.owner, Linear)] or found
+    views = [p.value for p in found if isinstance(p.value, drnn.MatrixView)]
+    layout = next((v.layout for v in views if v.layout != "row_major"), "training") if views else None
+    return _network, (describe_layer(self), values, backend, _TENSORS[dr.type_v(matrices[0].storage)], layout)
+
+
+def _field(description: dict, values: Mapping[str, np.ndarray], backend: str, precision: str) -> NeuralField:
+    there = backend in backends.available()
+    dtype, precision = storage(backend if there else "auto", precision if there else "auto", "pickle")
+    field = construct(description).allocate(dtype, precision)
+    _fill(field, values)
+    return field.pack()
+
+
+def _network(description: dict, values: Mapping[str, np.ndarray], backend: str, tensor: str, layout: str | None) -> Any:
+    dtype = getattr(backends.namespace(backends.require(backend)), tensor)
+    net = construct_layer(description).alloc(dtype)
+    _fill(net, values)
+    return net if layout is None else drnn.pack(net, layout=layout)
+
+
+def _fill(module: Any, values: Mapping[str, np.ndarray]) -> None:
+    for p in parameters(module):
+        p.fill(values[p.name], "pickle")
+
+
+setattr(Module, "__reduce_ex__", _reduced)  # noqa: B010 - the room of networks knows of no descriptions
