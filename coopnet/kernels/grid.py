@@ -6,7 +6,8 @@ are :math:`\sum_c w_c(x) \theta_c`, and their derivative in direction :math:`\do
 along each axis, on simplices constant, and jumps at the faces of the cell; with smoothstep it is continuous.
 
 Features and derivatives are linear in the parameters. Their gradient is the transpose, another loop over the same
-vertices; it adds up many samples per entry, with atomics or in fixed point (:mod:`.fixed_point`).
+vertices; it adds up many samples per entry, with atomics (:mod:`.atomic_sums`) or in fixed point
+(:mod:`.fixed_point`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import drjit as dr
 from ..jit.half import largest
 from ..jit.kinds import flat, nested_type, split
 from ..jit.masks import present
+from ..jit.scopes import symbolic
 from . import fixed_point
+from .atomic_sums import AtomicSums, copies
 
 #: Multipliers of the spatial hash (Teschner et al. 2003), as in tiny-cuda-nn.
 PRIMES = (1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 2165219737)
@@ -84,7 +87,8 @@ class FeatureGrid:
         hashed: find the vertices of levels that don't hold all of theirs by a hash, or wrap around?
         interpolation: of cubes: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
         simplices: interpolate between the ``dimension + 1`` vertices of a simplex, not all of the cube?
-        base: where the grid begins in ``data``, counted in vertices; ``UInt32`` where lanes have grids of their own.
+        which: the number of the grid, of several side by side in ``data``; ``UInt32`` where lanes have grids of their
+            own.
     """
 
     DRJIT_STRUCT = {"data": object}
@@ -98,30 +102,58 @@ class FeatureGrid:
         hashed: bool = True,
         interpolation: str = "linear",
         simplices: bool = False,
-        base: Any = 0,
+        which: Any = 0,
     ):
         self.data, self.dtype = data, type(data)
         self.levels, self.dimension, self.n_features = levels, dimension, n_features
-        self.hashed, self.interpolation, self.simplices, self.base = hashed, interpolation, simplices, base
+        self.hashed, self.interpolation, self.simplices, self.which = hashed, interpolation, simplices, which
 
     def of_lanes(self, data: Any, which: Any) -> FeatureGrid:
         """Of several grids like this one side by side in ``data``, each lane's number ``which``."""
         kind = self.hashed, self.interpolation, self.simplices
-        return FeatureGrid(data, self.levels, self.dimension, self.n_features, *kind, which * self.levels[-1].end)
+        return FeatureGrid(data, self.levels, self.dimension, self.n_features, *kind, which)
 
-    def evaluate(self, coordinates: list, tangents: Sequence[list] = (), ordered: bool = False) -> list[list]:
+    def evaluate(
+        self,
+        coordinates: list,
+        tangents: Sequence[list] = (),
+        ordered: bool = False,
+        counts: Sequence[int] | None = None,
+    ) -> list[list]:
         """``[features, *derivatives]`` at ``coordinates``, in the directions ``tangents``; differentiable.
 
-        ``ordered``: sum the gradient of the parameters in fixed point instead of with atomics?
+        Args:
+            coordinates, tangents: arrays of the type of the parameters, one for each axis.
+            ordered: sum the gradient of the parameters in fixed point instead of with atomics?
+            counts: copies of each level that atomics add to; ``None`` for as many as pay.
         """
-        ordered = ordered and dr.grad_enabled(self.data)
-        data = dr.detach(self.data) if ordered else self.data
-        bundle = self.interpolate(data, coordinates, tangents)
-        if not ordered:
-            return bundle
+        if not dr.grad_enabled(self.data):
+            return self.interpolate(self.data, coordinates, tangents)
+        counts = counts or self.copies(max(dr.width(v) for v in flat([coordinates, *tangents])))
+        if not ordered and (symbolic() or max(counts) == 1):  # Dr.Jit's own derivative does the same
+            return self.interpolate(self.data, coordinates, tangents)
+        op = _FixedPointOp if ordered else _AtomicsOp
+        bundle = self.interpolate(dr.detach(self.data), coordinates, tangents)
         # a function, so that Dr.Jit does not take the grid apart as an argument
         inputs = dr.detach(coordinates), [dr.detach(tangent) for tangent in tangents]
-        return split(dr.custom(_ParametersOp, lambda: self, self.data, *inputs, flat(bundle)), len(bundle))
+        return split(dr.custom(op, lambda: (self, counts), self.data, *inputs, flat(bundle)), len(bundle))
+
+    @property
+    def vertices(self) -> int:
+        """How many of a cell give features."""
+        cube = 1 if self.interpolation == "nearest" else 2**self.dimension
+        return self.dimension + 1 if self.simplices else cube
+
+    def copies(self, samples: int) -> list[int]:
+        """How many of each level atomics should add to, in a batch of so many samples.
+
+        On a CPU one: a few threads don't wait for each other.
+        """
+        if dr.backend_v(self.dtype) == dr.JitBackend.LLVM:
+            return [1] * len(self.levels)
+        grids = dr.width(self.data) // (self.levels[-1].end * self.n_features)
+        packet = self.n_features * dr.itemsize_v(self.dtype)
+        return copies([grids * level.size for level in self.levels], samples * self.vertices, packet)
 
     def interpolate(self, data: Any, coordinates: list, tangents: Sequence[list]) -> list[list]:
         """:meth:`evaluate` for other parameters ``data``; their gradient, if any, is summed with atomics."""
@@ -164,7 +196,7 @@ class FeatureGrid:
         else:
             for v, prime in zip(vertex, PRIMES, strict=False):
                 index ^= v * prime
-        return self.base + level.offset + index % uint32(level.size)
+        return self.which * self.levels[-1].end + level.offset + index % uint32(level.size)
 
     def _cube(self, fraction: list, tangents: list[list]) -> Iterator[tuple[list, Sequence[Any]]]:
         """Weights with their tangents, and offsets, of the corners of a cell."""
@@ -219,8 +251,10 @@ def _order(tangents: Sequence[list]) -> int:
 class _ParametersOp(dr.CustomOp):
     """Passes a bundle of features and derivatives through and adds the derivative with respect to the parameters."""
 
-    def eval(self, grid: Any, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
-        self.grid: FeatureGrid = grid()
+    def eval(self, made: Any, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
+        self.grid: FeatureGrid
+        self.counts: Sequence[int]
+        self.grid, self.counts = made()
         self.coordinates, self.tangents = coordinates, tangents
         return values
 
@@ -228,31 +262,58 @@ class _ParametersOp(dr.CustomOp):
         moved = self.grid.interpolate(self.grad_in("data"), self.coordinates, self.tangents)
         self.set_grad_out([t + v for t, v in zip(flat(moved), self.grad_in("values"), strict=True)])
 
-    def backward(self) -> None:
-        grid, incoming = self.grid, self.grad_out()
-        self.set_grad_in("values", incoming)
-        # what lanes that have left a loop would add is masked, but they would have a say in the sums' unit
-        incoming = present(incoming, max(dr.width(v) for v in [*incoming, *self.coordinates]))
-        n, cotangents = grid.n_features, split(incoming, 1 + len(self.tangents))
-        scales, broken = self._scales(cotangents)
-        dr.eval(scales, broken)
-        sums = dr.zeros(dr.int64_array_t(grid.dtype), dr.width(grid.data))
-        for level, weights, index in grid.walk(self.coordinates, self.tangents):
+    def terms(self, cotangents: list[list]) -> Iterator[tuple[int, list, Any]]:
+        """What is added up: for all levels and vertices ``(level, terms of its features, index)``."""
+        n = self.grid.n_features
+        for level, weights, index in self.grid.walk(self.coordinates, self.tangents):
             terms = []
             for k in range(level * n, level * n + n):
                 term = weights[0] * cotangents[0][k]
                 for weight, cotangent in zip(weights[1:], cotangents[1:], strict=True):
                     term = dr.fma(weight, cotangent[k], term)
-                terms.append(term * scales[level])
-            fixed_point.add(sums, terms, index)
+                terms.append(term)
+            yield level, terms, index
+
+    def backward(self) -> None:
+        incoming = self.grad_out()
+        self.set_grad_in("values", incoming)
+        # what lanes that have left a loop would add is masked, but they would have a say in the sums' unit
+        incoming = present(incoming, max(dr.width(v) for v in [*incoming, *self.coordinates]))
+        self.set_grad_in("data", self.sums(split(incoming, 1 + len(self.tangents))))
+
+    def sums(self, cotangents: list[list]) -> Any:
+        """The gradient of the parameters."""
+        raise NotImplementedError
+
+    def name(self) -> str:
+        return "coopnet: grid parameters"
+
+
+class _AtomicsOp(_ParametersOp):
+    def sums(self, cotangents: list[list]) -> Any:
+        # nothing can be evaluated in a symbolic loop that differentiates what was made outside of it
+        result = AtomicSums(self.grid, [1] * len(self.counts) if symbolic() else self.counts)
+        for level, terms, index in self.terms(cotangents):
+            result.add(level, terms, index)
+        return result.finish()
+
+
+class _FixedPointOp(_ParametersOp):
+    def sums(self, cotangents: list[list]) -> Any:
+        grid = self.grid
+        scales, broken = self._scales(cotangents)
+        dr.eval(scales, broken)
+        sums = dr.zeros(dr.int64_array_t(grid.dtype), dr.width(grid.data))
+        for level, terms, index in self.terms(cotangents):
+            fixed_point.add(sums, [term * scales[level] for term in terms], index)
         dr.eval(sums)
         scale = scales[0]
         if self.tangents:  # levels have scales of their own
-            entry = dr.arange(dr.uint32_array_t(grid.dtype), dr.width(grid.data)) // n
+            entry = dr.arange(dr.uint32_array_t(grid.dtype), dr.width(grid.data)) // grid.n_features
             scale = grid.dtype(1)
             for place, s in zip(grid.levels, scales, strict=True):
                 scale = dr.select(entry >= place.offset, s, scale)
-        self.set_grad_in("data", fixed_point.finish(sums, scale, broken))
+        return fixed_point.finish(sums, scale, broken)
 
     def _scales(self, cotangents: list[list]) -> tuple[list, Any]:
         """The scale of the sums of every level, and a number that is not zero if any term is not finite."""
@@ -260,9 +321,9 @@ class _ParametersOp(dr.CustomOp):
         if not self.tangents:  # weights are at most 1
             most = dr.max(largest([dr.abs(v) for v in cotangents[0]]))
             broken = _broken(cotangents[0])
-            return [fixed_point.scale(most, self._terms(cotangents))] * len(grid.levels), broken
+            return [fixed_point.scale(most, self._count(cotangents))] * len(grid.levels), broken
         # derivatives of weights are at most the level's steepest slope times the tangent
-        terms = self._terms(cotangents)
+        terms = self._count(cotangents)
         lengths = [sum((dr.abs(v) for v in tangent), single(0)) for tangent in self.tangents]
         scales, broken = [], single(0)
         for level in range(len(grid.levels)):
@@ -274,15 +335,11 @@ class _ParametersOp(dr.CustomOp):
             scales.append(fixed_point.scale(dr.max(bound), terms))
         return scales, broken
 
-    def _terms(self, cotangents: list[list]) -> Any:
+    def _count(self, cotangents: list[list]) -> Any:
         """How many terms a sum has at most."""
         grid, parts = self.grid, [*flat(cotangents), *self.coordinates]
         lanes = dr.zeros(grid.dtype, max(dr.width(v) for v in parts))
-        vertices = grid.dimension + 1 if grid.simplices else 2**grid.dimension
-        return grid.dtype(dr.opaque_width(self.coordinates[0] + cotangents[0][0] + lanes)) * vertices
-
-    def name(self) -> str:
-        return "coopnet: grid parameters"
+        return grid.dtype(dr.opaque_width(self.coordinates[0] + cotangents[0][0] + lanes)) * grid.vertices
 
 
 def _broken(values: list) -> Any:

@@ -1,0 +1,100 @@
+r"""Sums at the entries of grids by atomics, in several copies where many samples meet.
+
+A coarse level has few entries, and every sample adds to some of them: a GPU makes threads that add to neighbouring
+addresses wait for each other, however fast its memory is. So a level with many terms per entry gets several copies,
+of which neighbouring samples take different ones, and which are added up behind: *privatization*, as for histograms.
+Only the order of additions changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import drjit as dr
+
+from ..jit.kinds import nested_type
+from ..jit.masks import unmasked
+
+if TYPE_CHECKING:
+    from .grid import FeatureGrid
+
+#: Terms that an entry of a copy has at least, a sample adding one for every vertex of its cell: with fewer, clearing
+#: and adding up the copies takes longer than waiting would (benchmarks/grid_gradient.py).
+TERMS = 32
+#: Most copies of a level: beyond, nobody waits any more (benchmarks/grid_gradient.py).
+MOST = 64
+#: Bytes that all copies have room in. They should stay in the cache of a GPU beside what else a kernel needs of it.
+MEMORY = 4 << 20
+
+
+def copies(
+    sizes: Sequence[int], terms: int, packet: int, each: int = TERMS, most: int = MOST, memory: int = MEMORY
+) -> list[int]:
+    """How many copies of each level to add up in: powers of two.
+
+    As many as have ``each`` terms per entry. If they don't fit into ``memory``, the terms are doubled until they do,
+    so that levels where most terms meet keep theirs longest.
+
+    Args:
+        sizes: entries of each level.
+        terms: how many are added up in each level.
+        packet: bytes of an entry.
+        each, most, memory: see :data:`TERMS`, :data:`MOST`, :data:`MEMORY`.
+    """
+    found = [1 << (min(max(terms // (size * each), 1), most).bit_length() - 1) for size in sizes]
+    if sum(n * size * packet for n, size in zip(found, sizes, strict=True) if n > 1) <= memory:
+        return found
+    return copies(sizes, terms, packet, 2 * each, most, memory)
+
+
+class AtomicSums:
+    """Adds up numbers at the entries of ``grid``, in ``counts[level]`` copies of each level.
+
+    Levels of one copy are added to where they stand in the parameters; the copies of the others stand in an array of
+    their own, one after the other. Where several grids lie side by side, so do their copies.
+    """
+
+    def __init__(self, grid: FeatureGrid, counts: Sequence[int]):
+        self.grid, self.counts, self.starts, self.room = grid, counts, [], 0
+        for level, n in zip(grid.levels, counts, strict=True):
+            self.starts.append(self.room)
+            self.room += n * level.size if n > 1 else 0
+        self.grids = dr.width(grid.data) // (grid.levels[-1].end * grid.n_features)
+        self.sums = dr.zeros(grid.dtype, dr.width(grid.data))
+        self.spread = dr.zeros(grid.dtype, self.grids * self.room * grid.n_features)
+
+    def add(self, number: int, terms: Sequence[Any], index: Any) -> None:
+        """Add one term for each feature to the entries ``index`` of level ``number``, as the grid's walk has them."""
+        grid, level, n = self.grid, self.grid.levels[number], self.counts[number]
+        target = self.sums
+        if n > 1:
+            lane = dr.arange(type(index), max(dr.width(v) for v in (index, *terms)))
+            # differences may be negative, but indices wrap around
+            moved = (self.starts[number] - level.offset) & 0xFFFFFFFF
+            moved += grid.which * ((self.room - grid.levels[-1].end) & 0xFFFFFFFF)
+            index = index + moved + (lane & (n - 1)) * level.size
+            target = self.spread
+        dr.scatter_reduce(dr.ReduceOp.Add, target, nested_type(grid.dtype)(list(terms)), index)
+
+    def finish(self) -> Any:
+        """The sums; evaluates what they are made of if there are copies."""
+        if not self.room:
+            return self.sums
+        dr.eval(self.sums, self.spread)
+        grid, lanes = self.grid, self.grids * self.room
+        with unmasked(grid.dtype):  # no lane here is one of an evaluated loop, even where there are as many
+            lane = dr.arange(dr.uint32_array_t(grid.dtype), lanes)
+            found = dr.gather(nested_type(grid.dtype), self.spread, lane, shape=(grid.n_features, lanes))
+            dr.scatter_reduce(dr.ReduceOp.Add, self.sums, found, self._entry(lane))
+        return self.sums
+
+    def _entry(self, place: Any) -> Any:
+        """The entry whose copy is at ``place``."""
+        which, rest = (place // self.room, place % self.room) if self.grids > 1 else (0, place)
+        entry = type(place)(0)
+        for level, start, n in zip(self.grid.levels, self.starts, self.counts, strict=True):
+            if n > 1:
+                own = level.offset + (rest - start) % type(place)(level.size)
+                entry = dr.select(rest >= start, own, entry)
+        return which * self.grid.levels[-1].end + entry
