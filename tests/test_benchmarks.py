@@ -63,6 +63,15 @@ def test_steps_side_by_side(backend, tmp_path):
     assert [line["entries"] for line in results["summary"]] == [2, 2] and "wall time" in printed
 
 
+def test_gradients_of_grids(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    run("grid_gradient.py", "--backend", backend, "--quick", "--parts", "gradient", "--out", tmp_path)
+    results = json.loads((tmp_path / "grid-gradient-llvm.json").read_text())["results"]
+    assert {row["plan"] for row in results["rows"]} == {"one", "rule"}
+    assert all(row["difference"] < 1e-5 for row in results["rows"]) and not results["skipped"]
+
+
 def test_memory(backend, tmp_path):
     if backend != "llvm":
         pytest.skip("one backend will do")

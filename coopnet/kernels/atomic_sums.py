@@ -9,15 +9,12 @@ Only the order of additions changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import drjit as dr
 
 from ..jit.kinds import nested_type
 from ..jit.masks import unmasked
-
-if TYPE_CHECKING:
-    from .grid import FeatureGrid
 
 #: Terms that an entry of a copy has at least, a sample adding one for every vertex of its cell: with fewer, clearing
 #: and adding up the copies takes longer than waiting would (benchmarks/grid_gradient.py).
@@ -49,13 +46,13 @@ def copies(
 
 
 class AtomicSums:
-    """Adds up numbers at the entries of ``grid``, in ``counts[level]`` copies of each level.
+    """Adds up numbers at the entries of a ``FeatureGrid``, in ``counts[level]`` copies of each level.
 
     Levels of one copy are added to where they stand in the parameters; the copies of the others stand in an array of
     their own, one after the other. Where several grids lie side by side, so do their copies.
     """
 
-    def __init__(self, grid: FeatureGrid, counts: Sequence[int]):
+    def __init__(self, grid: Any, counts: Sequence[int]):
         self.grid, self.counts, self.starts, self.room = grid, counts, [], 0
         for level, n in zip(grid.levels, counts, strict=True):
             self.starts.append(self.room)

@@ -130,7 +130,7 @@ class FeatureGrid:
         if not dr.grad_enabled(self.data):
             return self.interpolate(self.data, coordinates, tangents)
         counts = counts or self.copies(max(dr.width(v) for v in flat([coordinates, *tangents])))
-        if not ordered and (symbolic() or max(counts) == 1):  # Dr.Jit's own derivative does the same
+        if not ordered and (symbolic() or max(counts) == 1):  # Dr.Jit's own derivative adds to one copy
             return self.interpolate(self.data, coordinates, tangents)
         op = _FixedPointOp if ordered else _AtomicsOp
         bundle = self.interpolate(dr.detach(self.data), coordinates, tangents)
@@ -147,7 +147,7 @@ class FeatureGrid:
     def copies(self, samples: int) -> list[int]:
         """How many of each level atomics should add to, in a batch of so many samples.
 
-        On a CPU one: a few threads don't wait for each other.
+        One on a CPU, whose few threads hardly meet: copies were no faster there.
         """
         if dr.backend_v(self.dtype) == dr.JitBackend.LLVM:
             return [1] * len(self.levels)
@@ -290,15 +290,18 @@ class _ParametersOp(dr.CustomOp):
 
 
 class _AtomicsOp(_ParametersOp):
+    """Adds up in copies of levels. Made outside symbolic scopes only, so that its derivative can evaluate them."""
+
     def sums(self, cotangents: list[list]) -> Any:
-        # nothing can be evaluated in a symbolic loop that differentiates what was made outside of it
-        result = AtomicSums(self.grid, [1] * len(self.counts) if symbolic() else self.counts)
+        result = AtomicSums(self.grid, self.counts)
         for level, terms, index in self.terms(cotangents):
             result.add(level, terms, index)
         return result.finish()
 
 
 class _FixedPointOp(_ParametersOp):
+    """Adds up in fixed point."""
+
     def sums(self, cotangents: list[list]) -> Any:
         grid = self.grid
         scales, broken = self._scales(cotangents)

@@ -97,7 +97,7 @@ def test_the_rule_for_any_grid():
 # ---- The sums ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind, counts", zip(KINDS, itertools.cycle(COUNTS)))
+@pytest.mark.parametrize("kind, counts", list(zip(KINDS, itertools.cycle(COUNTS))))
 def test_copies_give_the_same_gradient(ns, kind, counts):
     grid, x = make(ns, **KINDS[kind]), points(ns)
     tangents = [] if kind == "nearest" else [points(ns, seed=1)]
