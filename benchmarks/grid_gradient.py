@@ -4,13 +4,14 @@
     python benchmarks/grid_gradient.py --backend llvm --quick
 
 ``sweep``: the kernel that adds, with many plans of copies: one kernel for all of them, which reads where copies stand.
-They stand one behind the other (``behind``), or those of an entry beside each other (``beside``). Without contention:
-``apart`` gives each level 2^20 entries, more than ever wait for each other; ``none`` leaves out the levels that the
-rule copies. ``gradient``: what coopnet does, with what clears the copies and adds them up. ``step``: a whole step of
-tiny-cuda-nn's ``config_hash`` by ``coopnet.fit``, with one copy and with several, and its kernels one by one.
+They stand one behind the other (``behind``), or those of an entry beside each other (``beside``), and lanes take turns
+at them, or warps do (``by warp``). Without contention: ``apart`` gives each level 2^20 entries, more than ever wait for
+each other; ``none`` leaves out the levels that the rule copies. ``gradient``: what coopnet does, with what clears the
+copies and adds them up. ``step``: a whole step of tiny-cuda-nn's ``config_hash`` by ``coopnet.fit``, with one copy and
+with several, and its kernels one by one.
 
 Points are random, or ``coherent``: those of neighbouring pixels. Times are of kernels, medians; kernel caches are empty
-at the start. Results are written to ``--out``, or the folder that the variable ``OUT`` names.
+at the start.
 """
 
 from __future__ import annotations
@@ -18,12 +19,10 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import common
@@ -45,6 +44,9 @@ GRIDS = {
     "3d": (3, 16, 16, 1.5, 1 << 19),
 }
 FEATURES = 2
+#: Where copies stand, one level behind the other or those of an entry beside each other, and who takes which: lanes by
+#: turns, or warps.
+LAYOUTS = ("behind", "beside", "behind, by warp", "beside, by warp")
 #: Plans beside the rule, by what they change of it.
 VARIANTS: dict[str, dict[str, int]] = {
     **{f"each {each}": dict(each=each) for each in (4, 8, 16, 64, 128, 256)},
@@ -100,10 +102,10 @@ def kernel_ms(run: Callable[[], Any], repeat: int) -> list[list[tuple[str, float
 # ---- The kernel alone ----------------------------------------------------------------------------------------
 
 
-def place(start: int, size: int, count: int, beside: bool, active: bool) -> list[int]:
-    """Where the copies of a level stand, for the kernel to read."""
-    stride, copy = (count, 1) if beside else (1, size)
-    return [start, stride, copy, count - 1, int(active)]
+def place(start: int, size: int, count: int, layout: str, active: bool) -> list[int]:
+    """Where the copies of a level stand, and who takes which, for the kernel to read."""
+    stride, copy = (count, 1) if "beside" in layout else (1, size)
+    return [start, stride, copy, count - 1, int(active), 5 if "warp" in layout else 0]
 
 
 def adding(grid: FeatureGrid, leaf: Any, mode: dr.ReduceMode) -> Callable[..., Any]:
@@ -113,30 +115,30 @@ def adding(grid: FeatureGrid, leaf: Any, mode: dr.ReduceMode) -> Callable[..., A
     def add(target: Any, places: Any, points: list, cotangents: list) -> Any:
         lane = dr.arange(uint32, dr.width(points[0]))
         for number, weights, index in grid.walk(points):
-            start, stride, copy, mask, active = (dr.gather(uint32, places, number * 5 + k) for k in range(5))
+            start, stride, copy, mask, active, shift = (dr.gather(uint32, places, number * 6 + k) for k in range(6))
             terms = [leaf(weights[0] * v) for v in cotangents[number * FEATURES : (number + 1) * FEATURES]]
-            where = start + (index - grid.levels[number].offset) * stride + (lane & mask) * copy
+            where = start + (index - grid.levels[number].offset) * stride + ((lane >> shift) & mask) * copy
             dr.scatter_reduce(dr.ReduceOp.Add, target, nested_type(leaf)(terms), where, active == 1, mode)
         return target
 
     return dr.freeze(add)
 
 
-def plans(grid: FeatureGrid, samples: int, packet: int) -> Iterator[tuple[str, list[int], bool, list[bool]]]:
-    """Name, copies of each level, whether they stand beside each other, and what levels count."""
+def plans(grid: FeatureGrid, samples: int, packet: int) -> Iterator[tuple[str, list[int], str, list[bool]]]:
+    """Name, copies of each level, where they stand and who takes which, and what levels count."""
     chosen, everything = rule(grid, samples, packet), [True] * len(grid.levels)
-    yield "one", [1] * len(chosen), False, everything
-    yield "rule", chosen, False, everything
-    yield "rule", chosen, True, everything
+    yield "one", [1] * len(chosen), "behind", everything
+    for layout in LAYOUTS:
+        yield "rule", chosen, layout, everything
     seen = [[1] * len(chosen), chosen]
     hand = BY_HAND if len(chosen) == 16 and grid.dimension == 2 else {}
     for name, counts in [*((n, rule(grid, samples, packet, **v)) for n, v in VARIANTS.items()), *hand.items()]:
         if counts not in seen:
             seen.append(counts)
-            yield name, counts, False, everything
-    yield "32 8" if hand else "most 8", next(iter(hand.values())) if hand else [8] * len(chosen), True, everything
-    yield "apart", [1 << max(0, (APART // level.size).bit_length() - 1) for level in grid.levels], False, everything
-    yield "none", [1] * len(chosen), False, [n == 1 for n in chosen]
+            yield name, counts, "behind", everything
+    yield "32 8" if hand else "most 8", next(iter(hand.values())) if hand else [8] * len(chosen), "beside", everything
+    yield "apart", [1 << max(0, (APART // level.size).bit_length() - 1) for level in grid.levels], "behind", everything
+    yield "none", [1] * len(chosen), "behind", [n == 1 for n in chosen]
 
 
 @dataclasses.dataclass
@@ -155,10 +157,10 @@ class Sweep:
         packet, rows = FEATURES * dr.itemsize_v(leaf), []
         points, cotangents = draw(grid, samples, self.coherent)
         add = adding(grid, leaf, getattr(dr.ReduceMode, self.mode))
-        for plan, counts, beside, active in plans(grid, samples, packet):
+        for plan, counts, layout, active in plans(grid, samples, packet):
             numbers, room = [], 0
             for level, count, on in zip(grid.levels, counts, active, strict=True):
-                numbers += place(room, level.size, count, beside, on)
+                numbers += place(room, level.size, count, layout, on)
                 room += level.size * count
             places = module.UInt32(numbers) + dr.opaque(
                 module.UInt32, 0
@@ -173,7 +175,7 @@ class Sweep:
             rows.append({
                 "part": "sweep", "grid": self.grid, "samples": samples,
                 "points": "coherent" if self.coherent else "random", "numbers": "half" if self.half else "single",
-                "mode": self.mode, "plan": plan, "copies": "beside" if beside else "behind", "counts": counts,
+                "mode": self.mode, "plan": plan, "copies": layout, "counts": counts,
                 "bytes": extra, "kernel_ms": ms,
             })  # fmt: skip
         return rows
@@ -295,13 +297,23 @@ def jobs(backend: str, parts: Sequence[str], quick: bool) -> Iterator[Callable[.
     for plan in ("one", "rule"):
         found += [lambda *_, p=plan: [step(backend, p)], lambda *_, p=plan: profile(backend, p)]
     others = [10] if quick else [14, 16, 20]
-    found += [Sweep("config_hash", log2) for log2 in others]
+    found += [Sweep("config_hash", log2, coherent) for log2 in others for coherent in (False, True)]
     found += [Sweep("3d", first), Sweep("3d", first, coherent=True), Gradient("3d", first)]
     found += [Gradient("config_hash", log2) for log2 in others]
     found += [Sweep("small", log2) for log2 in ([10] if quick else [14, 18])]
     found += [Gradient("small", first), Sweep("config_hash", first, half=True)]
     found += [Sweep("config_hash", first, mode="Direct")]
-    found += [] if quick else [Sweep("3d", 14), Sweep("3d", 20), Gradient("3d", 20), Sweep("3d", first, half=True)]
+    found += (
+        []
+        if quick
+        else [
+            Sweep("3d", 14),
+            Sweep("3d", 20),
+            Sweep("3d", 20, coherent=True),
+            Gradient("3d", 20),
+            Sweep("3d", first, half=True),
+        ]
+    )
     kinds = {Sweep: "sweep", Gradient: "gradient"}
     return (job for job in found if kinds.get(type(job), "step") in parts)
 
@@ -313,7 +325,6 @@ def main() -> None:
         parts=dict(nargs="+", choices=("sweep", "gradient", "step"), default=["sweep", "gradient", "step"]),
         budget=dict(type=float, default=85, help="seconds after which nothing more is begun"),
     )
-    out = Path(os.environ.get("OUT", args.out)) if args.out == common.RESULTS else args.out
     began, rows, skipped = time.perf_counter(), [], 0
     module = cn.backend.namespace(args.backend)
     if args.quick:
@@ -328,7 +339,9 @@ def main() -> None:
         show(found)
         print(f"  {time.perf_counter() - start:.1f} s", flush=True)
         results = {"rows": rows, "skipped": skipped}
-        path = common.write("grid-gradient", args.backend, results, out)  # what there is, should the next one not end
+        path = common.write(
+            "grid-gradient", args.backend, results, args.out
+        )  # what there is, should the next one not end
     if skipped:
         print(f"{skipped} of the measurements were left out: the budget was spent", file=sys.stderr)
     print(path)

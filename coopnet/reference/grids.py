@@ -240,7 +240,7 @@ def _walk(
     table, x = np.asarray(params, np.float64).reshape(-1, features), np.asarray(x, np.float64)
     known = np.isfinite(x).all(axis=0)
     found = vertices(np.where(known, x, 0), table, n_levels, **options)
-    shown = [np.where(known, float(level <= max_level), np.nan) for level in range(n_levels)]
+    shown = [np.where(known, 1.0 * (level <= np.asarray(max_level)), np.nan) for level in range(n_levels)]
     return table, [(level, slot, *(w * shown[level] for w in rest)) for level, slot, *rest in found]
 
 

@@ -264,7 +264,7 @@ def played(backend, monkeypatch):
 
 def field(backend):
     grid = cn.HashGrid(2, n_levels=4, base_resolution=4, hashmap_size=2**8)
-    return cn.NeuralField(grid, cn.MLP(out_features=1, width=16, depth=1)).build(backend, precision="single", seed=1)
+    return cn.NeuralField(grid, cn.MLP(out_features=1, width=16, depth=1)).build(backend, seed=1)
 
 
 def of_field(field, x):
