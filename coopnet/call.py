@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import drjit as dr
@@ -15,6 +17,27 @@ from .jit.half import widened
 from .jit.lanes import Gate, only
 from .jit.scopes import symbolic
 from .random.key import Key
+
+_notes: ContextVar[list[tuple[Any, list, Any]] | None] = ContextVar("notes", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[tuple[Any, list, Any]]]:
+    """A block in which fields that are called outside symbolic loops and calls, where values can be looked at, note
+    themselves, the components of their coordinates, and the mask of active lanes or ``None``."""
+    notes: list[tuple[Any, list, Any]] = []
+    token = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(token)
+
+
+def note(field: Any, parts: list, active: Any) -> None:
+    """What :func:`noting` collects."""
+    notes = _notes.get()
+    if notes is not None and not symbolic():
+        notes.append((field, parts, active))
 
 
 class Call:

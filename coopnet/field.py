@@ -15,7 +15,8 @@ from .audit import Audit
 from .audit import audit as run_audit
 from .backend import namespace, require
 from .backend.transfer import NUMPY
-from .call import Call
+from .bounds import Bounds, check_count, checked, slopes, to_unit
+from .call import Call, note
 from .checks import check_choice, check_flag, check_in_features, check_int, check_module, check_unsigned, ensure
 from .checks.sizes import MAX_ENTRIES, check_features
 from .derivatives import jacobian, like, pushforward
@@ -47,27 +48,44 @@ class NeuralField(Module):
         output: ``"float32"``, or ``"float16"`` to leave a half-precision network's output as it is.
         in_features: number of coordinates; -1 takes it from the encoding or the network, which is possible unless the
             encoding is one of ``drjit.nn``'s.
+        bounds: the box ``(low, high)`` that coordinates lie in, each a number or one for every coordinate. The field
+            maps it to the unit cube, :math:`(p - \mathrm{low}) / (\mathrm{high} - \mathrm{low})`, which is where grids
+            and bins expect coordinates, before the encoding sees them; derivatives are those with respect to ``p``.
+            ``None`` leaves coordinates as they are.
 
     Raises:
-        TypeError: ``encoding`` or ``network`` is no module.
-        ValueError: ``output`` or ``in_features`` is another value.
+        TypeError: ``encoding`` or ``network`` is no module, or ``bounds`` no pair.
+        ValueError: ``output`` or ``in_features`` is another value; ``bounds`` that are not finite, not ``low < high``
+            in single precision, or of another number of coordinates.
 
     >>> field = cn.NeuralField(cn.Sinusoidal(8, in_features=2), cn.MLP(out_features=3, dropout=0.1)).build()
     >>> rgb = field(p, cn.Key(seed=0))
+
+    A hash grid over :math:`[-1.5, 1.5]^3`:
+
+    >>> sdf = cn.NeuralField(cn.HashGrid(3), cn.MLP(out_features=1), bounds=(-1.5, 1.5)).build()
     """
 
-    DRJIT_STRUCT = {"encoding": Module, "network": Module, "output": str, "precision": str, "in_features": int}
+    DRJIT_STRUCT = {
+        "encoding": Module, "network": Module, "output": str, "precision": str, "in_features": int, "bounds": object,
+    }  # fmt: skip
 
     # methods that coopnet.interop.tcnn.parameters adds: this room knows of no other systems
     load_tcnn: ClassVar[Callable[..., None]]
     to_tcnn: ClassVar[Callable[..., np.ndarray]]
 
-    def __init__(self, encoding: Any = None, network: Any = None, output: str = "float32", in_features: int = -1):
+    def __init__(
+        self, encoding: Any = None, network: Any = None, output: str = "float32", in_features: int = -1,
+        bounds: Any = None,
+    ):  # fmt: skip
         for name, part in (("encoding", encoding), ("network", network)):
             check_module("NeuralField", name, part)
         check_choice("NeuralField", "output", output, ("float32", "float16"))
         check_features("NeuralField", "in_features", check_in_features("NeuralField", in_features))
         self.encoding, self.network, self.output, self.in_features = encoding, network, output, in_features
+        self.bounds: Bounds | None = checked("NeuralField", bounds)
+        if in_features > 0:
+            check_count("NeuralField", self.bounds, in_features)
         self.precision: str | None = None  # set by build()
 
     # ---- construction ---------------------------------------------------
@@ -98,7 +116,8 @@ class NeuralField(Module):
         check_network(self, "NeuralField.build")
         rng = dr.rng(seed=seed)
         size = self._input_size()
-        field = NeuralField(output=self.output, in_features=size)
+        check_count("NeuralField.build", self.bounds, size)
+        field = NeuralField(output=self.output, in_features=size, bounds=self.bounds)
         if self.encoding is not None:
             field.encoding, size = self.encoding._alloc(dtype, size, rng)
         field.network, _ = self.network._alloc(dtype, size, rng)
@@ -172,7 +191,7 @@ class NeuralField(Module):
         """
         call = self._enter(p, key, active, "NeuralField")
         (parts,) = call.enter(p)
-        features = self._encode(parts, call.key)
+        features = self._encode(self._unit(parts, call), call.key)
         (y,) = apply([self.network], [kinds.Loose(self._work(call.leaf)(v) for v in features)], call.key)
         return call.leave(self._result(call.leaf), y)[0]
 
@@ -247,6 +266,7 @@ class NeuralField(Module):
         one = len({kinds.samples(p, kind), kinds.samples(v, kind)} - {1}) < 2
         ensure(one, f"{where}: p and v have different numbers of samples; they must have one, or 1.")
         parts, direction = call.enter(p, v)
+        parts, direction = self._unit(parts, call), [d for (d,) in slopes([[d] for d in direction], self.bounds)]
         y, moved = pushforward(self.encoding, self.network, parts, [direction], self._work(leaf), call.key)
         y, (dy,) = call.leave(self._result(leaf), y, *moved)
         return y, call.contained(dy)
@@ -255,8 +275,9 @@ class NeuralField(Module):
         call = self._enter(p, key, active, where)
         (parts,) = call.enter(p)
         attached = any(dr.grad_enabled(v) for v in (*parts, *self.values()))
+        parts = self._unit(parts, call)
         y, columns = jacobian(self.encoding, self.network, parts, self._work(call.leaf), call.key, attached)
-        y, columns = call.leave(self._result(call.leaf), y, *columns)
+        y, columns = call.leave(self._result(call.leaf), y, *slopes(columns, self.bounds))
         return y, [like([column[i] for column in columns], p) for i in range(len(columns[0]))]
 
     def _enter(self, p: Any, key: Key | None, active: Any, where: str) -> Call:
@@ -315,7 +336,13 @@ class NeuralField(Module):
         ensure(not recording(), f"{where}: {cure}.", RuntimeError)
         assert self.precision is not None
         (parts,) = call.enter(p)
+        parts = self._unit(parts, call)
         return run_audit(self.encoding, self.network, parts, self._work(call.leaf), self.precision, call.key)
+
+    def _unit(self, parts: list, call: Call) -> list:
+        """The coordinates of a call as the encoding is to see them."""
+        note(self, parts, call.active)
+        return to_unit(parts, self.bounds)
 
     def _encode(self, parts: list, key: Key | None) -> list:
         if self.encoding is None:
@@ -326,7 +353,8 @@ class NeuralField(Module):
 
     @recursive_repr()
     def __repr__(self) -> str:
-        parts = [f"{name}={getattr(self, name)!r}" for name in ("encoding", "network", "output", "precision")]
+        names = ("encoding", "network", "output", "precision", *(("bounds",) if self.bounds is not None else ()))
+        parts = [f"{name}={getattr(self, name)!r}" for name in names]
         return "NeuralField(\n" + textwrap.indent(",\n".join(parts), "  ") + "\n)"
 
 

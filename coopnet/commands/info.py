@@ -43,6 +43,7 @@ def _described(checkpoint: Path) -> dict[str, Any]:
     return {
         "sha256": fingerprint(field),
         "coordinates": field.in_features,
+        **({} if field.bounds is None else {"bounds": field.bounds}),
         "encoding": type(field.encoding).__name__ if field.encoding is not None else "none",
         "network": type(field.network).__name__ if field.network is not None else "none",
         "precision": field.precision,

@@ -41,8 +41,9 @@ def render(
     """Draw a checkpoint at any size: an image, stretched to WxH, or a surface, sphere-traced and shaded.
 
     A field of 2 coordinates and 1 or 3 values is an image; one of 3 coordinates and 1 value is a signed distance in the
-    unit cube. With --mc-samples an image is evaluated K times with K dropout masks; FILE gets the mean, and
-    uncertainty.png beside it (FILE_uncertainty.png if FILE has that name itself) shows the standard deviation.
+    box of its bounds, or the unit cube. With --mc-samples an image is evaluated K times with K dropout masks; FILE gets
+    the mean, and uncertainty.png beside it (FILE_uncertainty.png if FILE has that name itself) shows the standard
+    deviation.
     """
     from .. import image as images
     from .. import mesh as meshes
@@ -74,9 +75,9 @@ def render(
         azimuth, elevation = view or VIEW
         picture = meshes.render(field, width, height, azimuth, elevation, up or "y")
     elif mc_samples is None:
-        picture = images.render(field, width, height, _region(noted, size))
+        picture = images.render(field, width, height, learned_region(noted))
     else:
-        picture, deviation = images.render_mc(field, width, height, mc_samples, seed, _region(noted, size))
+        picture, deviation = images.render_mc(field, width, height, mc_samples, seed, learned_region(noted))
     bad = picture.size - int(np.isfinite(picture).sum())
     gives = f"gives {bad} of {picture.size} values that are not finite; nothing is drawn."
     ensure(bad == 0, f"{str(checkpoint)!r} {gives}")
@@ -91,13 +92,6 @@ def render(
         plots.uncertainty(other, deviation, mc_samples)
         print(f"wrote {other}")
         print(f"mean standard deviation {float(deviation.mean()):.4f}")
-
-
-def _region(noted: dict, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The part of the plane that a picture covers."""
-    from ..image import evaluate
-
-    return learned_region(noted) or evaluate.box(*size)
 
 
 def learned_region(noted: dict) -> tuple[float, float, float, float] | None:

@@ -14,6 +14,7 @@ import drjit as dr
 import numpy as np
 
 from ..backend import namespace
+from ..bounds import corners
 from ..field import NeuralField
 from ..random.key import Key
 from ..uncertainty import mc_dropout
@@ -26,6 +27,14 @@ def box(width: int, height: int) -> Region:
     """Left, top, width and height of the part of the unit square that a picture covers."""
     w, h = 0.5 * width / max(width, height), 0.5 * height / max(width, height)
     return 0.5 - w / 2, 0.5 - h / 2, w, h
+
+
+def region_of(field: NeuralField, width: int, height: int) -> Region:
+    """The part of the plane that a picture of ``field`` covers: the box of its bounds, or that of :func:`box`."""
+    if field.bounds is None:
+        return box(width, height)
+    (left, top), (right, bottom) = (map(float, corner) for corner in corners(field.bounds, 2))
+    return left, top, right - left, bottom - top
 
 
 def pixels(index: Any, width: int, height: int, region: Region | None = None) -> list:
@@ -55,12 +64,13 @@ def evaluate(field: NeuralField, index: np.ndarray, width: int, height: int) -> 
 def render(field: NeuralField, width: int, height: int, region: Region | None = None) -> np.ndarray:
     """The deterministic field as a picture, shape ``(height, width, channels)``.
 
-    ``region`` is that of :func:`pixels`.
+    ``region`` is that of :func:`pixels`; ``None`` is the box of the field's bounds, if it has any.
 
     >>> image.render(field, width=6, height=4).shape
     (4, 6, 3)
     """
-    return _draw(field, width, height, lambda index: [field(pixels(index, width, height, region))])[0]
+    shown = region or region_of(field, width, height)
+    return _draw(field, width, height, lambda index: [field(pixels(index, width, height, shown))])[0]
 
 
 def render_mc(
@@ -75,10 +85,10 @@ def render_mc(
     >>> mean.shape, deviation.shape
     ((4, 6, 3), (4, 6, 3))
     """
-    seed_word = dr.opaque(arrays(field).UInt64, seed)
+    seed_word, shown = dr.opaque(arrays(field).UInt64, seed), region or region_of(field, width, height)
 
     def draw(index: Any) -> list:
-        return list(mc_dropout(field, pixels(index, width, height, region), Key(seed_word, index), samples))
+        return list(mc_dropout(field, pixels(index, width, height, shown), Key(seed_word, index), samples))
 
     mean, deviation = _draw(field, width, height, draw)
     return mean, deviation

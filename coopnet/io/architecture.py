@@ -19,7 +19,8 @@ from ..nn.arguments import arguments, constructor
 from ..nn.dropout import Dropout, DropPath, GaussianDropout
 
 FORMAT = "coopnet.field"
-VERSION = 1  #: of the format; raised when older versions of coopnet could no longer read it
+VERSION = 2  #: of the format; raised when older versions of coopnet could no longer read it
+PLAIN = 1  #: the version that a field without bounds is written in, which older ones read
 
 #: What ``nn`` has besides layers that a description may name: their bases, and networks that it has as a Sequential.
 _LEFT_OUT = {"ACTIVATIONS", "Activation", "Encoding", "MLP", "Module", "SIREN"}
@@ -54,9 +55,12 @@ _ADDED: dict[type, dict[str, Any]] = {
     nn.HashGrid: {"interpolation": "linear", "max_level": None},
     nn.Identity: {"scale": 1.0, "offset": 0.0},
     nn.Linear: {"init": "xavier_uniform", "gain": 1.0},
+    nn.OneBlob: {"periodic": True},
     nn.Permutohedral: {"max_level": None},
     nn.Softplus: {"beta": 1.0},
 }
+#: Those among them that are left out while they have that value: older versions read such files, whose hash stays.
+_OMITTED = {nn.OneBlob}
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -105,13 +109,16 @@ def outline(field: NeuralField) -> dict[str, Any]:
     """What :func:`describe` returns, unchecked: for fields that are to have a description which has been."""
     kind = type(field)
     ensure(kind is NeuralField, f"describe: field is a {kind.__name__}; a NeuralField is needed.", TypeError)
+    plain = field.bounds is None
+    bounds = {} if plain else {"bounds": [_value(side, "bounds") for side in field.bounds or ()]}
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": PLAIN if plain else VERSION,
         "encoding": _describe(field.encoding, "encoding"),
         "network": _describe(field.network, "network"),
         "output": field.output,
         "in_features": field.in_features,
+        **bounds,
     }
 
 
@@ -128,10 +135,12 @@ def construct(description: dict[str, Any]) -> NeuralField:
     >>> field = cn.io.construct(cn.io.describe(cn.NeuralField(None, cn.MLP(2, 3)))).build()
     """
     check_format(description)
-    _check_names(description, {"format", "version", "encoding", "network", "output", "in_features"}, "the field")
+    needed = {"format", "version", "encoding", "network", "output", "in_features"}
+    _check_names(description, needed | ({"bounds"} & set(description)), "the field")
     try:
         parts = {name: _construct(description[name], name) for name in ("encoding", "network")}
-        return NeuralField(**parts, output=description["output"], in_features=description["in_features"])
+        output, in_features, bounds = (description.get(name) for name in ("output", "in_features", "bounds"))
+        return NeuralField(**parts, output=output, in_features=in_features, bounds=bounds)  # type: ignore[arg-type]
     except RecursionError:
         raise ValueError("construct: the layers are nested too deep.") from None
     except TypeError as error:
@@ -173,6 +182,8 @@ def _describe(layer: Any, where: str) -> Any:
     for k in _SCHEDULED & set(kept):
         if isinstance(kept[k], dr.ArrayBase) and dr.width(kept[k]) == 1:
             kept[k] = float(kept[k][0])  # the value that it has now
+    if cls in _OMITTED:
+        kept = {k: v for k, v in kept.items() if (k, v) not in _ADDED[cls].items()}
     return {"type": name, **{k: _value(v, f"{where}.{k}") for k, v in kept.items()}}
 
 

@@ -1,4 +1,4 @@
-"""Pictures of surfaces: a camera around the unit cube, sphere tracing, and a light at the camera's shoulder."""
+"""Pictures of surfaces: a camera around the box of a field, sphere tracing, and a light at the camera's shoulder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
+from ..bounds import corners
 from ..derivatives import numerical_gradient
 from ..field import NeuralField
 from ..image.evaluate import arrays
@@ -15,8 +16,8 @@ from ..render import sphere_trace
 
 CHUNK = 1 << 18  #: rays traced at once
 SIDE = 2  #: rays along a side of a pixel
-STEPS, EPS, LIPSCHITZ = 256, 2e-4, 1.25  #: learned distances are a bit steeper than 1 in places
-DIFFERENCE = 4e-3  #: of normals, in units of the cube: smooths the facets of a grid's cells
+STEPS, EPS, LIPSCHITZ = 256, 2e-4, 1.25  #: in longest sides; learned distances are a bit steeper than 1 in places
+DIFFERENCE = 4e-3  #: of normals, in longest sides of the box: smooths the facets of a grid's cells
 AXES = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}  #: which coordinates are right, back and up
 COLOUR, GROUND, GAMMA = (0.74, 0.62, 0.46), (1.0, 1.0, 1.0), 2.2
 DISTANCE, ANGLE = 2.4, 0.27  #: of the camera from the centre, and the tangent of half its shorter field of view
@@ -25,10 +26,11 @@ DISTANCE, ANGLE = 2.4, 0.27  #: of the camera from the centre, and the tangent o
 def render(
     field: NeuralField, width: int, height: int, azimuth: float = 30.0, elevation: float = 20.0, up: str = "y"
 ) -> np.ndarray:
-    """The zero set of ``field`` in the unit cube as a shaded picture, float32 ``(height, width, 3)``, on white.
+    """The zero set of ``field`` in the box of its bounds, or the unit cube, as a shaded picture, float32 ``(height,
+    width, 3)``, on white.
 
     Args:
-        field: a built field of 3 coordinates whose only output is a signed distance in units of the cube.
+        field: a built field of 3 coordinates whose only output is a signed distance in the units of its coordinates.
         width, height: in pixels; each is the mean of 4 rays.
         azimuth, elevation: of the camera, in degrees.
         up: the axis that points up in the picture, ``"x"``, ``"y"`` or ``"z"``.
@@ -37,7 +39,11 @@ def render(
     (4, 6, 3)
     """
     ns = arrays(field)
-    basis = [ns.Array3f(*map(float, v)) for v in _camera(azimuth, elevation, AXES[up])]
+    low, high = corners(field.bounds, 3)
+    size = float((high - low).max())
+    place, *directions = _camera(azimuth, elevation, AXES[up])
+    basis = [ns.Array3f(*map(float, v)) for v in (0.5 * (low + high) + size * (place - 0.5), *directions, low, high)]
+    basis.append(ns.Float(size))
     dr.make_opaque(basis)
     columns, rows = SIDE * width, SIDE * height
     values = np.empty((columns * rows, 3), np.float32)
@@ -51,7 +57,7 @@ def render(
 
 
 def _camera(azimuth: float, elevation: float, axes: tuple) -> list[np.ndarray]:
-    """Place, forward, right and down of a camera that looks at the middle of the cube."""
+    """Place, forward, right and down of a camera that looks at the middle of the unit cube."""
     a, e = math.radians(azimuth), math.radians(elevation)
     order = np.argsort(axes)
     out = np.array([math.cos(a) * math.cos(e), math.sin(a) * math.cos(e), math.sin(e)])
@@ -62,22 +68,22 @@ def _camera(azimuth: float, elevation: float, axes: tuple) -> list[np.ndarray]:
 
 def _shade(ns: Any, field: NeuralField, basis: list, index: Any, columns: int, rows: int) -> Any:
     """Colours of the rays ``index`` of a picture."""
-    eye, forward, right, down = basis
+    eye, forward, right, down, low, high, size = basis
     opaque_columns, opaque_rows = (dr.opaque(ns.UInt32, v) for v in (columns, rows))
     row = index // opaque_columns
     scale = 2 * ANGLE / ns.Float(dr.minimum(opaque_columns, opaque_rows))
     u = (ns.Float(index - row * opaque_columns) + 0.5 - 0.5 * ns.Float(opaque_columns)) * scale
     v = (ns.Float(row) + 0.5 - 0.5 * ns.Float(opaque_rows)) * scale
     d = dr.normalize(forward + u * right + v * down)
-    near, far = _inside(ns, eye, d)
+    near, far = _inside(eye, d, low, high)
     crosses = far > near
     near, far = dr.select(crosses, near, 0), dr.select(crosses, far, 1)
-    found = sphere_trace(field, eye, d, far, STEPS, EPS, t_min=near, lipschitz=LIPSCHITZ, active=crosses)
+    found = sphere_trace(field, eye, d, far, STEPS, size * EPS, t_min=near, lipschitz=LIPSCHITZ, active=crosses)
 
     def distance(p: Any) -> Any:
         return field(p)[0]
 
-    normal = dr.normalize(numerical_gradient(distance, found.position, DIFFERENCE))
+    normal = dr.normalize(numerical_gradient(distance, found.position, size * DIFFERENCE))
     light = dr.normalize(0.45 * right - 0.6 * down - forward)
     lit = 0.14 + 0.86 * dr.maximum(dr.dot(normal, light), 0)
     # a grazing view darkens: shapes that the light does not tell apart
@@ -86,9 +92,9 @@ def _shade(ns: Any, field: NeuralField, basis: list, index: Any, columns: int, r
     return dr.select(good, ns.Array3f(*COLOUR) * lit, ns.Array3f(*GROUND))
 
 
-def _inside(ns: Any, o: Any, d: Any) -> tuple[Any, Any]:
-    """Where rays enter and leave the unit cube."""
+def _inside(o: Any, d: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    """Where rays enter and leave the box."""
     inverse = dr.rcp(dr.select(dr.abs(d) < 1e-8, 1e-8, d))
-    a, b = -o * inverse, (1 - o) * inverse
+    a, b = (low - o) * inverse, (high - o) * inverse
     near = dr.max(dr.minimum(a, b))
     return dr.maximum(near, 0), dr.min(dr.maximum(a, b))

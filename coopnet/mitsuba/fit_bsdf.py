@@ -8,6 +8,7 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
+from ..bounds import corners
 from ..checks import check_above, check_choice, check_flag, check_positive, check_type, check_unsigned, ensure
 from ..field import NeuralField
 from ..nn import MLP, Composite, Grid, Identity
@@ -127,8 +128,13 @@ def fit_bsdf(
 
     joint, angles = decoder.field, FEATURES[directions]
     if code.field is not None:  # the decoder behind its code: one field, one optimizer
+        cure = "a decoder behind a latent code takes its inputs as they are; leave its bounds out"
+        ensure(decoder.field.bounds is None, f"{where}: field has bounds, but {cure}.")
         encoding = Composite([code.field.encoding, Identity()], [2, angles])
         joint = NeuralField(encoding, decoder.field.network, in_features=2 + angles)
+        if code.field.bounds is not None:  # the angles are in a unit cube already
+            low, high = corners(code.field.bounds, 2)
+            joint.bounds = (*map(float, low), *[0.0] * angles), (*map(float, high), *[1.0] * angles)
         joint.precision = decoder.field.precision
 
     def batch(key: Key) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,17 @@ def identity(x: Array, scale: float = 1.0, offset: float = 0.0) -> Array:
     [[0.5, 1.0]]
     """
     return np.asarray(x, np.float64) * scale + offset
+
+
+def unit_cube(x: Array, low: Any, high: Any) -> Array:
+    """(x - low) / (high - low) for each channel: the box between low and high, numbers or one for each, mapped to the
+    unit cube.
+
+    >>> ref.unit_cube(np.array([[-1.0], [4.0]]), [-2.0, 2.0], [2.0, 6.0]).ravel().tolist()
+    [0.25, 0.5]
+    """
+    low, high = (np.asarray(side, np.float64).reshape(-1, 1) for side in (low, high))
+    return np.asarray((np.asarray(x, np.float64) - low) / (high - low))
 
 
 def frequency(x: Array, n_frequencies: int) -> Array:
@@ -40,15 +52,18 @@ def triangle_wave(x: Array, n_frequencies: int) -> Array:
     return np.asarray(4 * np.abs(t - np.floor(t) - 0.5) - 1).reshape(-1, t.shape[-1])
 
 
-def one_blob(x: Array, n_bins: int) -> Array:
-    """For each channel, for each bin: the part in it of a quartic kernel of radius 1 / n_bins around x in [0, 1].
+def one_blob(x: Array, n_bins: int, periodic: bool = True) -> Array:
+    """For each channel, for each bin: the part in it of a quartic kernel of radius 1 / n_bins around x.
 
-    The kernel appears at x - 1, x and x + 1 (tiny-cuda-nn); its integral is a clamped polynomial.
+    The kernel appears at x - 1, x and x + 1 (tiny-cuda-nn), where x is first brought to [0, 1) if it is periodic; its
+    integral is a clamped polynomial.
 
     >>> ref.one_blob(np.array([[0.25]]), 4).round(3).ravel().tolist()
     [0.5, 0.5, 0.0, 0.0]
     """
-    edges = np.arange(n_bins + 1)[:, None] / n_bins - np.asarray(x, np.float64)[:, None, :]
+    x = np.asarray(x, np.float64)
+    x = x - np.floor(x) if periodic else x
+    edges = np.arange(n_bins + 1)[:, None] / n_bins - x[:, None, :]
     total = np.zeros_like(edges)
     for shift in (-1, 0, 1):
         u = np.clip((edges + shift) * n_bins, -1, 1)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .encodings import unit_cube
 from .layers import Function, activation_named, linear, uniform_bound
 from .random import Array, keep_mask, scale
 
@@ -171,13 +172,17 @@ def heads(trunk: Function, *functions: Function) -> Function:
     return sequential(trunk, lambda h: np.concatenate([f(h) for f in functions]))
 
 
-def neural_field(encoding: Function, network: Function) -> Function:
-    """x -> network(encoding(x)).
+def neural_field(encoding: Function, network: Function, bounds: tuple[Any, Any] | None = None) -> Function:
+    """x -> network(encoding(x)), or of :func:`unit_cube` of x with its bounds.
 
     >>> ref.neural_field(np.square, np.negative)(np.array([[3.0]])).tolist()
     [[-9.0]]
+    >>> ref.neural_field(np.square, np.negative, bounds=(1, 5))(np.array([[3.0]])).tolist()
+    [[-0.25]]
     """
-    return sequential(encoding, network)
+    if bounds is None:
+        return sequential(encoding, network)
+    return sequential(lambda x: unit_cube(x, *bounds), encoding, network)
 
 
 def numerical_gradient(field: Function, p: Array, eps: float) -> Array:

@@ -121,6 +121,23 @@ def novograd_step(
     return (1 - lr * relative_decay) * w - lr * absolute_decay * np.sign(w) - lr * m, m, v
 
 
+def moving_average(values: Iterable[Array], decay: float, start: Array | None = None) -> Array:
+    """Exponential moving average of ``values``, from ``start`` on, which fades; without, of the values alone.
+
+    Those have weights of 1, d, d^2, ... from the last to the first, divided by their sum (tiny-cuda-nn's ``ema.h``).
+
+    >>> ref.moving_average([np.ones(1), np.zeros(1)], 0.5, start=np.zeros(1)).tolist()
+    [0.25]
+    >>> ref.moving_average([np.full(1, 3.0), np.zeros(1)], 0.5).tolist()
+    [1.0]
+    """
+    average, total = (0.0, 0.0) if start is None else (np.asarray(start, np.float64), 1.0)
+    for value in values:
+        average = decay * average + (1 - decay) * np.asarray(value, np.float64)
+        total = decay * total + 1 - decay
+    return np.asarray(average / total)
+
+
 def psnr(a: Array, b: Array, peak: float = 1.0) -> float:
     """Peak signal-to-noise ratio 10 log10(peak^2 / l2) in decibels; infinite for equal arrays.
 

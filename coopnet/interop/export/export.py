@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...bounds import unit_map
 from ...checks import check, check_choice, check_flag, check_type, ensure
 from ...field import PRECISIONS, NeuralField
 from ...io.files import atomic_write, writable
@@ -198,6 +199,8 @@ def _program(
         weights, own, own if grids == "auto" else grids, name, field.precision == "half", key if dropout else None
     )
     v, owned = Vec(x, 0, field.in_features), False
+    if field.bounds is not None:
+        v, owned = _to_unit(to, v, unit_map(field.bounds, v.size)), True
     for part in ("encoding", "network"):
         layer = getattr(field, part)
         if layer is not None:
@@ -217,6 +220,21 @@ def _program(
     about = _about(field, v.size, weights, own, grids, dropout)
     program = Listing(name, functions, words, start, bytes_, weights.digest, bool(weights.tables), about)
     return program, weights
+
+
+def _to_unit(to: Lowering, x: Vec, sides: list[tuple[float, float]]) -> Vec:
+    """The coordinates ``x`` mapped to the unit cube, by ``(low, scale)`` of each."""
+    b = to.block
+    b.comment("bounds: to the unit cube")
+    y = b.vector("unit", x.size)
+    if len(set(sides)) == 1:
+        sides = sides[:1]
+    low = to.constants("bounds_low", F32, [low for low, _ in sides])
+    scale = to.constants("bounds_scale", F32, [scale for _, scale in sides])
+    with b.loop("i", x.size) as i:
+        which = 0 if len(sides) == 1 else i
+        b.set(y.at(i), (x.at(i) - low.at(which)) * scale.at(which))
+    return y
 
 
 def _about(

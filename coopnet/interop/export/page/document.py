@@ -15,6 +15,7 @@ import drjit as dr
 import numpy as np
 
 from ....backend import namespace
+from ....bounds import corners
 from ....checks import check, check_choice, check_flag, ensure, is_int, is_number
 from ....field import NeuralField
 from ....random.key import Key
@@ -62,7 +63,7 @@ class View:
     Args:
         title: of the page.
         region: the part of a field's plane or space that is drawn: left, top, width and height, or the six numbers of
-            two opposite corners of a box. ``None``: the unit square, or cube.
+            two opposite corners of a box. ``None``: the box of the field's bounds, or the unit square or cube.
         azimuth, elevation: of the camera around a surface, in degrees.
         up: the axis of a surface that points up, ``"x"``, ``"y"`` or ``"z"``.
         smooth: are normals differences of the distance over 0.004 of the box, as in pictures by ``coopnet render``,
@@ -143,7 +144,8 @@ def document(field: NeuralField, program: Printed, view: View) -> str:
     needed = "2 coordinates and 1 to 4 values (an image), or 3 coordinates and 1 value (a signed distance), are needed"
     ensure(fits, f"export: a page cannot show a field of {coordinates} coordinates and {outputs} values; {needed}.")
     ensure(main.length <= LARGEST, f"export: the weights take {main.length} bytes; a page holds at most {LARGEST}.")
-    region = view.region or ((0, 0, 0, 1, 1, 1) if surface else (0, 0, 1, 1))
+    low, high = corners(field.bounds, coordinates)
+    region = view.region or (*low, *(high if surface else high - low))
     uncertain = not surface and has_dropout(field)
 
     data: dict[str, Any] = {
