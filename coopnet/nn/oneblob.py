@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from typing import Any
 
 import drjit as dr
 
-from ..checks import check_in_features, check_positive
+from ..checks import check_flag, check_in_features, check_positive
 from ..checks.sizes import check_features
 from .arguments import fields
 from .encoding import Encoding
@@ -28,18 +30,22 @@ class OneBlob(Encoding):
     Args:
         n_bins: number of bins :math:`n` (tiny-cuda-nn takes powers of two only).
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
+        periodic: wrap around everywhere? If not, the sum is over :math:`m \in \{-1, 0, 1\}` alone, as tiny-cuda-nn
+            has it and :func:`coopnet.from_config` asks for. The two are the same on :math:`[-1 + 1/n, 2 - 1/n]`;
+            beyond, a blob that is not periodic leaves the unit interval, and all features become 0.
 
     Returns:
         ``n_bins`` features per coordinate.
 
     Raises:
-        ValueError: ``n_bins`` is not positive, or the number of coordinates is another.
+        ValueError: ``n_bins`` is not positive, ``periodic`` no bool, or the number of coordinates is another.
 
     >>> field = cn.NeuralField(cn.OneBlob(16, in_features=3), cn.MLP(out_features=3)).build()
     """
 
-    def __init__(self, n_bins: int = 16, in_features: int = -1):
+    def __init__(self, n_bins: int = 16, in_features: int = -1, periodic: bool = True):
         self.n_bins = check_positive("OneBlob", "n_bins", n_bins)
+        self.periodic = check_flag("OneBlob", "periodic", periodic)
         self.in_features = check_in_features("OneBlob", in_features)
         check_features("OneBlob", "n_bins", n_bins, self.width(abs(in_features)))
 
@@ -48,30 +54,40 @@ class OneBlob(Encoding):
     def width(self, size: int) -> int:
         return self.n_bins * size
 
+    def _in_unit(self, size: int) -> list[int]:
+        return list(range(size))
+
     def _features(self, coordinates: list) -> list:
-        features = []
-        for x in coordinates:
-            integrals = [self._integral(k / self.n_bins - x) for k in range(self.n_bins)]
-            integrals.append(integrals[0] + 1)
-            features += [b - a for a, b in itertools.pairwise(integrals)]
-        return features
+        return [b - a for x in coordinates for a, b in itertools.pairwise(self._edges(self._integral, x, 1))]
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        n, rows = self.n_bins, []
-        for x in coordinates:
-            heights = [self._kernel(k / n - x) for k in range(n)]
-            rows.append([a - b for a, b in itertools.pairwise([*heights, heights[0]])])
+        rows = [[a - b for a, b in itertools.pairwise(self._edges(self._kernel, x, 0))] for x in coordinates]
         moved = [[dx * v for dx, row in zip(t, rows, strict=True) for v in row] for t in tangents]
         return self._features(coordinates), moved
 
+    def _edges(self, function: Any, x: Any, period: int) -> list:
+        """``function`` at all edges of bins, seen from the blob; if periodic, it grows by ``period`` around."""
+        n = self.n_bins
+        values = [function(k / n - x) for k in range(n)]
+        return [*values, values[0] + period if self.periodic else function(1 - x)]
+
     def _kernel(self, t: Any) -> Any:
-        """The periodic kernel, the derivative of its integral."""
-        u = dr.clip((t - dr.round(t)) * self.n_bins, -1, 1)
-        return dr.square(1 - u * u) * (15 / 16 * self.n_bins)
+        """The kernel, the derivative of its integral."""
+        heights = [dr.square(1 - u * u) * (15 / 16 * self.n_bins) for _, u in self._blobs(t)]
+        return functools.reduce(operator.add, heights)
 
     def _integral(self, t: Any) -> Any:
-        """The periodic kernel's integral up to ``t``: one per whole interval, and a part of the nearest blob."""
-        whole = dr.round(t)
-        u = dr.clip((t - whole) * self.n_bins, -1, 1)
-        u2 = u * u
-        return whole + (u * dr.fma(u2, dr.fma(u2, 3 / 16, -5 / 8), 15 / 16) + 0.5)
+        """The kernel's integral up to ``t``, but for a constant: one per blob before, and a part of the nearest."""
+        parts = []
+        for whole, u in self._blobs(t):
+            u2 = u * u
+            parts.append(whole + (u * dr.fma(u2, dr.fma(u2, 3 / 16, -5 / 8), 15 / 16) + 0.5))
+        return functools.reduce(operator.add, parts)
+
+    def _blobs(self, t: Any) -> list[tuple[Any, Any]]:
+        """How many blobs end before those that may reach to ``t``, and where in each of these it lies, in [-1, 1]."""
+        if self.n_bins == 1 and not self.periodic:  # of radius 1: all three do
+            return [(0, dr.clip(t - m, -1, 1)) for m in (-1, 0, 1)]
+        nearest = dr.round(t)
+        nearest = nearest if self.periodic else dr.clip(nearest, -1, 1)
+        return [(nearest, dr.clip((t - nearest) * self.n_bins, -1, 1))]

@@ -11,11 +11,14 @@ from typing import Any
 import drjit as dr
 
 from ..backend.transfer import NUMPY
-from ..checks import check, check_type, ensure, is_number
+from ..checks import check, check_flag, check_type, ensure, is_number
 from ..nn import Module
 from ..nn.parameters import like
 from .gradients import arrays
 from .optimizers import Extended
+
+#: Name of the total weight among the averages, which no parameter can have.
+TOTAL = "total weight"
 
 
 class EMA:
@@ -28,9 +31,13 @@ class EMA:
     Args:
         net: an allocated :class:`Module`.
         decay: :math:`d`, in [0, 1); it averages over about :math:`1 / (1 - d)` updates.
+        debias: leave the initial weights out of the average: update :math:`t` moves it by :math:`(1 - d) / (1 - d^t)`
+            instead of :math:`1 - d`, so that it is always that of the weights it was given, as in Adam and
+            tiny-cuda-nn. Otherwise they fade like any others.
 
     Raises:
-        TypeError, ValueError: ``net`` is no :class:`Module` or has no parameters; ``decay`` out of range.
+        TypeError, ValueError: ``net`` is no :class:`Module` or has no parameters; ``decay`` out of range; ``debias`` no
+            bool.
 
     >>> ema = cn.training.EMA(field, decay=0.999)
     >>> cn.fit(field, batch, 1000, ema=ema)
@@ -38,12 +45,15 @@ class EMA:
     ...     cn.save("averaged.safetensors", field)
     """
 
-    DRJIT_STRUCT = {"average": dict, "decay": float}
+    DRJIT_STRUCT = {"average": dict, "decay": float, "total": object}
 
-    def __init__(self, net: Module | None = None, decay: float = 0.999):
+    def __init__(self, net: Module | None = None, decay: float = 0.999, debias: bool = False):
         check(is_number(decay) and 0 <= decay < 1, "EMA", "decay", decay, "a number in [0, 1)")
+        check_flag("EMA", "debias", debias)
         self.decay = float(decay)
         self.average: dict[str, Any] = {}
+        #: Sum of the weights of all that the average is one of, 1 - d^t; ``None`` if it began as the initial weights.
+        self.total: Any = None
         if net is None:  # only while Dr.Jit rebuilds the tree
             return
         check_type("EMA", "net", net, Module, "a coopnet Module")
@@ -51,6 +61,8 @@ class EMA:
             flat = dr.detach(value).array
             # the sum makes an array of its own, which updates cannot share with the network
             self.average[name] = dr.float32_array_t(type(flat))(flat) + 0
+        if debias:
+            self.total = dr.opaque(dr.float32_array_t(dr.leaf_t(type(next(iter(self.average.values()))))), 0)
         dr.eval(self.average)
 
     def _to(self, mover: Any) -> EMA:
@@ -60,7 +72,7 @@ class EMA:
         if all(average[name] is value for name, value in self.average.items()):
             return self
         new = copy(self)
-        new.average = average
+        new.average, new.total = average, mover.moved(self.total)
         return new
 
     def update(self, params: Any) -> None:
@@ -72,14 +84,18 @@ class EMA:
         >>> ema.update(opt)
         """
         values = arrays("EMA.update", params)
+        share: Any = 1 - self.decay
+        if self.total is not None:
+            self.total = self.total * self.decay + share
+            share = share / self.total
         if isinstance(params, Extended):
             values |= params.slow_weights()
         for name, average in self.average.items():
             if name not in values or math.prod(dr.shape(values[name])) != dr.width(average):
                 raise ValueError(f"EMA.update: the parameters have no {name!r} of {dr.width(average)} entries.")
             value = type(average)(dr.detach(values[name]).array)
-            self.average[name] = average + (value - average) * (1 - self.decay)
-        dr.schedule(self.average)
+            self.average[name] = average + (value - average) * share
+        dr.schedule(self.average, self.total)
 
     def apply(self, net: Module) -> None:
         """Write the average into ``net``, rounded to the type of its parameters.
@@ -109,6 +125,19 @@ class EMA:
         finally:
             for name, value in before.items():
                 net[name] = like(net[name], value)
+
+
+def averages(ema: EMA | None) -> dict[str, Any]:
+    """All that changes in ``ema``, if there is one: averages by name, and the total weight if there is a correction."""
+    if ema is None:
+        return {}
+    return ema.average | ({} if ema.total is None else {TOTAL: ema.total})
+
+
+def set_averages(ema: EMA, new: Mapping[str, Any]) -> None:
+    """The inverse of :func:`averages`."""
+    ema.average = {name: value for name, value in new.items() if name != TOTAL}
+    ema.total = new.get(TOTAL)
 
 
 def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import drjit as dr
 
 from ..jit.optimizers import memories, snapshot, values
 from ..random.key import Key
+from .average import averages
 from .result import FitResult
 from .step import Step
 
@@ -43,7 +44,7 @@ class Watch:
         self.kept_average = {name: dr.copy(v) for name, v in self._average().items()}
 
     def _average(self) -> dict[str, Any]:
-        return {} if self.step.ema is None else self.step.ema.average
+        return averages(self.step.ema)
 
     def diverged(self, losses: list[float], at_end: bool, finite: bool = False) -> bool:
         """Has training diverged? ``losses`` are those since the last look; is this one the last?

@@ -56,7 +56,7 @@ def l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.l1(list(field(p)), targets)
     """
-    return _loss("l1", lambda a, b: dr.abs(a - b), y, target, pdf)
+    return of_size("l1", y, target, pdf)
 
 
 def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
@@ -85,7 +85,7 @@ def log_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.log_l1(list(field(p)), targets)
     """
-    return _loss("log_l1", lambda a, b: dr.log(1 + dr.abs(a - b)), y, target, pdf)
+    return of_size("log_l1", y, target, pdf)
 
 
 def relative_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -95,7 +95,7 @@ def relative_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.relative_l1(list(field(p)), targets)
     """
-    return _loss("relative_l1", lambda a, b: _relative(dr.abs(a - b), dr.abs(a)), y, target, pdf)
+    return of_size("relative_l1", y, target, pdf)
 
 
 def relative_l2(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -136,7 +136,7 @@ def mape(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.mape(list(field(p)), targets)
     """
-    return _loss("mape", lambda a, b: _relative(dr.abs(a - b), dr.abs(b)), y, target, pdf)
+    return of_size("mape", y, target, pdf)
 
 
 def smape(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -147,7 +147,7 @@ def smape(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
     >>> loss = cn.training.smape(list(field(p)), targets)
     """
-    return _loss("smape", lambda a, b: _relative(dr.abs(a - b), 0.5 * (dr.abs(a) + dr.abs(b))), y, target, pdf)
+    return of_size("smape", y, target, pdf)
 
 
 def cross_entropy(y: Any, target: Any, *, pdf: Any = None) -> Any:
@@ -194,6 +194,21 @@ def gaussian_nll(y: Any, target: Any, *, pdf: Any = None) -> Any:
 def _relative(error: Any, size: Any) -> Any:
     """``error / (size + 0.01)``, the denominator taken as constant."""
     return error / dr.detach(size + EPSILON)
+
+
+#: Losses of the size e of the error, which is one of prediction a and target b.
+_OF_SIZE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "l1": lambda e, a, b: e,
+    "log_l1": lambda e, a, b: dr.log(1 + e),
+    "relative_l1": lambda e, a, b: _relative(e, dr.abs(a)),
+    "mape": lambda e, a, b: _relative(e, dr.abs(b)),
+    "smape": lambda e, a, b: _relative(e, 0.5 * (dr.abs(a) + dr.abs(b))),
+}
+
+
+def of_size(name: str, y: Any, target: Any, pdf: Any, size: Callable[[Any], Any] = dr.abs) -> Any:
+    """The loss of that ``name``, where ``size`` says what derivative the size of an error has where it is 0."""
+    return _loss(name, lambda a, b: _OF_SIZE[name](size(a - b), a, b), y, target, pdf)
 
 
 def _loss(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: Any) -> Any:

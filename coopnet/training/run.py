@@ -10,6 +10,7 @@ from typing import Any
 import drjit as dr
 
 from ..jit.optimizers import set_values, snapshot
+from .average import set_averages
 from .distributed import Replicas, digest
 from .divergence import Watch
 from .interrupts import caused_by_interrupt, interrupts_held, no_collection
@@ -182,7 +183,7 @@ class Run:
         if self.replicas.failed:  # others may have gone on without this process, or it without others
             set_values(self.step.optimizer, self.watch.kept)
             if self.step.ema is not None:
-                self.step.ema.average = self.watch.kept_average
+                set_averages(self.step.ema, self.watch.kept_average)
         if turn:
             self.step.release(self.step.field if self.stepping else self.step.optimizer)
 
@@ -197,7 +198,7 @@ class Run:
         if diverged:
             self.best = watch.kept
             if step.ema is not None:
-                step.ema.average = watch.kept_average
+                set_averages(step.ema, watch.kept_average)
         has = not self.stepping  # the field, what the optimizer has
         if self.best is not None and result.stopped in ("patience", "diverged"):
             set_values(step.optimizer, self.best)

@@ -18,6 +18,7 @@ from ..field import NeuralField
 from ..io import describe, read, save
 from ..io.checkpoint import TRAIN, Checkpoint, prepare
 from ..jit.optimizers import set_state, values
+from .average import TOTAL, averages, set_averages
 from .result import FitResult
 from .step import Step
 
@@ -78,6 +79,8 @@ class File:
         architecture, metadata, tensors = content
         arrays = {name.removeprefix(TRAIN): array for name, array in tensors.items() if name.startswith(TRAIN)}
         trees = _trees(step)
+        if step.ema is not None and step.ema.total is not None:  # an older file's average began as the initial weights
+            arrays.setdefault(f"ema/{TOTAL}", np.ones(1, np.float32))
         if any(name.startswith("best/") for name in arrays):
             trees["best"] = values(step.optimizer)
         try:
@@ -98,7 +101,7 @@ class File:
             if name in trees:
                 setattr(step.scaler, name, trees[name])
         if step.ema is not None:
-            step.ema.average = trees["ema"]
+            set_averages(step.ema, trees["ema"])
         for name, value in progress.items():
             setattr(result, name, value)
         return trees.get("best")
@@ -145,7 +148,7 @@ def _identity(step: Step, seed: int) -> dict[str, Any]:
 def _trees(step: Step) -> dict[str, Any]:
     """What is kept of a training step beside its field, by the names that files have for it."""
     counters = {} if step.scaler is None else {name: getattr(step.scaler, name) for name in _COUNTERS}
-    return {"optimizer": step.optimizer.state, **counters} | ({} if step.ema is None else {"ema": step.ema.average})
+    return {"optimizer": step.optimizer.state, **counters} | ({} if step.ema is None else {"ema": averages(step.ema)})
 
 
 # ---- what a file may say ------------------------------------------------

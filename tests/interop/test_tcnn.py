@@ -9,6 +9,7 @@ from pathlib import Path
 import drjit as dr
 import numpy as np
 import pytest
+from support.arrays import values
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -93,6 +94,7 @@ def test_the_moving_average(ns, backend):
     field = cn.NeuralField(None, cn.MLP(1, 1, 8, 1)).build(backend)
     average = config.fit_arguments(field)["ema"]
     assert isinstance(average, cn.training.EMA) and average.decay == 0.75
+    assert average.total is not None  # corrected for its bias
     assert "ema" not in config.fit_arguments()
     assert "ema" not in cn.from_config(1, 1, IDENTITY).fit_arguments(field)
 
@@ -107,7 +109,7 @@ def test_dictionary_text_and_file_are_the_same(tmp_path):
         assert repr(config.field) == repr(cn.from_config(2, 3, HASH).field) and config.ema == 0.95
     # as most samples of its documentation
     last = '{"loss": {"otype": "L1", // Component type.\n }, "encoding": {"otype": "NRC", "n_bins": 4 /**/ , },\n}'
-    assert cn.from_config(8, 3, last).loss == "l1"
+    assert cn.from_config(8, 3, last).loss.__name__ == "l1"
     with pytest.raises(ValueError, match="is no JSON"):
         cn.from_config(2, 3, '{"loss": {"otype": "L1",, }}')
     with pytest.raises(ValueError, match=r"otype is 'a,}'"):
@@ -278,8 +280,33 @@ def test_sine_networks_start_as_siren(ns, pad, n_in, depth):
 @pytest.mark.parametrize("name", sorted(set(losses.LOSSES) - {"Huber", "SmoothL1"}))  # see test_json_files.py
 def test_losses(name):
     config = cn.from_config(2, 3, IDENTITY | {"loss": {"otype": name.swapcase()}})
-    assert config.loss == losses.LOSSES[name] and config.loss in cn.training.LOSSES
-    assert config.loss.replace("_", "") == name.lower()
+    called = config.loss if isinstance(config.loss, str) else config.loss.__name__
+    assert config.loss is losses.LOSSES[name] and called in cn.training.LOSSES
+    assert called.replace("_", "") == name.lower()
+
+
+@pytest.mark.parametrize("name", ["L1", "RelativeL1", "MAPE", "SMAPE", "LogL1"])
+def test_where_prediction_and_target_are_equal(ns, name):
+    """``copysignf(scale, difference)`` of ``l1.h`` and its relatives: the sign of 0 is that of a positive error."""
+    loss = cn.from_config(2, 2, IDENTITY | {"loss": {"otype": name}}).loss
+    ours = cn.training.LOSSES[loss.__name__]
+    y = np.float32([[0.5, 0.5, 0.5, -2], [1, 0, 3, 4]])
+    t = np.float32([[0.5, 0.25, 0.75, -2], [1, 0, 3, 5]])
+    pdf = np.float32([0.5, 1, 2, 4])
+
+    def gradient(f):
+        parts = [ns.Float(v) for v in y]
+        dr.enable_grad(parts)
+        value = f(parts, [ns.Float(v) for v in t], pdf=ns.Float(pdf))
+        dr.backward(value)
+        return value.numpy(), np.stack([dr.grad(v).numpy() for v in parts])
+
+    divisors = {"RelativeL1": abs(y) + 0.01, "MAPE": abs(t) + 0.01, "SMAPE": 0.5 * (abs(y) + abs(t)) + 0.01}
+    scale = 1 / (divisors.get(name, 1 + abs(y - t) if name == "LogL1" else 1) * pdf * len(y))
+    value, slope = gradient(loss)
+    np.testing.assert_allclose(slope, np.copysign(scale, y - t), rtol=1e-5)
+    np.testing.assert_array_equal(value, gradient(ours)[0])
+    assert (gradient(ours)[1][y == t] == 0).all() and (slope[y == t] > 0).all()
 
 
 def encoding(given, n_in=3):
@@ -297,7 +324,29 @@ def test_frequency():
 
 
 def test_one_blob():
-    assert arguments(encoding({"otype": "OneBlob", "n_bins": 32}), n_bins=32)
+    assert arguments(encoding({"otype": "OneBlob", "n_bins": 32}), n_bins=32, periodic=False)
+    assert arguments(encoding({"otype": "NRC"}, 8).nested[1], n_bins=4, periodic=False)
+
+
+def quartic_cdf(x, inv_radius):
+    """That of tiny-cuda-nn's ``common_device.h``."""
+    u = x * inv_radius
+    inside = 15 / 16 * u * (1 - 2 / 3 * u**2 + 1 / 5 * u**4) + 0.5
+    return np.where(np.abs(u) < 1, inside, np.where(u > 0, 1.0, 0.0))
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 16])
+def test_one_blob_outside_the_unit_interval(ns, n):
+    """``oneblob.h``: blobs at x - 1, x and x + 1, and no others. Within about [-1, 2], that is the periodic one."""
+    x = np.concatenate([np.linspace(-2.5, 3.5, 121), [-1 - 0.5 / n, 2 + 0.5 / n, 1e9, -1e9]]).astype(np.float32)
+    edges = np.arange(n + 1)[:, None] / n - x.astype(np.float64)
+    expected = np.diff(sum(quartic_cdf(edges + m, n) for m in (-1, 0, 1)), axis=0)
+    one = encoding({"otype": "OneBlob", "n_bins": n}, 1)
+    np.testing.assert_allclose(values(one([ns.Float(x)])), expected, atol=2e-6)
+    near = (x >= -1 + 1 / n) & (x <= 2 - 1 / n)
+    periodic = values(cn.OneBlob(n)([ns.Float(x)]))
+    np.testing.assert_allclose(periodic[:, near], expected[:, near], atol=2e-6)
+    assert n == 1 or np.abs(periodic - expected)[:, x == 2].max() == pytest.approx(0.5)
     assert arguments(encoding({}), n_bins=16)  # the default
 
 

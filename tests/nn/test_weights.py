@@ -13,6 +13,7 @@ import pytest
 from drjit.opt import SGD, Adam, AdamW
 
 import coopnet as cn
+from coopnet import reference as ref
 from coopnet import training as tr
 from coopnet.nn import parameters
 
@@ -534,16 +535,18 @@ def test_everything_is_one_recording(backend, ns):
     assert result.recordings <= 2
 
 
-@pytest.mark.parametrize("precision", ["auto", "half"])
-def test_ema(backend, precision):
+@pytest.mark.parametrize("precision, debias", [("auto", False), ("half", False), ("auto", True)])
+def test_ema(backend, precision, debias):
     field = make_field(backend, precision)
-    ema = tr.EMA(field, 0.75)
-    average, rng = values(field), np.random.default_rng(3)
+    ema = tr.EMA(field, 0.75, debias)
+    start, seen, rng = values(field), [], np.random.default_rng(3)
+    assert all(np.array_equal(ema.average[n].numpy(), field[n].array.numpy()) for n in field)
     for _ in range(5):
         for name in NAMES:
-            field.set_matrix(name, rng.normal(size=average[name].shape).astype(np.float16))
-        average = {n: 0.75 * average[n] + 0.25 * v for n, v in values(field).items()}
+            field.set_matrix(name, rng.normal(size=start[name].shape).astype(np.float16))
+        seen.append(values(field))
         ema.update(field)
+    average = {n: ref.moving_average([v[n] for v in seen], 0.75, None if debias else start[n]) for n in NAMES}
     last = values(field)
     half = precision == "half" or backend == "cuda"
     with ema.applied(field) as same:
@@ -568,29 +571,42 @@ def test_ema_of_half_precision_keeps_small_steps(ns, backend):
     assert abs(net.matrix("layers.0.weights") - expected).max() < 6e-4 and expected > 1.02
 
 
-def test_ema_in_fit_and_resume(backend, ns, tmp_path):
+@pytest.mark.parametrize("debias", [False, True])
+def test_ema_in_fit_and_resume(backend, ns, tmp_path, debias):
     pytest.importorskip("safetensors")
 
     def run(field, ema, steps, **options):
         cn.fit(field, make_batch(ns), steps, lr=1e-2, ema=ema, progress=False, **options)
 
     whole = make_field(backend)
-    kept, seen = tr.EMA(whole, 0.8), []
+    kept, seen = tr.EMA(whole, 0.8, debias), []
     before = values(whole)
     run(whole, kept, 6, metric=lambda f: float(seen.append(values(f)) or 0), metric_every=1)
-    average = before
-    for v in seen:
-        average = {n: 0.8 * average[n] + 0.2 * v[n] for n in NAMES}
+    average = {n: ref.moving_average([v[n] for v in seen], 0.8, None if debias else before[n]) for n in NAMES}
     with kept.applied(whole):
         close(values(whole), average, backend)
     path = tmp_path / "run.safetensors"
     first, second = make_field(backend), make_field(backend)
-    run(first, tr.EMA(first, 0.8), 2, checkpoint=path)
-    ema = tr.EMA(second, 0.8)
+    run(first, tr.EMA(first, 0.8, debias), 2, checkpoint=path)
+    ema = tr.EMA(second, 0.8, debias)
     run(second, ema, 6, checkpoint=path, resume=True)
     if backend == "llvm":
         for name in whole:
             assert np.array_equal(ema.average[name].numpy(), kept.average[name].numpy())
+
+
+def test_an_older_average_goes_on_as_it_was(backend, ns, tmp_path):
+    """In files from before there was a correction, averages began as the initial weights, whose share is kept."""
+    pytest.importorskip("safetensors")
+    path, found = tmp_path / "run.safetensors", []
+    for debias in (False, True):
+        field = make_field(backend)
+        cn.fit(field, make_batch(ns), 2, ema=tr.EMA(field, 0.8), checkpoint=path, progress=False)
+        field = make_field(backend)
+        ema = tr.EMA(field, 0.8, debias)
+        cn.fit(field, make_batch(ns), 5, ema=ema, checkpoint=path, resume=True, progress=False)
+        found.append(ema.average["network.weights"].numpy())
+    np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -607,6 +623,7 @@ def test_ema_in_fit_and_resume(backend, ns, tmp_path):
         (lambda f: tr.spectral_norms(cn.ReLU()), ValueError, "spectral_norms: the network has no matrices"),
         (lambda f: tr.EMA(f, 1.0), ValueError, "EMA: decay is 1.0"),
         (lambda f: tr.EMA(f, 10**400), ValueError, "EMA: decay is an int of"),
+        (lambda f: tr.EMA(f, debias=1), ValueError, "EMA: debias is 1; True or False"),
         (lambda f: tr.EMA(3), TypeError, "EMA: net is a int"),
         (lambda f: tr.EMA(f).update(Adam(lr=1)), ValueError, "EMA.update: params holds no parameters"),
         (lambda f: tr.EMA(f).apply(f.network), ValueError, "EMA.apply: the network has other parameters"),

@@ -124,6 +124,14 @@ VARIANTS = {
     "no parameters": lambda: cn.NeuralField(cn.Frequency(9, in_features=1), cn.Tanh()),
     "the identity": lambda: cn.NeuralField(None, cn.Identity(), in_features=2),
     "one frequency": lambda: cn.NeuralField(cn.Fourier(1, in_features=1), cn.Linear(-1, 1)),
+    "bounds": lambda: cn.NeuralField(_grid(2), cn.Linear(-1, 2), bounds=(-1, 2.5)),
+    "bounds by coordinate": lambda: cn.NeuralField(None, cn.Linear(3, 2), bounds=([-1, 0.25, 0], [2, 0.75, 1e3])),
+    "blobs in the unit interval": lambda: cn.NeuralField(
+        cn.OneBlob(4, 2, periodic=False), cn.Linear(-1, 1), bounds=(0.4, 0.6)
+    ),
+    "one bin that is left": lambda: cn.NeuralField(
+        cn.OneBlob(1, 1, periodic=False), cn.Linear(-1, 1), bounds=(0.4, 0.6)
+    ),
     "8 bands": lambda: cn.NeuralField(cn.SphericalHarmonics(8), cn.Linear(-1, 1)),
     "1 band": lambda: cn.NeuralField(cn.SphericalHarmonics(1), cn.Linear(-1, 1)),
     "one bin": lambda: cn.NeuralField(cn.OneBlob(1, in_features=1), cn.Linear(-1, 1)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -167,12 +168,21 @@ def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec, owned: bool) -> tuple[Vec
     n, b = layer.n_bins, to.block
     y = to.new(n * x.size, layer, x)
 
+    def blobs(t: Expr) -> list[tuple[Expr, Expr]]:
+        if n == 1 and not layer.periodic:
+            return [(f32(0), t - m) for m in (-1, 0, 1)]
+        nearest = call("round", t) if layer.periodic else clip(call("round", t), -1, 1)
+        whole = b.let("whole", nearest)
+        return [(whole, (t - whole) * n)]
+
     def integral(t: Expr) -> Expr:
-        """The periodic kernel's integral up to ``t``."""
-        whole = b.let("whole", call("round", t))
-        u = b.let("u", clip((t - whole) * n, -1, 1))
-        u2 = b.let("square", u * u)
-        return whole + (u * ((u2 * (3 / 16) - 5 / 8) * u2 + 15 / 16) + 0.5)
+        """The kernel's integral up to ``t``, but for a constant."""
+        parts: list[Expr] = []
+        for whole, inside in blobs(t):
+            u = b.let("u", clip(inside, -1, 1))
+            u2 = b.let("square", u * u)
+            parts.append(whole + (u * ((u2 * (3 / 16) - 5 / 8) * u2 + 15 / 16) + 0.5))
+        return functools.reduce(operator.add, parts)
 
     with b.loop("k", x.size) as k:
         first = b.let("first", integral(single(-1) * x.at(k)))
@@ -181,7 +191,8 @@ def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec, owned: bool) -> tuple[Vec
             above = b.let("above", integral(Cast(F32, i + 1) * (1 / n) - x.at(k)))
             b.set(y.at(k * n + i), above - below)
             b.set(below, above)
-        b.set(y.at(k * n + (n - 1)), first + 1 - below)
+        last = first + 1 if layer.periodic else integral(single(1) - x.at(k))
+        b.set(y.at(k * n + (n - 1)), last - below)
     return y, True
 
 

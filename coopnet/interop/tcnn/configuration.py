@@ -11,6 +11,7 @@ from typing import Any
 from drjit.opt import Optimizer
 
 from ... import training
+from ...bounds import check_count, checked
 from ...checks import check_choice, check_positive, shown
 from ...checks.sizes import check_features
 from ...field import NeuralField
@@ -37,9 +38,10 @@ _NO_SECTIONS = dict.fromkeys(("dir_encoding", "rgb_network", "distortion_map", "
 class Configuration:
     """What :func:`from_config` read.
 
-    ``field`` is not built yet; ``loss`` is the name of a loss, or a function for one that has none; ``optimizer()``
-    makes a new optimizer; ``lr`` is the learning rate, a number or a function of the step; ``ema`` is the decay per
-    step of an exponential moving average of the parameters that inference should use, or ``None``.
+    ``field`` is not built yet; ``loss`` is the name of a loss, or a function for one that differs from all of them, be
+    it in the derivative where prediction and target are equal; ``optimizer()`` makes a new optimizer; ``lr`` is the
+    learning rate, a number or a function of the step; ``ema`` is the decay per step of an exponential moving average of
+    the parameters that inference should use, or ``None``.
 
     >>> config = cn.from_config(2, 3, "config.json")
     >>> field = config.field.build()
@@ -61,13 +63,14 @@ class Configuration:
         """
         arguments = {"loss": self.loss, "optimizer": self.optimizer(), "lr": self.lr, "loss_scale": LOSS_SCALE}
         if field is not None and self.ema is not None:
-            arguments["ema"] = training.EMA(field, self.ema)
+            arguments["ema"] = training.EMA(field, self.ema, debias=True)
         return arguments
 
 
 def from_config(
-    n_in: int, n_out: int, config: Mapping[str, Any] | str | Path, *, pad: str = "none", unknown: str = "error"
-) -> Configuration:
+    n_in: int, n_out: int, config: Mapping[str, Any] | str | Path, *, pad: str = "none", unknown: str = "error",
+    bounds: Any = None,
+) -> Configuration:  # fmt: skip
     """A field, its loss and its optimizer from a JSON configuration of tiny-cuda-nn.
 
     The sections are ``"encoding"``, ``"network"``, ``"loss"`` and ``"optimizer"``; what a section leaves out, or a
@@ -85,6 +88,8 @@ def from_config(
             (:meth:`NeuralField.load_tcnn`) need the former.
         unknown: what to do about keys that are not known here, such as those that a patch of ``"otype"`` leaves behind
             and instant-ngp's further sections: raise an ``"error"``, or ``"warn"`` and ignore them.
+        bounds: the box ``(low, high)`` that coordinates lie in, see :class:`coopnet.NeuralField`. A configuration says
+            nothing about it: its coordinates lie in the unit cube.
 
     Returns:
         A :class:`coopnet.interop.tcnn.Configuration`: ``.field``, ``.loss``, ``.optimizer``, ``.lr``, ``.ema``.
@@ -105,6 +110,8 @@ def from_config(
         check_features(WHERE, name, check_positive(WHERE, name, value))
     check_choice(WHERE, "pad", pad, ("none", "tcnn"))
     check_choice(WHERE, "unknown", unknown, ("error", "warn"))
+    bounds = checked(WHERE, bounds)
+    check_count(WHERE, bounds, n_in)
     ignored: dict[str, None] = {}  # a set in order
     token = IGNORED.set(ignored if unknown == "warn" else None)
     try:
@@ -123,4 +130,4 @@ def from_config(
     if ignored:
         keys = ", ".join(map(shown, ignored))
         warnings.warn(f"from_config: ignored what is not known here: {keys}.", UserWarning, stacklevel=2)
-    return Configuration(NeuralField(encoding, network, in_features=n_in), loss, optimizer, lr, ema)
+    return Configuration(NeuralField(encoding, network, in_features=n_in, bounds=bounds), loss, optimizer, lr, ema)

@@ -75,6 +75,8 @@ def read_encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
         grid = _make(cls, where, per_level_scale=growth, **options)
         grid.per_level_scale = grid._growth()  # the default follows from the other numbers, there and here
         return grid
+    if cls is nn.OneBlob:
+        values["periodic"] = False
     fits = cls is not nn.SphericalHarmonics or n_in == 3
     ensure(fits, f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
     return _make(cls, where, **values)

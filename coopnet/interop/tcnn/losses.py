@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import drjit as dr
+
 from ... import training
 from ...checks import ensure
+from ...training.losses import of_size
 from .keys import choice, read
 
 
@@ -15,21 +18,36 @@ def _huber(y: Any, target: Any, *, pdf: Any = None) -> Any:
     return 2 * training.huber(y, target, 0.1, pdf=pdf)
 
 
+def _size(error: Any) -> Any:
+    """The size of an error, whose derivative at 0 is 1 there, as that of a positive one: Dr.Jit's is 0."""
+    return dr.copysign(error, 1)
+
+
+def _of_size(name: str) -> Callable[..., Any]:
+    """The loss of that ``name``, with the derivative that it has there where the prediction is the target."""
+
+    def loss(y: Any, target: Any, *, pdf: Any = None) -> Any:
+        return of_size(name, y, target, pdf, _size)
+
+    loss.__name__ = loss.__qualname__ = name
+    return loss
+
+
 #: Losses by their name there; the last three are instant-ngp's for radiance fields, by formulas in its
 #: ``nerf_device.cuh``.
 LOSSES: dict[str, str | Callable[..., Any]] = {
-    "L1": "l1",
+    "L1": _of_size("l1"),
     "L2": "l2",
-    "RelativeL1": "relative_l1",
+    "RelativeL1": _of_size("relative_l1"),
     "RelativeL2": "relative_l2",
     "RelativeL2Luminance": "relative_l2_luminance",
-    "MAPE": "mape",
-    "SMAPE": "smape",
+    "MAPE": _of_size("mape"),
+    "SMAPE": _of_size("smape"),
     "CrossEntropy": "cross_entropy",
     "Variance": "variance",
     "Huber": _huber,
     "SmoothL1": _huber,
-    "LogL1": "log_l1",
+    "LogL1": _of_size("log_l1"),
 }
 
 

@@ -34,7 +34,8 @@ def load_tcnn(self: NeuralField, params: Any, config: Configuration | Mapping[st
 
     They are ``model.params`` of its PyTorch bindings, or ``params_binary`` of a snapshot (``numpy.frombuffer(...,
     numpy.float16)``). ``docs/config.md`` has their layout. An optimizer has parameters of its own: follow with
-    ``opt.update(field)``.
+    ``opt.update(field)``. The field's ``bounds`` are no parameters, and stay: with them, it computes at ``p`` what the
+    model does at ``(p - low) / (high - low)``.
 
     Args:
         params: 1D array of floating point numbers, NumPy's or one that can become NumPy's (``__array__``, DLPack); in
@@ -72,6 +73,9 @@ def load_tcnn(self: NeuralField, params: Any, config: Configuration | Mapping[st
 
 def to_tcnn(self: NeuralField) -> np.ndarray:
     """The parameters as tiny-cuda-nn has them, the inverse of :meth:`load_tcnn`.
+
+    The field's ``bounds`` are not among them: where it has any, whoever evaluates the model maps the coordinates to the
+    unit cube, ``(p - low) / (high - low)``.
 
     Returns:
         1D array in single precision. Rows behind the outputs, which nothing reads, are those that :meth:`load_tcnn`

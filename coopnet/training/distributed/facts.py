@@ -41,6 +41,7 @@ def facts(run: Any, rate: Callable[[int], float]) -> dict[str, Any]:
         "weight_decay": step.weight_decay,
         "clip_norm": step.clip_norm,
         "the decay of ema": step.ema and step.ema.decay,
+        "the correction of ema": step.ema is not None and step.ema.total is not None,
         "metric": metric.function is not None,
         "metric_every": metric.every,
         "higher_is_better": metric.higher,
