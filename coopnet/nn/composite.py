@@ -13,7 +13,7 @@ from ..checks.sizes import check_features, check_layers
 from .activations import Identity
 from .arguments import arguments, fields
 from .embedding import Embedding
-from .encoding import Encoding
+from .encoding import Encoding, in_unit
 
 
 class Composite(Encoding):
@@ -113,6 +113,9 @@ class Composite(Encoding):
     def width(self, size: int) -> int:
         widths = [e.width(n) for e, _, n in self._ranges(size) if n > 0]
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
+
+    def _in_unit(self, size: int) -> list[int]:
+        return sorted({begin + i for e, begin, n in self.parts(size) for i in in_unit(e, n)})
 
     def _features(self, coordinates: list) -> list:
         return self._reduced([list(e(coordinates[begin : begin + n])) for e, begin, n in self.parts(len(coordinates))])

@@ -13,6 +13,7 @@ from ..checks.sizes import check_features
 from ..jit import kinds
 from ..random.key import Key
 from .module import Module
+from .sequential import Sequential
 from .tangents import check_bundle, no_rule, rebuilt
 
 
@@ -76,6 +77,10 @@ class Encoding(Module):
         """The features, and their derivatives in the directions ``tangents``, all in the precision of ``_features``."""
         raise no_rule(self)
 
+    def _in_unit(self, size: int) -> list[int]:
+        """Those of ``size`` coordinates, by number, that mean little outside [0, 1]."""
+        return []
+
     def _check(self, x: Any) -> str:
         name = type(self).__name__
         kind, _ = kinds.in_kernels(x, name)
@@ -101,3 +106,12 @@ class Encoding(Module):
     def _same_backend(self, leaf: type, own: type) -> None:
         """Raise ``TypeError`` unless an input of type ``leaf`` lives where the parameters of type ``own`` do."""
         check_same_backend(f"{type(self).__name__}: the input lives", leaf, " and the parameters", own)
+
+
+def in_unit(layer: Any, size: int) -> list[int]:
+    """Those of the ``size`` features that ``layer`` takes, by number, that mean little outside [0, 1]."""
+    if isinstance(layer, Encoding):
+        return layer._in_unit(size)
+    if isinstance(layer, (Sequential, drnn.Sequential)):
+        return in_unit(layer.layers[0], size) if layer.layers else []
+    return list(range(size)) if isinstance(layer, drnn.HashEncodingLayer) else []

@@ -97,6 +97,9 @@ class Lattice(Encoding):
     def width(self, size: int) -> int:
         return self.n_levels * self.n_features_per_level
 
+    def _in_unit(self, size: int) -> list[int]:
+        return list(range(size))
+
     def _features(self, coordinates: list) -> list:
         return self._moved(coordinates, [])[0]
 

@@ -13,7 +13,7 @@ from ..checks.sizes import check_features
 from .activations import Identity
 from .arguments import fields
 from .embedding import Embedding
-from .encoding import Encoding
+from .encoding import Encoding, in_unit
 
 
 class Pad(Encoding):
@@ -52,6 +52,9 @@ class Pad(Encoding):
 
     def width(self, size: int) -> int:
         return self.before + self.nested.width(size) + self.after
+
+    def _in_unit(self, size: int) -> list[int]:
+        return in_unit(self.nested, size)
 
     def _features(self, coordinates: list) -> list:
         return self._between(list(self.nested(coordinates)), self.value)

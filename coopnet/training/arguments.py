@@ -10,11 +10,13 @@ import drjit as dr
 import numpy as np
 from drjit.opt import Optimizer
 
+from ..call import noting
 from ..checks import check, check_flag, check_type, ensure, is_int, is_number
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.scopes import recording
 from ..random.key import Key
+from . import outside
 from .losses import check_densities, components, outputs_for
 from .schedules import is_of_steps_alone, of_steps_alone
 from .step import Step
@@ -47,17 +49,19 @@ def check_field(field: Any, where: str, name: str) -> None:
     ensure(field.precision, f"{where}: {which} is not built yet; call field = field.build().")
 
 
-def check_losses(step: Step, key: Key) -> tuple[int, Any]:
+def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
     """Trace a batch without evaluating it, so that what is wrong with it is said before anything runs.
 
-    Returns the number of losses, and the batch.
+    Returns the number of losses, the batch, and what to warn of, if there is anything: only the coordinates of fields
+    that want them in a box are evaluated.
     """
     name = "loss" if step.objective is None else "objective"
     with dr.suspend_grad():
         drawn = step.draw(key)
         if step.objective is None:
             _check_batch(step.field, drawn, step.loss)
-        losses = step.evaluate(drawn, key)
+        with noting() as notes:
+            losses = step.evaluate(drawn, key)
     flat = isinstance(losses, dr.ArrayBase) and not dr.is_tensor_v(losses) and dr.depth_v(losses) == 1
     fits = flat and dr.type_v(losses) in _FLOATS
     needed = "an array in single or double precision with the loss of each sample is needed"
@@ -65,7 +69,8 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any]:
     ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")
     traced = losses.state != dr.VarState.Literal
     ensure(traced, f"fit: {name} returned a constant; a loss that depends on the field is needed.")
-    return dr.width(losses), drawn
+    with dr.suspend_grad():
+        return dr.width(losses), drawn, outside.message(step.field, notes)
 
 
 def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:

@@ -129,7 +129,9 @@ def fit(
             waits for; another process has failed, is gone, or does not come in time.
 
     Warns:
-        RuntimeWarning: the run diverged, or more than half of its steps were skipped.
+        RuntimeWarning: the run diverged, or more than half of its steps were skipped; no gradient reaches the field;
+            more than a tenth of the first batch lies outside [0, 1], or the field's ``bounds``, in coordinates that
+            a grid or ``OneBlob`` encodes.
 
     Several threads may train at a time, each its own field: they take turns of some steps (see
     :func:`coopnet.training.exclusive`, also for what else threads do with Dr.Jit meanwhile).
@@ -155,7 +157,7 @@ def fit(
             field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema, loss_scale
         )  # fmt: skip
         step = Step(*what) if group is None else SharedStep(replicas, *what)
-        losses, drawn = arguments.check_losses(step, Key(seed))
+        losses, drawn, outside = arguments.check_losses(step, Key(seed))
         if isinstance(step, SharedStep):
             step.divide(losses)
         optimizer.update(field)
@@ -165,6 +167,8 @@ def fit(
     replicas.agree("the start", lambda: facts(run, rate))
     compare_batches(replicas, step, drawn)
     del drawn
+    if outside and replicas.leads:
+        warnings.warn(outside, RuntimeWarning, stacklevel=3)
     step.planned = steps - run.result.steps
     with run.going():
         while run.goes_on():

@@ -100,8 +100,9 @@ def fit_many(
 
     Warns:
         RuntimeWarning: as :func:`coopnet.fit`; the message begins with the number of the job. In a kernel with others,
-            a job that diverges is left with the weights of its last checkpoint, or those at the start. Also, with
-            ``together=None`` on CUDA, why fields that are small enough are not trained in one kernel.
+            a job that diverges is left with the weights of its last checkpoint, or those at the start. Of coordinates,
+            those of job 0 are looked at. Also, with ``together=None`` on CUDA, why fields that are small enough are not
+            trained in one kernel.
 
     Four waves, of frequencies that the number of the job says:
 
@@ -123,7 +124,9 @@ def fit_many(
     jobs = Jobs(fields, batch, steps, seed, optimizer, options, place, checkpoint_every)
     first = jobs.step(0)
     with errors_of(0, 0):
-        samples, _ = arguments.check_losses(first, Key(seed))
+        samples, _, outside = arguments.check_losses(first, Key(seed))
+    if outside:
+        warnings.warn(f"job 0: {outside}", RuntimeWarning, stacklevel=3)
     size = _together(together, jobs, samples)
     rank, world = _processes(place)
     count = -(-len(fields) // size)

@@ -1,0 +1,60 @@
+"""Whether a field is trained where its encoding can tell places apart.
+
+Grids have no vertices of their own outside the unit cube, where levels wrap around, and bins repeat: a field learns
+badly there, and nothing else says so. The first batch is looked at, before anything is recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..bounds import to_unit
+from ..field import NeuralField
+from ..nn import Composite, Pad, Sequential
+from ..nn.encoding import in_unit
+from ..nn.tree import children
+
+#: Share of the samples of a batch that may lie outside: a margin, or noise around what is inside.
+SHARE = 0.1
+#: How far outside is still the edge.
+MARGIN = 1e-3
+
+
+def message(field: NeuralField, notes: list[tuple[Any, list, Any]]) -> str:
+    """What to warn of, if much of what ``field`` was evaluated at lies outside: see :func:`coopnet.call.noting`."""
+    first = field.network if field.encoding is None else field.encoding
+    numbers = in_unit(first, field.in_features)
+    seen = [(parts, active) for whose, parts, active in notes if whose is field] if numbers else []
+    if not seen:
+        return ""
+    counts = [_count(field, parts, active, numbers) for parts, active in seen]
+    dr.eval(counts)
+    out, of = (sum(int(count[i].numpy()[0]) for count in counts) for i in (0, 1))
+    if out <= SHARE * of:
+        return ""
+    ends = [(dr.min(parts[i]), dr.max(parts[i])) for parts, _ in seen for i in numbers]
+    dr.eval(ends)
+    low, high = min(float(a[0]) for a, _ in ends), max(float(b[0]) for _, b in ends)
+    around = Composite | Pad | Sequential | drnn.Sequential
+    found = [layer for layer in children(first) if not isinstance(layer, around) and in_unit(layer, 1)]
+    names = " and ".join(sorted({type(layer).__name__ for layer in found}))
+    box = "[0, 1]" if field.bounds is None else "the field's bounds"
+    where = f"{100 * out / of:.0f} % of the samples of the first batch lie outside {box}"
+    why = f"with coordinates from {low:.4g} to {high:.4g}, where {names} cannot tell places apart"
+    return f"fit: {where}, {why}; say what box they lie in, NeuralField(..., bounds=(low, high))."
+
+
+def _count(field: NeuralField, parts: list, active: Any, numbers: list[int]) -> tuple[Any, Any]:
+    """How many samples lie outside, and how many there are."""
+    lanes = max(dr.width(v) for v in (*parts, *([] if active is None else [active])))
+    inside = dr.full(dr.mask_t(parts[0]), True, lanes)
+    mapped = to_unit(parts, field.bounds)
+    outside = ~inside
+    for i in numbers:
+        outside |= (mapped[i] < -MARGIN) | (mapped[i] > 1 + MARGIN)
+    if active is not None:
+        inside &= active
+    return dr.count(outside & inside), dr.count(inside)
