@@ -92,7 +92,7 @@ def export(
     with about_options():
         check_request(field, to, **options)
     args.prepare_directory(output)
-    # half precision and padded rows: beside another target's, these weights would take their place
+    # both are .slang: one would take the other's place
     stem = f"{name}_coopvec" if to == "slang-coopvec" else name
     source = output / f"{stem}{'.html' if page else TARGETS[to].suffix}"
     with about(checkpoint), warnings.catch_warnings(record=True) as said:

@@ -1,6 +1,6 @@
 """Runs shade.slang, beside which an exported ``field.slang`` lies, on the first device that slangpy finds.
 
-python shade.py field.weights surface.ppm [--device cpu|vulkan|cuda] [--fields FOLDER of field.slang]
+python shade.py field.slang.weights surface.ppm [--device cpu|vulkan|cuda] [--fields FOLDER of field.slang]
 """
 
 from __future__ import annotations

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import re
 import runpy
+import shutil
+import subprocess
 import warnings
 from pathlib import Path
 
@@ -27,6 +30,8 @@ from support.exported import (
 )
 
 import coopnet as cn
+from coopnet.interop.export.export import check_name
+from coopnet.interop.export.reserved import reserved
 from coopnet.interop.export.weights import fingerprint
 
 TOLERANCE = {"single": 1e-5, "half": 1e-3}
@@ -54,7 +59,7 @@ def exported(request, backend, tmp_path_factory):
 @pytest.mark.parametrize("target", ["c", "numpy"])
 def test_every_layer_gives_its_values_and_derivatives(exported, name, target):
     precision, cases, directory, library = exported
-    c, weights = cases[name], directory / f"{name}.weights"
+    c, weights = cases[name], directory / f"{name}.{'c' if target == 'c' else 'py'}.weights"
     weights = weights if weights.exists() else None
     if target == "c":
         (y,) = library.run(f"f_{name}", weights, c.x, (len(c.y),))
@@ -152,6 +157,45 @@ def test_every_target_reads_the_same_file(tmp_path):
         written = cn.export(small("half"), target, tmp_path / f"f{suffix}", inline=False)
         files.add(written.weights.read_bytes())
     assert len(files) == 1
+
+
+def test_files_never_meet(tmp_path):
+    """Other targets, precisions and versions beside a program leave its weights alone; the same path replaces them."""
+    field, written = small(), {}
+    for path, target, precision in [
+        ("sdf.py", "numpy", "single"), ("sdf.glsl", "glsl", "half"), ("net.v1", "c", "single"), ("net.v2", "c", "half"),
+        ("sdf", "c", "half"),
+    ]:  # fmt: skip
+        written[path] = cn.export(field, target, tmp_path / path, precision=precision, inline=False)
+    files = [path for pair in written.values() for path in pair]
+    assert len({*files}) == len(files) == len(list(tmp_path.iterdir())) == 10
+    assert written["net.v1"].weights == tmp_path / "net.v1.weights"
+    x = np.random.default_rng(0).random((2, SAMPLES))
+    before = run_numpy(tmp_path / "sdf.py", "field", written["sdf.py"].weights, x)[0]
+    other = small()
+    other.set_matrix("layers.0.bias", np.ones(8))
+    again = cn.export(other, "numpy", tmp_path / "sdf.py", inline=False)
+    assert again == written["sdf.py"] and len(list(tmp_path.iterdir())) == 10
+    assert np.abs(run_numpy(tmp_path / "sdf.py", "field", again.weights, x)[0] - before).max() > 1e-3
+
+
+def test_shapes_are_checked_in_numpy(tmp_path):
+    field = small(dropout=0.5)
+    for options in ({"dropout": True, "derivatives": True}, {"dropout": True, "inline": False}):
+        written = cn.export(field, "numpy", tmp_path / "f.py", name="f", **options)
+        module, x, key = imported(written.source), np.zeros((2, 5)), np.zeros((4, 5), np.uint32)
+        first = [] if written.weights is None else [module.f_load(written.weights)]
+        assert module.f(*first, list(x), list(key)).shape == (1, 5)
+        assert module.f(*first, x[:, :0], key[:, :0]).shape == (1, 0)
+        functions = [module.f, *([module.f_jacobian] if "derivatives" in options else [])]
+        for function in functions:
+            for wrong in (x.T, np.zeros((3, 5)), np.zeros((1, 5)), np.zeros(2), 0.5, np.zeros((2, 5, 1))):
+                shape = str(np.shape(wrong)).replace("(", r"\(").replace(")", r"\)")
+                with pytest.raises(ValueError, match=rf"f: x has the shape {shape}; \(2, samples\) is needed"):
+                    function(*first, wrong, key)
+            for wrong in (key.T, key[:, :4], key[:, :1], key[:3], key[:, 0]):
+                with pytest.raises(ValueError, match=r"f: key has the shape .*; \(4, 5\) is needed"):
+                    function(*first, x, wrong)
 
 
 def test_fingerprints_are_those_of_checkpoints(tmp_path):
@@ -252,8 +296,7 @@ void all(const uint32_t *weights, float *one, float *row) {
 def test_all_numbers_in_half_precision(tmp_path, instructions):
     """As NumPy converts them, one by one and by rows, whatever the processor has for it."""
     flags = [f"-m{v}" for v in ("f16c", instructions)] if instructions else []
-    cpu = Path("/proc/cpuinfo")
-    if instructions and instructions not in (cpu.read_text() if cpu.exists() else ""):
+    if instructions and instructions not in _cpu():
         pytest.skip(f"this processor has no {instructions}")
     grid = cn.Grid(2, n_levels=2, base_resolution=4)
     field = cn.NeuralField(grid, cn.MLP(out_features=3, width=10, depth=1)).build("llvm", "half")
@@ -342,7 +385,7 @@ class Own(cn.Module):
         ({"grids": "uint8"}, ValueError, "export: grids is 'uint8', but the field has no grids; leave it out"),
         ({"target": "slang-coopvec", "precision": "single"}, ValueError, "cooperative vectors have half precision"),
         ({"target": "slang-coopvec", "inline": True}, ValueError, "reads weights from a buffer"),
-        ({"path": "f.weights"}, ValueError, "which the file of weights is called; use another suffix"),
+        ({"path": "f.weights"}, ValueError, "as files of weights are called; use another suffix"),
         ({"path": 3}, TypeError, "export: path is a int"),
         ({"path": "missing/f.c"}, FileNotFoundError, "missing"),
         ({"field": small}, TypeError, "export: field is a function; a NeuralField is needed"),
@@ -377,18 +420,88 @@ def test_schedules_are_exported_as_they_are_now(tmp_path):
         cn.export(field, "c", tmp_path / "f.c", dropout=True)
 
 
+#: Some of every language and header.
 NAMES = """
-exp2 hypot fmax sinh printf memset INFINITY offsetof j0 y1 div nullptr M_PI mat2x2 ivec4 external superp texelFetch
-isinf modf ref get set self use mut final macro meta enable require trait range open bytes len lambda
+fmaf powf sqrtl tan tanl sincosf lgamma_r lgammaf_r exp10 fmaximum_numf f32addf64 HUGE_VAL HUGE_VALF NAN INFINITY M_PI
+M_2_SQRTPI FP_INFINITE MATH_ERRNO math_errhandling UINT32_C INT_FAST8_MAX SIZE_MAX uint_least16_t double_t max_align_t
+strdup strtold mempcpy memccpy wcslen offsetof NULL labs div index j0 y1f signgam
+co_await char8_t nullptr alignas and_eq wchar_t typeof_unqual
+exp2 hypot fmax sinh printf mat2x2 ivec4 f16vec2 dmat3x4 external superp texelFetch texelFetchOffset sampler2DRect
+usamplerCubeArray image2DMSArray textureGatherOffsets imageAtomicCompSwap subgroupInclusiveAdd packSnorm2x16 dFdxFine
+gl_Position atomic_uint interpolateAtSample bitfieldReverse umulExtended roundEven noise3 matrixCompMult
+vec3f mat4x3h texture_storage_2d_array sampler_comparison arrayLength bitcast countOneBits quantizeToF16
+workgroupBarrier pack4x8unorm atomicCompareExchangeWeak const_assert override binding_array
+float4x4 min16float3 RWStructuredBuffer ByteAddressBuffer SamplerState asfloat mad lerp rcp saturate clip ddx_coarse
+InterlockedAdd WaveActiveSum bwd_diff CoopVec cbuffer groupshared associatedtype
+isinf modf ref get set self use mut final macro meta enable require trait range open bytes len lambda np match case
 """
 
 
 @pytest.mark.parametrize("name", NAMES.split())
-def test_names_that_mean_something_are_refused(tmp_path, name):
-    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build("llvm")
+def test_names_that_mean_something_are_refused(name):
     with pytest.raises(ValueError, match="export: name is"):
-        cn.export(field, "c", tmp_path / "f.c", name=name)
-    assert not list(tmp_path.iterdir())
+        check_name(name)
+
+
+FREE = "field sdf albedo net_v2 image_field texture_albedo waves wavelet color_map color2 tangent integers memo m_net"
+
+
+def test_the_rest_of_the_names_is_free():
+    for name in [
+        "field",
+        "sdf",
+        "albedo",
+        "radiance",
+        "net_v2",
+        "image_field",
+        "texture_albedo",
+        "waves",
+        "wavelet",
+        "color_map",
+        "color2",
+        "tangent",
+    ]:
+        check_name(name)
+
+
+COMPILERS = [
+    ["cc", "-std=c99"], ["cc", "-std=gnu17", "-D_GNU_SOURCE"], ["c++", "-std=gnu++17"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compiler", COMPILERS, ids=" ".join)
+def test_what_compilers_refuse_is_refused(compiler, tmp_path):
+    """Every name in the headers, as a function beside them."""
+    if shutil.which(compiler[0]) is None:
+        pytest.skip(f"there is no {compiler[0]}")
+    written = cn.export(small("half"), "c", tmp_path / "f.c")
+    kind = "c++" if compiler[0] == "c++" else "c"
+    command = [*compiler, "-x", kind, "-mf16c"] if "f16c" in _cpu() else [*compiler, "-x", kind]
+    lines = written.source.read_text().splitlines()
+    head = [line for line in lines if line.startswith(("#include <", "#ifdef __F16C__", "#endif"))]
+    head = head[: head.index("#include <immintrin.h>") + 2]  # and no further #endif
+    (tmp_path / "head.h").write_text("\n".join(head) + "\n")
+    seen = [_run([*command, "-E", flag, str(tmp_path / "head.h")]).stdout for flag in ("-dD", "-dM")]
+    words = sorted(set(re.findall(r"\b[A-Za-z]\w*", "".join(seen))))
+    names = [w for w in words if re.fullmatch(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*", w)]
+    assert len(names) > 300
+    c = 'extern "C" ' if kind == "c++" else ""
+    functions = [f"{c}void {name}(const float x[1], float y[1]) {{ y[0] = x[0]; }}" for name in names]
+    (tmp_path / "all.c").write_text("\n".join([*head, *functions, ""]))
+    said = _run([*command, "-fsyntax-only", str(tmp_path / "all.c")]).stderr
+    bad = {int(n) for n in re.findall(r"all\.c:(\d+):\d+: (?:error|warning)", said)}
+    refused = {name for line, name in enumerate(names, len(head) + 1) if line in bad}
+    assert len(refused) > 150 and "fmaf" in refused
+    assert [name for name in sorted(refused) if not reserved(name)] == []
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def _cpu() -> str:
+    path = Path("/proc/cpuinfo")
+    return path.read_text() if path.exists() else ""
 
 
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh", "softplus", "silu"])

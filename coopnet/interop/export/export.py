@@ -56,8 +56,8 @@ def export(
     """Write ``field`` as a function in another language, position in and values out, and its weights beside it.
 
     The source needs nothing else: encoding, network and output activation are loops in it, and its head says how to
-    call it. The weights are a file of the same name with the suffix ``.weights``, which programs read as it is; small
-    ones stand in the source. ``docs/export.md`` has what maps to what, the format of the file, and limits.
+    call it. The weights are a file beside it, ``sdf.glsl.weights`` for ``sdf.glsl``, which programs read as it is;
+    small ones stand in the source. ``docs/export.md`` has what maps to what, the format of the file, and limits.
 
     Args:
         field: a built :class:`NeuralField`.
@@ -99,10 +99,10 @@ def export(
     )  # fmt: skip
     page = target == "html"
     source = writable(path, where)
-    beside = writable(Path(os.fspath(path)).with_suffix(".weights"), where)
-    ensure(
-        source != beside, f"export: path is {str(source)!r}, which the file of weights is called; use another suffix."
-    )
+    called = source.suffix.lower() == ".weights"
+    ensure(not called, f"export: path is {str(source)!r}, as files of weights are called; use another suffix.")
+    written = Path(f"{os.fspath(path)}.weights")
+    beside = writable(written, where)
     ensure(not recording(), "export: called while Dr.Jit records a function or loop; export after it.", RuntimeError)
     if page:
 
@@ -119,7 +119,6 @@ def export(
     if program.words is None and program.has_tables:
         atomic_write(beside, lambda temporary: _write(temporary, weights))
     atomic_write(source, lambda temporary: temporary.write_bytes(text) and None)
-    written = Path(os.fspath(path)).with_suffix(".weights")
     return Exported(Path(os.fspath(path)), written if program.words is None and program.has_tables else None)
 
 

@@ -14,6 +14,15 @@ from ..weights import Array
 from .printer import Printer, hexadecimal, rows
 
 _HELPERS = {
+    "rows": '''
+
+def {name}_rows(called, array, rows, dtype, samples=None):
+    """``array``, if it has so many rows, of as many samples as others."""
+    array = np.asarray(array, dtype)
+    if array.ndim != 2 or len(array) != rows or samples not in (None, array.shape[1]):
+        needed = "samples" if samples is None else samples
+        raise ValueError(f"{name}: {{called}} has the shape {{array.shape}}; ({{rows}}, {{needed}}) is needed")
+    return array''',
     "table": '''
 
 def {name}_table(weights, dtype, offset, rows, stride, columns):
@@ -105,9 +114,10 @@ class NumPy(Printer):
         tables = [f"    {name} = {text}" for name, text in self.tables.values()]
         if f.changed:
             return [*lines, *tables, *body]
-        first = f.inputs[0]
-        lines.append(f"    {first.name}, samples = np.asarray({first.name}, np.float32), np.shape({first.name})[1]")
-        lines += [f"    key = np.asarray({v.name}, np.uint32)" for v in f.inputs[1:]]
+        first, given = f.inputs[0], self.helper("rows")
+        lines.append(f"    {first.name} = {given}({first.name!r}, {first.name}, {first.size}, np.float32)")
+        lines.append(f"    samples = {first.name}.shape[1]")
+        lines += [f"    {v.name} = {given}({v.name!r}, {v.name}, {v.size}, np.uint32, samples)" for v in f.inputs[1:]]
         lines += [f"    {self.declared(v)}" for v in f.results]
         # NaN and what overflows come out as they should
         return [*lines, *tables, '    with np.errstate(all="ignore"):', *body, f"    return {self._results(f)}"]
