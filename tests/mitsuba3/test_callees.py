@@ -35,6 +35,22 @@ def test_deviations_of_a_picture(scene):
     assert np.isfinite(mean.numpy()).all() and deviation.numpy().max() > 0
 
 
+def test_a_frozen_picture_through_a_cache(backend):
+    """Of a scene of Mitsuba's own plugins, beside which a BSDF with arrays exists: the integrator shows it all."""
+    mi.set_variant(f"{backend}_ad_rgb")
+    box = mi.cornell_box()
+    box["sensor"]["film"] |= {"width": 8, "height": 8}
+    scene = mi.load_dict(box)
+    integrator = cn.mitsuba.RadianceCache(scene).integrator()
+    decoder = cn.mitsuba.Decoder(cn.mitsuba.build(cn.NeuralField(None, cn.MLP(9, 3, width=8, depth=1))))
+    other = cn.mitsuba.NeuralBSDF(decoder, latent=[0.5])
+    frozen = dr.freeze(lambda scene, integrator, seed: mi.render(scene, integrator=integrator, seed=seed, spp=2))
+    for seed in (1, 2):
+        found = frozen(scene, integrator, dr.opaque(mi.UInt32, seed)).numpy()
+        np.testing.assert_allclose(found, mi.render(scene, integrator=integrator, seed=seed, spp=2), atol=1e-4)
+    del other
+
+
 @pytest.mark.parametrize("integrator", ["prb", "neural_path"])
 def test_a_texture_is_trained_through_pictures(scene, integrator):
     cn.mitsuba.register()

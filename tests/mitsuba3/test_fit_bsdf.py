@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import drjit as dr
 import numpy as np
 import pytest
@@ -80,6 +82,25 @@ def test_textured():
     true = mi.load_dict(reference).eval(mi.BSDFContext(), si, mi.Vector3f(0, 0.6, 0.8)).numpy()
     np.testing.assert_allclose(ours, true, rtol=0.3)
     assert abs(ours[0, 0] - ours[0, 2]) > 0.05
+
+
+def test_what_is_learned_by_default(monkeypatch):
+    """2000 steps of 2^14 samples, of a network with three hidden layers of 32."""
+    module = sys.modules[cn.mitsuba.BSDFFit.__module__]
+
+    class Asked(Exception):
+        pass
+
+    def fit(field, batch, steps, *, lr, seed, progress, objective):
+        shapes = [field.matrix(f"layers.{i}.weights").shape for i in (0, 2, 4, 6)]
+        assert shapes == [(32, 8), (32, 32), (32, 32), (3, 32)] and field.matrix("layers.0.bias").shape == (32,)
+        assert (steps, seed, progress) == (2000, 0, False) and lr(0) == pytest.approx(5e-3)
+        assert dr.width(batch(cn.Key(0)).wo) == 1 << 14
+        raise Asked
+
+    monkeypatch.setattr(module, "fit", fit)
+    with pytest.raises(Asked):
+        cn.mitsuba.fit_bsdf(None, mi.load_dict(WHITE))
 
 
 def test_the_same_seed_learns_the_same(backend):

@@ -299,6 +299,11 @@ def test_damaged_files(tmp_path):
         mi.load_dict({"type": "neural_bsdf", "filename": str(path)})
 
 
+def test_a_long_code():
+    made = decoder(300)
+    assert cn.mitsuba.NeuralBSDF(made, np.linspace(0, 1, 300)).latent.count == 300
+
+
 def test_errors_in_words(backend):
     field = cn.NeuralField(None, cn.MLP(8, 3, width=8, depth=1))
     built = cn.mitsuba.build(field)

@@ -391,6 +391,32 @@ print(mi.load_dict({{"type": "neural_texture", "field": cn.mitsuba.hand_over("a"
     assert done.stdout.split() == ["1"], done.stderr
 
 
+def test_mitsuba_is_needed():
+    """Where it is not installed, importing says how to."""
+    done = run("import sys; sys.modules['mitsuba'] = None; import coopnet.mitsuba")
+    assert done.returncode and "ImportError: coopnet.mitsuba needs Mitsuba 3: pip install 'coopnet[mi" in done.stderr
+
+
+def test_fields_are_built_as_elsewhere(backend):
+    made = cn.NeuralField(None, cn.MLP(2, 1, width=8))
+    weights = [f["network.weights"].numpy() for f in (cn.mitsuba.build(made), made.build(backend))]
+    assert np.array_equal(*weights)
+
+
+def test_fields_of_another_backend_are_asked_about(monkeypatch):
+    """Also where there is only one backend to have fields of."""
+
+    def refuse(what, value, leaf, other):
+        assert leaf is mi.Float
+        raise TypeError(f"{what} of another backend than {other}")
+
+    monkeypatch.setattr("coopnet.mitsuba.fields.check_backend", refuse)
+    with pytest.raises(
+        TypeError, match=r"^NeuralTexture: network.weights is of another backend than Mitsuba's variant"
+    ):
+        cn.mitsuba.NeuralTexture(field(1))
+
+
 def test_variants(backend):
     """Classes and plugins follow the variant; fields of another backend are refused in words."""
     other = {"llvm": "cuda", "cuda": "llvm"}[backend]

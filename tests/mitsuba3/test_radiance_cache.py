@@ -62,6 +62,27 @@ def render(scene, integrator, spp, seed=0):
     return mi.render(scene, integrator=integrator, spp=spp, seed=seed).numpy().astype(np.float64)
 
 
+def test_the_field_of_a_cache_that_is_given_none(backend):
+    """A hash grid of 6 levels from 8 to 113 cells a side, two hidden layers of 32; and an average that begins there."""
+    cache = cn.mitsuba.RadianceCache(closed_box())
+    grid = cache.field.encoding.nested[0]
+    assert (grid.n_levels, grid.hashmap_size, grid.base_resolution) == (6, 2**16, 8)
+    assert int(8 * grid.per_level_scale**5) == 113
+    shapes = [cache.field.matrix(f"layers.{i}.weights").shape for i in (0, 2, 4)]
+    assert shapes == [(32, 35), (32, 32), (3, 32)] and len(cache.field.network.layers) == 5
+    for name, value in cache.field.items():
+        assert np.array_equal(cache.averaged[name].numpy(), value.numpy()) and value.numpy().any()
+
+
+def test_the_box_of_a_scene():
+    """Of any size; what lies beyond it, as points of another scene may, is on its faces."""
+    small = mi.load_dict({"type": "scene", "sensor": camera(4), "ball": {"type": "sphere", "radius": 1e-3}})
+    box = Box.of(small, "test")
+    assert box.scale == pytest.approx(1 / (1.02 * 2e-3))
+    found = box.to_unit(mi.Point3f([0, 1, -1], 0, 0)).numpy()
+    np.testing.assert_allclose(found, [[0.5, 1, 0], [0.5] * 3, [0.5] * 3], atol=1e-5)
+
+
 def test_inputs_agree_with_the_reference(backend):
     """Of a scene with every kind of material, at random points of it."""
     spec = {"type": "rgb", "value": [0.9, 0.5, 0.2]}
@@ -120,12 +141,13 @@ def test_spread_of_a_traced_path(backend):
     assert np.mean(np.isclose(images[0], render(scene, cache.integrator(vertices=1), 16), rtol=1e-3)) < 0.5
 
 
-def test_a_box_of_constant_radiance(backend):
+def test_a_box_of_constant_radiance(backend, capsys):
     """L = E / (1 - albedo): every number of bounces is needed, and most come from the tails."""
     scene = closed_box()
     cache = cn.mitsuba.RadianceCache(scene, small_field(backend), average=0.9)
     result = cache.train(150, lr=1e-2, samples=2**11)
     assert result.steps == cache.steps == len(result.losses) == 150 and result.stopped == "steps"
+    assert capsys.readouterr() == ("", "")  # no bar: a cache is trained many times, for a few steps
     ray = scene.sensors()[0].sample_ray(0, 0, mi.Point2f([0.2, 0.5, 0.9], [0.1, 0.5, 0.7]), mi.Point2f(0.5))[0]
     si = scene.ray_intersect(ray)
     tolerance = 0.08 if backend == "cuda" else 0.03
@@ -304,6 +326,7 @@ def test_one_kernel_a_picture(backend):
         (dict(scale=0), ValueError, "RadianceCache: scale is 0"),
         (dict(factored=1), ValueError, "RadianceCache: factored is 1"),
         (dict(average=1.0), ValueError, "RadianceCache: average is 1.0"),
+        (dict(average=-0.5), ValueError, "RadianceCache: average is -0.5"),
         (dict(seed=-1), ValueError, "RadianceCache: seed is -1"),
     ],
 )
