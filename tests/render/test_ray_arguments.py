@@ -252,6 +252,20 @@ def test_what_traced_code_returns(ns):
                 cn.render.ray_march(field, o, d, 1, 3, 4, mode=mode)
 
 
+@pytest.mark.parametrize("room", ["surface", "occupancy"])
+def test_backends_of_what_is_called_are_asked_about(ns, backend, monkeypatch, room):
+    """Also where there is only one: distances that a function returns, and a grid of occupied cells."""
+
+    def refuse(what, a, other, b):
+        raise TypeError(f"{what} elsewhere")
+
+    monkeypatch.setattr(f"coopnet.render.{room}.check_same_backend", refuse)
+    rays, grid = (ns.Array3f(ORIGINS), ns.Array3f(DIRECTIONS)), cn.render.OccupancyGrid(8, -1, 1, backend)
+    with pytest.raises(TypeError, match=r"^(sphere_trace: what sdf returned|ray_march: occupancy) lives elsewhere"):
+        cn.render.ray_march(fog, *rays, 1, 3, 4, occupancy=grid)
+        cn.render.sphere_trace(sphere, *rays, 4)
+
+
 def test_other_backends(ns, backend):
     if len(cn.backend.available()) > 1:
         other = cn.backend.namespace("llvm" if backend == "cuda" else "cuda")
