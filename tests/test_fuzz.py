@@ -51,10 +51,11 @@ def test_hostile_arguments(calls, tmp_path, monkeypatch):
     run()
 
 
-def test_every_public_callable_is_called(calls):
-    named = set(hostile._callables())
-    assert named - set(calls[0]) == set(hostile.NOT_CALLED)
-    classes = {cls for value in hostile._callables().values() if isinstance(value, type) for cls in value.__mro__}
+def test_every_public_callable_is_called(calls, backend):
+    callables = hostile._callables(backend)
+    left_out = {name for name in hostile.NOT_CALLED if name in callables or " " not in name}  # prefixes are optional
+    assert set(callables) - set(calls[0]) == left_out
+    classes = {cls for value in callables.values() if isinstance(value, type) for cls in value.__mro__}
     assert {name for cls in classes for name in vars(cls)} >= hostile.INNER
     assert {"NeuralField.build", "MLP.alloc", "Key.fold_in", "Heads.split", "Linear.__setitem__"} <= set(calls[0])
 

@@ -7,6 +7,7 @@ import importlib
 import drjit as dr
 import numpy as np
 import pytest
+from support.arrays import evaluated
 from support.kernels import launched
 
 import coopnet as cn
@@ -29,11 +30,11 @@ def by_tangents(net, p, key=None, active=True):
     q = type(p)(p)
     dr.enable_grad(q)
     y, gradient = net.value_and_grad(q, key, active)
-    return [dr.detach(v).numpy() for v in (y, gradient)]
+    return [dr.detach(v).numpy() for v in evaluated(y, gradient)]
 
 
 def found(result):
-    return [np.asarray(v.numpy()) for v in result]
+    return [np.asarray(v.numpy()) for v in evaluated(list(result))]
 
 
 @pytest.fixture

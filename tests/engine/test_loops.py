@@ -7,7 +7,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from support.arrays import all_close
+from support.arrays import all_close, evaluated
 
 import coopnet as cn
 from coopnet.engine import banks, collect, modes
@@ -53,7 +53,7 @@ class Case:
             dr.enable_grad(v)
 
     def gradients(self):
-        return [dr.grad(v).numpy().astype(np.float64) for v in (self.weights, *self.x)]
+        return [v.numpy().astype(np.float64) for v in evaluated(dr.grad([self.weights, *self.x]))]
 
     def gradient(self, function, path="auto"):
         """Gradients of the sum by the weights and the input."""

@@ -12,7 +12,7 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from support import arrays
-from support.arrays import coordinates, differences
+from support.arrays import coordinates, differences, evaluated
 from support.kernels import launched
 from support.networks import gradients, matrices, ramp_biases
 
@@ -98,9 +98,9 @@ def test_activations(ns, backend, name):
     y, expected = twin.jacobian(x)
     rows = twin.field.jacobian(p, twin.key)
     assert len(rows) == 2 and all(type(row) is ns.Array2f for row in rows)
-    close(np.stack([row.numpy() for row in rows]), expected, twin.tolerance)
+    close(np.stack([row.numpy() for row in evaluated(rows)]), expected, twin.tolerance)
     direction = np.stack([np.cos(6 * x[0]), x[1] - 0.5])
-    value, slope = twin.field.jvp(p, ns.Array2f(direction), twin.key)
+    value, slope = evaluated(*twin.field.jvp(p, ns.Array2f(direction), twin.key))
     close(value.numpy(), y, twin.tolerance)
     close(slope.numpy(), twin.jvp(x, direction)[1], twin.tolerance)
 
@@ -110,7 +110,7 @@ def test_encodings(ns, backend, encoding):
     x, p = coordinates(ns)
     twin = Twin(ns, backend, encoding)
     y, expected = twin.jacobian(x)
-    value, gradient = twin.field.value_and_grad(p)
+    value, gradient = evaluated(*twin.field.value_and_grad(p))
     close(value.numpy(), y, twin.tolerance)
     close(gradient.numpy(), expected[0], twin.tolerance)
     # the reference itself against differences
@@ -196,6 +196,7 @@ def test_eikonal_gradients(ns, backend, name, path):
     dr.enable_grad(p, twin.field["network.weights"])
     with cn.gradient_path(path):
         dr.backward(eikonal_of(ns, twin.field, p, dy, twin.key))
+    dr.eval(dr.grad([p, twin.field["network.weights"]]))
     for number, got in enumerate(gradients(twin.field)[0]):
         places = range(0, got.size, 5)
 
@@ -222,6 +223,7 @@ def test_second_order_through_encodings(ns, backend, encoding):
     if twin.grid:
         dr.enable_grad(twin.field.encoding.grid.value.data)
     dr.backward(eikonal_of(ns, twin.field, p, dy))
+    dr.eval(dr.grad([p, *twin.field.values()]))
     if twin.grid:
         got = twin.field.encoding.grid.value.data.grad.numpy()
         places = np.flatnonzero(got)[::7]
@@ -273,7 +275,8 @@ def test_loops(ns, backend, mode, path):
         with cn.gradient_path(path):
             total = run()
             dr.backward(total * (weight + 1))
-        return dr.detach(total).numpy(), dr.grad(p).numpy(), twin.field["network.weights"].grad.numpy().copy()
+        found = evaluated(dr.detach(total), dr.grad(p), dr.grad(twin.field["network.weights"]))
+        return [v.numpy().copy() for v in found]
 
     expected = differentiate(lambda: penalty(ns.UInt32(0)) + penalty(ns.UInt32(1)))
     got = differentiate(
@@ -512,7 +515,7 @@ def test_virtual_calls(ns, backend):
             ys = [f(p) for f in calls]
             y = dr.select(index == 0, ys[0], dr.select(index == 1, ys[1], ys[2]))
         dr.backward(dr.mean(dr.square(y)))
-        results.append((dr.detach(y).numpy(), field["network.weights"].grad.numpy().copy()))
+        results.append([v.numpy().copy() for v in evaluated(dr.detach(y), dr.grad(field["network.weights"]))])
     assert np.any(results[0][1])
     for a, b in zip(*results, strict=True):
         close(a, b, 1e-5)

@@ -9,6 +9,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import evaluated
 from support.kernels import launched
 
 import coopnet as cn
@@ -34,7 +35,7 @@ def tolerance(backend):
 @pytest.mark.parametrize("samples, step", [(2, 0), (7, 5), (3, 2**32 - 1)])
 def test_agrees_with_the_reference(backend, ns, samples, step):
     field, p = make_field(backend), points(ns)
-    mean, deviation = cn.mc_dropout(field, p, cn.Key(2**40 + 3, step=step), samples)
+    mean, deviation = evaluated(*cn.mc_dropout(field, p, cn.Key(2**40 + 3, step=step), samples))
     expected = ref.mc_dropout(lambda s: field(p, cn.Key(2**40 + 3, step=s)).numpy(), samples, step)
     np.testing.assert_allclose(mean.numpy(), expected[0], rtol=0, atol=1e-6)
     np.testing.assert_allclose(deviation.numpy(), expected[1], rtol=0, atol=1e-6)
@@ -57,7 +58,8 @@ def by_hand(field, p, key, samples, f32):
 
 def test_equals_the_loop_by_hand_to_the_bit(backend, ns):
     field, p, key = make_field(backend), points(ns), cn.Key(9, step=4)
-    for a, b in zip(cn.mc_dropout(field, p, key, 3), by_hand(field, p, key, 3, ns.Float32), strict=True):
+    found, known = evaluated(cn.mc_dropout(field, p, key, 3), by_hand(field, p, key, 3, ns.Float32))
+    for a, b in zip(found, known, strict=True):
         for u, v in zip(a, b, strict=True):
             assert np.array_equal(u.numpy(), v.numpy())
 
@@ -175,7 +177,7 @@ def test_gradient(backend, ns, path):
         mean, deviation = moments(p)
         loss = sum(dr.sum(m * m + s * (i + 1)) for i, (m, s) in enumerate(zip(mean, deviation, strict=True)))
         dr.backward(loss)
-        return [dr.grad(p).numpy(), *(dr.grad(field[name]).numpy().astype(np.float64) for name in field)]
+        return [v.numpy().astype(np.float64) for v in evaluated(dr.grad([p, *field.values()]))]
 
     def written_out(p):
         ys = [field(p, cn.Key(3, step=samples * 2 + i)) for i in range(samples)]

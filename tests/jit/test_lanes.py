@@ -4,6 +4,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import evaluated
 from support.cuda_on_cpu import as_cuda
 
 import coopnet as cn
@@ -42,7 +43,7 @@ def points(ns, lanes=slice(None)):
 
 def gradients(field, p):
     """Gradients of all parameters, and of the coordinates; forgotten afterwards."""
-    result = [dr.grad(v).numpy().astype(np.float64) for v in (*field.values(), p)]
+    result = [v.numpy().astype(np.float64) for v in evaluated(dr.grad([*field.values(), p]))]
     for name in field:
         dr.clear_grad(field[name])
     return result
@@ -196,7 +197,7 @@ def test_inactive_lanes_return_zeros(ns, backend, method):
 
     def flat(result):
         result = result if isinstance(result, (tuple, list)) else [result]
-        return np.concatenate([np.atleast_2d(v.numpy()) for v in result])
+        return np.concatenate([np.atleast_2d(v.numpy()) for v in evaluated(list(result))])
 
     if method == "jvp":
         arguments = (p, ns.Array2f(dr.select(keep, ns.Float(1), np.nan), 1))
@@ -217,9 +218,9 @@ def test_containers(ns, backend):
     np.testing.assert_array_equal(field(ns.TensorXf(POINTS.astype(np.float32)), active=keep).numpy(), wanted)
     y = field(drnn.CoopVec(x), active=keep)
     assert isinstance(y, drnn.CoopVec)
-    np.testing.assert_array_equal(np.stack([v.numpy() for v in y]), wanted)
+    np.testing.assert_array_equal(np.stack([v.numpy() for v in evaluated(list(y))]), wanted)
     moved = field.jvp(drnn.CoopVec(x), drnn.CoopVec(x), active=keep)[1]
-    assert all((v.numpy()[~KEPT] == 0).all() for v in moved)
+    assert all((v.numpy()[~KEPT] == 0).all() for v in evaluated(list(moved)))
 
 
 @pytest.mark.parametrize("container", [drnn.CoopVec, list, "TensorXf"])

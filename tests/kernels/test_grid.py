@@ -8,6 +8,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import evaluated
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -53,7 +54,7 @@ def test_walk(ns, kind):
     grid, (p, _) = make(ns, 3, KINDS[kind]), points(ns, 3, 200)
     directions = [points(ns, 3, 200, seed)[0] for seed in (1, 2)]
     for level, steps in itertools.groupby(grid.walk(p, directions), lambda step: step[0]):
-        _, weights, indices = zip(*steps, strict=True)
+        _, weights, indices = evaluated(*zip(*steps, strict=True))
         assert len(indices) == (4 if kind == "simplices" else 8)
         values = np.array([[v.numpy() for v in w] for w in weights])
         assert values[:, 0].min() >= 0

@@ -11,6 +11,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import evaluated
 from support.kernels import launched
 from support.properties import given, st
 
@@ -49,7 +50,7 @@ def numpy(y):
         return y
     if isinstance(y, (drnn.CoopVec, list, tuple)):
         n = max(dr.width(v) for v in y)
-        return np.stack([np.broadcast_to(v.numpy(), n) for v in y])
+        return np.stack([np.broadcast_to(v.numpy(), n) for v in evaluated(list(y))])
     return y.numpy()
 
 
@@ -252,7 +253,7 @@ def test_numbers_shared_by_all_samples(ns, size):
     np.testing.assert_allclose(numpy(y), layer.dense() @ full, rtol=1e-4, atol=1e-5)
     dr.backward(sum(dr.sum(v) for v in y))
     expected = layer.dense().sum(axis=0)
-    found = [dr.grad(v).numpy() for v in x]
+    found = [v.numpy() for v in evaluated(dr.grad(x))]
     np.testing.assert_allclose(found[0], np.full(3, expected[0]), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(np.concatenate(found[1:]), 3 * expected[1:], rtol=1e-5, atol=1e-4)
 

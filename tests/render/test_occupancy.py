@@ -3,7 +3,7 @@
 import drjit as dr
 import numpy as np
 import pytest
-from support.arrays import all_close, close
+from support.arrays import all_close, close, evaluated
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -152,7 +152,7 @@ def test_gradients_with_a_grid(ns, backend, mode):
             volume, o, d, 0, 2, 8, key=cn.Key(0), mode=mode, occupancy=grid, termination=0.2, parameters=field
         )
         dr.backward(dr.sum(seen.color.x + seen.depth))
-        return [seen.color.numpy(), seen.depth.numpy(), *(dr.grad(v).numpy() for v in field.values())]
+        return [v.numpy() for v in evaluated([seen.color, seen.depth, *dr.grad(list(field.values()))])]
 
     # outside the box nothing is: the field is cut there, too
     box = cn.render.OccupancyGrid((1, 1, 1), -1, 1, backend)

@@ -6,6 +6,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import evaluated
 from support.kernels import launched
 
 import coopnet as cn
@@ -151,7 +152,7 @@ def test_gradients_of_rays_of_every_kind(ns, backend, name):
         dr.enable_grad(o)
         out = calls(backend)[name](pack(ns, o), ns.Array3f(DIRECTIONS))
         dr.backward(dr.sum(out.x + 2 * out.y + 3 * out.z))
-        found.append(np.stack([dr.grad(v).numpy() for v in o]))
+        found.append(np.stack([v.numpy() for v in evaluated(dr.grad(o))]))
     assert (found[0] != 0).any()
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=1e-6, atol=1e-6)  # tangents of a sphere are rounding errors

@@ -6,7 +6,7 @@ import warnings
 import drjit as dr
 import numpy as np
 import pytest
-from support.arrays import all_close, close, differences
+from support.arrays import all_close, close, differences, evaluated
 from support.kernels import launched
 from support.networks import gradients, in_order, matrices
 
@@ -80,7 +80,7 @@ class Case:
         dr.enable_grad(geometry)
         sums = self.march(mode, geometry, **options)
         dr.backward(dr.sum(sum(y * self.ns.Float(c) for y, c in zip(sums, self.cotangents, strict=True))))
-        dr.eval(sums)
+        dr.eval(sums, dr.grad([*geometry, *self.field.values()]))
         by_parameters = in_order(*gradients(self.field.network))
         return np.array([v.numpy() for v in sums]), by_parameters, [dr.grad(v).numpy() for v in geometry]
 
@@ -196,13 +196,15 @@ def test_forward_mode_is_the_transpose(ns, backend, mode):
         tangents.append(tangent.numpy().astype(np.float64))
     sums = case.march(mode, geometry)
     moved = dr.forward_to(*sums)
-    forward = sum((v.numpy().astype(np.float64) * c).sum() for v, c in zip(moved, case.cotangents, strict=True))
+    forward = sum(
+        (v.numpy().astype(np.float64) * c).sum() for v, c in zip(evaluated(moved), case.cotangents, strict=True)
+    )
     geometry = case.arrays()
     case.attach()
     dr.enable_grad(geometry)
     sums = case.march(mode, geometry)
     dr.backward(dr.sum(sum(y * ns.Float(c) for y, c in zip(sums, case.cotangents, strict=True))))
-    found = [dr.grad(v).numpy().astype(np.float64) for v in (*case.field.values(), *geometry)]
+    found = [v.numpy().astype(np.float64) for v in evaluated(dr.grad([*case.field.values(), *geometry]))]
     backward = sum((g * t).sum() for g, t in zip(found, tangents, strict=True))
     scale = sum(np.abs(g * t).sum() for g, t in zip(found, tangents, strict=True))
     assert abs(forward - backward) < (1e-2 if backend == "cuda" else 1e-5) * scale
@@ -495,6 +497,7 @@ def test_hash_grids(ns, backend, mode):
         with cn.gradient_path(path):
             sums = case.march(mode, case.arrays())
             dr.backward(dr.sum(sum(sums)))
+        dr.eval(sums, dr.grad(list(field.values())))
         return [*(v.numpy() for v in sums), *gradients(field.network)[0], field.gradient("encoding.data")]
 
     expected = run("wide" if mode == "loop" else "loop")

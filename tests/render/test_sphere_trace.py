@@ -7,7 +7,7 @@ import doctest
 import drjit as dr
 import numpy as np
 import pytest
-from support.arrays import close, differences
+from support.arrays import close, differences, evaluated
 from support.kernels import launched
 from support.machines import ROOT, run
 from support.networks import gradients, linears, matrices, ramp_biases
@@ -430,7 +430,7 @@ def test_of_a_function(ns):
     for method, tolerance in ((False, 2e-3), (True, 1e-4)):
         theta, total = loss(method)
         dr.backward(total)
-        close([dr.grad(v).numpy()[0] for v in theta], wanted, tolerance)
+        close([v.numpy()[0] for v in evaluated(dr.grad(theta))], wanted, tolerance)
         for i in range(4):
             theta, total = loss(method)
             dr.set_grad(theta[i], 1)

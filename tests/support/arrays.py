@@ -73,6 +73,12 @@ def values(x, dtype=np.float64):
     return np.array(np.broadcast_arrays(*(np.array(v, dtype) for v in parts)))
 
 
+def evaluated(*values):
+    """``values``, arrays or whatever holds them, after one kernel for all. Read one by one, each would be a kernel."""
+    dr.eval(values)
+    return values[0] if len(values) == 1 else values
+
+
 def weighted(ys, dy):
     """Sum over all outputs of dy times y, in single precision at least."""
     leaf = type(ys[0])

@@ -9,6 +9,9 @@ die.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import importlib.util
 import inspect
 import re
 import sys
@@ -25,7 +28,7 @@ import numpy as np
 
 import coopnet as cn
 import coopnet.io
-from coopnet.interop import tcnn
+from coopnet.interop import export, tcnn
 
 #: Longest message that is clear.
 LONGEST = 400
@@ -260,7 +263,9 @@ NOT_CALLED = {
     "find_llvm": "takes folders of its own", "found_llvm": "takes folders of its own",
     "format_info": "takes what info() returned", "as_json": "takes what info() returned",
     "name_version": "takes paths that were found",
-    "MPIGroup": "needs other processes", "TorchGroup": "needs other processes",
+    "MPIGroup": "needs other processes", "TorchGroup": "needs other processes", "Exported": "holds results",
+    "mitsuba BSDFFit": "holds results", "mitsuba register": "takes no arguments",
+    "mitsuba fit_bsdf": "takes seconds", "mitsuba render_mc": "takes seconds",
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
@@ -303,14 +308,30 @@ class Target:
         return self.function(*positional, **keywords)
 
 
-def _callables() -> dict[str, Any]:
-    """Every public callable by name, functions and classes."""
+def _callables(backend: str) -> dict[str, Any]:
+    """Every public callable by name; those for Mitsuba and PyTorch, where these are, with a prefix."""
     found: dict[str, Any] = {}
-    for module in (cn, cn.nn, cn.training, cn.render, cn.io, cn.backend, tcnn):
+    for module in (cn, cn.nn, cn.training, cn.render, cn.io, cn.backend, tcnn, export):
         for name in module.__all__:
             if callable(value := getattr(module, name)):
                 found.setdefault(name, value)
+    if _installed("mitsuba.python"):  # without it, the folder of tests of that name is what is found
+        plugins = _plugins(backend)
+        found |= {f"mitsuba {name}": v for name in plugins.__all__ if callable(v := getattr(plugins, name))}
+    if _installed("torch"):
+        found["torch Module"] = importlib.import_module("coopnet.interop.torch").Module
     return found
+
+
+def _installed(name: str) -> bool:
+    with contextlib.suppress(ModuleNotFoundError):
+        return importlib.util.find_spec(name) is not None
+    return False
+
+
+def _plugins(backend: str) -> ModuleType:
+    importlib.import_module("mitsuba").set_variant(f"{backend}_ad_rgb")
+    return importlib.import_module("coopnet.mitsuba")
 
 
 def targets(ns: ModuleType) -> dict[str, Target]:
@@ -318,16 +339,32 @@ def targets(ns: ModuleType) -> dict[str, Target]:
     backend = ns.__name__.split(".")[1]
     found: dict[str, Target] = {}
     valid = _valid(ns, backend)
-    for name, value in _callables().items():
+    slow = ("fit", "runs_coopvec", "mc_dropout", "mitsuba RadianceCache")
+    for name, value in _callables(backend).items():
         if name in NOT_CALLED:
             continue
         arguments = valid["*"] | valid.get(name, {})
-        found[name] = Target(name, value, arguments, slow=name in ("fit", "runs_coopvec", "mc_dropout"))
-        if inspect.isclass(value):
+        found[name] = Target(name, value, arguments, slow=name in slow)
+        if inspect.isclass(value) and not name.startswith("mitsuba "):  # methods of plugins are called by Mitsuba
             for method, bound in _methods(value, ns, backend):
                 key = f"{name}.{method}"
                 found[key] = Target(key, bound, valid["*"] | valid.get(method, {}) | valid.get(key, {}), "audit" in key)
+    found["Novograd.step"] = Target("Novograd.step", _stepping(ns, backend), {})
     return found
+
+
+def _stepping(ns: ModuleType, backend: str) -> Callable:
+    """Steps of an optimizer that is made anew for each, and whose parameters have gradients."""
+
+    @functools.wraps(cn.training.Novograd.step)
+    def step(_: Any = None, **options: Any) -> Any:
+        optimizer = _instance(cn.training.Novograd, ns, backend)
+        for value in optimizer.values():
+            dr.set_grad(value, 0.5)
+        return optimizer.step(**options)
+
+    step.__signature__ = inspect.signature(cn.training.Novograd(1e-3).step)  # type: ignore[attr-defined]
+    return step
 
 
 def _methods(cls: type, ns: ModuleType, backend: str) -> list[tuple[str, Any]]:
@@ -352,7 +389,9 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
     if cls is cn.training.EMA:
         return cn.training.EMA(_instance(cn.NeuralField, ns, backend), 0.5)
     if cls in (cn.training.Adam, cn.training.Novograd, cn.training.SGD):
-        return cls(1e-3)
+        return cls(1e-3, params=_instance(cn.NeuralField, ns, backend))
+    if cls.__module__ == "coopnet.interop.torch":
+        return cls(_instance(cn.NeuralField, ns, backend))
     made = {
         cn.render.OccupancyGrid: lambda: cn.render.OccupancyGrid(4, backend=backend),
         cn.Residual: lambda: cn.Residual(cn.Linear(2, 2)),
@@ -396,7 +435,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
     rays = {"o": o, "d": d, "t_max": 4.0, "near": 0.5, "far": 3.0, "width": 0.1, "sdf": sdf, "active": True}
     marched = {"field": volume, "steps": 2, "jitter": True, "density": "softplus", "color": "sigmoid"}
     three = drnn.CoopVec(ns.Float(0.25), ns.Float(0.5), ns.Float(0.75))
-    return {
+    return (_valid_in_mitsuba(backend) if _installed("mitsuba.python") else {}) | {
         "*": {
             "x": x, "p": p, "key": None, "field": field, "net": field, "params": field, "dtype": ns.TensorXf,
             "tangents": [x], "v": p, "y": y, "target": y, "name": "layers.0.weights", "backend": backend,
@@ -434,6 +473,28 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "OccupancyGrid": {"resolution": 4, "lower": -1.0, "upper": 1.0}, "OccupancyGrid.occupied": {"p": o},
         "OccupancyGrid.interval": rays, "OccupancyGrid.update": {"field": volume, "key": cn.Key(1)},
         "OccupancyGrid.set_density": {"values": np.ones(64), "threshold": 0.5},
+        "to": {"tree": [{"field": field}, (p, y)]}, "export": {"target": "c", "path": "field.c", "name": "field"},
+        "with_backend": {"function": lambda *values, **options: values, "args": [p, field], "kwargs": {"y": y}},
+        "torch Module": {"field": field}, "torch Module.forward": {"x": _rows_of_torch()},
+    }  # fmt: skip
+
+
+def _rows_of_torch() -> Any:
+    return importlib.import_module("torch").zeros((3, 2)) if _installed("torch") else None
+
+
+def _valid_in_mitsuba(backend: str) -> dict[str, dict[str, Any]]:
+    plugins = _plugins(backend)
+    sizes = importlib.import_module("coopnet.mitsuba.directions").FEATURES
+    unbuilt = cn.NeuralField(None, cn.MLP(2, 3, width=4, depth=1))
+    decoder = cn.NeuralField(None, cn.MLP(sizes["rusinkiewicz"] + 2, 3, width=4, depth=1)).build(backend)
+    scene = {"type": "scene", "sensor": {"type": "perspective"}, "shape": {"type": "sphere"}}
+    return {
+        "mitsuba build": {"field": unbuilt}, "mitsuba load": {"filename": "file.safetensors"},
+        "mitsuba hand_over": {"name": "field", "value": unbuilt}, "mitsuba Decoder": {"field": decoder},
+        "mitsuba NeuralTexture": {"field": unbuilt.build(backend)},
+        "mitsuba NeuralBSDF": {"decoder": plugins.Decoder(decoder), "latent": (0.1, 0.2)},
+        "mitsuba RadianceCache": {"scene": importlib.import_module("mitsuba").load_dict(scene), "field": None},
     }  # fmt: skip
 
 
@@ -476,6 +537,7 @@ def patient(target: Target, replaced: dict[str, Any]) -> bool:
 # ---- Outcomes ----------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def _names() -> set[str]:
     """Names that a message of ours may begin with."""
     found = {"Checkpoints", "The", "No", "CoopVec", "missing"}
@@ -490,7 +552,6 @@ def _names() -> set[str]:
     return found
 
 
-_OURS = _names()
 _START = re.compile(r"([A-Za-z_]\w*)")
 
 
@@ -538,7 +599,7 @@ def judge(target: Target, replaced: dict[str, Any], error: BaseException | None)
     if len(message) > LONGEST:
         return f"unclear: {len(message)} characters: {message[:150]}"
     start = _START.match(message)
-    if start is None or start[1] not in _OURS:
+    if start is None or start[1] not in _names():
         return f"unclear: not from here: {name}: {message[:150]}"
     return "clear"
 
