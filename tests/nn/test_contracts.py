@@ -233,8 +233,8 @@ def test_gradients_are_derivatives_of_the_twin(example, ns, backend, precision):
     assert np.quantile(error, 0.95 if precision == "half" else 1) < (1e-2 if precision == "half" else 1e-4)
 
 
-def test_gradients_are_reproducible(example, ns, backend, precision):
-    n = 3000
+def test_gradients_are_reproducible(example, ns, backend):
+    n, precision = 3000, "half" if backend == "cuda" else "single"  # a CPU adds up in one order in both
     x, runs = samples(example, n), set()
     layer = ready(example, ns, backend, precision)
     for _ in range(3):

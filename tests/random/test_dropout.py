@@ -21,7 +21,7 @@ from coopnet import reference as ref
 from coopnet.random.law import MaskLaw
 
 # CUDA compiles a kernel for every width and p.
-few = settings(max_examples=8 if "cuda" in backends.available() else 24)
+few = settings(max_examples=8 if "cuda" in backends.available() else 12)
 some = settings(max_examples=5 if "cuda" in backends.available() else 12)
 
 BITS = st.sampled_from([8, 16, 32])
@@ -33,7 +33,7 @@ P = st.floats(0, 0.99) | st.sampled_from([0.1, 0.25, 0.5, 0.99])
 
 
 @few
-@given(n=st.integers(1, 130), bits=BITS, p=P, seed=SEED, step=WORD, stream=WORD, data=st.data())
+@given(n=st.integers(1, 70), bits=BITS, p=P, seed=SEED, step=WORD, stream=WORD, data=st.data())
 def test_mask_law(backend, ns, n, bits, p, seed, step, stream, data):
     index = np.array(data.draw(st.lists(WORD, min_size=1, max_size=40)), np.uint32)
     kind = data.draw(st.sampled_from(kinds_for(backend)))
@@ -72,7 +72,7 @@ def test_dropout_mask(ns, n, bits, p, seed, data):
 
 
 @few
-@given(n=st.integers(1, 130), bits=BITS, p=P, seed=SEED, data=st.data())
+@given(n=st.integers(1, 70), bits=BITS, p=P, seed=SEED, data=st.data())
 def test_seven_rounds(backend, ns, n, bits, p, seed, data):
     """The same law of other words, for every kind of input."""
     index = np.array(data.draw(st.lists(WORD, min_size=1, max_size=20)), np.uint32)

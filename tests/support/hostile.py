@@ -345,6 +345,7 @@ def targets(ns: ModuleType) -> dict[str, Target]:
             continue
         arguments = valid["*"] | valid.get(name, {})
         found[name] = Target(name, value, arguments, slow=name in slow)
+        found[name].parameters.pop("properties", None)  # of plugins: what Mitsuba read
         if inspect.isclass(value) and not name.startswith("mitsuba "):  # methods of plugins are called by Mitsuba
             for method, bound in _methods(value, ns, backend):
                 key = f"{name}.{method}"
