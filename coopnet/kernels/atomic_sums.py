@@ -3,8 +3,9 @@ r"""Sums at the entries of grids by atomics, in several copies where many sample
 A coarse level has few entries, and every sample adds to some of them: a GPU makes threads that add to neighbouring
 addresses wait for each other, however fast its memory is. So a level with many terms per entry gets several copies,
 which warps take by turns, and which are added up behind: *privatization*, as for histograms. Lanes of one warp share a
-copy: where neighbouring samples lie in one cell, the hardware adds up what they have for an entry at once, and copies of
-their own would make such batches 1.4 times slower (benchmarks/grid_gradient.py). Only the order of additions changes.
+copy: where neighbouring samples lie in one cell, the hardware adds up what they have for an entry at once, and with
+copies of their own such batches took 1.4 times as long (benchmarks/grid_gradient.py). Only the order of additions
+changes.
 """
 
 from __future__ import annotations

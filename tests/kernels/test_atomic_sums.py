@@ -117,16 +117,17 @@ def test_levels_that_become_coarser(ns):
     agree(gradient(ns, grid, x, counts=[1, 1, 2, 8]), gradient(ns, grid, x, ordered=True))
 
 
-def test_neighbours_add_to_different_copies(ns):
-    """Lane ``i`` to copy ``i % n`` of the entry, where all sit on one vertex."""
+def test_warps_add_to_different_copies(ns):
+    """Warp ``i`` to copy ``i % n`` of the entry, where all sit on one vertex."""
     grid = make(ns, 1, interpolation="nearest")
-    sums = atomic_sums.AtomicSums(grid, [8, 1, 1, 1])
-    lane = dr.arange(ns.UInt32, 80)
-    sums.add(0, [ns.Float(lane)], dr.full(ns.UInt32, 3, 80))
-    seen = sums.spread.numpy().reshape(8, FOUND[0].size)
-    np.testing.assert_array_equal(seen[:, 3], lane.numpy().reshape(10, 8).sum(axis=0))
+    sums = atomic_sums.AtomicSums(grid, [4, 1, 1, 1])
+    lane = dr.arange(ns.UInt32, 320)
+    sums.add(0, [ns.Float(lane)], dr.full(ns.UInt32, 3, 320))
+    seen = sums.spread.numpy().reshape(4, FOUND[0].size)
+    by_warp = lane.numpy().reshape(10, 32).sum(axis=1)
+    np.testing.assert_array_equal(seen[:, 3], [by_warp[i::4].sum() for i in range(4)])
     assert not np.delete(seen, 3, axis=1).any() and not sums.sums.numpy().any()
-    assert sums.finish().numpy()[3] == 79 * 80 / 2
+    assert sums.finish().numpy()[3] == 319 * 320 / 2
 
 
 def test_coordinates_and_tangents_keep_their_gradients(ns):
