@@ -155,7 +155,7 @@ def NeuralTexture() -> type:
 
         def __reduce__(self) -> tuple:
             given = {name: getattr(self, name) for name in ("field", "coordinates", "repeat", "clamp", "key")}
-            given |= {"resolution": self.texels, "transform": self.rows and Affine([*self.rows, [0, 0, 0, 1]])}
+            given |= {"resolution": self.texels, "transform": self.rows and UVTransform([*self.rows, [0, 0, 0, 1]])}
             return remade, ("NeuralTexture", given, self.id())
 
         @classmethod
@@ -169,7 +169,7 @@ def NeuralTexture() -> type:
     return NeuralTexture
 
 
-class Affine(NamedTuple):
+class UVTransform(NamedTuple):
     """A transform as numbers: Mitsuba's cannot be pickled."""
 
     matrix: list[list[float]]
