@@ -25,8 +25,11 @@ def home(*given: Any) -> type:
     """A type of the backend of the first of ``given`` that has one, an array, a list of some or a field; or the default
     one's."""
     for value in given:
-        parts = value.values() if isinstance(value, NeuralField) else value
-        for v in parts if isinstance(value, (list, tuple, NeuralField)) else [value]:
+        parts: Any = [value]
+        if isinstance(value, (list, tuple, NeuralField)):
+            with contextlib.suppress(Exception):  # a list may be anybody's; vector() says what is wrong with it
+                parts = list(value.values() if isinstance(value, NeuralField) else value)
+        for v in parts:
             if isinstance(v, drnn.CoopVec):
                 return v.type
             if isinstance(v, dr.ArrayBase) and kinds.describe(type(v)).is_jit:
@@ -65,9 +68,9 @@ def _arrays(where: str, name: str, value: Any, leaf: type) -> Any:
 def _row(where: str, name: str, value: Any, single: type) -> Any:
     """A number, or one for each sample, as a ``Float``."""
     row = np.empty(0, object)
-    # NumPy would read Dr.Jit's arrays, and forget the mask of its own
-    if not isinstance(value, np.ma.MaskedArray) and not _holds_arrays(value):
-        with contextlib.suppress(Exception):  # whatever NumPy says
+    with contextlib.suppress(Exception):  # whatever NumPy says, or a list of anybody's
+        # NumPy would read Dr.Jit's arrays, and forget the mask of its own
+        if not isinstance(value, np.ma.MaskedArray) and not _holds_arrays(value):
             row = np.asarray(value)
     fits = row.dtype.kind in "iuf" and row.ndim < 2
     check(fits, where, name, value, "a number, a list of numbers or a Dr.Jit Float", TypeError)

@@ -158,6 +158,11 @@ def test_gradients_of_rays_of_every_kind(ns, backend, name):
         np.testing.assert_allclose(other, found[0], rtol=1e-6, atol=1e-6)  # tangents of a sphere are rounding errors
 
 
+class Unreadable(list):
+    def __iter__(self):
+        raise KeyError("this method raises")
+
+
 WRONG = {
     "o: got builtins.int": (TypeError, lambda ns: {"o": 1}),
     "o is a NumPy array of shape \\(2, 3\\); \\(3,\\) or \\(3, samples\\) is": (
@@ -173,6 +178,8 @@ WRONG = {
     "o\\[2\\] is \\[\\[0\\]\\]; a number": (TypeError, lambda ns: {"o": [0, 0, [[0]]]}),
     "o\\[2\\] is \\[\\[\\[0\\]\\]\\]; a number": (TypeError, lambda ns: {"o": [0, 0, [[[0]]]]}),
     "o\\[2\\] is \\[0, \\[1\\]\\]; a number": (TypeError, lambda ns: {"o": [0, 0, [0, [1]]]}),
+    "o is a Unreadable that cannot be read": (TypeError, lambda ns: {"o": Unreadable([0, 0, 0])}),
+    "o\\[1\\] is .*; a number, a list": (TypeError, lambda ns: {"o": [0, Unreadable([0]), 0]}),
     "o\\[0\\] is \\[a Float\\]; a number": (TypeError, lambda ns: {"o": [[ns.Float(0)], 0, 0]}),
     "o\\[0\\] is .*; a number": (TypeError, lambda ns: {"o": np.ma.masked_equal([[0], [1], [2]], 1)}),
     "o has 2 components; 3 are": (ValueError, lambda ns: {"o": [0, 0]}),
