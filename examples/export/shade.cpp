@@ -2,7 +2,7 @@
 //
 //     coopnet export sdf.safetensors -o . --to c --derivatives --no-inline
 //     c++ -O2 -std=c++17 -I. shade.cpp -o shade
-//     ./shade field.weights surface.ppm
+//     ./shade field.c.weights surface.ppm
 #include "field.c"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ const int SIDE = 256, STEPS = 128;
 const float EPS = 5e-4f, DISTANCE = 2.4f, FIELD_OF_VIEW = 0.54f;
 
 int main(int count, char **arguments) {
-    if (count != 3) return std::fprintf(stderr, "usage: shade field.weights surface.ppm\n"), 2;
+    if (count != 3) return std::fprintf(stderr, "usage: shade field.c.weights surface.ppm\n"), 2;
     std::ifstream file(arguments[1], std::ios::binary);
     std::istreambuf_iterator<char> end, begin(file.peek() == EOF ? nullptr : file.rdbuf()); // of a folder nothing
     std::vector<char> bytes(begin, end);

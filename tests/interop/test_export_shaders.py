@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from nn.test_contracts import EXAMPLES
-from support.exported import DROPOUTS, VARIANTS, agree, case, make, masked, words
+from nn.test_every_coordinate import GRIDS, WAVES, points
+from support.exported import DROPOUTS, VARIANTS, agree, case, evaluated, make, masked, words
 from support.shaders import Chromium, Slang, SlangVulkan, Vulkan, Wgpu
 
 import coopnet as cn
@@ -95,6 +96,25 @@ def test_masks_are_equal_to_the_bit(runner, kind, tmp_path):
     written = cn.export(field, target, tmp_path / "f.txt", name="f", dropout=True)
     (y,) = made.run(written.source.read_text(), [("f", (len(expected),))], words(written), x, key)
     agree(y, expected, 0 if kind != "GaussianDropout" else 1e-5)
+
+
+@pytest.mark.parametrize("name", [*WAVES, *GRIDS])
+def test_waves_and_grids_at_every_coordinate(runner, name, tmp_path):
+    """Kinks, huge and tiny ones; what is not finite, compilers of shaders may take for anything."""
+    made, target = runner
+    layer = (GRIDS[name] if name in GRIDS else WAVES[name][0])()
+    field = cn.NeuralField(layer, cn.Identity(), in_features=2 if name in GRIDS else 1).build("llvm", seed=2)
+    x = points([])
+    # between, devices whose fma() rounds twice find other cells of the same size as the rounding
+    x = x[:, (np.isfinite(x) & ((np.abs(x) < 2**18) | (np.abs(x) >= 2**31) | (name in WAVES))).all(axis=0)]
+    c = evaluated(field, x[: field.in_features], "llvm")
+    written = cn.export(field, target, tmp_path / "f.txt", name="f", derivatives=True, inline=False)
+    calls = [("f_jacobian", (len(c.y), len(c.jacobian)))]
+    y, jacobian = made.run(written.source.read_text(), calls, words(written), c.x)
+    tolerance = 1e-6 if name in WAVES else 1e-4
+    np.testing.assert_allclose(y, c.y, rtol=0, atol=tolerance)
+    scale = np.maximum(1, np.abs(c.jacobian).max(axis=1, keepdims=True))
+    np.testing.assert_allclose(jacobian / scale, c.jacobian / scale, rtol=0, atol=3 * tolerance)
 
 
 #: A function beside the field that says whether the weights fit it.
