@@ -37,18 +37,18 @@ def solid(p):
 # The field
 # ---------
 #
-# Hash grids take coordinates from 0 to 1, so the cube from -1 to 1 is moved there. The loss is the absolute error,
-# which cares for small distances as much as squares care for large ones. A network that must be right near zero likes
-# larger numbers: the field learns a hundred times the distance.
+# Hash grids take coordinates from 0 to 1, and ``bounds`` moves the cube from -1 to 1 there. The loss is the absolute
+# error, which cares for small distances as much as squares care for large ones. A network that must be right near zero
+# likes larger numbers: the field learns a hundred times the distance.
 
 SCALE, STEPS = 100, 1000
 grid = cn.HashGrid(3, n_levels=8, base_resolution=8, per_level_scale=1.4, hashmap_size=2**17)
-field = cn.NeuralField(grid, cn.MLP(out_features=1, width=32, depth=2)).build(seed=1)
+field = cn.NeuralField(grid, cn.MLP(out_features=1, width=32, depth=2), bounds=(-1, 1)).build(seed=1)
 
 
 def batch(key):
-    u = cn.uniform(3, key, Float, 1 << 14)
-    return u, [SCALE * solid(2 * Array3f(u) - 1)]
+    p = 2 * Array3f(cn.uniform(3, key, Float, 1 << 14)) - 1
+    return p, [SCALE * solid(p)]
 
 
 result = cn.fit(field, batch, STEPS, lr=cn.training.cosine(1e-2, STEPS), loss="l1", progress=False)
@@ -56,7 +56,7 @@ print(f"{result.seconds:.1f} s, mean error of the distance {result.losses[-1] / 
 
 
 def learned(p):
-    return field(0.5 * p + 0.5)[0] / SCALE
+    return field(p)[0] / SCALE
 
 
 # %%

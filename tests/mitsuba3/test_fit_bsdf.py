@@ -166,3 +166,17 @@ def test_bitmaps(backend):
     latent = cn.Grid(2, "dense", n_levels=1, n_features_per_level=4, base_resolution=4, init_scale=0.05)
     found = learn(reference, steps=40, inputs=12, latent=latent)
     assert found.relative_error < 0.9
+
+
+def test_a_latent_code_has_bounds_of_its_own():
+    """Code and decoder are one field while they learn: the box of the code is that of its two coordinates."""
+    grid = cn.Grid(2, "dense", n_levels=1, n_features_per_level=3, base_resolution=4, init_scale=1.0)
+    code = cn.mitsuba.build(cn.NeuralField(grid, cn.Identity(), bounds=(-1, [3, 2])), seed=1)
+    reference = {"type": "diffuse", "reflectance": 0.5}
+    found = learn(reference, steps=1, inputs=11, latent=code)
+    assert code.bounds == (-1.0, (3.0, 2.0)) and found.bsdf.latent.field is code
+    plain = learn(reference, steps=1, inputs=11, latent=cn.mitsuba.build(cn.NeuralField(grid, cn.Identity()), seed=1))
+    assert found.result.losses != plain.result.losses
+    decoder = cn.NeuralField(None, cn.MLP(11, 3, width=16, depth=2, bias=True), bounds=(0, 1))
+    with pytest.raises(ValueError, match="fit_bsdf: field has bounds"):
+        learn(reference, 1, decoder, latent=code)

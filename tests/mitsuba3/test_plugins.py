@@ -469,3 +469,18 @@ def test_parameters_that_are_numbers(kind, name):
 @pytest.mark.parametrize("name", ["diffuse_reflectance", "specular_reflectance"])
 def test_textures_of_roughplastic(name):
     assert mi.load_dict({"type": "roughplastic", name: colour()})
+
+
+def test_textures_of_fields_with_bounds(tmp_path):
+    """From a file, in a scene: the texture is the field, whatever box it maps to the unit square."""
+    pytest.importorskip("safetensors")
+    grid = cn.Grid(2, "dense", n_levels=1, base_resolution=4, init_scale=1.0)
+    plain = cn.NeuralField(grid, cn.MLP(-1, 3, 8, 1), in_features=2)
+    bounded = cn.NeuralField(grid, cn.MLP(-1, 3, 8, 1), in_features=2, bounds=(-1, 3))
+    built = [cn.mitsuba.build(f, seed=2) for f in (plain, bounded)]
+    cn.save(tmp_path / "f.safetensors", built[1])
+    texture = mi.load_dict({"type": "neural_texture", "filename": str(tmp_path / "f.safetensors"), "clamp": False})
+    si = dr.zeros(mi.SurfaceInteraction3f, 50)
+    si.uv = mi.Point2f(np.random.default_rng(0).random((2, 50)).astype(np.float32))
+    same(np.array(texture.eval(si)), built[1](si.uv).numpy())
+    same(built[1](si.uv).numpy(), built[0]((si.uv + 1) / 4).numpy(), atol=1e-5)
