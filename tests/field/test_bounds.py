@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from contextlib import nullcontext
 
 import drjit as dr
@@ -197,7 +198,12 @@ def test_a_run_is_not_resumed_in_another_box(ns, backend, tmp_path):
 
 def test_copies(backend):
     field = make().build(backend, seed=3)
-    for other in (copy.copy(field), field.build(backend), cn.to(field, backend, precision="half")):
+    for other in (
+        copy.deepcopy(field),
+        pickle.loads(pickle.dumps(field)),
+        field.build(backend),
+        cn.to(field, backend, precision="half"),
+    ):
         assert other.bounds == BOX
     assert "bounds=((-1.5, 2.0), (1.5, 10.0))" in repr(field) and "bounds" not in repr(make(None))
 
