@@ -40,7 +40,7 @@ def rays(n, seed=0):
 class Case:
     """A field on rays, and the same in float64."""
 
-    def __init__(self, ns, backend, inputs=3, n=40, key=None, masks="sample", dropout=0.25, width=8, **options):
+    def __init__(self, ns, backend, inputs=3, n=40, key=None, masks="sample", dropout=0.25, width=4, **options):
         self.ns, self.key, self.masks, self.n = ns, key, masks, n
         self.jitter = options.get("jitter", True)
         self.options = {"key": self._key(), "dropout": masks, **options}

@@ -24,7 +24,7 @@ def tiny_batch(ns, samples=64):
 
 def make_field(backend, precision="auto", encoding=None, dropout=0.1, seed=0):
     """Of two coordinates, with two outputs."""
-    network = cn.MLP(out_features=2, width=16, depth=2, dropout=dropout)
+    network = cn.MLP(out_features=2, width=8, depth=2, dropout=dropout)
     return cn.NeuralField(encoding or cn.Sinusoidal(3, in_features=2), network).build(backend, precision, seed=seed)
 
 
