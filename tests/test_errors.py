@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -311,7 +312,7 @@ def test_sizes_are_bounded_before_anything_is_made(call, message):
 
 
 def test_allocation_is_bounded(ns, backend, monkeypatch):
-    monkeypatch.setattr(sizes, "available_memory", lambda: 1 << 30)
+    monkeypatch.setattr(sizes, "memory_left", lambda: {sizes.MEMORY: 1 << 30})
     deep = cn.Sequential(*[cn.Linear(4000, 4000) for _ in range(20)])
     for net, size, message in [
         (cn.Linear(60000, 60000), -1, r"Linear: 60000 x 60000 weights, 3.6e9 numbers, are more than fit: twice 13.4"),
@@ -345,10 +346,10 @@ GIB = 1 << 30
 def test_how_much_memory_is_needed(monkeypatch, left, fits):
     """Twice the numbers in single precision, rounded up to a power of two; small arrays are let through."""
     asked = []
-    monkeypatch.setattr(sizes, "available_memory", lambda: asked.append(1) or left)
-    sizes.check_entries("f", "weights", (2**24 - 1,))
+    monkeypatch.setattr(sizes, "memory_left", lambda: asked.append(1) or {})
+    sizes.check_entries("f", "weights", (2**23 - 1,))
     assert not asked  # from 64 MiB on
-    monkeypatch.setattr(sizes, "available_memory", lambda: left)
+    monkeypatch.setattr(sizes, "memory_left", lambda: {} if left is None else {sizes.ADDRESSES: left})
     for shape in ((2**28 + 1,), (2**15, 2**14)):
         if fits:
             sizes.check_entries("f", "weights", shape)
@@ -376,81 +377,92 @@ def test_numbers_and_sizes_in_messages():
     assert [checks.shown_bytes(n) for n in counts] == texts
 
 
-def system(monkeypatch, **files):
-    """Make the system's files say this, ``None`` for those that cannot be read; pages have 4 KiB."""
+def system(root, **files):
+    """The system's files below the folder ``root``, by short names."""
     paths = {
-        "meminfo": "/proc/meminfo", "statm": "/proc/self/statm",
-        "max": "/sys/fs/cgroup/memory.max", "current": "/sys/fs/cgroup/memory.current",
-        "stat": "/sys/fs/cgroup/memory.stat", "stat1": "/sys/fs/cgroup/memory/memory.stat",
-        "max1": "/sys/fs/cgroup/memory/memory.limit_in_bytes", "used1": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "meminfo": "proc/meminfo", "statm": "proc/self/statm", "limits": "proc/self/limits",
+        "cgroup": "proc/self/cgroup",
     }  # fmt: skip
-    texts = {paths[name]: text for name, text in files.items()}
+    for name, text in files.items():
+        path = root / paths.get(name, f"sys/fs/cgroup/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
 
-    class Files(type(Path())):
-        def read_text(self, *_, **__):
-            if str(self) not in texts:
-                raise FileNotFoundError(str(self))
-            return texts[str(self)]
 
-    monkeypatch.setattr(sizes, "Path", Files)
+def test_memory_of_the_machine(tmp_path, monkeypatch):
+    root = system(tmp_path, meminfo="MemTotal:  99 kB\nMemFree:  1 kB\nMemAvailable:   32 kB\nBuffers: 5 kB\n")
+    assert sizes.memory_left(root) == {sizes.MEMORY: 32 << 10}
     monkeypatch.setattr(sizes.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
-
-
-def test_memory_of_the_machine(monkeypatch):
-    system(monkeypatch, meminfo="MemTotal:  99 kB\nMemFree:  1 kB\nMemAvailable:   32 kB\nBuffers: 5 kB\n")
-    assert sizes._free() == 32 << 10
     for text in ("MemTotal: 99 kB\n", "MemAvailable:\n", "MemAvailable: many kB\n"):
-        system(monkeypatch, meminfo=text)
-        assert sizes._free() == 4096 * 1000
-    system(monkeypatch)
-    assert sizes._free() == 4096 * 1000
+        assert sizes.memory_left(system(tmp_path, meminfo=text)) == {sizes.MEMORY: 4096 * 1000}
+    assert sizes.memory_left(tmp_path / "nothing") == {sizes.MEMORY: 4096 * 1000}
     monkeypatch.delattr(sizes.os, "sysconf")
-    assert sizes._free() is None
+    assert sizes.memory_left(tmp_path / "nothing") == {}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs limits of the address space")
-def test_limits_of_the_address_space(monkeypatch):
-    import resource
-
-    system(monkeypatch, statm="100 50 20 1 0 30 0\n")
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (GIB, 2 * GIB) if which == resource.RLIMIT_AS else None)
-    assert sizes._address_space() == GIB - 100 * 4096
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    assert sizes._address_space() is None
-    system(monkeypatch)
-    assert sizes._address_space() is None
+def test_limits_of_the_address_space(tmp_path):
+    line = "Max address space         {}           {}            bytes     \n"
+    limits = f"Limit                     Soft Limit           Hard Limit           Units     \n{line}"
+    root, page = system(tmp_path, statm="100 50 20 1 0 30 0\n"), os.sysconf("SC_PAGE_SIZE")
+    for soft, left in [(GIB, GIB - 100 * page), (99 * page, 0), ("unlimited", None)]:
+        found = sizes.memory_left(system(root, limits=limits.format(soft, 2 * GIB)))
+        assert found.get(sizes.ADDRESSES) == left
+    (root / "proc/self/statm").unlink()
+    assert sizes.ADDRESSES not in sizes.memory_left(system(root, limits=limits.format(GIB, GIB)))
 
 
-def test_limits_of_containers(monkeypatch):
-    stat = "anon 7\ninactive_file 30\nactive_file 4\n"
-    new = {"max": "1000\n", "current": "600\n", "stat": stat}
-    old = {"max1": "2000\n", "used1": "100\n", "stat1": "anon 7\n"}
-    for files, left in [
-        (new, 434),
-        (old, 1900),
-        (new | old, 434),
-        (new | {"max": "max\n"}, None),  # no limit
-        (new | {"max": "max\n"} | old, 1900),
-        (new | {"stat": "active_file 4\n"}, 404),
-        (new | {"stat": "inactive_file 30\n"}, 430),
-        (new | {"stat": "anon 7\n"}, 400),
-        ({"max": "1000"}, None),
-        ({}, None),
-    ]:
-        system(monkeypatch, **files)
-        assert sizes._container() == left
+STAT = "anon 7\ninactive_file 30\nactive_file 4\n"
+NEW = {"memory.max": "1000\n", "memory.current": "600\n", "memory.stat": STAT}
+OLD = {"memory/memory.limit_in_bytes": "2000\n", "memory/memory.usage_in_bytes": "100\n", "memory/memory.stat": "a 7\n"}
+INNER = {"cgroup": "0::/a/b\n", "a/memory.max": "500\n", "a/memory.current": "90\n", "a/memory.stat": "anon 7\n"}
+INNER_1 = {
+    "cgroup": "9:name=systemd:/\n4:cpu,memory:/a\n0::/\n", "memory/a/memory.limit_in_bytes": "300",
+    "memory/a/memory.usage_in_bytes": "200", "memory/a/memory.stat": "inactive_file 3\ntotal_inactive_file 9\n",
+}  # fmt: skip
 
 
-def test_the_least_of_what_is_left_counts(monkeypatch):
-    for found, left in [((5, 3, 4), 3), ((5, None, 4), 4), ((None, None, None), None), ((5, 3, -1), 0), ((7,) * 3, 7)]:
-        for name, value in zip(("_free", "_address_space", "_container"), found, strict=True):
-            monkeypatch.setattr(sizes, name, lambda value=value: value)
-        assert sizes.available_memory() == left
+@pytest.mark.parametrize("files, left", [
+    (NEW, 434),
+    (OLD, 1900),
+    (NEW | OLD, 434),
+    (NEW | {"memory.max": "max\n"}, None),  # no limit
+    (NEW | {"memory.max": "max\n"} | OLD, 1900),
+    (NEW | {"memory.stat": "active_file 4\n"}, 404),
+    (NEW | {"memory.stat": "inactive_file 30\n"}, 430),
+    (NEW | {"memory.stat": "anon 7\n"}, 400),
+    (NEW | {"memory.current": "2000\n"}, 0),
+    ({"memory.max": "1000"}, None),
+    ({}, None),
+    (INNER, 410),  # of a group around the own one, which has no limit
+    (NEW | INNER, 410),
+    (NEW | INNER | {"memory.max": "620"}, 54),
+    (NEW | {"cgroup": "0::/seen/from/outside\n"}, 434),
+    (NEW | {"cgroup": "nonsense\n\n::\n"}, 434),
+    (OLD | INNER_1, 109),
+])  # fmt: skip
+def test_limits_of_containers(tmp_path, files, left):
+    assert sizes.memory_left(system(tmp_path, **files)).get(sizes.CONTAINER) == left
+
+
+def test_each_limit_counts(monkeypatch):
+    """Memory as it is used, addresses as Dr.Jit takes them: in powers of two."""
+    parts, count = {"numbers": [3 * GIB, GIB / 2], "more": [], "little": [5.0]}, 7 * GIB // 2 + 5
+    cases = ((sizes.MEMORY, count), (sizes.CONTAINER, count), (sizes.ADDRESSES, 9 * GIB // 2 + 8))
+    for what, needed in cases:
+        for left in (needed, needed - 1):
+            monkeypatch.setattr(sizes, "memory_left", lambda what=what, left=left: {what: left})
+            if left == needed:
+                sizes.check_room("f: a step", parts, "Cure")
+                continue
+            with pytest.raises(sizes.NoRoom) as found:
+                sizes.check_room("f: a step", parts, "Cure")
+            start = f"f: a step takes 3.5 GiB more memory, 3.5 GiB for numbers; but {sizes.shown_bytes(left)} of {what}"
+            assert str(found.value) == f"{start} are left. Cure."
 
 
 def test_memory_is_asked():
-    left = sizes.available_memory()
-    assert left is None or 1 << 20 < left < 1 << 60
+    assert all(1 << 20 < left < 1 << 64 for left in sizes.memory_left().values())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits of the address space")
@@ -485,7 +497,7 @@ for make in (
     starts = ("Linear: 60000 x 60000", "Linear: 30000 x 30000", "Embedding: 536870912 x 2", "HashGrid: ")
     assert len(lines) == 4
     for line, start in zip(lines, starts, strict=True):
-        assert line.startswith(start) and "of memory are left" in line
+        assert line.startswith(start) and "of the address space of this process (ulimit -v) are left" in line
 
 
 # ---- Keys --------------------------------------------------------------------------------------------------

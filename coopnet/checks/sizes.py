@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import drjit as dr
 
 from . import is_number
 from .words import shown, shown_bytes
@@ -45,12 +48,15 @@ def _check(where: str, name: str, value: int, count: int | None, unit: str, owne
     return value
 
 
+class NoRoom(ValueError):
+    """What is asked for does not fit the memory that is left."""
+
+
 def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int = 4, on_host: bool = True) -> None:
     """Raise ``ValueError`` if there is no room for an array of ``shape``.
 
-    ``itemsize`` is in bytes. Parameters are allocated twice, as they are drawn and as they are packed, and rounded up
-    to powers of two, as Dr.Jit does. With ``on_host``, they must fit the memory of the host; how much a GPU has free is
-    for Dr.Jit to say.
+    ``itemsize`` is in bytes. Parameters are allocated twice, as they are drawn and as they are packed. With
+    ``on_host``, they must fit the memory of the host; how much a GPU has free is for Dr.Jit to say.
     """
     count = math.prod(shape)
     sizes = " x ".join(_count(n) for n in shape)
@@ -58,25 +64,53 @@ def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int =
     if count > MAX_ENTRIES:
         raise ValueError(f"{where}: {numbers} are more than an array can hold, fewer than 2^32.")
     needed = count * itemsize
-    if not on_host or needed < _LARGE:
-        return
-    left = available_memory()
-    if left is not None and 2 * (1 << (needed - 1).bit_length()) > left:
-        raise ValueError(
-            f"{where}: {numbers} are more than fit: twice {shown_bytes(needed)}, but {shown_bytes(left)} of memory are "
-            f"left."
-        )
+    if on_host and (left := _lacking([needed, needed])) is not None:
+        raise NoRoom(f"{where}: {numbers} are more than fit: twice {shown_bytes(needed)}, but {left} are left.")
 
 
-def available_memory() -> int | None:
-    """Bytes that this process can still allocate, as far as the system says; ``None`` if it does not."""
-    found = [v for v in (_free(), _address_space(), _container()) if v is not None]
-    return max(0, min(found)) if found else None
+def check_room(where: str, parts: Mapping[str, Sequence[float]], cure: str) -> None:
+    """Raise :class:`NoRoom` if there is none on the host for all of ``parts`` at a time.
+
+    Args:
+        where: opens the message, such as ``"fit: a step"``.
+        parts: what takes memory, in words, and the bytes of its arrays.
+        cure: ends the message.
+    """
+    total = sum(sum(sizes) for sizes in parts.values())
+    if (left := _lacking([size for sizes in parts.values() for size in sizes])) is not None:
+        each = ", ".join(f"{shown_bytes(int(sum(v)))} for {k}" for k, v in parts.items() if sum(v) >= total / 100)
+        raise NoRoom(f"{where} takes {shown_bytes(int(total))} more memory, {each}; but {left} are left. {cure}.")
 
 
-def _free() -> int | None:
+def _lacking(sizes: Sequence[float]) -> str | None:
+    """How much memory is left, in words, if it is too little for arrays of so many bytes; otherwise ``None``.
+
+    Dr.Jit rounds sizes up to powers of two. That takes addresses, but no memory: what is never written to has none.
+    """
+    if sum(sizes) < _LARGE:
+        return None
+    dr.flush_malloc_cache()  # it keeps what was freed
+    rounded = sum(1 << max(0, math.ceil(size) - 1).bit_length() for size in sizes)
+    short = {k: v for k, v in memory_left().items() if v < (rounded if k == ADDRESSES else sum(sizes))}
+    least = min(short, key=short.__getitem__, default="")
+    return f"{shown_bytes(int(short[least]))} of {least}" if short else None
+
+
+#: What :func:`memory_left` tells of.
+MEMORY, CONTAINER = "memory", "the memory of this container or service"
+ADDRESSES = "the address space of this process (ulimit -v)"
+
+
+def memory_left(root: str | os.PathLike[str] = "/") -> dict[str, int]:
+    """Bytes that this process can still allocate by what limits it, as far as the system's files below ``root`` say."""
+    files = Path(root)
+    found = {MEMORY: _free(files), CONTAINER: _container(files), ADDRESSES: _address_space(files)}
+    return {what: max(0, left) for what, left in found.items() if left is not None}
+
+
+def _free(root: Path) -> int | None:
     with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) << 10
     with suppress(OSError, ValueError, AttributeError):
@@ -84,29 +118,51 @@ def _free() -> int | None:
     return None
 
 
-def _address_space() -> int | None:
-    with suppress(ImportError, OSError, ValueError, IndexError):
-        import resource
-
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit != resource.RLIM_INFINITY:
-            used = int(Path("/proc/self/statm").read_text().split()[0])
-            return limit - used * os.sysconf("SC_PAGE_SIZE")
+def _address_space(root: Path) -> int | None:
+    with suppress(OSError, ValueError, IndexError):  # "unlimited" is no number
+        for line in (root / "proc/self/limits").read_text().splitlines():
+            if line.startswith("Max address space"):
+                used = int((root / "proc/self/statm").read_text().split()[0])
+                return int(line.split()[3]) - used * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
-def _container() -> int | None:
-    """What is left of a container's limit, in either version of Linux's control groups."""
-    for folder, limit, used in (
-        ("/sys/fs/cgroup", "memory.max", "memory.current"),
-        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        with suppress(OSError, ValueError):  # "max" is no number: no limit
-            most, taken = (int(Path(folder, name).read_text()) for name in (limit, used))
-            rows = dict(row.split() for row in Path(folder, "memory.stat").read_text().splitlines())
-            cached = int(rows.get("inactive_file", 0)) + int(rows.get("active_file", 0))
-            return most - taken + cached  # files in memory make room
-    return None
+def _container(root: Path) -> int | None:
+    """What is left of the limits of Linux's control groups that this process is in, in either version of them."""
+    left = []
+    for mount, names in (("sys/fs/cgroup", _CGROUP_2), ("sys/fs/cgroup/memory", _CGROUP_1)):
+        for group in _groups(root, names):
+            with suppress(OSError, ValueError):  # "max" is no number: no limit
+                left.append(_left(root / mount / group, *names[1:]))
+    return min(left, default=None)
+
+
+#: Of version 2 and of version 1: what a line of /proc/self/cgroup has in its middle, and the files of limit and use.
+_CGROUP_2 = "", "memory.max", "memory.current"
+_CGROUP_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+
+
+def _groups(root: Path, names: tuple[str, str, str]) -> list[str]:
+    """The paths of the group that this process is in and of those around it; each has limits of its own.
+
+    In a container, that may be a path which is to be seen from outside only; then the container's own is the root.
+    """
+    path = ""
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, own = (*line.split(":", 2), "", "")[:3]
+            if names[0] in controllers.split(","):
+                path = own.strip("/")
+    steps = path.split("/")
+    return ["/".join(steps[:n]) for n in range(len(steps) + 1)]
+
+
+def _left(folder: Path, limit: str, used: str) -> int:
+    most, taken = (int((folder / name).read_text()) for name in (limit, used))
+    rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
+    # version 1 counts what is in groups below it apart
+    cached = (rows.get(f"total_{kind}", rows.get(kind, 0)) for kind in ("inactive_file", "active_file"))
+    return most - taken + sum(map(int, cached))  # files in memory make room
 
 
 def _count(n: int) -> str:

@@ -15,6 +15,7 @@ from ..random.key import Key
 from . import arguments
 from .average import EMA
 from .distributed import Group, Replicas, SharedStep, compare_batches, facts, find_group
+from .memory import check_memory
 from .metric import Metric
 from .result import FitResult
 from .run import Run
@@ -123,7 +124,8 @@ def fit(
     Raises:
         ValueError, TypeError: arguments out of range, a field that is not built, a batch of another shape, densities
             that are not positive in the first batch, a metric that returns no number, a checkpoint of another run,
-            processes that are not about to do the same or have the same GPU.
+            processes that are not about to do the same or have the same GPU; on LLVM, a step that there is no memory
+            for, counted before it runs.
         OSError: ``checkpoint`` cannot be read or written.
         RuntimeError: called while Dr.Jit records a function or loop, or in a thread that a callback of another run
             waits for; another process has failed, is gone, or does not come in time.
@@ -158,6 +160,7 @@ def fit(
         )  # fmt: skip
         step = Step(*what) if group is None else SharedStep(replicas, *what)
         losses, drawn, outside = arguments.check_losses(step, Key(seed))
+        check_memory(field, optimizer, samples=losses, best=patience is not None, **step.needs)
         if isinstance(step, SharedStep):
             step.divide(losses)
         optimizer.update(field)

@@ -20,6 +20,7 @@ from .average import EMA, check_averaged
 from .captures import Captures
 from .gradients import clip_gradient_norm
 from .losses import components, loss_function
+from .memory import check_memory
 from .sampling import samples_by_index
 from .scaler import START, LossScaler
 from .strides import SEVERAL
@@ -61,6 +62,12 @@ class Step:
         check_type("fit", "ema", ema, EMA | None, "a coopnet.training.EMA")
         if ema is not None:
             check_averaged("fit: ema", field, ema.average)
+        #: What a step needs memory for, see :func:`check_memory`.
+        self.needs: dict[str, Any] = dict(
+            averaged=ema is not None, clipped=clip_norm is not None,
+            factors=(multipliers is not None) + (weight_decay > 0),
+        )  # fmt: skip
+        check_memory(field, optimizer, **self.needs)
         self.field, self.optimizer, self.ema = field, optimizer, ema
         self.batch, self.loss, self.objective, self.penalty = batch, function, objective, penalty
         self.clip_norm, self.weight_decay = clip_norm, weight_decay

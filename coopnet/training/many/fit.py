@@ -17,6 +17,7 @@ from ...io import describe
 from ...io.architecture import outline
 from ...random.key import Key
 from .. import arguments
+from ..memory import check_memory
 from ..result import FitResult
 from ..state import check_every
 from ..turns import in_turn
@@ -128,6 +129,8 @@ def fit_many(
     if outside:
         warnings.warn(f"job 0: {outside}", RuntimeWarning, stacklevel=3)
     size = _together(together, jobs, samples)
+    with errors_of(0, size - 1):
+        check_memory(fields[0], optimizer, samples=samples, together=size, **first.needs)
     rank, world = _processes(place)
     count = -(-len(fields) // size)
     groups = [range(i * len(fields) // count, (i + 1) * len(fields) // count) for i in range(count)][rank::world]
