@@ -6,7 +6,8 @@
 #   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one
 #   make test-torch  the tests of the module for PyTorch and of several processes, with PyTorch, which they install
 #   make test-export  exported shaders, run by Vulkan, wgpu, slangpy and a browser, all of which it installs
-#   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation
+#   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation; with DRJIT_SOURCE also Dr.Jit's
+#                     own tests of networks, with the layers of coopnet in place of its own
 #   make lint       ruff and mypy
 #   make docs       the site, in out/site: runs every tutorial; warnings and
 #                   links that lead nowhere are errors (looked at by scripts/look_at_site.py)
@@ -21,6 +22,7 @@
 #
 # PYTHON names the interpreter that the virtual environment is made with (and that gpu-test and gpu-bench run).
 # DRJIT is a version of Dr.Jit to check, in an environment of its own: make drjit-check DRJIT=1.6.0
+# DRJIT_SOURCE is a copy of Dr.Jit's repository at that version: make drjit-check DRJIT_SOURCE=../drjit
 # PYTHONS are interpreters for release-check, such as "python3.10 python3.14".
 # GALLERY=0 leaves the tutorials out of make docs: what remains takes half a minute.
 # BUDGET is the number of seconds after which a benchmark measures no more.
@@ -80,6 +82,10 @@ out/drjit-%/.installed: | system
 
 drjit-check: system $(DRJIT_ENV)/.installed
 	PYTHONPATH=. $(DRJIT_ENV)/bin/python -m pytest -n 2 -p no:support.lost_workers --max-worker-restart 99 $(DRJIT_TESTS)
+ifdef DRJIT_SOURCE
+	cd "$(DRJIT_SOURCE)/tests" && PYTHONPATH="$(CURDIR):$(CURDIR)/tests" "$(CURDIR)/$(DRJIT_ENV)/bin/python" -m pytest \
+	    -q -p support.in_place_of_drjit -p no:cacheprovider test_nn.py test_coop_vec.py test_hashgrid.py
+endif
 
 .venv/.docs: .venv/.installed
 	$(BIN)/pip install --quiet --editable ".[docs,mitsuba,torch]"

@@ -17,6 +17,11 @@ import numpy as np
 from .words import shown, shown_bytes, shown_path, shown_typed  # noqa: F401
 
 
+class NetworkError(ValueError, TypeError, RuntimeError):
+    """A network that is not ready for what is asked of it: without weights, packed or not where it must be the other,
+    or of unknown width. ``drjit.nn`` raises ``RuntimeError`` for these; who catches that catches this, too."""
+
+
 def ensure(ok: Any, message: str, error: type[Exception] = ValueError) -> None:
     """Raise ``message`` unless ``ok``. The message is put together in any case: not for what runs often."""
     if not ok:

@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import check_choice, check_flag, check_in_features, check_number, check_same_backend, ensure
+from ..checks import NetworkError, check_choice, check_flag, check_in_features, check_number, check_same_backend, ensure
 from ..checks.sizes import check_entries, check_features
 from ..engine import Affine, evaluate
 from ..jit import kinds
@@ -47,8 +47,10 @@ class Linear(drnn.Linear, Module):
     of the type of the weights; outputs are of the same kind and type.
 
     Raises:
-        ValueError: arguments out of range; an input of another width; no weights yet.
-        TypeError: an input of another kind, type or backend, or of a tensor for packed weights and vice versa.
+        ValueError: arguments out of range; an input of another width.
+        TypeError: an input of another kind, type or backend.
+        NetworkError: no weights yet; a tensor for packed weights and vice versa; both widths unknown in ``alloc``.
+            It is a ``ValueError``, a ``TypeError`` and, as in ``drjit.nn``, a ``RuntimeError``.
 
     >>> net = cn.Sequential(cn.Linear(2, 64, init="kaiming_uniform"), cn.ReLU(), cn.Linear(64, 1, init="zero"))
     """
@@ -79,9 +81,8 @@ class Linear(drnn.Linear, Module):
         accepted = "accepted are a drjit.nn.CoopVec and a tensor of shape (features, samples)"
         other = f"Linear: got {given}; {accepted}. A NeuralField takes arrays and lists, too."
         ensure(kind == kinds.TENSOR, other, TypeError)
-        cure = "pass drjit.nn.CoopVec(...), or use the network as it was before drjit.nn.pack()"
-        packed = isinstance(self.weights, drnn.MatrixView)
-        ensure(not packed, f"Linear: got a tensor, but the weights are packed; {cure}.", TypeError)
+        if self.weights is None or isinstance(self.weights, drnn.MatrixView):
+            raise refused(self, x)
         check_input(self, x.shape[0], leaf)
         weights = self.weights if self.weights.shape[1] == self.config[0] else self.weights[:, : self.config[0]]
         y = weights @ x
@@ -99,7 +100,7 @@ class Linear(drnn.Linear, Module):
         ensure(size < 1 or n_in < 1 or size == n_in, f"{wrong}; give in_features={size} or -1.")
         n_in = size if n_in < 0 else n_in
         unknown = "in_features is -1 and the size of the input is unknown"
-        ensure(n_in > 0, f"Linear: {unknown}; call alloc(dtype, size).")
+        ensure(n_in > 0, f"Linear: {unknown}; call alloc(dtype, size).", NetworkError)
         n_out = n_in if n_out < 0 else n_out
         on_host = dr.backend_v(dtype) == dr.JitBackend.LLVM
         check_entries("Linear", "weights", (n_out, n_in), dr.itemsize_v(dtype), on_host)
@@ -153,18 +154,24 @@ def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any
 
 def checked_width(layer: drnn.Linear, features: int, leaf: type, key: Key | None = None) -> int:
     """Width of the output; raises unless ``layer`` is packed and takes vectors of ``features`` values of ``leaf``."""
-    if layer.weights is not None and not isinstance(layer.weights, drnn.MatrixView):
-        raise TypeError(
-            "Linear: got a CoopVec, but the weights are not packed; call net = drjit.nn.pack(net, layout='training')."
-        )
+    if not isinstance(layer.weights, drnn.MatrixView):
+        raise refused(layer, drnn.CoopVec(dr.zeros(leaf)))
     check_input(layer, features, leaf)
     return int(layer.weights.shape[0])  # type: ignore[union-attr]
 
 
+def refused(layer: drnn.Linear, x: Any) -> NetworkError:
+    """What ``drjit.nn.Linear`` says to an input ``x`` that does not go with its weights, or without any."""
+    try:
+        drnn.Linear.__call__(layer, x)
+    except RuntimeError as error:
+        return NetworkError(str(error))
+    raise AssertionError("drjit.nn.Linear takes what was to be refused")
+
+
 def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
-    """Raise unless a vector of ``features`` values of type ``leaf`` fits ``layer``."""
+    """Raise unless a vector of ``features`` values of type ``leaf`` fits ``layer``, which has weights."""
     weights, takes = layer.weights, layer.config[0]
-    ensure(weights is not None, "Linear: the layer has no weights yet; call net = net.alloc(dtype, size) first.")
     ensure(features == takes, f"Linear: the input has {features} features, but the layer takes {takes}.")
     packed = isinstance(weights, drnn.MatrixView)
     own = type(weights.buffer) if packed else dr.array_t(weights)

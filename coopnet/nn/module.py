@@ -76,7 +76,8 @@ class Module(drnn.Module):
         """
         where = f"{type(self).__name__}.alloc"
         tensor = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)
-        check(tensor, where, "dtype", dtype, "a tensor type such as drjit.llvm.ad.TensorXf", TypeError)
+        such = "a Linear layer requires a Tensor type such as drjit.llvm.ad.TensorXf"
+        ensure(tensor, f"{where}: dtype is {shown(dtype)}; {such}.", TypeError)
         kind, fits = f"{dtype.__module__}.{dtype.__name__}", dr.is_float_v(dtype) and dr.is_diff_v(dtype)
         needed = "a floating point tensor type of drjit.llvm.ad or drjit.cuda.ad is needed"
         ensure(fits, f"{where}: dtype is {kind}; {needed}.", TypeError)
