@@ -63,6 +63,11 @@ def test_what_is_not_close():
 IMPORTS = re.compile(r"^(?:import|from) (\w+)(?:[\w.]*$| as |[\w.]* import )", re.M)
 SKIPS = r"""^(?:\w+ = )?pytest\.importorskip\("{}[".]"""
 
+#: Rooms of the library that need packages themselves.
+ROOMS = re.compile(
+    r"^from coopnet(?:\.| import .*\b)(?:cli|commands|image|mesh|mitsuba)\b|^from coopnet\.interop\.torch", re.M
+)
+
 #: As a plugin: everything else that is installed here is not.
 FORGET = """
 import importlib.metadata, importlib.util, sys
@@ -95,6 +100,8 @@ def test_files_say_what_they_need():
             skipped = re.search(SKIPS.format(line[1]), text[: line.start()], re.M)
             if not (line[1] in NEEDED or ours(line[1]) or skipped):
                 wrong.append(f"{path.relative_to(ROOT)}: {line[0]}")
+        if (line := ROOMS.search(text)) and "importorskip" not in text[: line.start()]:
+            wrong.append(f"{path.relative_to(ROOT)}: {line[0]}")
     assert len(files) > 100 and not wrong, wrong
 
 

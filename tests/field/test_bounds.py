@@ -9,15 +9,13 @@ from contextlib import nullcontext
 import drjit as dr
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from support.arrays import close, contain, values
 from support.exported import imported
 from support.pages import page_data
+from support.properties import example, given, st
 
 import coopnet as cn
 from coopnet import bounds as box
-from coopnet import image, mesh
 from coopnet import reference as ref
 from coopnet.bounds import checked
 from coopnet.interop.export import View
@@ -267,6 +265,8 @@ def test_pages_show_the_box(tmp_path):
 
 
 def test_pictures_show_the_box(backend):
+    from coopnet import image
+
     pytest.importorskip("PIL")
     field, plain = (make(b, outputs=3, dropout=0.3).build(backend, seed=3) for b in (BOX, None))
     tolerance = 2e-2 if backend == "cuda" else 1e-5
@@ -278,6 +278,8 @@ def test_pictures_show_the_box(backend):
 
 def test_pictures_of_surfaces_show_the_box(backend):
     """A ball in the unit cube, and the same thirty times as large, elsewhere: one picture."""
+    from coopnet import mesh
+
     pytest.importorskip("PIL")
 
     def ball(bounds, scale):

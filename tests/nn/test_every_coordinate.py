@@ -10,9 +10,8 @@ import shutil
 import drjit as dr
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.exported import Library, run_numpy
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet import reference as ref
