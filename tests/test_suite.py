@@ -136,6 +136,7 @@ def test_collection_needs_nothing_else(tmp_path):
     (tmp_path / "test_needs.py").write_text(
         """
 import pytest
+from support.properties import given, st
 @pytest.fixture
 def file(): import safetensors
 def test_fixture(file): pass
@@ -144,6 +145,12 @@ def test_call():
     except ImportError: raise ImportError("figures") from None
 def test_warns():
     with pytest.warns(RuntimeWarning): import tqdm
+@given(st.integers())
+def test_property(i): pass
+def test_inner():
+    @given(i=st.lists(st.none() | st.builds(abs, st.just(1)).map(str)))
+    def inner(i): pass
+    inner()
 def test_broken(): import coopnet.nothing
 """
     )
@@ -154,5 +161,7 @@ def test_broken(): import coopnet.nothing
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
     assert "could not import 'typer'" in done.stdout
     done = python(*options, "-c", ROOT / "pyproject.toml", "-p", "support.missing_packages", tmp_path, **few)
-    assert "1 failed, 3 skipped" in done.stdout, done.stdout
-    assert all(f"could not import '{name}'" in done.stdout for name in ("safetensors", "matplotlib", "tqdm"))
+    assert "1 failed, 5 skipped" in done.stdout, done.stdout
+    assert all(
+        f"could not import '{name}'" in done.stdout for name in ("safetensors", "matplotlib", "tqdm", "hypothesis")
+    )
