@@ -12,6 +12,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
+from ..jit.constants import vector
 from ..jit.kinds import flat
 from ..jit.masks import unmasked
 from ..jit.scopes import symbolic
@@ -55,7 +56,7 @@ def _input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, li
     if dr.backend_v(x.type) == dr.JitBackend.LLVM:
         tape = in_room(copied(ops, list(x), back=True), [x], key)
         one = dr.full(x.type, 1, samples)  # a lane for each sample: dropout would take one lane for one sample
-        dx = pullback(tape, [drnn.CoopVec(one)], key, True, lambda *_: None)
+        dx = pullback(tape, [vector([one], list(x))], key, True, lambda *_: None)
         assert dx is not None
         return tape.y[0], list(dx[0])
     if widest(ops) <= LONGER or all(op.flat for op in ops) or samples < MANY or symbolic():

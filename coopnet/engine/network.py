@@ -8,8 +8,9 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
+from ..jit.constants import computed, varying
 from ..jit.deferred import outside
-from ..jit.kinds import Loose, flat
+from ..jit.kinds import Loose, flat, split
 from ..jit.masks import unmasked
 from ..jit.registers import ALL, apart
 from ..jit.scopes import frozen, inside_call, symbolic
@@ -53,7 +54,7 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
                 dr.eval(vectors)
                 parts[-1] = [drnn.CoopVec(v) for v in vectors]
         return [parts[0][0], *(tangent for part in parts for tangent in part[1:])]
-    packed, x = buffers(ops), _widened(x)
+    packed, x = buffers(ops), varying(_widened(x))
     if (stack := stacked()) is not None:
         return evaluate_stacked(stack, ops, packed, x, key)
     xs = flat(x)
@@ -64,10 +65,10 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         attached = any(dr.grad_enabled(v) for v in xs)
         if not attached and layerwise(ops, max(dr.width(v) for v in xs) * len(x), type(xs[0])):
             return evaluated(ops, packed, x, key)
-        return in_room(copied(ops, xs), x, key).y
+        return _by_drjit(copied(ops, xs), x, key) if attached else in_room(copied(ops, xs), x, key).y
     path = _path(ops, xs, len(x))
     if path == "builtin":
-        return in_room(ops, x, key).y
+        return _by_drjit(ops, x, key)
     plan = Plan(ops, packed, len(x), wants_x=any(dr.grad_enabled(v) for v in xs))
     if not symbolic():
         return plan.split(dr.custom(OPS[path], plan, packed, xs, key))
@@ -76,6 +77,15 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     # note, forward mode would lose the tangents of the weights.
     _ = [b * 1 for b in packed]
     return plan.split(dr.custom(ScopeBankOp, plan, packed, xs, key, later))
+
+
+def _by_drjit(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
+    """Evaluate ``ops`` for Dr.Jit to differentiate by itself, whether tangents and cotangents are constants or not."""
+    xs = flat(x)
+    if dr.backend_v(type(xs[0])) != dr.JitBackend.LLVM:
+        return in_room(ops, x, key).y
+    x = [Loose(v) for v in split(computed(xs, xs), len(x))]
+    return [drnn.CoopVec(v) for v in split(computed(flat(in_room(ops, x, key).y), xs), len(x))]
 
 
 def in_kernels_of_their_own(ops: Sequence[Op], x: Bundle) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
+from ..jit.constants import constant, vector
 from ..jit.kinds import flat, packed, split
 from ..jit.masks import present, unmasked
 from ..jit.registers import with_room
@@ -34,11 +35,16 @@ class Plan:
 
     def pullback(self, tape: Tape, dys: list, key: Key | None, visit: Visit) -> list:
         """The inputs' gradients (empty unless wanted); ``visit`` as for :func:`pullback`."""
-        dx = pullback(tape, self.split(dys), key, self.wants_x, visit)
+        dx = pullback(tape, self._vectors(dys, tape), key, self.wants_x, visit)
         return flat(dx) if self.wants_x and dx is not None else []
 
     def jvp(self, tape: Tape, moving: Sequence[Op], dxs: list, key: Key | None) -> list:
-        return flat(jvp(tape, moving, self.split(dxs), key))
+        return flat(jvp(tape, moving, self._vectors(dxs, tape), key))
+
+    def _vectors(self, components: Sequence[Any], tape: Tape) -> Bundle:
+        """The bundle of tangents or cotangents along ``tape``, which are often constants."""
+        known = list(tape.records[0].x[0]) if any(map(constant, components)) else []
+        return [vector(parts, known) for parts in split(components, self.vectors)]
 
 
 class NetworkOp(dr.CustomOp):

@@ -18,6 +18,7 @@ file                what it relies on
 ``deferred``        derivatives of variables older than a scope's second trace are postponed until it is left
 ``batch_size``      products check their operands' sizes when a frozen function is replayed
 ``lanes``           what comparisons with NaN answer, and that custom operations see lists of gradients
+``constants``       the derivative of ``dr.select`` computes what would be a literal
 ``masks``           the stack of masks that evaluated loops lay on gathers and scatters, by ``ctypes``
 ``half``            LLVM narrows maxima of widened half-precision numbers
 ``sorting``         ``detail.block_mkperm`` sorts and keeps the order of equals

@@ -18,6 +18,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from . import views
+from .constants import never
 
 #: Components in use at a time that fit into a thread's usual share of the registers.
 SHARE = 128
@@ -84,8 +85,6 @@ def apart(function: Callable[[list], list], parts: Sequence[Any]) -> list:
     known = next((v for v in parts if v.state != dr.VarState.Literal), None)
     if known is None:
         return function(parts)
-    never = 0xFFC0FE01  # a NaN, but not one that processors make
-    bits = dr.reinterpret_array(dr.uint32_array_t(type(known)), dr.float32_array_t(type(known))(known))
     types: list[type] = []
 
     def inside(*given: Any) -> tuple:
@@ -93,4 +92,4 @@ def apart(function: Callable[[list], list], parts: Sequence[Any]) -> list:
         types[:] = map(type, out)
         return out
 
-    return list(dr.if_stmt(tuple(parts), bits != never, inside, lambda *_: tuple(t(0) for t in types), mode="symbolic"))
+    return list(dr.if_stmt(tuple(parts), ~never(known), inside, lambda *_: tuple(t(0) for t in types), mode="symbolic"))

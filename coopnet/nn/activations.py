@@ -39,10 +39,12 @@ class Activation(Module):
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind, _ = kinds.in_kernels(x, type(self).__name__)
+        if kind == kinds.COOPVEC:
+            return engine.evaluate([self.op()], [x], key)[0]
         f, params = engine.FUNCTIONS[self.function], self.params()
         if isinstance(x, (list, tuple)):
             return type(x)(f.array(v, *params) for v in x)
-        return f.coopvec(x, *params) if kind == kinds.COOPVEC else f.array(x, *params)
+        return f.array(x, *params)
 
 
 class ReLU(Activation):

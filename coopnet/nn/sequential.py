@@ -14,6 +14,7 @@ import drjit.nn as drnn
 from ..checks import check_type, shown
 from ..checks.sizes import check_layers
 from ..engine import Affine, evaluate, fused
+from ..jit.constants import varying
 from ..jit.kinds import Loose, packed
 from ..random.key import Key
 from .activations import Activation
@@ -118,6 +119,7 @@ def _alone(layer: Any, x: list, key: Key | None) -> list:
         return layer.side_by_side(x, key)  # its __call__ may have come from here
     if len(x) == 1:
         return [layer(x[0], key) if isinstance(layer, Module) else layer(x[0])]
+    x = varying(x) if isinstance(x[0], drnn.CoopVec) else x
     y, moved = jvp(layer, x[0], x[1:], key)
     return [y, *moved]
 

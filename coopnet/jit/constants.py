@@ -1,0 +1,58 @@
+"""Constants among the gradients, tangents and inputs that become cooperative vectors.
+
+Dr.Jit keeps what is the same number in every lane, such as the 1 of ``dr.backward(y)``, as a literal. A product of a
+vector of ones with a constant vector takes a copy of that, made as long, and so does a sum with zeros; for such a copy
+its LLVM backend writes no code, but ends the process (in ``llvm_coop_vec.cpp``, the format of ``Bitcast`` has ``$V_u``
+for ``$V_$u``). It does not happen to what is computed: selected under a condition that never holds.
+
+Relies on Dr.Jit not seeing through that condition, and on the derivative of ``dr.select`` being a selection. Checked
+with Dr.Jit 1.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+#: A NaN, but not one that processors make.
+_NAN = 0xFFC0FE01
+
+
+def never(value: Any) -> Any:
+    """A mask that is false in all lanes of ``value``, unknown to the compiler unless that is a constant."""
+    single = dr.float32_array_t(type(value))
+    return dr.reinterpret_array(dr.uint32_array_t(single), single(dr.detach(value))) == _NAN
+
+
+def computed(values: Sequence[Any], known: Sequence[Any]) -> list[Any]:
+    """``values`` that are computed, and so are their gradients and tangents, whatever they are at first.
+
+    ``known`` are arrays of all samples, of which one may be no constant.
+    """
+    other = next((v for v in (*known, *values) if not constant(v)), None)
+    mask = dr.opaque(dr.mask_t(values[0]), False) if other is None else never(other)
+    return [dr.select(mask, 0, v) for v in values]
+
+
+def vector(parts: Sequence[Any], known: Sequence[Any]) -> drnn.CoopVec:
+    """The vector of ``parts``, one of them :func:`computed` if all are constants, on LLVM."""
+    parts = list(parts)
+    if dr.backend_v(parts[0]) == dr.JitBackend.LLVM and all(map(constant, parts)):
+        parts[:1] = computed(parts[:1], known)
+    return drnn.CoopVec(parts)
+
+
+def varying(bundle: Sequence[Any]) -> list[Any]:
+    """``bundle``, a value and its tangents, where no vector is all constants."""
+    if dr.backend_v(bundle[0].type) != dr.JitBackend.LLVM:
+        return list(bundle)
+    first = list(bundle[0])
+    return [vector(v, first) if all(map(constant, v)) else v for v in bundle]
+
+
+def constant(value: Any) -> bool:
+    """Is the array the same number in every lane, and Dr.Jit knows?"""
+    return dr.detach(value).state == dr.VarState.Literal
