@@ -69,8 +69,9 @@ def test_builds_repeat_to_the_bit(tmp_path):
 def test_collection_is_clean():
     """Every test is found with warnings as errors."""
     done = python(
-        "-W", "error", "-m", "pytest", "--collect-only", "-q", "-W", "error", "-p", "no:cacheprovider", "tests"
-    )
+        "-W", "error", "-m", "pytest", "--collect-only", "-q", "-W", "error", "-p", "no:cacheprovider",
+        "-p", "no:benchmark", "tests",
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.machines import ROOT
+from support.machines import environment
 
 pytest.importorskip("typer")
 pytest.importorskip("matplotlib")
@@ -18,7 +18,7 @@ pytest.importorskip("safetensors")
 import coopnet
 from coopnet.cli import main
 
-ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"} | {"PYTHONPATH": str(ROOT)}
+ENVIRONMENT = environment(PYTHONUNBUFFERED=None)
 COMMAND = [sys.executable, "-m", "coopnet"]
 
 

@@ -80,7 +80,7 @@ def test_rays_of_one_object(ns, backend):
 
 
 def test_a_ray_knows_where_it_ends(ns):
-    ray = Ray([0, 0, -2], [0, 0, 1])
+    ray = Ray(ns.Array3f(0, 0, -2), ns.Array3f(0, 0, 1))
     with pytest.raises(ValueError, match=r"^sphere_trace: t_max is None; a finite number"):
         cn.render.sphere_trace(sphere, ray)
     ray.maxt = ns.Float(0.5, 4)

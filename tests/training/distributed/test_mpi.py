@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from support.machines import environment
 from support.processes import PROGRAMS, told
-from support.training import make_field
 
 import coopnet as cn
 
@@ -30,7 +29,8 @@ def test_two_processes(ns, backend):
     assert both == same
     messages = {one, other}
     assert messages == {"llvm: no such step", "llvm: fit: process 1 of 2 failed: ValueError: no such step"}
-    field = make_field(backend, encoding=cn.HashGrid(2, n_levels=4, hashmap_size=2**10))
+    network = cn.MLP(out_features=2, width=16, depth=2, dropout=0.1)  # as in the program
+    field = cn.NeuralField(cn.HashGrid(2, n_levels=4, hashmap_size=2**10), network).build(backend)
 
     def batch(key):
         x, y = cn.uniform(2, key, ns.Float, 501)
