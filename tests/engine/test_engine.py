@@ -10,7 +10,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from support.arrays import evaluated
+from support.arrays import arrays, evaluated
 from support.kernels import launched
 from support.networks import gradients, matrices, ramp_biases
 
@@ -35,7 +35,7 @@ def network(ns, backend, n_in=3, n_out=2, width=8, depth=2, seed=0, **options):
 
 def differentiate(net, ns, backend, x, dy, key=None, path="auto", wants_x=True):
     leaf = ns.Float16 if backend == "cuda" else ns.Float
-    xs = [leaf(ns.Float(v)) for v in x]
+    xs = [leaf(v) for v in arrays(ns, x)]
     if wants_x:
         dr.enable_grad(xs)
     buffer = net["weights"]
@@ -43,7 +43,7 @@ def differentiate(net, ns, backend, x, dy, key=None, path="auto", wants_x=True):
     dr.enable_grad(buffer)
     with cn.gradient_path(path):
         y = list(net(drnn.CoopVec(xs), key))
-        dr.backward(sum((ns.Float(a) * ns.Float(d) for a, d in zip(y, dy, strict=True)), ns.Float(0)))
+        dr.backward(sum((ns.Float(a) * d for a, d in zip(y, arrays(ns, dy), strict=True)), ns.Float(0)))
     dx = evaluated(dr.grad(xs), dr.grad(buffer))[0]
     weights, biases = gradients(net)
     return weights, biases, np.stack([v.numpy() for v in dx]) if wants_x else None

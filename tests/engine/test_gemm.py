@@ -6,7 +6,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from support.arrays import evaluated
+from support.arrays import arrays, evaluated
 
 import coopnet as cn
 from coopnet.engine import gemm, spill
@@ -36,7 +36,7 @@ def products(monkeypatch):
 
 
 def points(ns, n, samples, seed=0):
-    return [ns.Float(v) for v in np.random.default_rng(seed).uniform(-1, 1, (n, samples)).astype(np.float32)]
+    return arrays(ns, np.random.default_rng(seed).uniform(-1, 1, (n, samples)))
 
 
 def biased(field, name="network.weights"):

@@ -13,7 +13,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from support.arrays import evaluated
+from support.arrays import evaluated, owned
 from support.networks import layers
 
 import coopnet as cn
@@ -126,17 +126,10 @@ def samples(example: Example, n: int) -> np.ndarray:
 def inputs(example: Example, ns: Any, precision: str, x: np.ndarray) -> list:
     leaf = ns.UInt32 if example.ids else ns.Float16 if precision == "half" else ns.Float
     parts = [leaf(v.astype({ns.UInt32: np.uint32, ns.Float16: np.float16, ns.Float: np.float32}[leaf])) for v in x]
-    parts = [owned(v) for v in parts]
+    parts = owned(parts)
     if not example.ids:
         dr.enable_grad(parts)
     return parts
-
-
-def owned(v: Any) -> Any:
-    """``v`` in memory of Dr.Jit's. Kernels that read NumPy's would be compiled anew for its every alignment."""
-    v = dr.gather(type(v), v, dr.arange(dr.uint32_array_t(type(v)), dr.width(v)))
-    dr.make_opaque(v)
-    return v
 
 
 def call(example: Example, layer: Any, parts: list, *key: Any) -> list:
@@ -146,7 +139,8 @@ def call(example: Example, layer: Any, parts: list, *key: Any) -> list:
 def pull_back(y: list, n: int) -> np.ndarray:
     """Gradients of the sum of all outputs times random numbers, which are returned: one kernel for all tests."""
     dy = np.random.default_rng(4).normal(size=(len(y), n)).astype(np.float16)
-    dr.backward(dr.sum(sum(v * owned(type(v)(d)) for v, d in zip(y, dy, strict=True))))
+    weights = owned([type(v)(d) for v, d in zip(y, dy, strict=True)])
+    dr.backward(dr.sum(sum(v * w for v, w in zip(y, weights, strict=True))))
     return dy
 
 
@@ -185,7 +179,7 @@ def test_a_sample_does_not_depend_on_its_batch(example, ns, backend, precision, 
     index = np.arange(257, dtype=np.uint32)
 
     def evaluate(chosen: np.ndarray) -> np.ndarray:
-        key = [cn.Key(7, index=owned(ns.UInt32(index[chosen])), step=3)] if keyed else []
+        key = [cn.Key(7, index=owned([ns.UInt32(index[chosen])])[0], step=3)] if keyed else []
         y = call(example, layer, inputs(example, ns, precision, x[:, chosen]), *key)
         dr.eval(y)  # one by one, each would be a kernel
         return np.array([np.broadcast_to(dr.detach(v).numpy(), chosen.shape) for v in y])

@@ -8,7 +8,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from support.arrays import close, differences, evaluated
+from support.arrays import arrays, close, differences, evaluated
 from support.networks import gradients, layers, matrices
 
 import coopnet as cn
@@ -43,9 +43,7 @@ EXAMPLES = {
 
 
 def opaque(ns, x):
-    p = getattr(ns, f"Array{len(x)}f")(np.asarray(x, np.float32))
-    dr.make_opaque(p)
-    return p
+    return getattr(ns, f"Array{len(x)}f")(arrays(ns, x))
 
 
 def jacobian(f, x, h=1e-6):

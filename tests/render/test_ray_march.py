@@ -6,7 +6,7 @@ import warnings
 import drjit as dr
 import numpy as np
 import pytest
-from support.arrays import all_close, close, differences, evaluated
+from support.arrays import all_close, arrays, close, differences, evaluated
 from support.kernels import launched
 from support.networks import gradients, in_order, matrices
 
@@ -59,10 +59,9 @@ class Case:
     # ---- here ---------------------------------------------------------------
 
     def arrays(self):
-        o, d, near, far = (v.astype(np.float32) for v in self.numbers)
-        found = [self.ns.Array3f(o), self.ns.Array3f(d), self.ns.Float(near), self.ns.Float(far)]
-        dr.make_opaque(found)
-        return found
+        o, d, near, far = self.numbers
+        found = arrays(self.ns, [*o, *d, near, far])
+        return [self.ns.Array3f(found[:3]), self.ns.Array3f(found[3:6]), *found[6:]]
 
     def march(self, mode, geometry, **options):
         seen = cn.render.ray_march(self.field, *geometry, STEPS, mode=mode, **(self.options | options))
@@ -79,7 +78,7 @@ class Case:
         self.attach()
         dr.enable_grad(geometry)
         sums = self.march(mode, geometry, **options)
-        dr.backward(dr.sum(sum(y * self.ns.Float(c) for y, c in zip(sums, self.cotangents, strict=True))))
+        dr.backward(dr.sum(sum(y * c for y, c in zip(sums, arrays(self.ns, self.cotangents), strict=True))))
         dr.eval(sums, dr.grad([*geometry, *self.field.values()]))
         by_parameters = in_order(*gradients(self.field.network))
         return np.array([v.numpy() for v in sums]), by_parameters, [dr.grad(v).numpy() for v in geometry]
@@ -258,7 +257,7 @@ def test_names_of_activations_are_obeyed(ns, backend, mode):
     weights, biases = matrices(case.field.network)
     y = ref.mlp(weights, x, "tanh", biases=biases).reshape(4, STEPS, case.n)
     expected = ref.ray_march(np.exp(y[0]), y[1:], t, length)
-    close(np.array([v.numpy() for v in sums[:3]]), expected[0], case.tolerance)
+    close(np.array([v.numpy() for v in evaluated(sums[:3])]), expected[0], case.tolerance)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -328,8 +327,7 @@ def test_opaque_matter(ns, mode):
         assert np.isfinite(dr.grad(sigma).numpy()).all() and dr.grad(sigma).numpy()[2] > 0
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("grid", [False, True])
+@pytest.mark.parametrize("mode, grid", [*((mode, True) for mode in MODES), ("replay", False)])
 def test_frozen(ns, backend, mode, grid):
     """Other keys and numbers of rays, as plain calls."""
     case = Case(ns, backend)
@@ -430,6 +428,7 @@ def test_inside_a_loop(ns, backend):
         case.attach()
         y = run(*case.arrays())
         dr.backward(dr.sum(y))
+        dr.eval(y, dr.grad(list(case.field.values())))
         return [y.numpy(), *in_order(*gradients(case.field.network))]
 
     def loop(o, d, near, far):
@@ -476,6 +475,7 @@ def test_traced_code(ns, backend, mode):
         parts = [case.field, shape, case.field]
         seen = cn.render.ray_march(volume, *case.arrays(), STEPS, mode=mode, parameters=parts, **case.options)
         dr.backward(dr.sum(seen.color.x + seen.depth))
+        dr.eval(seen, dr.grad([*shape.values(), *case.field.values()]))
         found = [*gradients(case.field.network)[0], *gradients(shape.network)[0]]
         return [seen.color.numpy(), *found]
 
@@ -606,7 +606,7 @@ def test_any_widths(ns, backend):
                 dr.enable_grad(v)
             seen = cn.render.ray_march(field, o, d, near, far, steps, mode=mode, active=active, background=1)
             dr.backward(dr.sum(seen.color.x + seen.depth))
-            found.append([seen.color.numpy(), seen.depth.numpy(), dr.grad(field["network.weights"]).numpy()])
+            found.append([v.numpy() for v in evaluated([seen.color, seen.depth, dr.grad(field["network.weights"])])])
         any_wide = wide[0] or wide[1] or wide[2] or wide[3] or wide[4] or wide[5]
         assert found[0][0].shape == (3, n if any_wide else 1)
         for other in found[1:]:

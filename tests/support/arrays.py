@@ -6,6 +6,8 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
+from coopnet.jit import owned as own
+
 
 def leaf_of(ns, dtype):
     return {np.float16: ns.Float16, np.float32: ns.Float, np.float64: ns.Float64}[np.dtype(dtype).type]
@@ -25,20 +27,23 @@ def precisions(backend):
     return ["half"] if backend == "cuda" else ["single", "half"]
 
 
+def owned(values):
+    """The numbers of arrays in memory of Dr.Jit's: kernels that read NumPy's are compiled for its every alignment."""
+    result = [own.owned(v) for v in values]
+    dr.make_opaque(result)
+    return result
+
+
 def arrays(ns, values, dtype=np.float32):
     """Rows of numbers as evaluated arrays."""
     leaf = leaf_of(ns, dtype)
-    x = [leaf(np.asarray(v, dtype)) for v in values]
-    dr.make_opaque(x)
-    return x
+    return owned([leaf(np.asarray(v, dtype)) for v in values])
 
 
 def coordinates(ns, samples=200, seed=0):
     """Random points of the unit square, in float64 and as an evaluated ``Array2f``."""
     x = np.random.default_rng(seed).random((2, samples)).astype(np.float32)
-    p = ns.Array2f(x)
-    dr.make_opaque(p)
-    return x.astype(np.float64), p
+    return x.astype(np.float64), ns.Array2f(owned([ns.Float(v) for v in x]))
 
 
 def contain(ns, kind, parts):
