@@ -248,6 +248,15 @@ def test_backgrounds_of_every_kind(ns, backend, kind):
     np.testing.assert_allclose(march(o, d, background=KINDS[kind](ns, light)).numpy(), expected, rtol=1e-5)
 
 
+def test_backgrounds_of_one_number(ns, backend):
+    march = calls(backend)["ray_march"]
+    o, d = ns.Array3f(ORIGINS), ns.Array3f(DIRECTIONS)
+    for grey in (0.5, ns.Float(0.5), ns.Float(0.5, 0.25)):
+        expected = march(o, d, background=[grey] * 3).numpy()
+        assert np.array_equal(march(o, d, background=grey).numpy(), expected)
+    assert not np.array_equal(expected, march(o, d).numpy())
+
+
 def test_what_traced_code_returns(ns):
     o, d = ns.Array3f(ORIGINS), ns.Array3f(DIRECTIONS)
     for field, words in (

@@ -623,25 +623,6 @@ def test_results_are_compared_by_identity(ns, backend):
     assert one == one and one != other and len({one, other}) == 2
 
 
-def test_loops_stay_symbolic(ns, backend):
-    """Also where others are evaluated: the walk back is one kernel, whatever the number of steps."""
-    case = Case(ns, backend)
-    expected = case.run("replay")
-    with dr.scoped_set_flag(dr.JitFlag.SymbolicLoops, False):
-        counts = []
-        for steps in (3, 9):
-            geometry = case.arrays()
-            case.attach()
-            seen = cn.render.ray_march(case.field, *geometry, steps, mode="replay")
-            with launched() as kernels:
-                dr.backward(dr.sum(seen.color.x))
-            counts.append(len(kernels))
-        assert counts[0] == counts[1]
-        found = case.run("replay")
-    for got, wanted in zip(found, expected, strict=True):
-        all_close(got, wanted, case.tolerance)
-
-
 ERRORS = [
     ({"steps": 0}, ValueError, "steps is 0"),
     ({"steps": 2.5}, ValueError, "steps is 2.5"),

@@ -739,6 +739,14 @@ def test_another_processor(backend):
     assert np.mean(np.abs(results[0] - results[1]) > 1e-4) < 0.01
 
 
+def test_the_closest_approach_to_a_point(ns):
+    """Where distances fall and rise in straight lines, the slope says nothing of how far the smallest one is."""
+    height, ahead = np.repeat([1e-4, 1e-2], 50), np.tile(np.linspace(1, 3, 50), 2)
+    rays = ns.Array3f(height, 0, -ahead), ns.Array3f(0, 0, 1)
+    traced = cn.render.sphere_trace(lambda p: dr.norm(p) + 0.01, *rays, 5, silhouette=0.02)
+    np.testing.assert_allclose(traced.closest.numpy(), ahead, atol=3e-3)
+
+
 # ---- Arguments ---------------------------------------------------------------------------------------------
 
 
