@@ -10,6 +10,8 @@ from pathlib import Path
 
 import typer
 
+from ..checks.sizes import NoRoom
+
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 #: What every ``--help`` ends with.
 EXIT_CODES = (
@@ -49,6 +51,8 @@ def about(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
+        if isinstance(error, NoRoom):
+            raise ValueError(_plain(error)) from None  # of no file's making
         if isinstance(error, OSError) and error.filename not in (None, str(path)):
             raise  # names another file
         said = _plain(error)

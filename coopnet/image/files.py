@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import ensure
+from ..checks.sizes import NoRoom, check_room
 from ..io import atomic_write
 
 try:
@@ -29,7 +30,7 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: it is no image, damaged, or too large.
+        ValueError: it is no image, damaged, or too large, for Pillow or for the memory that is left.
 
     >>> image.save("grey.png", np.full((4, 6, 1), 0.5))
     >>> image.load("grey.png").shape
@@ -42,8 +43,11 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # large images are fine
             with Image.open(path) as image:
+                _check_room(path, image)
                 image.load()
                 return _values(_srgb(ImageOps.exif_transpose(image)))
+    except NoRoom:
+        raise
     except UnidentifiedImageError:
         raise ValueError(f"{str(path)!r} is not an image that Pillow can read.") from None
     except Image.DecompressionBombError as error:
@@ -52,6 +56,15 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
         raise OSError(f"cannot read {str(path)!r}: {error.strerror}.") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:  # Pillow's ways to say "damaged"
         raise ValueError(f"{str(path)!r} is a damaged image: {error}") from None
+
+
+def _check_room(path: Path, image: Any) -> None:
+    """Raise unless there is memory for ``image``, of which only the head has been read: a small file may be huge."""
+    width, height = image.size
+    count, channels = width * height, max(3, len(image.getbands()))
+    parts = {"its pixels": [count * channels] * 3, "their values": [4.0 * count * 3]}  # read, converted and copied
+    what = f"{str(path)!r} is a picture of {width} x {height} pixels; reading it"
+    check_room(what, parts, "A picture of fewer pixels takes less")
 
 
 def _srgb(image: Any) -> Any:
@@ -69,15 +82,16 @@ def _srgb(image: Any) -> Any:
 
 def _values(image: Any) -> np.ndarray:
     if image.mode.startswith("I"):  # 16 bit grey, which some versions of Pillow hold in 32 bits
-        values = np.asarray(image).astype(np.float32) / 65535
+        values = np.divide(np.asarray(image), np.float32(65535), dtype=np.float32)
     elif image.mode == "F":
-        values = np.nan_to_num(np.asarray(image, np.float32))
+        values = np.nan_to_num(np.asarray(image, np.float32))  # a copy
     else:
         mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
         if image.has_transparency_data:
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-        values = np.asarray(image.convert(mode)).astype(np.float32) / 255
-    return np.ascontiguousarray(np.clip(values.reshape(*values.shape[:2], -1), 0, 1))
+        values = np.divide(np.asarray(image.convert(mode)), np.float32(255), dtype=np.float32)
+    values = np.ascontiguousarray(values.reshape(*values.shape[:2], -1))
+    return np.clip(values, 0, 1, out=values)
 
 
 def save(path: str | os.PathLike[str], values: np.ndarray) -> None:
@@ -85,7 +99,9 @@ def save(path: str | os.PathLike[str], values: np.ndarray) -> None:
 
     >>> image.save("red.png", np.tile(np.float32([1, 0, 0]), (4, 6, 1)))
     """
-    eight = np.round(np.clip(np.nan_to_num(values), 0, 1) * 255).astype(np.uint8)
+    eight = np.empty(values.shape, np.uint8)
+    for rows, one in zip(eight, values, strict=True):  # of a large picture, copies in single precision would not fit
+        rows[:] = np.round(np.clip(np.nan_to_num(one), 0, 1) * 255)
     image = Image.fromarray(eight[..., 0] if eight.shape[2] == 1 else eight)
     atomic_write(path, image.save)
 
@@ -96,13 +112,23 @@ def writable_formats() -> set[str]:
     return {suffix for suffix, name in Image.registered_extensions().items() if name in Image.SAVE}
 
 
-def psnr(a: np.ndarray, b: np.ndarray) -> float:
+#: Rows of an array that are looked at at a time.
+_PIECE = 1 << 18
+
+
+def psnr(a: np.ndarray, b: np.ndarray, rows: np.ndarray | None = None) -> float:
     """Peak signal-to-noise ratio in dB of two arrays of values in [0, 1], ``a`` clipped to that range first.
 
-    Equal arrays have an infinite one, and arrays with NaN in them NaN.
+    ``rows`` are the numbers of those that count; all if ``None``. Equal arrays have an infinite one, and arrays with
+    NaN in them NaN.
 
     >>> image.psnr(np.full((4, 6, 1), 0.5), np.full((4, 6, 1), 0.6))
     20.0
     """
-    error = float(np.mean(np.square(np.clip(a, 0, 1) - b), dtype=np.float64))
+    count, total = len(a) if rows is None else len(rows), 0.0
+    for start in range(0, count, _PIECE):
+        some: Any = slice(start, start + _PIECE)
+        some = some if rows is None else rows[some]
+        total += float(np.sum(np.square(np.clip(a[some], 0, 1) - b[some]), dtype=np.float64))
+    error = total / (count * math.prod(a.shape[1:])) if count else math.nan
     return math.inf if error == 0 else -10 * math.log10(error)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy as np
 
 from ..backend import namespace
 from ..checks import check, check_above, ensure, is_int, is_number, shown, whole
+from ..checks.sizes import NoRoom, check_room
 from ..field import NeuralField
 from ..io import load as load_field
 from ..io import read
@@ -140,7 +143,8 @@ def fit_image(
         If training diverged, it is ``"diverged"``, nothing is drawn, and ``files`` is empty: a checkpoint is of before.
 
     Raises:
-        ValueError, TypeError: arguments out of range; a checkpoint that does not fit.
+        ValueError, TypeError: arguments out of range; a checkpoint that does not fit; a picture too large for the
+            memory that is left.
         OSError: files that cannot be read or written.
         BackendError: no such backend here.
         ImportError: a missing package.
@@ -156,16 +160,18 @@ def fit_image(
         )
     height, columns, channels = image.shape
     count = height * columns
-    field = make_field(
-        columns, height, channels, encoding=encoding, units=width, depth=depth, dropout=dropout, fraction=fraction
-    ).build(backend, seed=seed)
+    _check_room(columns, height, channels)
+    with _about_picture(columns, height):
+        field = make_field(
+            columns, height, channels, encoding=encoding, units=width, depth=depth, dropout=dropout, fraction=fraction
+        ).build(backend, seed=seed)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     checkpoint = directory / "field.safetensors"
     metadata = {
         "image": {"width": columns, "height": height, "channels": channels, "colours": "sRGB"},
         "fit": {
-            "pixels": hashlib.sha256(image.tobytes()).hexdigest(),
+            "pixels": hashlib.sha256(np.ascontiguousarray(image)).hexdigest(),
             "fraction": fraction, "batch": batch, "lr": lr, "dropout": dropout,
         },
     }  # fmt: skip
@@ -173,41 +179,68 @@ def fit_image(
         check_same_run(checkpoint, metadata)
     uint32 = arrays(field).UInt32
     chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
-    held_out = np.delete(np.arange(count), chosen)
+    others = np.ones(count, bool)
+    others[chosen] = False
+    held_out = np.flatnonzero(others)
     looked_at = held_out[:: max(1, -(-len(held_out) // METRIC_PIXELS))]
     colours = image.reshape(count, channels)
 
     def quality(field: NeuralField) -> float:
         return files.psnr(evaluate(field, looked_at, columns, height), colours[looked_at])
 
-    result = fit(
-        field,
-        _batches(uint32, chosen, colours, columns, height, batch),
-        steps,
-        lr=cosine(lr, steps),
-        seed=seed,
-        metric=quality if len(looked_at) else None,
-        metric_every=max(1, steps // 25),
-        checkpoint=checkpoint,
-        resume=resume,
-        metadata=metadata,
-        progress=progress,
-    )
+    with _about_picture(columns, height):
+        result = fit(
+            field,
+            _batches(uint32, chosen, colours, columns, height, batch),
+            steps,
+            lr=cosine(lr, steps),
+            seed=seed,
+            metric=quality if len(looked_at) else None,
+            metric_every=max(1, steps // 25),
+            checkpoint=checkpoint,
+            resume=resume,
+            metadata=metadata,
+            progress=progress,
+        )
     outcome = ImageFit(field, result)
     if result.stopped == "diverged":
         return outcome
     outcome.files["field"] = checkpoint
     if result.stopped == "interrupt":
         return outcome
+    dr.flush_malloc_cache()  # what training took, which the pictures may need
     picture = render(field, columns, height)
     values = picture.reshape(count, channels)
-    outcome.psnr_training = files.psnr(values[chosen], colours[chosen])
-    outcome.psnr_held_out = files.psnr(values[held_out], colours[held_out]) if len(held_out) else None
+    outcome.psnr_training = files.psnr(values, colours, chosen)
+    outcome.psnr_held_out = files.psnr(values, colours, held_out) if len(held_out) else None
     outcome.files |= {name: directory / f"{name}.png" for name in ("reconstruction", "comparison", "loss")}
     files.save(outcome.files["reconstruction"], picture)
     plots.comparison(outcome.files["comparison"], image, chosen, picture, outcome.psnr_training, outcome.psnr_held_out)
     plots.loss(outcome.files["loss"], result)
     return outcome
+
+
+def _check_room(width: int, height: int, channels: int) -> None:
+    """Raise ``ValueError`` if there is no memory for what is made of a picture beside its field."""
+    count = float(width * height)
+    parts = {
+        "choosing pixels": [4 * count, 8 * count, 8 * count],
+        "the picture that is drawn": [4 * count * channels, count * channels],
+        "its errors": [4 * count, 4 * count],
+    }
+    what = f"fit_image: the picture has {width} x {height} pixels; learning it"
+    check_room(what, parts, "A picture of fewer pixels takes less")
+
+
+@contextmanager
+def _about_picture(width: int, height: int) -> Iterator[None]:
+    """A block in which the size of a picture is why there is too little memory."""
+    try:
+        yield
+    except NoRoom as error:
+        what = f"fit_image: the picture has {width} x {height} pixels, which makes a large field. {error}"
+        cure = "A picture of fewer pixels makes a smaller one, and so does another encoding than hashgrid."
+        raise NoRoom(f"{what} {cure}") from None
 
 
 def _batches(uint32: type, chosen: np.ndarray, colours: np.ndarray, width: int, height: int, size: int) -> Any:

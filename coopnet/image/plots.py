@@ -76,10 +76,13 @@ def comparison(
     psnr_held_out: float | None,
 ) -> None:
     """Target, training samples, result and error, side by side (in two rows if the image is wide)."""
-    height, width, channels = target.shape
-    samples = np.full((height * width, 3), 1.0, np.float32)
-    samples[chosen] = target.reshape(-1, channels)[chosen]
-    error = np.abs(np.clip(result, 0, 1) - target).mean(axis=2)
+    height, width, _ = target.shape
+    taken = np.zeros(height * width, bool)
+    taken[chosen] = True
+    samples = np.where(_thinned(taken.reshape(height, width, 1)), _shown(target), 1)
+    error = np.empty((height, width), np.float32)
+    for row, y, t in zip(error, result, target, strict=True):
+        row[:] = np.abs(np.clip(y, 0, 1) - t).mean(axis=1)
     aspect = min(max(height / width, 0.1), 10)
     rows, columns = (1, 4) if aspect > 0.6 else (2, 2)
     cell = 3.3 if aspect <= 2 else 6.6 / aspect
@@ -88,7 +91,7 @@ def comparison(
     axes = figure.subplots(rows, columns).ravel()
     _image(axes[0], _shown(target), "Target", f"{width} × {height} pixels")
     share = f"{100 * len(chosen) / (width * height):.3g} % of the pixels"
-    _image(axes[1], _shown(samples.reshape(height, width, 3)), "Training samples", share)
+    _image(axes[1], samples, "Training samples", share)
     _image(axes[2], _shown(result), "Neural field", f"training pixels {_db(psnr_training)}")
     _map(figure, axes[3], error, "Absolute error", 1e-3, "magma", f"mean {error.mean():.3f}")
     held_out = f"PSNR {_db(psnr_held_out)} on held-out pixels" if psnr_held_out is not None else "no held-out pixels"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import warnings
 
 import drjit as dr
@@ -18,6 +19,7 @@ Image = pytest.importorskip("PIL.Image")
 ImageCms = pytest.importorskip("PIL.ImageCms")
 
 from support.kernels import launched  # noqa: E402
+from support.machines import python  # noqa: E402
 
 from coopnet import image as images  # noqa: E402
 from coopnet.image import evaluate, files, learn  # noqa: E402
@@ -305,3 +307,45 @@ def test_ends_of_the_ranges():
         dict(image=np.broadcast_to(GOOD[:1, :1, :1], (2**16, 2**16 - 1, 1))),
     ):  # fmt: skip
         learn._check(**(fine | change))
+
+
+# ---- memory --------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits of the address space")
+def test_pictures_that_memory_does_not_hold(backend, tmp_path):
+    """A small file may be a huge picture: what is missing is said where it would be, and nothing ends the process."""
+    if backend != "llvm":
+        pytest.skip("a limit of the address space, which CUDA's is not part of")
+    Image.new("RGB", (5000, 6000), (10, 200, 30)).save(tmp_path / "large.png")
+    Image.new("RGB", (2500, 2500), (10, 200, 30)).save(tmp_path / "field.png")
+    code = """
+import resource, sys
+from coopnet import backend, cli
+backend.require("llvm")
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+for name, left in (("large", 400), ("large", 1000), ("field", 700)):
+    resource.setrlimit(resource.RLIMIT_AS, (used + (left << 20), resource.RLIM_INFINITY))
+    print(cli.main(["fit", f"{sys.argv[1]}/{name}.png", "-o", f"{sys.argv[1]}/out", "--backend", "llvm"]))
+"""
+    done = python("-c", code, tmp_path)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert [line for line in done.stdout.splitlines() if line.isdecimal()] == ["1"] * 3
+    first, second, third = done.stderr.splitlines()
+    path, size = str(tmp_path / "large.png"), "5000 x 6000 pixels; "
+    assert f"'{path}' is a picture of {size}reading it takes 600.8 MiB more memory, 257.5 MiB for its pixels" in first
+    assert f"error: the picture has {size}learning it takes 1.2 GiB more memory, 572.2 MiB for choosing" in second
+    assert "error: the picture has 2500 x 2500 pixels, which makes a large field. fit: a step takes" in third
+    for line in (first, second, third):
+        assert "of the address space of this process (ulimit -v) are left. " in line and "fewer pixels" in line
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_psnr_of_some_rows(monkeypatch):
+    rng = np.random.default_rng(0)
+    a, b = rng.random((50, 3)) * 1.2, rng.random((50, 3))
+    rows = np.array([3, 4, 9, 40])
+    whole, some = images.psnr(a, b), images.psnr(a[rows], b[rows])
+    assert whole == pytest.approx(-10 * np.log10(np.mean((np.clip(a, 0, 1) - b) ** 2)))
+    monkeypatch.setattr(files, "_PIECE", 3)
+    assert images.psnr(a, b) == pytest.approx(whole) and files.psnr(a, b, rows) == pytest.approx(some)
