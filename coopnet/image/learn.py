@@ -171,7 +171,7 @@ def fit_image(
     metadata = {
         "image": {"width": columns, "height": height, "channels": channels, "colours": "sRGB"},
         "fit": {
-            "pixels": hashlib.sha256(np.ascontiguousarray(image)).hexdigest(),
+            "pixels": hashlib.sha256(np.ascontiguousarray(image).data).hexdigest(),
             "fraction": fraction, "batch": batch, "lr": lr, "dropout": dropout,
         },
     }  # fmt: skip

@@ -28,8 +28,8 @@ class MLP(Sequential):
         width: units of each hidden layer.
         depth: number of hidden layers; 0 is a single linear layer.
         activation, output_activation: a name (``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``,
-            ``"squareplus"``, ``"gelu"``, ``"silu"``, ``"sine"``, ``"exp"``, ``"identity"``), an :class:`Activation`
-            layer, or ``None``.
+            ``"squareplus"``, ``"gelu"``, ``"silu"`` or ``"swish"``, ``"sine"``, ``"exp"``, ``"identity"``), an
+            :class:`Activation` layer, or ``None``.
         dropout: drop probability after each hidden activation; 0 for no :class:`Dropout` there. Or a layer to put
             there, without a stream number, such as ``cn.Dropout(0.1, bits=8, rounds=7)``.
         bias: add the vectors :math:`b`?

@@ -74,9 +74,9 @@ def fit(
         optimizer: a ``drjit.opt`` optimizer without parameters; ``Adam`` if ``None``.
         lr: learning rate, or a function of the step number that is called just before each step (see
             ``coopnet.training.cosine``); 1e-3, or the given optimizer's own, if ``None``.
-        loss: the name of a function in ``coopnet.training.losses``, such as ``"l2"``, ``"l1"``, ``"huber"``,
-            ``"relative_l2"`` or ``"cross_entropy"``, or traced code ``(y, targets) -> loss of each sample``, both
-            lists with an array for each output.
+        loss: the name of a function in ``coopnet.training.losses``, such as ``"l2"`` (or ``"mse"``), ``"l1"``
+            (``"mae"``), ``"huber"``, ``"relative_l2"`` or ``"cross_entropy"``, or traced code
+            ``(y, targets) -> loss of each sample``, both lists with an array for each output.
         objective: traced code ``(field, drawn, key) -> loss of each sample``, single precision, instead of ``loss``.
             ``drawn`` is what ``batch`` returned, which may then be any PyTree. It evaluates the field itself, as often
             as it likes: for losses on its derivatives (see the second example).

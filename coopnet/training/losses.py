@@ -303,13 +303,17 @@ LOSSES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (
 )}  # fmt: skip
 
 
+#: Other names that they go by.
+SYNONYMS = {"mse": "l2", "mae": "l1"}
+
+
 def loss_function(value: Any, where: str) -> Callable[..., Any]:
     """A loss from its name, or a function ``(y, target) -> value per sample`` itself."""
     if callable(value):
         return value
-    if isinstance(value, str) and value in LOSSES:
-        return LOSSES[value]
-    accepted = f"a function (y, target) -> array, or one of {sorted(LOSSES)}"
+    if isinstance(value, str) and SYNONYMS.get(value, value) in LOSSES:
+        return LOSSES[SYNONYMS.get(value, value)]
+    accepted = f"a function (y, target) -> array, or one of {sorted([*LOSSES, *SYNONYMS])}"
     raise ValueError(f"{where}: loss is {shown(value)}; accepted are {accepted}.")
 
 

@@ -26,7 +26,18 @@ from typing import Any
 import drjit as dr
 import drjit.opt as dropt
 
-from ..checks import check, check_above, check_flag, check_type, is_int, is_number, shown
+from ..checks import (
+    check,
+    check_above,
+    check_flag,
+    check_number,
+    check_same_backend,
+    check_type,
+    ensure,
+    is_int,
+    is_number,
+    shown,
+)  # fmt: skip
 from ..jit.optimizers import EntryAdam, Extension, adam_correction, memories, opaque_rate
 
 
@@ -57,9 +68,39 @@ class Extended(Extension):
         super().__init__(lr, params, **options)
 
     def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
-        """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``."""
-        check_flag(f"{type(self).__name__}.step", "eval", eval)
+        """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``.
+
+        Args:
+            eval: evaluate the parameters?
+            grad_scale: what gradients are multiplied by: a finite number, or a floating point array of one entry.
+            active: a mask of one entry, or ``None``; nothing moves where it is false.
+
+        Raises:
+            TypeError, ValueError: other arguments; an array that is not on the parameters' backend.
+        """
+        where = f"{type(self).__name__}.step"
+        check_flag(where, "eval", eval)
+        arrays = {"grad_scale": grad_scale, "active": active}
+        if not isinstance(grad_scale, dr.ArrayBase | None):
+            check_number(where, "grad_scale", grad_scale)
+            del arrays["grad_scale"]
+        for name, value in arrays.items():
+            if value is not None:
+                self._check_single(where, name, value)
         super().step(eval=eval, grad_scale=grad_scale, active=active)
+
+    def _check_single(self, where: str, name: str, value: Any) -> None:
+        """Raise unless ``value`` is a flat array of one entry, of floats or, as ``active``, of truth values."""
+        needed = (
+            "a mask of one entry, such as Bool(True)" if name == "active" else "a floating point array of one entry"
+        )
+        of_kind = dr.is_mask_v if name == "active" else dr.is_float_v
+        flat = isinstance(value, dr.ArrayBase) and dr.is_jit_v(value) and dr.depth_v(value) == 1
+        check(flat and not dr.is_tensor_v(value) and of_kind(value), where, name, value, needed, TypeError)
+        ensure(dr.width(value) == 1, f"{where}: {name} has {dr.width(value)} entries; {needed} is needed.")
+        for parameter in self.values():
+            check_same_backend(f"{where}: {name} lives", value, ", the parameters", parameter)
+            break
 
     def _l2(self, name: str) -> float:
         """The strength of the L2 term of the parameter ``name``."""

@@ -309,6 +309,13 @@ def test_network_of_any_shape(ns, backend, kind, n_in, n_out, width, depth, samp
     check_network(ns, backend, kind, (n_in, width, depth, n_out), samples, activation, None, bias, p, seed)
 
 
+def test_other_names_of_activations():
+    swish = cn.MLP(2, 1, activation="swish")
+    assert repr(swish) == repr(cn.MLP(2, 1, activation="silu"))  # which is what checkpoints say
+    with pytest.raises(ValueError, match=r"MLP: activation is 'swishy'; accepted are .*'swish'"):
+        cn.MLP(2, 1, activation="swishy")
+
+
 @pytest.mark.parametrize("kind", ["coopvec", "tensor"])
 @pytest.mark.parametrize("p", [0, 0.2])
 @pytest.mark.parametrize("activation", sorted(ref.ACTIVATIONS))

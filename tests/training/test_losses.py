@@ -180,11 +180,17 @@ def test_errors(ns):
             f(y, [None] * n)
     with pytest.raises(TypeError, match="l2: y is a str"):
         cn.training.l2("ab", one * 2)
-    with pytest.raises(ValueError, match=r"here: loss is 'mse'.*relative_l2_luminance"):
-        loss_function("mse", "here")
+    with pytest.raises(ValueError, match=r"here: loss is 'rmse'.*relative_l2_luminance"):
+        loss_function("rmse", "here")
 
 
 # ---- In fit ------------------------------------------------------------------------------------------------
+
+
+def test_other_names_of_losses():
+    assert loss_function("mse", "fit") is cn.training.l2 and loss_function("mae", "fit") is cn.training.l1
+    with pytest.raises(ValueError, match=r"fit: loss is 'rmse'; accepted are .*'mae', .*'mse'"):
+        loss_function("rmse", "fit")
 
 
 @pytest.mark.parametrize("name", LOSSES)

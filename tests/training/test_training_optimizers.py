@@ -206,6 +206,30 @@ def test_errors_of_novograd():
         cn.training.Novograd(1e-3, [])
 
 
+@pytest.mark.parametrize("make", [cn.training.Novograd, cn.training.Adam])
+def test_errors_of_a_step(ns, make):
+    """Nothing has moved, and no kernel was traced, when a step is refused."""
+    optimizer = make(1e-1, {"x": ns.Float(1, 2)})
+    dr.set_grad(optimizer["x"], 1)
+    for bad in (math.nan, math.inf, "1", True, [1.0]):
+        with pytest.raises(ValueError, match=rf"^{make.__name__}\.step: grad_scale is .*a finite number"):
+            optimizer.step(grad_scale=bad)
+    for bad in (ns.UInt32(1), ns.Array3f(1), ns.TensorXf([1]), ns.Bool(True)):
+        with pytest.raises(
+            TypeError, match=rf"^{make.__name__}\.step: grad_scale is .*floating point array of one entry"
+        ):
+            optimizer.step(grad_scale=bad)
+    for bad in (True, 1, "yes", ns.Float(1), ns.UInt32(1), ns.Array3b(True)):
+        with pytest.raises(TypeError, match=rf"^{make.__name__}\.step: active is .*a mask of one entry"):
+            optimizer.step(active=bad)
+    for name, bad in (("grad_scale", ns.Float(1, 2)), ("active", ns.Bool(True, False)), ("active", ns.Bool())):
+        with pytest.raises(ValueError, match=rf"^{make.__name__}\.step: {name} has {dr.width(bad)} entries"):
+            optimizer.step(**{name: bad})
+    assert optimizer["x"].numpy().tolist() == [1, 2]
+    optimizer.step(grad_scale=ns.Float(0.5), active=ns.Bool(True))
+    assert (optimizer["x"].numpy() < [1, 2]).all()
+
+
 def test_errors():
     def refused(name, bad, needed):
         with pytest.raises(ValueError, match=f"^Adam: {name} is {bad!r}; {needed}"):
