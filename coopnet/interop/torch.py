@@ -18,6 +18,8 @@ from ..jit.core import cuda_device, cuda_stream
 from ..jit.scopes import recording
 from ..nn.parameters import parameters
 from ..random.key import Key
+from ..uncertainty import has_dropout
+from .calls import Calls
 from .program import Modes, Point, Program
 
 try:
@@ -55,6 +57,8 @@ class Module(torch.nn.Module):
     masks of ``Key(seed, step=i)``, where the rows of ``x`` are numbered from 0: a pure function of seed and number,
     whatever PyTorch's generators do. The number of the next call is the buffer ``step``, which ``state_dict()`` keeps.
     In evaluation mode there is no dropout. ``module(x, key)`` has the masks of ``key`` in either, and does not count.
+    What ``torch.utils.checkpoint`` computes again on the way back has the masks that it had, and does not count: the
+    call is known by its input. If several calls had the same input, ``RuntimeError`` asks for keys.
 
     Args:
         field: a built :class:`coopnet.NeuralField` with parameters; neither kept nor changed.
@@ -78,7 +82,7 @@ class Module(torch.nn.Module):
         ensure(field.precision, f"{_WHERE}: the field is not built yet; call field = field.build().")
         ensure(len(field), f"{_WHERE}: the field has no parameters, nothing that PyTorch could train.")
         self.seed = check_unsigned(_WHERE, "seed", seed)
-        self._programs = _Programs(field)
+        self._programs, self._calls = _Programs(field), Calls(has_dropout(field))
         self.in_features, self.out_features = field.in_features, self._programs.own.out_features
         device = f"cuda:{cuda_device()}" if self._programs.backend == "cuda" else "cpu"
         self._shapes = {p.name: p.shape for p in parameters(field)}
@@ -109,10 +113,8 @@ class Module(torch.nn.Module):
         program = self._programs.on(values[0].device)
         counted = None
         if key is None and self.training:
-            # a tensor, so that nobody waits for the GPU, and a copy, for the way back
-            counted = self.step.clone()
-            self.step += 1
-        call = _Call(program, key, self.seed, counted)
+            counted = self._calls.counted(x, self.step)
+        call = _Call(program, key, self.seed, counted, self._calls)
         given = dict(zip(self._names, values, strict=True))
         packed = [self._programs.packed(program, slot, given) for slot in program.places]
         y = _Value.apply(call, x.to(torch.float32).reshape(-1, self.in_features), *packed)
@@ -263,8 +265,10 @@ class _Value(torch.autograd.Function):
         wants = _wanted(ctx)
         if dy is None or not any(wants):
             return (None,) * (1 + len(wants))
-        dx, *found = _Pullback.apply(ctx.call, wants, dy, *ctx.saved_tensors)
-        return None, _in_rows(dx, ctx.saved_tensors[0]), *found
+        x, *packed = ctx.saved_tensors  # once: torch.utils.checkpoint computes them again
+        ctx.call.calls.over(ctx.call.counted)
+        dx, *found = _Pullback.apply(ctx.call, wants, dy, x, *packed)
+        return None, _in_rows(dx, x), *found
 
 
 class _Pullback(torch.autograd.Function):
@@ -286,8 +290,9 @@ class _Pullback(torch.autograd.Function):
         wants = _wanted(ctx)
         if v is None:
             return (None,) * (2 + len(wants))
-        dy, dx, *found = _SecondPullback.apply(ctx.call, wants, v, *ctx.saved_tensors)
-        return None, None, dy, _in_rows(dx, ctx.saved_tensors[1]), *found
+        given, x, *packed = ctx.saved_tensors
+        dy, dx, *found = _SecondPullback.apply(ctx.call, wants, v, given, x, *packed)
+        return None, None, dy, _in_rows(dx, x), *found
 
 
 def _in_rows(flat: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
@@ -326,8 +331,9 @@ def _asked(node: Any) -> bool:
 class _Call:
     """What the passes of one call have in common. Between passes there is nothing but tensors."""
 
-    def __init__(self, program: Program, key: Key | None, seed: int, counted: torch.Tensor | None):
+    def __init__(self, program: Program, key: Key | None, seed: int, counted: torch.Tensor | None, calls: Calls):
         self.program, self.seed, self.counted, self.modes = program, seed, counted, Modes.current()
+        self.calls = calls
         self.key = copy.deepcopy(key)  # whose arrays could change before the way back
 
     def value(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -431,6 +431,65 @@ def test_training_goes_on_where_it_was(backend, device):
     assert torch.equal(other(x), expected) and int(other.step) == 2
 
 
+def differentiated(module, function, x, reentrant):
+    """Gradients of input and parameters of two turns, with a checkpoint around ``function`` unless that is ``None``."""
+    x = x.clone().requires_grad_()
+    for _ in range(2):
+        again = {"use_reentrant": reentrant}
+        y = function(x) if reentrant is None else torch.utils.checkpoint.checkpoint(function, x, **again)
+        y.square().sum().backward()
+    return [x.grad, *(p.grad for p in module.parameters())]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_checkpoints_draw_what_they_drew(backend, device, dropout, reentrant):
+    """Also where what is saved behind the module depends on its masks, and where it is called several times."""
+    field, x = smooth(backend, dropout=dropout), points(50, 3, device)
+    found = []
+    for way in (None, reentrant):
+        module = Module(field, seed=4)
+        found.append(differentiated(module, lambda x, f=module: f(x).sin() * f(x + 1), x, way))
+        found[-1].append(module.step)
+        assert int(module.step) == 4
+    for a, b in zip(*found, strict=True):
+        near(b, a, loose(backend, 1e-6, 2e-3))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_calls_with_one_input_need_keys_in_checkpoints(backend, device, reentrant):
+    field, x = smooth(backend, dropout=0.3), points(50, 3, device)
+    module = Module(field, seed=4)
+    with pytest.raises(RuntimeError, match=r"2 calls had this input.*give each call a key.*module\(x, coopnet\.Key"):
+        differentiated(module, lambda x: module(x) * module(x), x, reentrant)
+
+    def keyed(x):
+        return module(x, cn.Key(4)) * module(x, cn.Key(4, step=1))
+
+    found = []
+    for way in (None, reentrant):
+        module.zero_grad()
+        found.append([g.clone() for g in differentiated(module, keyed, x, way)])
+    for a, b in zip(*found, strict=True):
+        near(b, a, loose(backend, 1e-6, 2e-3))
+
+
+def test_calls_that_are_remembered(backend, device):
+    """Those of copies are not; those that were differentiated, or never will be, do not get in the way of others."""
+    module, x = Module(smooth(backend, dropout=0.3), seed=4), points(50, 3, device)
+    differentiated(module, module, x, None)
+    differentiated(module, module, x, False)
+    with torch.no_grad():
+        module(x)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        differentiated(other, other, x, True)
+    with pytest.raises(RuntimeError, match="2 calls had this input"):
+        differentiated(module, module, x, True)
+    y = torch.utils.checkpoint.checkpoint(module, points(50, 3, device, 1).requires_grad_(), use_reentrant=False)
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+
+
 # ---- Parameters ---------------------------------------------------------------------------------------------
 
 

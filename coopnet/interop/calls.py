@@ -1,0 +1,91 @@
+"""Calls of a PyTorch module whose dropouts count them: what is computed again has the masks that it had."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ..checks import ensure
+
+if TYPE_CHECKING:
+    import torch
+
+#: Calls that are remembered.
+REMEMBERED = 4096
+
+
+class Calls:
+    """The counted calls that may be computed again: ``torch.utils.checkpoint`` calls functions a second time.
+
+    A call on the way back is known by its input, of which a number is kept. Copies of a module remember nothing.
+
+    Args:
+        matter: are there dropouts?
+    """
+
+    def __init__(self, matter: bool):
+        self._matter = matter
+        self._known: deque[_Known] = deque(maxlen=REMEMBERED)
+
+    def __reduce__(self) -> tuple:
+        return Calls, (self._matter,)
+
+    def counted(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        """The number of the call at ``x``: ``step``, which goes up by one, or what it was the first time.
+
+        Raises ``RuntimeError`` on the way back if no call, or several, had this input.
+        """
+        import torch
+
+        if torch._C._current_graph_task_id() != -1:
+            return self._again(x) if self._matter else step.clone()
+        # a tensor, so that nobody waits for the GPU, and a copy, for the way back
+        number = step.clone()
+        step += 1
+        if self._matter and _repeatable():
+            for known in [k for k in self._known if k.used]:
+                self._known.remove(known)
+            self._known.append(_Known(_fingerprint(x), number))
+        return number
+
+    def over(self, number: torch.Tensor | None) -> None:
+        """The call of this ``number`` has been differentiated."""
+        for known in [k for k in self._known if k.number is number]:
+            known.used = True
+
+    def _again(self, x: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        own, device = _fingerprint(x), x.device
+        prints = [k.fingerprint.to(device) for k in self._known]
+        same = (torch.stack(prints) == own).tolist() if prints else []
+        found = [k for k, equal in zip(self._known, same, strict=True) if equal]
+        found = [k for k in found if not k.used] or found
+        what = f"{len(found)} calls" if found else "no call"
+        known = f"torch.Module: dropouts are computed again on the way back, as by torch.utils.checkpoint, but {what}"
+        cure = "give each call a key of its own, module(x, coopnet.Key(seed, step=i))"
+        ensure(len(found) == 1, f"{known} had this input, so that their masks are not known; {cure}.", RuntimeError)
+        found[0].used = True
+        return found[0].number
+
+
+class _Known:
+    def __init__(self, fingerprint: torch.Tensor, number: torch.Tensor):
+        self.fingerprint, self.number, self.used = fingerprint, number, False
+
+
+def _repeatable() -> bool:
+    """May the call be computed again? Checkpoints turn gradients off, or hook into what is saved."""
+    import torch
+
+    hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return not torch.is_grad_enabled() or hooks is None or hooks(True) is not None
+
+
+def _fingerprint(x: torch.Tensor) -> torch.Tensor:
+    """A number of 64 bits for the numbers in ``x``."""
+    import torch
+
+    bits = x.detach().to(torch.float32).contiguous().view(-1).view(torch.int32).to(torch.int64)
+    mixed = (bits + torch.arange(bits.numel(), device=x.device) * 0x1E3779B97F4A7C15) * 0x3F58476D1CE4E5B9
+    return ((mixed ^ (mixed >> 29)) * 0x14D049BB133111EB).sum()
