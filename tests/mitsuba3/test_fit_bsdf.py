@@ -12,6 +12,8 @@ import coopnet as cn
 
 mi = pytest.importorskip("mitsuba")
 
+from coopnet.mitsuba.reflections import draw  # noqa: E402 - needs Mitsuba
+
 
 @pytest.fixture(autouse=True)
 def variant(backend):
@@ -117,6 +119,15 @@ def test_a_built_field_is_trained_on():
     assert first.bsdf.decoder.field is field
     again = learn(WHITE, steps=60, field=field)
     assert again.result.losses[0] < 0.5 * first.result.losses[0]
+
+
+def test_samples_that_count_for_nothing():
+    """Directions below the surface are none: value 0, and a density that can be divided by."""
+    drawn = draw(mi.load_dict({"type": "roughconductor", "material": "none", "alpha": 1.0}), cn.Key(0), 4096)
+    valid, value = drawn.valid.numpy(), drawn.value.numpy()
+    assert 0.5 < valid.mean() < 0.99
+    assert value[:, valid].any(axis=0).mean() > 0.99 and not value[:, ~valid].any()
+    assert (drawn.pdf.numpy()[~valid] == 1).all() and (drawn.wo.numpy()[2] > 0).all()
 
 
 def test_what_is_refused():

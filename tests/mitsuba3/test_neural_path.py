@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+
 import drjit as dr
 import numpy as np
 import pytest
@@ -277,6 +280,22 @@ def test_gradients_by_banks(scene, close):
         got = gradients(scene, ours(banks=3))
     for name, value in wanted.items():
         close(got[name], value)
+
+
+@pytest.mark.parametrize("neural", [True, False])
+def test_banks_of_all_decoders_are_open_on_the_way_back(monkeypatch, neural):
+    """Half precision needs them; on LLVM nobody else would notice."""
+    opened, made = [], [decoder(1), decoder(1, seed=2)]
+
+    def banks(*fields, banks):
+        opened.append((fields, banks))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(sys.modules["coopnet.mitsuba.neural_path"], "gradient_banks", banks)
+    scene = spheres([material(d) for d in made] if neural else [{"type": "diffuse"}], size=4)
+    for count in (0, 7):
+        gradients(scene, ours(banks=count, max_depth=2))
+    assert opened == ([(tuple(d.field for d in made), count) for count in (None, 7)] if neural else [])
 
 
 @pytest.mark.parametrize(("part", "networks"), [("decoder", "branch"), ("latent", "mask"), ("lamp.emitter", "branch")])

@@ -18,6 +18,7 @@ from coopnet.checks import shown
 
 mi = pytest.importorskip("mitsuba")
 
+from coopnet.mitsuba.camera import Camera  # noqa: E402
 from coopnet.mitsuba.short_paths import Ending  # noqa: E402
 from coopnet.mitsuba.surface import Box, inputs, material  # noqa: E402
 from coopnet.mitsuba.vertex import power_heuristic  # noqa: E402
@@ -81,6 +82,21 @@ def test_the_box_of_a_scene():
     assert box.scale == pytest.approx(1 / (1.02 * 2e-3))
     found = box.to_unit(mi.Point3f([0, 1, -1], 0, 0)).numpy()
     np.testing.assert_allclose(found, [[0.5, 1, 0], [0.5] * 3, [0.5] * 3], atol=1e-5)
+
+
+def test_random_numbers_of_a_step(backend):
+    """Every ray has its own, and they are a function of seed and step."""
+    sensor = closed_box().sensors()[0]
+
+    def drawn(key):
+        ray, number, sampler = Camera(sensor, 64).draw(key, 3)
+        return [np.array(v) for v in (*ray.d, number, sampler.next_1d(), sampler.next_1d())]
+
+    first = drawn(cn.Key(1, step=5))
+    assert all(np.array_equal(a, b) for a, b in zip(first, drawn(cn.Key(1, step=5)), strict=True))
+    assert set(first[3]) == {0, 1, 2} and all(len(set(v)) == 64 for v in first[4:])
+    for key in (cn.Key(2, step=5), cn.Key(1, step=6)):
+        assert all(not np.isin(a, b).any() for a, b in zip(first[4:], drawn(key)[4:], strict=True))
 
 
 def test_inputs_agree_with_the_reference(backend):
@@ -203,7 +219,7 @@ def test_steps_replay_and_go_on(backend):
         for steps in parts:
             result = cache.train(steps, samples=256, tail=2)
         passes.append((result.losses, {k: np.array(v) for k, v in cache.averaged.items()}))
-        assert result.recordings <= 2
+        assert 1 <= result.recordings <= 2
         recordings = result.recordings
         assert cache.train(5, samples=256, tail=2).recordings == recordings
     for losses, weights in passes[1:]:
@@ -246,8 +262,9 @@ def test_seeds_make_runs(backend):
 def test_settings_may_change(backend):
     """Other settings are another frozen step of the same optimizer; going back to the first records nothing."""
     cache = cn.mitsuba.RadianceCache(cornell(8), small_field(backend))
-    cache.train(3, samples=256)
+    one = cache.train(3, samples=256).recordings
     both = cache.train(3, samples=512, vertices=1).recordings
+    assert both > one
     state = cache._training.optimizer.state
     assert cache.train(3, samples=256).recordings <= both + 1
     assert cache.steps == 9 and cache._training.optimizer.state is not None and state
