@@ -714,6 +714,26 @@ def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys):
     assert f"{steps + 2} steps in" in capsys.readouterr().out
 
 
+def test_a_checkpoint_is_replaced_with_force_only(photo, tmp_path, capsys, monkeypatch, backend):
+    """Days of training may be in it; it stays, to the bit, whatever else is wrong or right."""
+    file = tmp_path / "out" / "field.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(b"trained")
+    calls = []
+    monkeypatch.setattr(images, "fit_image", lambda *a, **options: calls.append(options["resume"]) or 1 / 0)
+    arguments = ["fit", photo, "-o", tmp_path / "out", "--backend", backend]
+    fails(capsys, arguments, 1, file, "is there already", "--resume", "--force", "another --output")
+    fails(capsys, [*arguments, "--resume", "--force"], 2, "--resume", "--force")
+    assert not calls and file.read_bytes() == b"trained"
+    for option, resume in (("--force", False), ("--resume", True)):
+        with pytest.raises(ZeroDivisionError):
+            cli.main([str(a) for a in [*arguments, option]])
+        assert calls.pop() == resume
+    file.unlink()
+    with pytest.raises(ZeroDivisionError):
+        cli.main([str(a) for a in arguments])
+
+
 def test_every_option_is_in_the_command_that_goes_on(photo, tmp_path, capsys, monkeypatch, backend):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "field.safetensors").touch()
@@ -876,7 +896,7 @@ def test_divergence_is_an_error(photo, tmp_path, backend, capsys):
     assert not list((tmp_path / "out").iterdir())
     assert cli.main([str(a) for a in arguments]) == 0
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
-    fails(capsys, [*arguments, "--lr", "1e30"], 1, "training diverged")
+    fails(capsys, [*arguments, "--lr", "1e30", "--force"], 1, "training diverged")
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
 
 

@@ -72,6 +72,12 @@ def parse_numbers(text: str) -> tuple[float, ...]:
         ) from None
 
 
+def check_replaced(checkpoint: Path, force: bool, else_: str) -> None:
+    """Raise unless there is no ``checkpoint`` yet, or it is to be replaced; ``else_`` says what else can be done."""
+    there = f"{str(checkpoint)!r} is there already; {else_}, or pass --force to replace it."
+    ensure(force or not checkpoint.is_file(), there, FileExistsError)
+
+
 def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
     """Make ``path`` and see that files, ``names`` among them, can be made in it: before the work rather than after."""
     for taken in (path / name for name in names):
@@ -86,4 +92,5 @@ def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
         raise OSError(f"cannot write to the directory {str(path)!r}: {error.strerror}.") from None
 
 
+FORCE = Annotated[bool, typer.Option("--force", help="Replace a checkpoint that is there.")]
 BACKEND = Annotated[Literal["auto", "llvm", "cuda"], typer.Option(help="Where to run.")]

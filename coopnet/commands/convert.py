@@ -35,6 +35,7 @@ def convert(
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the initial parameters, without PARAMS.", min=0, max=2**64 - 1)] = 0,
     backend: args.BACKEND = "auto",
+    force: args.FORCE = False,
 ) -> None:  # fmt: skip
     """Make a checkpoint of a tiny-cuda-nn configuration, with the parameters that its model has learned, if any.
 
@@ -45,6 +46,7 @@ def convert(
 
     suffix = f"--output is {str(output)!r}; its suffix must be .safetensors."
     ensure(output.suffix.lower() == ".safetensors", suffix, typer.BadParameter)
+    args.check_replaced(output, force, "choose another --output")
     raw = parameters is not None and parameters.suffix.lower() != ".npy"
     ensure(dtype is None or raw, "--dtype is for raw numbers in --params, not for .npy files.", typer.BadParameter)
     with about(configuration), warnings.catch_warnings(record=True) as said:

@@ -62,14 +62,16 @@ def fit(
     lr: Annotated[float, typer.Option(help="Learning rate at the start.", callback=args.positive)] = 5e-3,
     seed: Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**64 - 1)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
+    force: args.FORCE = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Learn FILE: an image from a random fraction of its pixels, measured on the others, or a mesh's signed distance.
 
     Of an image, writes reconstruction.png, comparison.png, loss.png and field.safetensors to DIR; transparent pixels
     are laid over white. Of a mesh, writes picture.png, loss.png and field.safetensors; needs coopnet[mesh]. Ctrl-C
-    keeps a checkpoint to --resume from.
+    keeps a checkpoint to --resume from; one that is there is replaced with --force only.
     """
+    ensure(not (resume and force), "--resume goes on from a checkpoint, and --force replaces it.", typer.BadParameter)
     mesh = source.suffix.lower() in MESHES
     other, kind, own = ("pixels", "a mesh", "--points") if mesh else ("points", "an image", "--pixels")
     waves = f"{str(source)!r} is a mesh, and --encoding {encoding} repeats itself; hashgrid or identity is needed."
@@ -84,6 +86,8 @@ def fit(
         "dropout": chosen.pop("dropout"), "batch": batch, "lr": lr, "seed": seed,
     }  # fmt: skip
     run = {"resume": resume, "progress": not quiet and sys.stderr.isatty()}
+    if not resume:
+        args.check_replaced(output / "field.safetensors", force, "--resume its training, choose another --output")
     (_fit_mesh if mesh else _fit_image)(source, output, chosen, settings, run)
 
 

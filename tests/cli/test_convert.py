@@ -83,6 +83,15 @@ def test_unknown_keys(config, backend, capsys):
     assert capsys.readouterr().err.startswith("coopnet: warning: ")
 
 
+def test_a_checkpoint_is_replaced_with_force_only(config, backend, capsys):
+    target = config.with_name("trained.safetensors")
+    target.write_bytes(b"trained")
+    arguments = ["convert", config, "-o", target, "--inputs", 2, "--outputs", 3, "--backend", backend]
+    fails(capsys, arguments, 1, target, "is there already", "--force", "another --output")
+    assert target.read_bytes() == b"trained"
+    assert cli.main([*map(str, arguments), "--force"]) == 0 and target.stat().st_size > 100
+
+
 def test_what_cannot_be_converted(config, trained, backend, tmp_path, capsys):
     out = tmp_path / "x.safetensors"
     size = ["--inputs", 2, "--outputs", 3, "--backend", backend]

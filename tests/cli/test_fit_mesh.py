@@ -148,7 +148,7 @@ def test_an_interrupted_fit_goes_on(tmp_path, backend, capsys, monkeypatch):
     stopped = mesh.MeshFit(None, cn.FitResult(steps=4, stopped="interrupt"), files=checkpoint)
     monkeypatch.setattr(mesh, "fit_mesh", lambda *arguments, **options: stopped)
     out = ["-o", str(tmp_path), "--backend", backend]
-    assert cli.main(["fit", str(tmp_path / "ball.stl"), *out, "--points", "5000"]) == 130
+    assert cli.main(["fit", str(tmp_path / "ball.stl"), *out, "--points", "5000", "--force"]) == 130
     said = capsys.readouterr().out
     _, *words = shlex.split(said.split("go on with: ")[1])
     assert words[words.index("--points") + 1] == "5000" and "--pixels" not in words
