@@ -99,7 +99,7 @@ def save(path: str | os.PathLike[str], values: np.ndarray) -> None:
 
     >>> image.save("red.png", np.tile(np.float32([1, 0, 0]), (4, 6, 1)))
     """
-    eight = np.empty(values.shape, np.uint8)
+    eight: np.ndarray = np.empty(values.shape, np.uint8)
     for y in range(len(values)):  # of a large picture, copies in single precision would not fit
         eight[y] = np.round(np.clip(np.nan_to_num(values[y]), 0, 1) * 255)
     image = Image.fromarray(eight[..., 0] if eight.shape[2] == 1 else eight)
