@@ -112,17 +112,17 @@ def regular(path: str, where: str) -> os.stat_result:
     return status
 
 
-def file_name(path: Any, where: str) -> str:
-    """``path`` as a string; raises ``TypeError`` or ``ValueError`` unless a file can be called so."""
+def file_name(path: Any, where: str, name: str = "path") -> str:
+    """The argument ``path`` as a string; raises ``TypeError`` or ``ValueError`` unless a file can be called so."""
     text: Any = None
     with suppress(Exception):  # __fspath__ may be anybody's
         text = os.fspath(path)
-    ensure(isinstance(text, str), f"{where}: path is a {type(path).__name__}; a string or path is needed.", TypeError)
+    ensure(isinstance(text, str), f"{where}: {name} is a {type(path).__name__}; a string or path is needed.", TypeError)
     text = str.__str__(text)  # a plain one
     valid = False
     with suppress(UnicodeEncodeError):
         valid = text != "" and b"\0" not in os.fsencode(text)
-    check(valid, where, "path", text, "the name of a file")
+    check(valid, where, name, text, "the name of a file")
     return text
 
 

@@ -19,6 +19,7 @@ from support.networks import weights
 import coopnet as cn
 from coopnet.engine import StackError
 from coopnet.training import strides
+from coopnet.training.many.directory import Directory
 from coopnet.training.many.errors import one_kernel
 from coopnet.training.many.job import JobStep
 
@@ -479,6 +480,19 @@ def test_errors_say_which_job(backend, ns):
             many(make_fields(backend), batch, together=together, lr=lambda step: 1.0 if step < 2 else -1.0)
     with pytest.raises(ZeroDivisionError, match=r"^float division by zero$"):
         many(make_fields(backend), batch, lr=lambda step: 1.0 / 0.0)
+
+
+def test_directories_that_cannot_be(backend, ns):
+    for bad, error in (("a\0b", ValueError), ("", ValueError), (3, TypeError), ("\ud800", ValueError)):
+        with pytest.raises(error, match=r"^fit_many: directory is "):
+            cn.fit_many(make_fields(backend, count=1), lambda key, job: None, 1, directory=bad)
+
+
+def test_lines_of_results_that_are_not_ours(tmp_path):
+    """Cut short, nested too deep to be read, or something else: the other lines count."""
+    lines = ['{"job": 1, "sto', "[" * 100_000, '{"job": [], "stopped": 1}', "3", '{"job": 2, "stopped": "diverged"}']
+    (tmp_path / "results.jsonl").write_text("\n".join(lines))
+    assert list(Directory(tmp_path, 3).diverged()) == [2]
 
 
 def test_a_directory_of_other_jobs_is_refused(backend, ns, tmp_path):

@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...checks import check_type, ensure
+from ...checks import ensure
+from ...io.files import file_name
 from ..result import FitResult
 
 RESULTS = "results.jsonl"
@@ -22,8 +23,7 @@ class Directory:
     """
 
     def __init__(self, path: Any, jobs: int):
-        check_type("fit_many", "directory", path, str | os.PathLike | None, "a string or path")
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(file_name(path, "fit_many", "directory"))
         self.digits = max(4, len(str(jobs - 1)))
         if self.path is not None:
             exists = not self.path.exists() or self.path.is_dir()
@@ -46,7 +46,7 @@ class Directory:
             try:
                 entry = json.loads(line)
                 found[int(entry["job"])] = {"stopped": str(entry["stopped"])} | entry
-            except (ValueError, TypeError, KeyError):  # cut short
+            except (ValueError, TypeError, KeyError, RecursionError):  # cut short, or not ours
                 continue
         return found
 
