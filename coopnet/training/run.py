@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ from .state import File, arrays
 from .step import WINDOW, Step
 from .strides import Strides
 from .turns import TURNS
+
+#: Seconds between two losses that the progress bar shows.
+PACE = 0.5
 
 
 class Run:
@@ -55,6 +59,7 @@ class Run:
         self.interrupts: list = []  # what came of Ctrl-C and waits for the end of a step
         self.stepping = False  # between the beginning of a step and its end?
         self.start = time.monotonic()
+        self.shown = -math.inf  # when the bar last said the loss
         self.due = False  # Is a checkpoint to be written?
 
     @contextmanager
@@ -149,11 +154,19 @@ class Run:
             value = self.replicas.once(f"the metric of step {result.steps}", self.measure)
             if self.metric.add(value, result):
                 self.best = snapshot(self.step.optimizer) if self.metric.patience is not None else None
-        if self.bar is not None and not self.taken:
-            metric = f", metric {result.metrics[-1][1]:.4g}" if measured else ""
-            self.bar.set_postfix_str(f"loss {result.losses[-1]:.3g}{metric}")
+        if self.bar is not None:
+            self.show(measured or result.steps >= self.steps)
         if self.file.due() if self.replicas.alone else self.due:
             self.write()
+
+    def show(self, due: bool) -> None:
+        """Have the bar say the last loss: at first, when ``due``, and twice a second, for it waits for the device."""
+        if not due and time.monotonic() - self.shown < PACE:
+            return
+        self.shown = time.monotonic()
+        loss = self.step.losses.numpy()[(self.result.steps - 1) % WINDOW]
+        metric = f", metric {self.result.metrics[-1][1]:.4g}" if self.result.metrics else ""
+        self.bar.set_postfix_str(f"loss {loss:.3g}{metric}")  # type: ignore[union-attr]
 
     def measure(self) -> float:
         return self.metric.measure(self.step.field)
