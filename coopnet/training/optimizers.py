@@ -25,20 +25,22 @@ from typing import Any
 
 import drjit as dr
 import drjit.opt as dropt
+import numpy as np
 
 from ..checks import (
     check,
     check_above,
+    check_backend,
     check_flag,
+    check_mask,
     check_number,
-    check_same_backend,
+    check_samples,
     check_type,
-    ensure,
     is_int,
     is_number,
     shown,
-)  # fmt: skip
-from ..jit.optimizers import EntryAdam, Extension, adam_correction, memories, opaque_rate
+)
+from ..jit.optimizers import EntryAdam, Extension, adam_correction, memories, opaque_rate, values
 
 
 class Extended(Extension):
@@ -70,37 +72,35 @@ class Extended(Extension):
     def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
         """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``.
 
-        Args:
-            eval: evaluate the parameters?
-            grad_scale: what gradients are multiplied by: a finite number, or a floating point array of one entry.
-            active: a mask of one entry, or ``None``; nothing moves where it is false.
-
         Raises:
-            TypeError, ValueError: other arguments; an array that is not on the parameters' backend.
+            ValueError: ``grad_scale`` is not finite; it or ``active`` has neither one entry nor one for each number of
+                every parameter.
+            TypeError: ``grad_scale`` is neither number nor array of numbers of the parameters' backend, or ``active``
+                no mask of it.
+
+        >>> optimizer.step(grad_scale=1 / 128)
         """
         where = f"{type(self).__name__}.step"
         check_flag(where, "eval", eval)
-        arrays = {"grad_scale": grad_scale, "active": active}
-        if not isinstance(grad_scale, dr.ArrayBase | None):
-            check_number(where, "grad_scale", grad_scale)
-            del arrays["grad_scale"]
-        for name, value in arrays.items():
-            if value is not None:
-                self._check_single(where, name, value)
+        flat = [value.array for value in values(self).values()]
+        if grad_scale is not None:
+            if not isinstance(grad_scale, dr.ArrayBase):
+                grad_scale = grad_scale.item() if isinstance(grad_scale, np.number) else grad_scale
+                check_type(where, "grad_scale", grad_scale, int | float, "a number or a Dr.Jit array of one")
+                grad_scale = check_number(where, "grad_scale", grad_scale)
+            else:
+                tp = type(grad_scale)
+                plain = dr.is_jit_v(tp) and dr.depth_v(tp) == 1 and not dr.is_special_v(tp) and not dr.is_tensor_v(tp)
+                fits = plain and (dr.is_float_v(tp) or dr.is_integral_v(tp)) and not dr.is_mask_v(tp)
+                check_type(where, "grad_scale", grad_scale, dr.ArrayBase if fits else (), "a number or an array of one")
+        for value in flat:
+            if isinstance(grad_scale, dr.ArrayBase):
+                check_backend(f"{where}: grad_scale is", grad_scale, value, "a parameter")
+                check_samples(where, "grad_scale", dr.width(grad_scale), dr.width(value))
+            if active is not None:
+                active = check_mask(where, "active", active, value, "a parameter")
+                check_samples(where, "active", dr.width(active), dr.width(value))
         super().step(eval=eval, grad_scale=grad_scale, active=active)
-
-    def _check_single(self, where: str, name: str, value: Any) -> None:
-        """Raise unless ``value`` is a flat array of one entry, of floats or, as ``active``, of truth values."""
-        needed = (
-            "a mask of one entry, such as Bool(True)" if name == "active" else "a floating point array of one entry"
-        )
-        of_kind = dr.is_mask_v if name == "active" else dr.is_float_v
-        flat = isinstance(value, dr.ArrayBase) and dr.is_jit_v(value) and dr.depth_v(value) == 1
-        check(flat and not dr.is_tensor_v(value) and of_kind(value), where, name, value, needed, TypeError)
-        ensure(dr.width(value) == 1, f"{where}: {name} has {dr.width(value)} entries; {needed} is needed.")
-        for parameter in self.values():
-            check_same_backend(f"{where}: {name} lives", value, ", the parameters", parameter)
-            break
 
     def _l2(self, name: str) -> float:
         """The strength of the L2 term of the parameter ``name``."""
