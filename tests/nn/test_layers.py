@@ -438,7 +438,8 @@ def test_errors_of_layers(ns, backend):
         (lambda: cn.Sequential(cn.Linear(2, 3), "relu"), TypeError, "Sequential: layer 1 is a str; a Module"),
         (lambda: cn.Sequential(prefix=3), TypeError, "Sequential: prefix is 3; a string"),
         (lambda: cn.Sequential(cn.Dropout(0.5))(x, cn.Key(1)), ValueError, "Sequential: a Dropout has no stream"),
-        (lambda: cn.MLP(2, 3, activation="swish"), ValueError, "MLP: activation is 'swish'; accepted are .*relu"),
+        (lambda: cn.MLP(2, 3, activation="swish", output_activation="mish"), ValueError, "activation is 'mish'"),
+        (lambda: cn.MLP(2, 3, activation="swishy"), ValueError, "MLP: activation is 'swishy'; accepted are .*relu"),
         (
             lambda: cn.MLP(2, 3, activation=cn.ReLU),
             ValueError,

@@ -490,9 +490,15 @@ def test_directories_that_cannot_be(backend, ns):
 
 def test_lines_of_results_that_are_not_ours(tmp_path):
     """Cut short, nested too deep to be read, or something else: the other lines count."""
-    lines = ['{"job": 1, "sto', "[" * 100_000, '{"job": [], "stopped": 1}', "3", '{"job": 2, "stopped": "diverged"}']
+    deep, entry = "[" * 100_000, {"job": 2, "stopped": "diverged", "file": None, "message": "it has"}
+    lines = ['{"job": 1, "sto', deep, f'{{"job": 0, "stopped": {deep}', '"diverged"', "3", "{}", json.dumps(entry)]
+    lines += ['{"job": 1e400, "stopped": "diverged"}', '{"job": 2, "stopped": "steps"}']
+    lines += [json.dumps(entry | bad) for bad in ({"job": 1.5}, {"job": -1}, {"job": [[0]]}, {"message": [["x"]]})]
+    # a checkpoint has one name; whoever removes it wants the job to be done again
+    lines += [json.dumps(entry | {"job": 0, "file": name}) for name in ("../a\0b", 5)]
     (tmp_path / "results.jsonl").write_text("\n".join(lines))
-    assert list(Directory(tmp_path, 3).diverged()) == [2]
+    found = Directory(tmp_path, 3).diverged()
+    assert list(found) == [2] and found[2]["message"] == "it has"
 
 
 def test_a_directory_of_other_jobs_is_refused(backend, ns, tmp_path):

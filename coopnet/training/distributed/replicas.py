@@ -83,14 +83,21 @@ class Replicas:
         return [value for _, _, value in found]
 
     def once(self, what: Any, function: Callable[[], _R]) -> _R:
-        """What ``function`` returns on process 0, which alone calls it."""
+        """What ``function`` returns on process 0, which alone calls it; a ``KeyboardInterrupt`` in it is one on all."""
         if self.alone:
             return function()
         value: Any = None
+        interrupted = False
         if self.leads and self.error is None:
             with self.noting():
-                value = function()
-        self.exchange(what)
+                try:
+                    value = function()
+                except (KeyboardInterrupt, RuntimeError) as error:
+                    if not caused_by_interrupt(error):
+                        raise
+                    interrupted = True
+        if any(self.exchange(what, interrupted)):
+            raise KeyboardInterrupt
         return self.group.broadcast(value)
 
     # ---- agreement ----------------------------------------------------------

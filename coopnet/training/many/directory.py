@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...checks import ensure
+from ...checks import ensure, is_int
 from ...io.files import file_name
 from ..result import FitResult
 
@@ -36,7 +36,7 @@ class Directory:
     def diverged(self) -> dict[int, dict[str, Any]]:
         """What is known of the jobs that diverged: they would again, unless their checkpoint has been removed."""
         known = {number: found for number, found in self._ended().items() if found["stopped"] == "diverged"}
-        return {k: v for k, v in known.items() if v.get("file") is None or (self.path / v["file"]).exists()}  # type: ignore[operator]
+        return {k: v for k, v in known.items() if not v["file"] or self.checkpoint(k).exists()}  # type: ignore[union-attr]
 
     def _ended(self) -> dict[int, dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
@@ -45,9 +45,11 @@ class Directory:
         for line in (self.path / RESULTS).read_text(errors="replace").splitlines():
             try:
                 entry = json.loads(line)
-                found[int(entry["job"])] = {"stopped": str(entry["stopped"])} | entry
+                job, told = entry["job"], {name: entry[name] for name in ("stopped", "file", "message")}
             except (ValueError, TypeError, KeyError, RecursionError):  # cut short, or not ours
                 continue
+            if is_int(job, 0) and isinstance(told["message"], str):
+                found[job] = told
         return found
 
     def note(self, number: int, seed: int, result: FitResult) -> None:

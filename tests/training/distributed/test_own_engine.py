@@ -29,12 +29,12 @@ def start(backend, how, **variables):
 def test_two_processes(backend, tmp_path, chunks):
     if backend == "cuda" and gpus() < 2:
         pytest.skip("needs 2 GPUs")
-    variables = {"CASES": "plain patience overflow", "CHUNKS": chunks}
+    variables = {"CASES": "plain patience overflow interrupt", "CHUNKS": chunks}
     alone = start(backend, "alone" if chunks else "none", **variables)
     variables["SOCKET"] = str(tmp_path / "socket")
     both = [start(backend, "pipes", RANK=rank, LOCAL_RANK=rank, **variables) for rank in "01"]
     first, second = (told(Done(process), 2)[rank] for rank, process in enumerate(both))
-    assert first == second and len(first) == 3
+    assert first == second and len(first) == 4 and first[-1]["ends"] == [6, "interrupt", 0]
     for many, (_, one) in zip(first, map(json.loads, Done(alone).stdout.splitlines()), strict=True):
         assert many["ends"] == one["ends"]
         if chunks and backend == "llvm":

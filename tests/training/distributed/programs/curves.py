@@ -46,12 +46,22 @@ def metric(field):
     return -dr.sum(dr.square(y)).numpy()[0]
 
 
+def interrupted(field):
+    """Ctrl-C as a callback sees it, on the one process that calls this, at step 6."""
+    calls.append(0)
+    if len(calls) == 2:
+        raise KeyboardInterrupt
+    return 0.0
+
+
+calls = []
 cases = {
     "plain": (make_field, batch, dict(penalty=penalty, clip_norm=0.5, weight_decay=0.01)),
     "indexed": (make_field, indexed, dict(penalty=penalty, clip_norm=0.5, weight_decay=0.01)),
     "objective": (lambda: make_field(grid=False), batch, dict(objective=eikonal)),
     "patience": (make_field, batch, dict(metric=metric, metric_every=3, patience=2)),
     "products": (lambda: make_field(width=64), cn.training.by_index(1 << 15)(indexed.__wrapped__), dict(loss="l1")),
+    "interrupt": (make_field, batch, dict(metric=interrupted, metric_every=3)),
     "overflow": (half, noisy, dict(multipliers={"layers.0": 0.5})),
 }
 for name in os.environ.get("CASES", " ".join(cases)).split():
