@@ -22,6 +22,9 @@ from ..jit.masks import unmasked
 #: Terms that an entry of a copy has at least, a sample adding one for every vertex of its cell: with fewer, clearing
 #: and adding up the copies takes longer than waiting would (benchmarks/grid_gradient.py).
 TERMS = 32
+#: Samples of a batch from which on copies are worth the kernel that adds them up: at 2^14 they were not, at 2^16 they
+#: were (benchmarks/grid_gradient.py).
+SAMPLES = 1 << 15
 #: Most copies of a level: beyond, nobody waits any more (benchmarks/grid_gradient.py).
 MOST = 64
 #: Bytes that all copies have room in. They should stay in the cache of a GPU beside what else a kernel needs of it.

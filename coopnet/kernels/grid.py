@@ -24,7 +24,7 @@ from ..jit.kinds import flat, nested_type, split
 from ..jit.masks import present
 from ..jit.scopes import symbolic
 from . import fixed_point
-from .atomic_sums import AtomicSums, copies
+from .atomic_sums import SAMPLES, AtomicSums, copies
 
 #: Multipliers of the spatial hash (Teschner et al. 2003), as in tiny-cuda-nn.
 PRIMES = (1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 2165219737)
@@ -147,9 +147,9 @@ class FeatureGrid:
     def copies(self, samples: int) -> list[int]:
         """How many of each level atomics should add to, in a batch of so many samples.
 
-        One on a CPU, whose few threads hardly meet: copies were no faster there.
+        One in small batches, and on a CPU, whose few threads hardly meet: copies were no faster there.
         """
-        if dr.backend_v(self.dtype) == dr.JitBackend.LLVM:
+        if samples < SAMPLES or dr.backend_v(self.dtype) == dr.JitBackend.LLVM:
             return [1] * len(self.levels)
         grids = dr.width(self.data) // (self.levels[-1].end * self.n_features)
         packet = self.n_features * dr.itemsize_v(self.dtype)

@@ -52,8 +52,8 @@ def gradient(ns, grid, x, tangents=(), **options):
     return dr.grad(grid.data).numpy()
 
 
-def agree(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+def agree(found, expected, error=2e-6):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=error * np.abs(expected).max())
 
 
 # ---- The rule ----------------------------------------------------------------------------------------------
@@ -277,13 +277,13 @@ def of_field(field, x):
 
 
 def test_fields_on_cuda_take_the_rule(ns, backend, played):
-    made, x = field(backend), points(ns, 4096)
+    made, x = field(backend), points(ns, 1 << 15)
     found = of_field(made, x)
-    assert played == [[32, 8, 2, 2]], played
-    agree(found, deterministic(made, x))
+    assert played == [[64, 64, 16, 16]], played
+    agree(found, deterministic(made, x), 2e-5)  # single precision, over thousands of terms
     assert len(played) == 1  # fixed point has no copies
-    few = points(ns, 16)
-    agree(of_field(made, few), deterministic(made, few))
+    few = points(ns, (1 << 15) - 1)
+    agree(of_field(made, few), deterministic(made, few), 2e-5)
     assert len(played) == 1  # nor has a small batch
 
 

@@ -11,6 +11,7 @@ from ...engine import Pending
 from ...jit.optimizers import values
 from ...nn.parameters import like
 from ...random.key import Key
+from ..recording import reasons
 from ..sampling import samples_by_index
 from ..step import WINDOW, Step
 from .replicas import Replicas
@@ -55,7 +56,7 @@ class SharedStep(Step):
         replicas = self.replicas
         buffer: Any = None
         if replicas.error is None:
-            with replicas.noting():
+            with replicas.noting(), reasons():
                 buffer = self.share(seed, number)
         if buffer is None:  # others wait for a summand
             buffer = dr.zeros(self.float32, self.size * (self.group.chunks or 1))
