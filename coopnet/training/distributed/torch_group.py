@@ -76,8 +76,12 @@ class TorchGroup(Group):
                 with self._torch.cuda.stream(stream):
                     self._distributed.all_reduce(self._torch.from_dlpack(array), group=group)
             else:
-                # Dr.Jit's own memory, once it has been written
-                self._distributed.all_reduce(self._torch.from_numpy(array.numpy()), group=group)
+                # A copy: Gloo's thread may be the last to hold what it was given, and giving memory back to Dr.Jit from
+                # there, with Python's lock, waits for Dr.Jit's, whose holder may wait for Python's.
+                own = array.numpy()  # Dr.Jit's memory, once it has been written
+                total = self._torch.from_numpy(own).clone()
+                self._distributed.all_reduce(total, group=group)
+                own[:] = total.numpy()
         return array
 
     def gather(self, value: Any) -> list:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import drjit as dr
 import pytest
@@ -134,3 +135,16 @@ def test_one_gpu_for_two_in_words(monkeypatch):
     pair.size, pair.gather = 2, lambda value: [value, value]
     with pytest.raises(ValueError, match=r"processes 0 and 1 have the same GPU of .* start with torchrun --virtual"):
         replicas.Replicas(pair).check_gpus(dr.JitBackend.CUDA)
+
+
+def test_gloo_gets_memory_of_pytorchs_own():
+    """Its threads may be the last to hold it: giving Dr.Jit's back there has hung processes."""
+    llvm, seen = pytest.importorskip("drjit.llvm.ad"), []
+    group = cn.training.TorchGroup.__new__(cn.training.TorchGroup)
+    group.size, group._engine, group._torch = 2, "gloo", pytest.importorskip("torch")
+    group._communicator = lambda engine: engine
+    group._distributed = SimpleNamespace(all_reduce=lambda t, group: seen.append(t.data_ptr()) or t.mul_(2))
+    array = dr.arange(llvm.Float, 5) + 1
+    dr.eval(array)
+    assert group.sum(array).numpy().tolist() == [2, 4, 6, 8, 10]
+    assert seen and seen[0] != array.numpy().ctypes.data
