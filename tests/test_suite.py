@@ -1,13 +1,15 @@
 """The suite itself: it ends, whatever happens to the processes that run it, and runs with few packages."""
 
+import importlib
 import os
 import re
+import sys
 
 import numpy as np
 import pytest
 from support.arrays import close
 from support.machines import ROOT, environment, python
-from support.missing_packages import NEEDED, missing
+from support.missing_packages import NEEDED, hide_empty_folders, missing
 
 TESTS = ROOT / "tests"
 
@@ -110,7 +112,17 @@ def test_no_folder_of_tests_is_taken_for_a_package():
     texts = [p.read_text(encoding="utf-8") for p in TESTS.rglob("*.py")]
     optional = {name for text in texts for name in re.findall(r'importorskip\("(\w+)', text)}
     assert optional > {"mitsuba", "safetensors", "torch"}
-    assert not optional & {p.name for p in TESTS.iterdir()}
+    assert not optional & {p.name for p in TESTS.iterdir() if any(p.glob("*.py"))}
+
+
+def test_a_folder_that_was_left_behind_is_no_package(tmp_path, monkeypatch):
+    (tmp_path / "leftover").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    hide_empty_folders(("leftover", "json"))
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("leftover")
+    importlib.import_module("json")
+    monkeypatch.delitem(sys.modules, "leftover")
 
 
 def test_what_is_missing_is_named():

@@ -16,11 +16,24 @@ import pytest
 NEEDED = {*sys.stdlib_module_names, "coopnet", "drjit", "numpy", "pytest", "_pytest", "support"}
 
 
+def hide_empty_folders(names: tuple[str, ...] = ("mitsuba",)) -> None:
+    """Python takes a folder without files of its own for a package: one that an older checkout had among the tests, and
+    left behind, is none."""
+    for name in names:
+        spec = importlib.util.find_spec(name) if name not in sys.modules else None
+        if spec is not None and spec.origin is None:
+            sys.modules[name] = None  # type: ignore[assignment]  # importing it is a ModuleNotFoundError now
+
+
+hide_empty_folders()
+
+
 def missing(error: BaseException | None) -> str | None:
     """The package that an error, or one that led to it, asks for: one that could be installed and is not."""
     while error is not None:
         package = ((isinstance(error, ImportError) and error.name) or "").partition(".")[0]
-        if package and package not in NEEDED and importlib.util.find_spec(package) is None:
+        hidden = package in sys.modules and sys.modules[package] is None
+        if package and package not in NEEDED and (hidden or importlib.util.find_spec(package) is None):
             return package
         error = error.__cause__ or error.__context__
     return None
