@@ -104,9 +104,10 @@ lint: setup
 	$(BIN)/mypy coopnet
 
 # GPU machines often have no internet and a Python of their own, with drjit, numpy, pytest and what else they
-# offer: no virtual environment, nothing installed. Most of the time goes into compiling, which eight processes share.
+# offer: no virtual environment, nothing installed. Both backends; of whole programs those that run on the GPU. Most of the
+# time goes into compiling, which sixteen processes share. A test that ends its process has failed, and others go on.
 gpu-test:
-	"$(PYTHON)" -m pytest -q -n 8 tests
+	"$(PYTHON)" -m pytest -q -n 16 --dist worksteal -p no:support.lost_workers --max-worker-restart 40 -k "cuda or not slow" tests
 
 .venv/.torch: .venv/.installed
 	$(BIN)/pip install --quiet torch==2.13.0
