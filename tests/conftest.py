@@ -57,6 +57,12 @@ def ns(backend):
     return backends.namespace(backend)
 
 
+def pytest_collection_finish():
+    """Modules and tests stay: collections, of which every fit and many tests make one, need not look at all of them."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def collection_between_tests():
     """Python's cyclic collector runs between tests only.

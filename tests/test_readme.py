@@ -61,7 +61,7 @@ ray = mi.Ray3f([0, 0, 3], [0, 0, -1])
 SMALLER = {
     "steps=2000": "steps=2, samples=64", "base_resolution=257": "base_resolution=9", "range(100)": "range(2)",
     "1000, ": "2, progress=False, ", '"max_depth": 6': '"max_depth": 3', "300, samples=2**12": "2, samples=64",
-    "samples=32": "samples=2", "spp=64": "spp=1",
+    "samples=32": "samples=2", "spp=64": "spp=1", "MLP(-1, 3, output": "MLP(-1, 3, width=8, depth=1, output",
 }  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_example(tmp_path):
     pytest.importorskip("safetensors")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    code = code.replace("steps=500", "steps=5, progress=False")
+    code = code.replace("steps=500", "steps=5, progress=False").replace("width=64, depth=3", "width=16, depth=1")
     done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"-?\d\.\d+", done.stdout)) == 2

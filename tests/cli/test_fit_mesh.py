@@ -124,10 +124,11 @@ def test_fit(fitted, backend):
     np.testing.assert_allclose(noted["centre"], [5, -2, 1], atol=1e-3)
 
 
-def test_fit_says_quality_and_resumes(tmp_path, backend, capsys):
+def test_fit_says_quality_and_resumes(tmp_path, backend, capsys, monkeypatch):
+    monkeypatch.setattr(learn, "SIZE", 32)
     ball().export(tmp_path / "ball.obj")
     source, out = str(tmp_path / "ball.obj"), tmp_path / "out"
-    options = [*SMALL[2:], "--backend", backend]
+    options = [*SMALL[2:], "--points", "4000", "--backend", backend]
     assert cli.main(["fit", source, "-o", str(out), *options, "--steps", "20"]) == 0
     said = capsys.readouterr().out
     assert "5120 triangles, watertight" in said and "mean error of the distance: " in said

@@ -51,7 +51,7 @@ def cornell(size: int, **changes):
     return mi.load_dict(scene | changes)
 
 
-def small_field(backend, width=32, seed=0):
+def small_field(backend, width=16, seed=0):
     grid = cn.HashGrid(3, n_levels=4, hashmap_size=2**12, base_resolution=4)
     encoding = cn.Composite([grid, cn.Identity()], [3, 13])
     return cn.NeuralField(encoding, cn.MLP(out_features=3, width=width, depth=2), in_features=16).build(
@@ -174,7 +174,7 @@ def test_a_box_of_constant_radiance(backend, capsys):
         np.testing.assert_allclose(image.mean(), EMISSION + SCATTERED, rtol=tolerance)
 
 
-@pytest.mark.parametrize("longest", [1, 2, 4])
+@pytest.mark.parametrize("longest", [1, 4])
 def test_without_cache_paths_are_those_of_mitsuba(backend, longest):
     """Paths that never end in the cache: the estimator of ``path``, so the mean of differences is noise."""
     ball = {"type": "sphere", "center": [0.4, -0.6, 0.3], "radius": 0.3, "bsdf": {"type": "dielectric"}}

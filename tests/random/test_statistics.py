@@ -46,7 +46,7 @@ def test_keep_rates(ns, bench):
     assert rows[6]["kept"] == np.count_nonzero(cn.dropout_mask(bench.FEATURES, rows[6]["p"], key, bits=16))
 
 
-@pytest.mark.parametrize("bits, p", [(8, 0.5), (16, 0.1), (32, 0.3)])
+@pytest.mark.parametrize("bits, p", [(8, 0.5), (16, 0.1)])
 def test_neighbours_are_independent(ns, bench, bits, p):
     for name, result in bench.pairs(ns, ELEMENTS, p, bits).items():
         assert 1e-5 < result["p_value"] < 1 - 1e-5, (name, result)

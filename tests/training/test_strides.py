@@ -39,8 +39,8 @@ def calls(monkeypatch):
 
 
 def make(ns, backend, precision="auto"):
-    network = cn.MLP(8, 1, width=16, depth=2, bias=True, dropout=0.1)
-    encoding = cn.HashGrid(2, n_levels=4, hashmap_size=2**8)
+    network = cn.MLP(4, 1, width=8, depth=1, bias=True, dropout=0.1)
+    encoding = cn.HashGrid(2, n_levels=2, hashmap_size=2**8)
     return cn.NeuralField(encoding, network).build(backend, precision, seed=1)
 
 
