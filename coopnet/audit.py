@@ -11,8 +11,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from . import reference
-from .engine import Fork
+from . import engine, reference
 from .nn import Composite, Embedding, Encoding, Fourier, Identity, Module, Pad, Permutohedral
 from .nn.containers import Branches, Parallel
 from .nn.dropout import Dropout, GaussianDropout
@@ -122,7 +121,7 @@ class _Run:
             self.layers(f"{name}.{label}", body)
             ends.append((drnn.CoopVec(self.values), self.exact, self.exact_here))
         values, exact, here = zip(*ends, strict=True)
-        merged = list(Fork([], layer.merge).join(values))
+        merged = list(engine.Branches([], layer.merge).join(values))
         dr.eval(merged)
         join: Any = sum if layer.merge == "sum" else np.concatenate
         self.row(name, _short(layer), merged, join(exact), join(here))

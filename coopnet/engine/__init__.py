@@ -1,25 +1,60 @@
-"""How a network is evaluated and differentiated on a backend."""
+"""How a network is evaluated and differentiated on a backend.
+
+==========================  ==================================================================================
+what a network is
+:mod:`.ops`                 operations on bundles, lists of them, and their tapes
+:mod:`.affine`              the ones with weights
+:mod:`.elementwise`         activations and dropout
+:mod:`.activations`         formulas of activations and of their derivatives
+:mod:`.branches`            residual and skip connections, heads
+what is done with it
+:mod:`.evaluate`            the way in, for values and tangents
+:mod:`.input_gradient`      the same for the gradient by the input
+:mod:`.situation`           all that a choice of a way may look at
+:mod:`.strategies`          the tables that choose
+:mod:`.limits`              measured constants
+:mod:`.explain`             what would be chosen, in words
+:mod:`.modes`               ``deterministic()``, ``gradient_path()``
+ways of weight gradients
+:mod:`.network_op`          what they have in common
+:mod:`.banks`               in the kernel; in loops
+:mod:`.loop_banks`          for ``dr.backward`` within a loop
+:mod:`.spill`               as products, of what the way back writes
+:mod:`.store`               as products, of what the way forward writes
+:mod:`.stack`               for lanes with parameters of their own
+how matrices are multiplied
+:mod:`.multipliers`         by the vectors of a kernel, or by those of all samples between kernels
+:mod:`.products`            over samples, by libraries or Dr.Jit
+:mod:`.external_products`   by the caller of a frozen function
+vectors in memory
+:mod:`.row_vectors`         vectors of all samples in rows
+:mod:`.activation_cache`    those that are kept for the way back
+:mod:`.chunks`              batches in parts
+==========================  ==================================================================================
+"""
 
 from .activations import FUNCTIONS
-from .collect import Collector, collecting
+from .affine import Affine
+from .branches import Branches
+from .elementwise import Mask, Nonlinearity, fused
+from .evaluate import evaluate
 from .explain import Explanation, explain
+from .external_products import ExternalProducts, innermost, leaving
 from .input_gradient import input_gradient
+from .loop_banks import LoopBanks, collecting
 from .modes import deterministic, gradient_path
-from .network import evaluate
-from .ops import Affine, Fork, Mask, Nonlinearity, fused
-from .pending import Pending, innermost, leaving
 from .products import library
 from .stack import Stack, StackError, stacked, stacking
 
 __all__ = [
     "FUNCTIONS",
     "Affine",
-    "Collector",
+    "Branches",
     "Explanation",
-    "Fork",
+    "ExternalProducts",
+    "LoopBanks",
     "Mask",
     "Nonlinearity",
-    "Pending",
     "Stack",
     "StackError",
     "collecting",
@@ -29,9 +64,9 @@ __all__ = [
     "fused",
     "gradient_path",
     "innermost",
+    "input_gradient",
     "leaving",
     "library",
-    "input_gradient",
     "stacked",
     "stacking",
 ]

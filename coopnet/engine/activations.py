@@ -27,7 +27,8 @@ class Function:
     output ``y`` alone determines it: a dropped element is 0, and so must its derivative be.
 
     ``curvature(w, x, y, *params)`` is ``w`` times f''(x); without it, Dr.Jit differentiates ``slope``. A function that
-    is ``flat`` has none: it is linear in pieces. The slope of one that is ``from_output`` makes no use of ``x``.
+    is ``piecewise_linear`` has none: it is linear in pieces. The slope of one that is ``from_output`` makes no use of
+    ``x``.
     """
 
     array: Callable[..., Any]
@@ -35,7 +36,7 @@ class Function:
     slope: Callable[..., Any]
     dropped_slope: Callable[..., Any] | None = None
     curvature: Callable[..., Any] | None = None
-    flat: bool = False
+    piecewise_linear: bool = False
     from_output: bool = False
 
 
@@ -179,14 +180,14 @@ FUNCTIONS: dict[str, Function] = {
         _relu,
         lambda dy, x, y: dy * _positive(y),
         lambda dy, y, scale: dy * (_positive(y) * scale),
-        flat=True,
+        piecewise_linear=True,
         from_output=True,
     ),
     "leaky_relu": Function(
         lambda x, a: dr.maximum(x, 0) + dr.minimum(x, 0) * a,
         _leaky_relu,
         lambda dy, x, y, a: dy * dr.fma(dr.step(0, x), a - 1, 1),
-        flat=True,
+        piecewise_linear=True,
     ),
     "tanh": Function(
         lambda x: dr.tanh(x),
@@ -239,7 +240,7 @@ FUNCTIONS: dict[str, Function] = {
         _identity,
         _identity,
         lambda dy, x, y, scale=1.0, offset=0.0: dy if scale == 1 else dy * scale,
-        flat=True,
+        piecewise_linear=True,
         from_output=True,
     ),
 }

@@ -10,7 +10,7 @@ buffer, so Dr.Jit compiles one. A callable runs the network forward again and th
 same weights.
 
 In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.jit.deferred`, and
-:mod:`coopnet.engine.collect` for gradients that are taken in the loop itself.
+:mod:`coopnet.engine.loop_banks` for gradients that are taken in the loop itself.
 """
 
 from __future__ import annotations
@@ -32,34 +32,23 @@ from ..jit.masks import unmasked
 from ..jit.registers import with_room
 from ..jit.scopes import frozen, symbolic
 from ..random.key import Key
-from .collect import collector
+from . import limits, loop_banks
+from .affine import Affine, Weights
 from .modes import forced_path, warn_stall
-from .ops import Affine, Op, Weights, affine, go_back, kept, matrices, rebase
-from .plan import NetworkOp, Plan
-
-#: Samples that share a bank in batches of up to ``SAMPLES * FEW``: the errors of several banks average out.
-SAMPLES = 1024
-FEW = 128
-#: Samples that share a bank in larger batches, where there are enough banks for that anyway.
-SAMPLES_LARGE = 4096
-#: Most banks: beyond, tracing them costs more than they save.
-MOST = 512
+from .network_op import NetworkOp, Plan
+from .ops import Op, affine, matrices, rebase
+from .strategies import SCOPES, Scope, choose
 
 
-#: How often a symbolic loop is taken to run: its gradients add up, and their number is unknown while tracing.
-ITERATIONS = 8
-#: Most banks where each turn of a loop is differentiated by itself, so that turns share them whatever they are.
-MOST_TURNS = 1024
+def banks_for(samples: int, most: int | None = None) -> int:
+    """Number of banks for a batch; ``most`` is :data:`~.limits.BANKS` unless told."""
+    few = min(limits.BANKS_SMALL, -(-samples // limits.BANK_SAMPLES))
+    return min(limits.BANKS if most is None else most, max(few, -(-samples // limits.BANK_SAMPLES_LARGE)))
 
 
-def banks_for(samples: int, most: int = MOST) -> int:
-    """Number of banks for a batch."""
-    return min(most, max(min(FEW, -(-samples // SAMPLES)), -(-samples // SAMPLES_LARGE)))
-
-
-def banks_in_scope(samples: int, vectors: int = 1, most: int = MOST) -> int:
+def banks_in_scope(samples: int, vectors: int = 1, most: int | None = None) -> int:
     """Number of banks for a batch inside a symbolic loop, where each sample sends ``vectors`` through the network."""
-    return min(banks_for(samples * vectors * ITERATIONS, most), -(-samples // WARP))
+    return min(banks_for(samples * vectors * limits.LOOP_TURNS, most), -(-samples // WARP))
 
 
 class BankOp(NetworkOp):
@@ -113,24 +102,24 @@ class BankOp(NetworkOp):
 
         The ops ``evaluated`` are those, or the same with other weights.
         """
-        own = rebase(ops, buffers, [s.banks[k] for s in sets])
-        views = {id(op): view for s in sets for op, view in s.sides(ops, k)}
-        layers = list(zip(affine(evaluated), affine(ops), affine(own), strict=True))
-        sides = {id(op): views[id(known)] for op, known, _ in layers if id(known) in views}
-        target = {id(op): mine for op, _, mine in layers}
+        own = affine(rebase(ops, buffers, [one.banks[k] for one in sets]))
+        known = {op: view for one in sets for op, view in one.sides(ops, k)}
+        layers = zip(affine(evaluated), affine(ops), own, strict=True)
+        targets = {op: (mine, Affine(Weights(known[layer])) if layer in known else None) for op, layer, mine in layers}
 
         def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
-            side = sides.get(id(op)) if biased else None
-            _accumulate(target[id(op)], dy, x, biased and side is None)
+            target, side = targets[op]
+            side = side if biased else None
+            target.multiplier.outer(target, dy, x, biased and side is None)
             if side is not None:
                 one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
-                _accumulate(Affine(Weights(side)), dy, one, False)
+                side.multiplier.outer(side, dy, one, False)
 
         def body(xs: list, dys: list, key_args: list) -> list:
             key = bank_key(key_args)
             # evaluated at 0, a lane without gradient has nothing that would spoil the product with it
             xs = only(live(dys), xs)
-            xs = with_room(xs, matrices(evaluated), kept(evaluated, self.plan.vectors))
+            xs = with_room(xs, matrices(evaluated), in_use(evaluated, self.plan.vectors))
             dx = self.plan.pullback(self.plan.evaluate(evaluated, xs, key), dys, key, visit)
             return dx if self.plan.wants_x else [dys[0]]
 
@@ -146,7 +135,7 @@ class ScopeBankOp(BankOp):
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
         # On LLVM one accumulator is enough, and reaching several would cost more than the network.
-        self.spread = dr.backend_v(type(xs[0])) == dr.JitBackend.CUDA or forced_path() == "banks"
+        self.spread = plan.situation.cuda or forced_path() == "banks"
         if not self.spread:
             return super().eval(plan, buffers, xs, key)
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
@@ -170,17 +159,20 @@ class ScopeBankOp(BankOp):
         xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(dys[0])))
         # weights that want no gradient have no such twin, so that nobody reads their banks
         deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-        if all(d.waits() for d in deferred if d is not None):
+        waits, found = all(d.waits() for d in deferred if d is not None), loop_banks.innermost()
+        collected = not waits and self.spread and found is not None and found.takes(self.plan.buffers)
+        where, _ = choose(SCOPES, Scope(waits, self.spread, collected))
+        if where == "end of scope":
             count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
             sets = self._sets(count, [d and d.once for d in deferred])
             dxs = self._fill(sets, count, xs, dys, self._key_args(uint32, samples))
-        elif self.spread and (found := collector()) and found.takes(self.plan.buffers):
-            count = found.banks or banks_in_scope(samples, self.plan.vectors, MOST_TURNS)
+        elif where == "end of context":
+            assert found is not None
+            count = found.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
             once = [functools.partial(found.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
             dxs = self._fill(self._sets(count, once), count, xs, dys, self._key_args(uint32, samples))
         else:
-            # dr.backward() was called in the scope itself: nothing runs later, the one buffer has to do
-            if dr.backend_v(type(dys[0])) == dr.JitBackend.CUDA:
+            if self.plan.situation.cuda:
                 warn_stall(samples)
             tape = self.plan.evaluate(self.plan.ops, only(live(dys), xs), self.key)
             dxs = self.plan.pullback(tape, dys, self.key, _accumulate)
@@ -287,10 +279,14 @@ def bank_key(args: list) -> Key | None:
     return Key(args[2], args[0], args[1]) if args else None
 
 
-def _accumulate(op: Affine, dy: Any, x: Any, biased: bool) -> None:
-    """Add the outer product of ``dy`` and ``x`` to the gradient of ``op``'s buffer, and ``dy`` itself if ``biased``.
+def in_use(ops: Sequence[Op], vectors: int) -> int:
+    """Components in use at a time in the backward pass of ``vectors`` vectors.
 
-    Dr.Jit has this operation only as the adjoint of a product with the matrix, whose value nobody uses.
+    They are what goes into all affine ops, and the cotangents of one.
     """
-    with dr.resume_grad():
-        go_back(op.product(dr.detach(x), biased) * dr.detach(dy))
+    shapes = [view.shape for view in matrices(ops)]
+    return vectors * (sum(columns for _, columns in shapes[1:]) + max(map(max, shapes), default=0))
+
+
+def _accumulate(op: Affine, dy: Any, x: Any, biased: bool) -> None:
+    op.multiplier.outer(op, dy, x, biased)

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import drjit as dr
 
 from ..checks import shown_bytes
-from ..jit.scopes import symbolic
+from .activation_cache import bytes_per_sample, chunk_size, outputs_per_sample
 from .banks import banks_for
-from .choose import choose
-from .gemm import outputs_per_sample, pays
-from .modes import forced_path, is_deterministic
-from .network import layouts_known
-from .ops import Op, affine, buffers, masked, widest
+from .ops import Op, affine, buffers
 from .products import library
-from .spill import bytes_per_sample, chunk_size
+from .situation import situation
+from .strategies import GRADIENTS, choose
 
 
 @dataclass(frozen=True)
@@ -54,19 +51,9 @@ def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsiz
     """Explain the gradient of ``ops`` over ``samples`` samples; ``itemsize`` is that of the spilled numbers."""
     which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
     on_gpu = which == dr.JitBackend.CUDA
-    path, reason = choose(
-        which,
-        samples,
-        symbolic=symbolic(),
-        frozen=frozen,
-        deterministic=is_deterministic(),
-        forced=forced_path(),
-        layouts_known=layouts_known(ops),
-        width=widest(ops),
-        masked=masked(ops),
-        apart=frozen and library(which) is not None,
-        wide=not on_gpu and pays(ops, samples),
-    )
+    s = situation(ops, which, samples, caller=frozen and library(which))._replace(frozen=frozen)
+    way, reason = choose(GRADIENTS, s)
+    path = "banks" if way == "loop banks" else way
     memory, chunks, banks = 0, 1, 1
     if path in ("spill", "store") and affine(ops):
         chunk = chunk_size(ops, samples, itemsize)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 
 from ..checks import check_choice, check_flag
+from . import limits
 
 #: The paths by name.
 PATHS = ("auto", "spill", "store", "banks", "builtin")
@@ -62,8 +63,6 @@ def forced_path() -> str:
     return _path.get()
 
 
-#: Samples beyond which half-precision sums in the one buffer of the built-in path may stall.
-WARN_BEYOND = 1 << 15
 _warned = False
 
 
@@ -73,14 +72,15 @@ def warn_stall(samples: int | None) -> None:
     ``None``: their number is not known, as in virtual calls.
     """
     global _warned
-    if not _warned and (samples is None or samples > WARN_BEYOND):
+    if not _warned and (samples is None or samples > limits.STALL_SAMPLES):
         _warned = True
         many = "" if samples is None else f" over {samples} samples"
         warnings.warn(
             f"A network is differentiated inside a virtual call, or by dr.backward() inside a symbolic loop{many}. On "
             f"CUDA its weight gradient is accumulated in half precision there, and sums over more than about "
-            f"{WARN_BEYOND} samples stall: they come out too small. In a loop, enter coopnet.gradient_banks(field) "
-            f"around it; with Mitsuba, use the integrator neural_path, which evaluates networks outside of calls.",
+            f"{limits.STALL_SAMPLES} samples stall: they come out too small. In a loop, enter "
+            f"coopnet.gradient_banks(field) around it; with Mitsuba, use the integrator neural_path, which evaluates "
+            f"networks outside of calls.",
             RuntimeWarning,
             stacklevel=4,
         )

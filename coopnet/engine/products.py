@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
@@ -13,19 +13,10 @@ import numpy as np
 from ..jit import cublas, openblas, views
 from ..jit.pool import parallel
 from ..jit.scopes import frozen
-from .ops import Affine
-from .rows import Rows
-
-#: Samples that BLAS sums in single precision at a time, see :data:`~.rows.PIECE`.
-PIECE = 2048
-#: Samples that tensor cores sum up at a time: they add in single precision.
-LONG = 1 << 13
-#: Multiplications of a slice below which another thread is not worth starting.
-LEAST = 1 << 23
-#: Bytes of slices' products beyond which layers are multiplied one after the other.
-PARTS = 1 << 28
-#: Columns that fewer take as long as: the other matrix is copied first in any case.
-FEW = 16
+from . import limits
+from .affine import Affine
+from .row_vectors import Rows
+from .strategies import MULTIPLIERS, Products, choose
 
 
 class Product:
@@ -60,38 +51,42 @@ class Product:
 
 
 class Sums:
-    """Products by the matrix of one buffer that they are the gradient of, added up: layers may share one."""
+    """Products by the buffer and the matrix in it that they are the gradient of, added up: layers may share one."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, int], tuple[Product, Any]] = {}  # by what of which layer they are
+        #: By the name of a buffer, what of a layer they are, and the place of its matrix.
+        self._entries: dict[tuple[Any, str, int], tuple[Product, Any]] = {}
 
-    def add(self, p: Product, parts: Any) -> None:
-        """Add a product that :func:`multiply` computed."""
-        value, at = _sum(parts, p.cotangent.columns * p.activation.columns), (p.of, p.op.weights.offset)
+    def add(self, buffer: Any, p: Product, parts: Any) -> None:
+        """Add a product that :func:`multiply` computed, of a layer whose matrix is in the ``buffer`` of that name."""
+        value, at = _sum(parts, p.cotangent.columns * p.activation.columns), (buffer, p.of, p.op.weights.offset)
         known, total = self._entries.get(at, (p, None))
         self._entries[at] = (known, value if total is None else total + value)
 
     def eval(self) -> None:
         dr.eval([total for _, total in self._entries.values()])
 
-    def gradient(self, like: Any) -> Any:
-        """Gradients of all matrices and biases, in their packed layout, as the buffer ``like`` in type and size."""
+    def buffers(self) -> set[Any]:
+        """The names of all buffers with products."""
+        return {buffer for buffer, _, _ in self._entries}
+
+    def gradient(self, buffer: Any, like: Any) -> Any:
+        """Gradients of all matrices and biases of ``buffer``, in their packed layout, as the array ``like``."""
+        entries = [(of, entry) for (at, of, _), entry in self._entries.items() if at == buffer]
         # each entry of a gradient is written once: those of whole layers and of their parts may be of the same layer
         found = []
         for whole in (True, False):
-            entries = [entry for (of, _), entry in self._entries.items() if (of == "both") == whole]
-            if entries or (whole and not self._entries):
+            own = [entry for of, entry in entries if (of == "both") == whole]
+            if own or (whole and not entries):
                 found.append(dr.zeros(type(like), dr.width(like)))
-            for p, product in entries:
+            for p, product in own:
                 p.unpack(product, found[-1])
         return sum(found[1:], found[0])
 
 
-def library(backend: dr.JitBackend) -> Callable[[Sequence[tuple[Rows, Rows]]], list[Any]] | None:
-    """A library's :func:`multiply` on a backend, if there is one. It cannot be called in a recorded function."""
-    if backend == dr.JitBackend.CUDA:
-        return _by_cublas if cublas.available() else None
-    return _by_blas if openblas.available() else None
+def library(backend: dr.JitBackend) -> bool:
+    """Is there a library that multiplies matrices on ``backend``? It cannot be called in a recorded function."""
+    return cublas.available() if backend == dr.JitBackend.CUDA else openblas.available()
 
 
 def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
@@ -102,8 +97,8 @@ def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     """
     if not pairs:
         return []
-    by = None if frozen() else library(dr.backend_v(pairs[0][0].leaf))
-    return _by_drjit(pairs) if by is None else by(pairs)
+    backend = dr.backend_v(pairs[0][0].leaf)
+    return _BY[choose(MULTIPLIERS, Products(backend, frozen(), False, library(backend)))[0]](pairs)
 
 
 def _by_drjit(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
@@ -117,7 +112,7 @@ def _by_cublas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
 
 def _one_by_cublas(a: Rows, b: Rows) -> Any:
     pieces, length = a.pieces, a.length
-    while pieces % 2 == 0 and length < LONG:
+    while pieces % 2 == 0 and length < limits.TENSOR_CORE_SAMPLES:
         pieces, length = pieces // 2, length * 2
     return cublas.batched(a.numbers, b.numbers, pieces, length, a.columns, b.columns)
 
@@ -142,6 +137,10 @@ def _by_blas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     return results
 
 
+#: Who multiplies, by the name of :data:`~.strategies.MULTIPLIERS`.
+_BY = {"Dr.Jit": _by_drjit, "cuBLAS": _by_cublas, "BLAS": _by_blas}
+
+
 def _matrix(rows: Rows) -> np.ndarray:
     return rows.numbers.numpy().reshape(-1, rows.columns)  # without a copy
 
@@ -152,16 +151,16 @@ def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     In double precision. Dr.Jit's threads each take slices of the samples and call BLAS on one thread. BLAS's own
     threads spin while they wait, as do Dr.Jit's, and together they slow each other down several times.
     """
-    if len(pairs) > 1 and dr.thread_count() * sum(8 * a.shape[1] * b.shape[1] for a, b in pairs) > PARTS:
+    if len(pairs) > 1 and dr.thread_count() * sum(8 * a.shape[1] * b.shape[1] for a, b in pairs) > limits.SLICES_BYTES:
         return [product for pair in pairs for product in blas([pair])]
-    work = [len(a) * max(FEW, a.shape[1]) * max(FEW, b.shape[1]) for a, b in pairs]
+    work = [len(a) * max(limits.BLAS_COLUMNS, a.shape[1]) * max(limits.BLAS_COLUMNS, b.shape[1]) for a, b in pairs]
     slices = [_slices(len(a), multiplications) for (a, _), multiplications in zip(pairs, work, strict=True)]
     tasks = [
         (a[len(a) * i // count : len(a) * (i + 1) // count], b[len(b) * i // count : len(b) * (i + 1) // count])
         for (a, b), count in zip(pairs, slices, strict=True) for i in range(count)
     ]  # fmt: skip
     with openblas.one_thread():
-        few = sum(work) < LEAST
+        few = sum(work) < limits.SLICE_MULTIPLICATIONS
         parts = [_product(*task) for task in tasks] if few else parallel(lambda i: _product(*tasks[i]), len(tasks))
     rest = iter(parts)
     # in this order, whichever is done first
@@ -169,7 +168,7 @@ def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
 
 
 def _slices(samples: int, multiplications: int) -> int:
-    return max(1, min(dr.thread_count(), multiplications // LEAST, samples))
+    return max(1, min(dr.thread_count(), multiplications // limits.SLICE_MULTIPLICATIONS, samples))
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -177,8 +176,8 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     out = np.empty((a.shape[1], b.shape[1]), a.dtype)
     total = np.zeros(out.shape, np.float64)
     with np.errstate(all="ignore"):  # infinities and NaN are for the caller to find
-        for start in range(0, len(a), PIECE):
-            rows = slice(start, start + PIECE)
+        for start in range(0, len(a), limits.BLAS_SAMPLES):
+            rows = slice(start, start + limits.BLAS_SAMPLES)
             # with out=, NumPy calls BLAS without the interpreter's lock; and unlike its products with vectors, those of
             # matrices sum samples one by one, so that zeros among them change nothing
             total += np.dot(a[rows].T, b[rows], out=out)

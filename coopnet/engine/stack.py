@@ -23,8 +23,9 @@ from ..jit.lanes import Warps
 from ..jit.scopes import frozen, symbolic
 from ..random.key import Key
 from .banks import BankOp, Banks, bank_key
+from .network_op import Plan
 from .ops import Bundle, Op, rebase
-from .plan import Plan
+from .situation import Situation
 
 
 class StackError(RuntimeError):
@@ -69,15 +70,17 @@ def stacking(stack: Stack) -> Iterator[None]:
         _active.reset(token)
 
 
-def evaluate(stack: Stack, ops: Sequence[Op], packed: Sequence[Any], x: Bundle, key: Key | None) -> Bundle:
-    """Evaluate ``ops``, whose buffers are ``packed``, on a bundle with an entry for every lane of ``stack``."""
+def evaluate(ops: Sequence[Op], packed: Sequence[Any], x: Bundle, key: Key | None, s: Situation) -> Bundle:
+    """Evaluate ``ops``, whose buffers are ``packed``, on a bundle with an entry for every lane of the stack."""
+    stack = stacked()
+    assert stack is not None
     xs, lanes = flat(x), dr.width(stack.which)
     ensure(not symbolic(), f"a network {_OF_LANES} is evaluated in a symbolic loop", StackError)
     samples = max(dr.width(v) for v in xs)
     given = f"a network {_OF_LANES} is evaluated at {samples} samples, where there are {lanes} lanes"
     ensure(samples in (1, lanes), given, StackError)
     xs = [v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes) for v in xs]
-    plan = Plan(ops, packed, len(x), wants_x=any(dr.grad_enabled(v) for v in xs))
+    plan = Plan(ops, packed, s)
     return plan.split(dr.custom(StackOp, plan, [stack.of(b) for b in packed], xs, key))
 
 

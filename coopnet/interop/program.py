@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import drjit as dr
 import numpy as np
 
-from ..engine import Pending, deterministic, gradient_path, leaving, library
+from ..engine import ExternalProducts, deterministic, gradient_path, leaving, library
 from ..engine.modes import forced_path, is_deterministic
 from ..field import NeuralField
 from ..jit.kinds import nested
@@ -142,7 +142,7 @@ class Program:
 
     def trace_pullback(self, at: Point, dy: Any, v: Any, wants: tuple[bool, ...]) -> tuple[Any, ...]:
         at = self._own(at)
-        left = Pending(self._name_of) if library(dr.backend_v(at.x)) is not None else None
+        left = ExternalProducts(self._name_of) if library(dr.backend_v(at.x)) else None
         xs, key = _columns(at.x, at.samples, self.field.in_features), _key(at)
         wanted = {name: p for name, p, wants_p in zip(self.types, at.parameters, wants[1:], strict=True) if wants_p}
         with dr.resume_grad():
@@ -165,7 +165,7 @@ class Program:
         dr.eval(moved, dx, found, operands)
         return moved, dx, found, operands, left if operands else None
 
-    def trace_finish(self, found: dict[str, Any], products: list, left: Pending) -> dict[str, Any]:
+    def trace_finish(self, found: dict[str, Any], products: list, left: ExternalProducts) -> dict[str, Any]:
         more = left.gradients(products, {name: value.array for name, value in self.field.items()})
         return {name: g + type(g)(more[name]) if name in more else g for name, g in found.items()}
 

@@ -73,7 +73,7 @@ def _reshaped(view: Any, rows: int, columns: int) -> Any:
     return views.changed(view, buffer=dr.detach(view.buffer), **plain, **shape)
 
 
-def apart(function: Callable[[list], list], parts: Sequence[Any]) -> list:
+def in_separate_blocks(function: Callable[[list], list], parts: Sequence[Any]) -> list:
     """``function(parts)`` in basic blocks of their own, so that the compiler does not mix it with what is beside it.
 
     OptiX interleaves chains of cooperative products that do not depend on each other, and all of their vectors stay in

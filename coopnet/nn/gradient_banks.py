@@ -8,7 +8,7 @@ from typing import Any
 import drjit.nn as drnn
 
 from ..checks import check_int, ensure, shown
-from ..engine import Collector, collecting
+from ..engine import LoopBanks, collecting
 from ..jit.scopes import symbolic
 from .parameters import parameters
 
@@ -63,4 +63,4 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
         # asked anew at every use: an optimizer gives a network other arrays
         return {p.storage.index for field in fields for p in parameters(field) if p.is_matrix}
 
-    return collecting(Collector(wanted if fields else None, banks))
+    return collecting(LoopBanks(wanted if fields else None, banks))

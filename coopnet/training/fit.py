@@ -172,7 +172,7 @@ def fit(
     del drawn
     if outside and replicas.leads:
         warnings.warn(outside, RuntimeWarning, stacklevel=3)
-    step.planned = steps - run.result.steps
+    step.runs = steps - run.result.steps
     with run.going():
         while run.goes_on():
             run.take_steps(rate)

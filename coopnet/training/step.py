@@ -11,7 +11,7 @@ import drjit as dr
 from drjit.opt import Optimizer
 
 from ..checks import check_above, check_number, check_type, ensure, shown
-from ..engine import Pending, innermost, leaving, library
+from ..engine import ExternalProducts, innermost, leaving, library
 from ..field import NeuralField
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
@@ -85,7 +85,7 @@ class Step:
         #: Has the last step left products to a library?
         self.left = False
         #: Steps that are going to be taken, 0 if that is not known.
-        self.planned = 0
+        self.runs = 0
         self.begin()
         self.frozen = dr.freeze(_take, state_fn=Captures(batch, function, objective, penalty))
         self.several = dr.freeze(_take_several, state_fn=Captures(batch, function, objective, penalty))
@@ -122,7 +122,7 @@ class Step:
             cure = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
             warnings.warn(f"{where} {cure} in the objective.", RuntimeWarning, stacklevel=level)
 
-    def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, Pending | None]:
+    def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, ExternalProducts | None]:
         """A step as it is traced, with all its products if ``whole``; a key would be traversed in Python.
 
         Returns what :meth:`finish` wants unless the step is complete: the gradients so far, operands of products, and
@@ -158,10 +158,10 @@ class Step:
         finally:
             self.optimizer.lr = before
 
-    def differentiate(self, key: Key, whole: bool = False) -> tuple[Any, Pending | None]:
+    def differentiate(self, key: Key, whole: bool = False) -> tuple[Any, ExternalProducts | None]:
         """Pull the losses of ``key`` back; returns them, and the products that are left, if any may be."""
-        faster = not whole and library(dr.backend_v(self.float32)) is not None
-        left = Pending(self.name_of, self.planned) if faster else None
+        faster = not whole and library(dr.backend_v(self.float32))
+        left = ExternalProducts(self.name_of, self.runs) if faster else None
         with leaving(left):
             losses = self.evaluate(self.draw(key), key)
             value = dr.detach(losses)
@@ -171,7 +171,7 @@ class Step:
             self.pullback(losses)
         return value, left
 
-    def finish(self, gradients: dict[str, Any], products: list, left: Pending) -> None:
+    def finish(self, gradients: dict[str, Any], products: list, left: ExternalProducts) -> None:
         """The second half of a step that left products: the first does not know the gradients of networks yet."""
         parameters = values(self.optimizer)
         more = left.gradients(products, {name: value.array for name, value in self.field.items()})

@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 
 from ...checks import ensure
-from ...engine import Pending
+from ...engine import ExternalProducts
 from ...jit.optimizers import values
 from ...nn.parameters import like
 from ...random.key import Key
@@ -108,7 +108,7 @@ class SharedStep(Step):
         dr.eval(loss, gradients, operands)
         return loss, gradients, operands, left
 
-    def join(self, loss: Any, gradients: dict[str, Any], products: list, left: Pending) -> Any:
+    def join(self, loss: Any, gradients: dict[str, Any], products: list, left: ExternalProducts) -> Any:
         """The buffer, once products are there."""
         more = left.gradients(products, {name: value.array for name, value in self.field.items()})
         whole = {name: flat + type(flat)(more[name]) if name in more else flat for name, flat in gradients.items()}

@@ -81,7 +81,7 @@ class Runs:
 
     def alone(self, run: JobRun) -> None:
         run.start = time.monotonic()
-        run.step.planned = run.steps - run.result.steps
+        run.step.runs = run.steps - run.result.steps
         with run.going():
             while run.goes_on():
                 run.take_steps(self.rate)

@@ -14,13 +14,10 @@ from typing import Any
 import drjit as dr
 
 from ..jit.scopes import frozen
-
-#: Sets of banks that the uses of a network take in turns: sums get shorter, and nothing more is traced. Path tracers
-#: evaluate a material for two directions.
-SETS = 2
+from . import limits
 
 
-class Collector:
+class LoopBanks:
     """The banks of a context, by the buffer whose gradient they take.
 
     Args:
@@ -51,13 +48,13 @@ class Collector:
         return True
 
     def once(self, buffer: Any, key: Any, make: Callable[[], Any]) -> Any:
-        """The banks of ``buffer`` for ``key``: one of :data:`SETS` sets, in turns.
+        """The banks of ``buffer`` for ``key``: one of :data:`~.limits.BANK_SETS` sets, in turns.
 
         Dr.Jit may trace a body several times and discard all but the last.
         """
         name = (type(buffer), buffer.index_ad, key)
         uses = self._uses[name] = self._uses.get(name, 0) + 1
-        one = (*name, uses % SETS)
+        one = (*name, uses % limits.BANK_SETS)
         if one not in self._found:
             self._found[one] = type(buffer)(buffer), make()
         return self._found[one][1]
@@ -69,25 +66,25 @@ class Collector:
         self._found.clear()
 
 
-_active: contextvars.ContextVar[Collector | None] = contextvars.ContextVar("collector", default=None)
+_active: contextvars.ContextVar[LoopBanks | None] = contextvars.ContextVar("loop banks", default=None)
 
 
-def collector() -> Collector | None:
+def innermost() -> LoopBanks | None:
     """The innermost context's, if there is one."""
     return _active.get()
 
 
 @contextlib.contextmanager
-def collecting(collector: Collector) -> Iterator[None]:
-    """Within this context, gradients of networks that find nothing to run after them go to ``collector``.
+def collecting(banks: LoopBanks) -> Iterator[None]:
+    """Within this context, gradients of networks that find nothing to run after them go to ``banks``.
 
     Nothing is added if the body raises. Of weights that were computed, the derivative goes on when the context is left:
     it is isolated, so that Dr.Jit does not follow older variables before.
     """
-    token = _active.set(collector)
+    token = _active.set(banks)
     try:
         with dr.isolate_grad():
             yield
-            collector.finish()
+            banks.finish()
     finally:
         _active.reset(token)

@@ -10,11 +10,10 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit.kinds import nested_type
+from . import limits
 
-#: Numbers that are written and read at a time. Longer rows are a multiple of it, those of tensor cores always.
+#: Numbers that Dr.Jit writes and reads at a time. Longer rows are a multiple of it, those of tensor cores always.
 PACKET = 8
-#: Samples that one partial product sums over. One long sum would drift: equal increments all round the same way.
-PIECE = 1024
 
 
 def columns(width: int, itemsize: int) -> int:
@@ -38,7 +37,7 @@ class Rows:
     def __init__(self, vector: Sequence[Any], samples: int):
         self.leaf = leaf = spilled(type(vector[0]))
         self.samples, self.columns = samples, columns(len(vector), dr.itemsize_v(leaf))
-        self.pieces = max(1, samples // PIECE)
+        self.pieces = max(1, samples // limits.PIECE_SAMPLES)
         self.length = -(-samples // self.pieces)
         allocate = dr.empty if self.length * self.pieces == samples else dr.zeros
         self.numbers = allocate(leaf, self.columns * self.length * self.pieces)
@@ -79,22 +78,23 @@ class Rows:
         return dr.tensor_t(self.leaf)(self.numbers, (self.pieces, self.length, self.columns))
 
 
-class Held:
-    """A vector that stands in rows in memory, or is about to: functions act on all of its numbers alike.
-
-    That is one pass through memory in its order. Reading rows as vectors takes several times as long.
+class RowVector:
+    """A vector of every sample that stands in ``rows`` in memory, or is about to.
 
     Args:
         rows: the matrix; its numbers may be unevaluated.
         count: components of the vector. What stands in further columns, and in rows beyond the samples, means nothing.
+        leaf: type of the components.
+        in_place: may functions act on all numbers of the matrix alike? That is one pass through memory in its order,
+        where
+            reading rows as vectors takes several times as long. The types of ``rows`` and of the components are then
+            the same.
+        product: what the next layer makes of it, without its bias, where that is known already.
     """
 
-    def __init__(self, rows: Rows, count: int):
-        self.rows, self.count = rows, count
-
-    @property
-    def type(self) -> type:
-        return self.rows.leaf
+    def __init__(self, rows: Rows, count: int, leaf: type, in_place: bool = False, product: Rows | None = None):
+        self.rows, self.count, self.type, self.product = rows, count, leaf, product
+        self.in_place = in_place and leaf is rows.leaf
 
     def __len__(self) -> int:
         return self.count
@@ -109,12 +109,17 @@ class Held:
         """All of them, as the only component of a vector."""
         return drnn.CoopVec([self.rows.numbers])
 
-    def of(self, numbers: drnn.CoopVec) -> Held:
+    def of(self, numbers: drnn.CoopVec) -> RowVector:
         """Another vector in rows like this one's, given as :meth:`numbers` gives them."""
-        return Held(self.rows.of(next(iter(numbers))), self.count)
+        return RowVector(self.rows.of(next(iter(numbers))), self.count, self.type, True)
 
-    def slope(self, times: Callable[[drnn.CoopVec], drnn.CoopVec]) -> Held:
+    def slope(self, times: Callable[[drnn.CoopVec], drnn.CoopVec]) -> RowVector:
         """This cotangent ``times`` a derivative; 0 stays 0, where nobody asks for one, which may be infinite there."""
         dy = self.numbers()
         (value,), (given,) = times(dy), dy
         return self.of(drnn.CoopVec([dr.select(given == 0, 0, value)]))
+
+
+def in_place(*vectors: Any) -> bool:
+    """May functions act on the numbers of all ``vectors`` where they stand?"""
+    return all(isinstance(v, RowVector) and v.in_place for v in vectors)

@@ -1,4 +1,4 @@
-"""What the differentiable evaluations of a network have in common."""
+"""What the ways of weight gradients have in common: a network as a differentiable operation of Dr.Jit's."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from ..jit.kinds import flat, packed, split
 from ..jit.masks import present, unmasked
 from ..jit.registers import with_room
 from ..random.key import Key
-from .ops import Bundle, Op, Store, Tape, Visit, evaluate, jvp, matrices, pullback, rebase, widest
+from .ops import Bundle, Op, Store, Tape, Visit, evaluate, jvp, matrices, pullback, rebase
+from .situation import Situation
 
 
 class Plan:
-    """What a :class:`NetworkOp` evaluates, and how; opaque to Dr.Jit's traversal of arguments.
+    """What a :class:`NetworkOp` evaluates, and where; opaque to Dr.Jit's traversal of arguments.
 
-    Inputs, outputs and their gradients are lists of arrays: the components of a bundle of ``vectors`` vectors, one
-    after the other.
+    Inputs, outputs and their gradients are lists of arrays: the components of a bundle's vectors, one after the other.
     """
 
-    def __init__(self, ops: Sequence[Op], buffers: Sequence[Any], vectors: int, wants_x: bool):
-        self.ops, self.buffers, self.vectors, self.wants_x = ops, buffers, vectors, wants_x
+    def __init__(self, ops: Sequence[Op], buffers: Sequence[Any], situation: Situation):
+        self.ops, self.buffers, self.situation = ops, buffers, situation
+        self.vectors, self.wants_x = situation.vectors, situation.inputs
 
     def split(self, components: Sequence[Any]) -> Bundle:
         """The bundle of a flat list."""
@@ -59,8 +60,7 @@ class NetworkOp(dr.CustomOp):
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
-        self.ops = rebase(plan.ops, plan.buffers, buffers)
-        self._prepare()
+        self.ops = self._prepared(rebase(plan.ops, plan.buffers, buffers))
         tape = self.tape = plan.evaluate(self.ops, xs, key, self._store())
         return tape.flat()
 
@@ -70,8 +70,9 @@ class NetworkOp(dr.CustomOp):
             self.tape = self.plan.evaluate(self.ops, self.xs, self.key)
         return self.tape
 
-    def _prepare(self) -> None:
-        """What is to be done before the way forward."""
+    def _prepared(self, ops: list[Op]) -> list[Op]:
+        """``ops`` as they are to be evaluated."""
+        return ops
 
     def _store(self) -> Store | None:
         """Who is to see what goes into the matrices on the way forward."""
@@ -101,6 +102,7 @@ def in_room(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None =
     """Evaluate ``ops`` on the bundle ``x`` in a kernel whose threads have registers for all its vectors."""
     x = [packed(v) for v in x]
     if len(x) > 1:
-        used = len(x) * max(len(x[0]), widest(ops))
-        x = [drnn.CoopVec(with_room(x[0], matrices(ops), used)), *x[1:]]
+        views = matrices(ops)
+        longest = max((max(view.shape) for view in views), default=0)
+        x = [drnn.CoopVec(with_room(x[0], views, len(x) * max(len(x[0]), longest))), *x[1:]]
     return evaluate(ops, x, key, store)

@@ -9,44 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .ops import Affine, Op, matrices
 from .products import Product, Sums, multiply
 
-#: Multiplications in all products of a network for which it pays to call another function.
-LEAST = 1 << 26
 
-
-class Pending:
+class ExternalProducts:
     """The products that were left, without their numbers: a constant of the recording.
 
     ``name`` tells what a packed buffer is a parameter of, or ``None``: gradients of such are computed at once.
-    ``steps`` is how often the function will be called, 0 if that is not known. Networks are told of it when they are
-    evaluated, since their path may depend on it; products are left only while it is ``open``: code that differentiates
+    ``runs`` is how often the function will be called, 0 if that is not known. Networks are told of it when they are
+    evaluated, since their way may depend on it; products are left only while it is ``open``: code that differentiates
     a network by itself wants the gradient at once.
     """
 
-    def __init__(self, name: Callable[[Any], str | None], steps: int = 0):
-        self.name, self.steps, self.open = name, steps, False
+    def __init__(self, name: Callable[[Any], str | None], runs: int = 0):
+        self.name, self.runs, self.open = name, runs, False
         self.entries: list[tuple[str, Product]] = []
 
-    def leaves(self, ops: Sequence[Op], buffers: Sequence[Any], samples: int) -> bool:
-        """Are the gradients of ``ops`` over ``samples`` samples to be left now?"""
-        return self.open and self.takes(ops, buffers, samples)
+    def knows(self, buffers: Sequence[Any]) -> bool:
+        """Are all ``buffers`` parameters of the caller's?"""
+        return all(self.name(buffer) is not None for buffer in buffers)
 
-    def takes(self, ops: Sequence[Op], buffers: Sequence[Any], samples: int) -> bool:
-        """Will they be left, when it comes to that?"""
-        work = samples * sum(math.prod(view.shape) for view in matrices(ops))
-        return work >= LEAST and all(self.name(buffer) is not None for buffer in buffers)
-
-    def leave(self, op: Affine, product: Product) -> None:
-        """Leave ``product`` for later; ``op`` is the layer as the field has it, which outlives the recording."""
-        name = self.name(op.weights.buffer)
-        assert name is not None
-        self.entries.append((name, Product(op, product.cotangent, product.activation, product.of)))
+    def leave(self, products: Sequence[Product]) -> None:
+        """Leave ``products`` for later, of the layers as the field has them, which outlive the recording."""
+        for p in products:
+            op = p.op.origin
+            name = self.name(op.weights.buffer)
+            assert name is not None
+            self.entries.append((name, Product(op, p.cotangent, p.activation, p.of)))
 
     def take(self) -> list[tuple[Any, Any]]:
         """The operands' numbers, which are not kept here."""
@@ -59,22 +51,22 @@ class Pending:
 
     def gradients(self, products: Sequence[Any], like: Mapping[str, Any]) -> dict[str, Any]:
         """The flat gradients of the parameters in question, in the type and size of the flat arrays ``like``."""
-        sums: dict[str, Sums] = {}
+        sums = Sums()
         for (name, p), product in zip(self.entries, products, strict=True):
-            sums.setdefault(name, Sums()).add(p, product)
-        return {name: found.gradient(like[name]) for name, found in sums.items()}
+            sums.add(name, p, product)
+        return {name: sums.gradient(name, like[name]) for name in sums.buffers()}
 
 
-_active: contextvars.ContextVar[Pending | None] = contextvars.ContextVar("pending", default=None)
+_active: contextvars.ContextVar[ExternalProducts | None] = contextvars.ContextVar("external products", default=None)
 
 
-def innermost() -> Pending | None:
+def innermost() -> ExternalProducts | None:
     """That of the innermost context, if there is one."""
     return _active.get()
 
 
 @contextlib.contextmanager
-def leaving(found: Pending | None) -> Iterator[None]:
+def leaving(found: ExternalProducts | None) -> Iterator[None]:
     """A context in which networks know ``found``, if it is not ``None``."""
     token = _active.set(found)
     try:

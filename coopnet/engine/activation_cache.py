@@ -1,0 +1,208 @@
+"""Activations that are kept for the way back: what went into the matrices on the way forward."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import drjit as dr
+
+from ..jit.batch_size import batch_sample, pin_batch_size
+from ..jit.registers import LONG
+from ..jit.scopes import frozen
+from ..random.key import Key
+from . import limits
+from .affine import Affine
+from .multipliers import BetweenKernels, between_kernels
+from .network_op import Plan
+from .ops import Bundle, Op, affine, multiplied
+from .row_vectors import PACKET, Rows, RowVector, columns, spilled
+
+
+class ActivationCache:
+    """What goes into the matrices of ``ops``, in rows in memory.
+
+    Long vectors on GPUs, and those of layers that are products between kernels on CPUs, end a kernel, and the next one
+    reads what it wrote: on GPUs the vectors of one layer fill the registers.
+
+    Args:
+        plan, ops: the network; :attr:`ops` are the same with multipliers between kernels, where the network is wide.
+        samples, size: samples, and bytes that they take.
+        unneeded: layers whose outputs are not kept.
+    """
+
+    _all: weakref.WeakSet[ActivationCache] = weakref.WeakSet()
+
+    def __init__(self, plan: Plan, ops: Sequence[Op], samples: int, size: int, unneeded: Sequence[Affine]):
+        self.samples, self.size, self.bundled = samples, size, plan.vectors > 1
+        cpu = not plan.situation.cuda
+        self.kernel_per_layer = not cpu and plan.situation.network.width > LONG
+        self.unneeded = {op.origin for op in unneeded}
+        self.ops = multiplied(ops, between_kernels(affine(ops))) if cpu else ops
+        self._one: Rows | None = None
+        self._overflow: Any = None  # NaN where something was not finite, which was not stored, and 0 elsewhere
+        self._kept: list[RowVector] = []
+        ActivationCache._all.add(self)
+
+    @classmethod
+    def make(
+        cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], key: Key | None, brief: bool = False
+    ) -> ActivationCache | None:  # fmt: skip
+        """One for ``ops`` at ``xs``, or ``None`` if there is no room for it; a ``brief`` one of a chunk has some."""
+        leaf = type(xs[0])
+        samples, itemsize = max(dr.width(v) for v in xs), dr.itemsize_v(spilled(leaf))
+        numbers, unneeded = sum(inputs(op, itemsize) for op in affine(ops)), []
+        if not plan.situation.cuda:
+            unneeded = unneeded_outputs(ops, leaf, key, plan.vectors)
+            numbers += sum(columns(op.weights.shape[0], itemsize) for op in kept_outputs(ops, unneeded))
+        needed = samples * plan.vectors * itemsize * numbers
+        whole = chunk_size(ops, samples, itemsize, plan.vectors) == samples
+        if samples == 1:  # many masks may follow, as many vectors as there are keys
+            return None
+        if not whole or (not brief and needed + cls.occupied() > limits.KEPT_BYTES):
+            return None
+        return cls(plan, ops, samples, needed, unneeded)
+
+    @classmethod
+    def occupied(cls) -> int:
+        """Bytes of all caches: a function may evaluate networks often before any of them is differentiated."""
+        return sum(cache.size for cache in cls._all)
+
+    @property
+    def between_kernels(self) -> bool:
+        """Is any layer a product between kernels?"""
+        return any(isinstance(op.multiplier, BetweenKernels) for op in affine(self.ops))
+
+    def ends(self, op: Affine) -> bool:
+        """Does a kernel end with what goes into ``op``, and with the cotangents of its output?"""
+        return self.kernel_per_layer or isinstance(op.multiplier, BetweenKernels)
+
+    def fill(self, plan: Plan, xs: list, key: Key | None) -> None:
+        """Evaluate the ops for what goes into their matrices."""
+        plan.evaluate(self.ops, xs, key, self.write)
+        dr.eval([vector.rows.numbers for vector in self._kept])
+
+    def write(self, op: Affine, x: Bundle) -> Bundle:
+        """Keep what goes into ``op``; returns what it is to go on with."""
+        multiplier = op.multiplier if isinstance(op.multiplier, BetweenKernels) else None
+        leaf = x[0].type
+        overflow = leaf(0) if self._overflow is None else self._overflow
+        written = []
+        for i, vector in enumerate(x):
+            if multiplier is not None and multiplier.takes(vector):
+                rows, overflow = self._finite(vector.rows, overflow)
+                written.append(rows)
+                continue
+            # Whether anyone will want the gradient of a lane is not known yet: 0 times what stands there must be 0.
+            components = list(op.fill(vector))
+            finite = [dr.select(dr.isfinite(v), v, 0) for v in components]
+            written.append(Rows(finite if multiplier is not None else with_bias(op, finite, i == 0), self.samples))
+            if self.ends(op):
+                sane = functools.reduce(operator.and_, map(dr.isfinite, components))
+                overflow = dr.select(sane, overflow, dr.nan)
+        if not self.ends(op):
+            self._kept += [RowVector(rows, len(v), leaf) for rows, v in zip(written, x, strict=True)]
+            return x
+        # An entry for each sample among what the next kernel reads: by rows alone, frozen functions guess how many.
+        self._overflow = overflow
+        dr.eval([rows.numbers for rows in written], overflow)
+        result = []
+        for rows, vector in zip(written, x, strict=True):
+            product = multiplier.multiply(rows) if multiplier is not None and multiplier.forth else None
+            result.append(self.vector(rows, leaf, len(vector), product))
+            self._kept.append(self.vector(rows, leaf, len(vector), None if op.origin in self.unneeded else product))
+        return result
+
+    def vector(self, rows: Rows, leaf: type, count: int, product: Rows | None = None) -> RowVector:
+        """The vector of so many components in ``rows``."""
+        return RowVector(rows, count, leaf, not (self.bundled or self.kernel_per_layer), product)
+
+    def ones(self, like: Rows) -> Rows:
+        """A 1 and zeros in every row: products with vectors would add up samples in another order."""
+        if self._one is None:
+            i = dr.arange(dr.uint32_array_t(like.leaf), dr.width(like.numbers) // like.columns * PACKET)
+            self._one = like.others(dr.select(i % PACKET == 0, like.leaf(1), 0), PACKET)
+            dr.eval(self._one.numbers)
+        return self._one.of(self._one.numbers)
+
+    def _finite(self, rows: Rows, overflow: Any) -> tuple[Rows, Any]:
+        """``rows`` with zeros for what is not finite, and ``overflow`` with NaN for samples that have any."""
+        uint32 = dr.uint32_array_t(rows.leaf)
+        finite = dr.isfinite(rows.numbers)
+        if dr.width(overflow) == 1:
+            overflow = overflow + dr.zeros(rows.leaf, self.samples)
+        sample = dr.arange(uint32, dr.width(rows.numbers)) // rows.columns
+        dr.scatter(overflow, rows.leaf(dr.nan), sample, ~finite & (sample < self.samples))
+        return rows.of(dr.select(finite, rows.numbers, 0)), overflow
+
+    def marked(self, values: Sequence[Any]) -> list[Any]:
+        """``values``, one for each sample, or NaN where something on the way was not finite."""
+        return list(values) if self._overflow is None else [v + self._overflow for v in values]
+
+    def filled(self, y: Sequence[Any]) -> list[Any]:
+        """The outputs ``y``, or NaN where something on the way was not finite, when all has been written."""
+        result = self.marked(y)
+        sample = batch_sample(result, self.samples) if frozen() else None
+        dr.eval([vector.rows.numbers for vector in self._kept], result, sample)
+        if sample is not None:
+            pin_batch_size(sample)
+        return result
+
+    def reader(self) -> Any:
+        """The counterpart of :meth:`write`: passes on what is kept, in the same order."""
+        kept: Iterator[RowVector] = iter(self._kept)
+        return lambda op, x: [next(kept) for _ in x]
+
+
+# ---- How much memory ---------------------------------------------------------------------------------------
+
+
+def with_bias(op: Affine, x: Sequence[Any], biased: bool) -> list[Any]:
+    """``x`` and, for a layer with a bias, the constant input that it is the weight of."""
+    return list(x) if op.bias is None else [*x, type(x[0])(1 if biased else 0)]
+
+
+def inputs(op: Affine, itemsize: int) -> int:
+    """Numbers in a row of what goes into ``op``: a constant input makes the bias one more column of the matrix."""
+    return columns(op.weights.shape[1] + (op.bias is not None), itemsize)
+
+
+def bytes_per_sample(ops: Sequence[Op], itemsize: int) -> int:
+    """Memory that one sample's activations and cotangents take when spilled."""
+    return itemsize * sum(inputs(op, itemsize) + columns(op.weights.shape[0], itemsize) for op in affine(ops))
+
+
+def outputs_per_sample(ops: Sequence[Op]) -> int:
+    """Bytes of one sample's outputs that are kept for the way back between kernels, in training without dropout."""
+    return sum(4 * columns(op.weights.shape[0], 4) for op in kept_outputs(ops, unneeded_outputs(ops, None, None, 1)))
+
+
+def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1) -> int:
+    """Samples that are spilled at a time, where each sends ``vectors`` vectors through the ops."""
+    piece = limits.PIECE_SAMPLES
+    most = max(piece, limits.KEPT_BYTES // (vectors * bytes_per_sample(ops, itemsize)) // piece * piece)
+    if samples <= most:
+        return samples
+    chunks = -(-samples // most)
+    return -(-samples // (chunks * piece)) * piece
+
+
+def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine]) -> list[Affine]:
+    """The layers of ``ops`` that are products between kernels on the way forward, without the ``unneeded`` ones."""
+    return [op for op in affine(ops) if op.weights.shape[0] >= limits.WIDE_LAYER and op not in unneeded]
+
+
+def unneeded_outputs(ops: Sequence[Op], leaf: Any, key: Key | None, vectors: int) -> list[Affine]:
+    """Layers whose output is not needed on the way back, if what goes into all layers is at hand.
+
+    They are those between whose output and the next layer's input there is a single function, whose output is enough.
+    """
+    found = [op for one in ops for body in one.bodies for op in unneeded_outputs(body, leaf, key, vectors)]
+    for op, after, last in zip(ops, ops[1:], ops[2:], strict=False):
+        enough = after.needs_only_output(leaf, key, vectors)
+        if enough and isinstance(op, Affine) and isinstance(last, Affine):
+            found.append(op)
+    return found

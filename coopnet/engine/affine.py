@@ -1,0 +1,89 @@
+"""Affine ops: the only ones that have weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import drjit.nn as drnn
+
+from ..jit.unpacked import Constant
+from ..random.key import Key
+from .multipliers import IN_KERNEL, Multiplier
+from .ops import Bundle, Op, Record, Store, Visit
+
+
+class Weights(NamedTuple):
+    """Views of a packed matrix and bias, and the :class:`Layout` where the packed one is the hardware's own."""
+
+    weights: Any
+    bias: Any = None
+    layout: Any = None
+
+
+class Affine(Op):
+    """``y = A x + b`` with packed ``A`` and optional ``b``; ``x`` is filled with zeros to the columns of ``A``.
+
+    Args:
+        source: :class:`Weights` or a linear layer, asked at every use: whoever packs or loads a network replaces them.
+        multiplier: what it multiplies with.
+        origin: the op of the network that this one stands for, which outlives an evaluation.
+    """
+
+    takes_rows = True
+
+    def __init__(self, source: Any, multiplier: Multiplier = IN_KERNEL, origin: Affine | None = None):
+        self.source, self.multiplier, self.origin = source, multiplier, origin or self
+
+    @property
+    def weights(self) -> Any:
+        return self.source.weights
+
+    @property
+    def bias(self) -> Any:
+        return self.source.bias
+
+    @property
+    def layout(self) -> Any:
+        layout = getattr(self.source, "layout", None)  # drjit.nn's layers have none
+        return layout.value if isinstance(layout, Constant) else layout
+
+    @property
+    def piecewise_linear(self) -> bool:
+        return True
+
+    def fill(self, x: Any) -> Any:
+        """``x`` with zeros for columns of ``A`` that only padding put there."""
+        missing = self.source.weights.shape[1] - len(x)
+        return drnn.CoopVec([*x, *[x.type(0)] * missing]) if missing else x
+
+    def product(self, x: Any, biased: bool = True) -> Any:
+        """``A x``, and ``b`` added if ``biased``: derivatives do without."""
+        return self.multiplier.product(self, x, biased)
+
+    def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
+        x = x if store is None else store(self, x)
+        return Record(self, x, [self.product(vector, i == 0) for i, vector in enumerate(x)])
+
+    def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        seen = [visit(self, d, x, i == 0) for i, (d, x) in enumerate(zip(dy, record.x, strict=True))]
+        dy = [d if s is None else s for d, s in zip(dy, seen, strict=True)]
+        return [self.multiplier.transposed(self, d, len(record.x[0])) for d in dy] if wanted else None
+
+    def jvp(self, record: Record, moving: Affine, dx: Bundle, key: Key | None) -> Bundle:
+        pairs = enumerate(zip(dx, record.x, strict=True))
+        return [self.product(d, False) + moving.product(x, i == 0) for i, (d, x) in pairs]
+
+    def map(self, function: Callable[[Any], Any]) -> Op:
+        return function(self)
+
+    def moved(self, move: Callable[[Any], Any]) -> Affine:
+        """The same op with ``move(view)`` for its views."""
+        return Affine(Weights(move(self.weights), move(self.bias), self.layout), origin=self.origin)
+
+    def multiplied(self, multiplier: Multiplier) -> Affine:
+        """The same op with another multiplier."""
+        return Affine(self.source, multiplier, self.origin)
+
+    def affine(self) -> list[Affine]:
+        return [self]

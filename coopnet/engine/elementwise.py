@@ -1,0 +1,185 @@
+"""Ops that act on every component by itself: activations, dropout, and both as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..jit.kinds import packed
+from ..random.key import Key
+from .activations import FUNCTIONS, Function
+from .multipliers import differentiate
+from .ops import Bundle, Op, Record, Store, Visit, evaluate, jvp, pullback
+from .row_vectors import in_place
+
+
+class Elementwise(Op):
+    """``y_i = f(x_i)``: the Jacobian is diagonal, so that tangents and cotangents move alike."""
+
+    #: Is the second derivative other than zero?
+    curved = False
+
+    def value(self, x: Any, key: Key | None) -> Any:
+        raise NotImplementedError
+
+    def slope(self, w: Any, x: Any, y: Any, key: Key | None) -> Any:
+        """``w`` times the derivative at ``x``, whose value is ``y``."""
+        raise NotImplementedError
+
+    def curvature(self, w: Any, x: Any, y: Any) -> Any:
+        """``w`` times the second derivative at ``x``."""
+        raise NotImplementedError
+
+    def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
+        y = [self.value(x[0], key)]
+        for tangent in x[1:]:
+            y.append(self.slope(tangent, x[0], y[0], key))
+        return Record(self, x, y)
+
+    def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        if len(dy) == 1:
+            return [self.slope(dy[0], record.x[0], record.y[0], key)]
+        (x, *tangents), y, dy = [packed(v) for v in record.x], packed(record.y[0]), [packed(d) for d in dy]
+        dx = [self.slope(d, x, y, key) for d in dy]
+        if self.curved:
+            weight = tangents[0] * dy[1]
+            for t, d in zip(tangents[1:], dy[2:], strict=True):
+                weight = weight + t * d
+            dx[0] = dx[0] + self.curvature(weight, x, y)
+        return dx
+
+    def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
+        (x, *tangents), y = [packed(v) for v in record.x], packed(record.y[0])
+        dy = [self.slope(d, x, y, key) for d in dx]
+        if self.curved:
+            for i, tangent in enumerate(tangents, 1):
+                dy[i] = dy[i] + self.curvature(tangent * dx[0], x, y)
+        return dy
+
+
+class Nonlinearity(Elementwise):
+    """An entry of :data:`FUNCTIONS`: the one that ``layer.function`` names, with the parameters ``layer.params()``."""
+
+    takes_rows = True
+
+    def __init__(self, layer: Any):
+        self.layer = layer
+
+    @property
+    def function(self) -> Function:
+        return FUNCTIONS[self.layer.function]
+
+    @property
+    def piecewise_linear(self) -> bool:
+        return self.function.piecewise_linear
+
+    @property
+    def curved(self) -> bool:  # type: ignore[override]
+        return not self.piecewise_linear
+
+    def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
+        return self.function.from_output and (vectors == 1 or self.piecewise_linear)
+
+    def value(self, x: Any, key: Key | None = None) -> Any:
+        if in_place(x):
+            return x.of(self.function.coopvec(x.numbers(), *self.layer.params()))
+        return self.function.coopvec(packed(x), *self.layer.params())
+
+    def slope(self, w: Any, x: Any, y: Any, key: Key | None = None) -> Any:
+        if in_place(w, y) and (self.function.from_output or in_place(x)):
+            at = None if self.function.from_output else x.numbers()
+            return w.slope(lambda d: self.function.slope(d, at, y.numbers(), *self.layer.params()))
+        w, x, y = packed(w), packed(x), packed(y)
+        return self.function.slope(w, x, y, *self.layer.params())
+
+    def curvature(self, w: Any, x: Any, y: Any) -> Any:
+        if self.function.curvature is not None:
+            return self.function.curvature(w, x, y, *self.layer.params())
+        # no formula: differentiate the slope
+        with dr.resume_grad():
+            xs = [dr.detach(v) for v in x]
+            dr.enable_grad(xs)
+            at = drnn.CoopVec(xs)
+            differentiate(self.slope(dr.detach(w), at, self.value(at)))
+            return drnn.CoopVec([dr.grad(v) for v in xs])
+
+
+class Mask(Elementwise):
+    """Dropout of any law; linear, so that its derivative is itself.
+
+    ``layer`` has a ``law`` and is called as ``layer(x, key)``.
+    """
+
+    dropout = True
+
+    def __init__(self, layer: Any):
+        self.layer = layer
+
+    @property
+    def piecewise_linear(self) -> bool:
+        return True
+
+    def value(self, x: Any, key: Key | None) -> Any:
+        return self.layer(x, key)
+
+    def slope(self, w: Any, x: Any, y: Any, key: Key | None) -> Any:
+        return self.layer(w, key)
+
+
+class MaskedNonlinearity(Op):
+    """An activation and the dropout behind it.
+
+    Their output alone tells the derivative of both (see :attr:`Function.dropped_slope`), so that going back neither the
+    mask nor the pre-activation is needed again.
+    """
+
+    takes_rows = dropout = True
+
+    def __init__(self, activation: Nonlinearity, mask: Mask):
+        self.activation, self.mask = activation, mask
+
+    @property
+    def piecewise_linear(self) -> bool:
+        return self.activation.piecewise_linear
+
+    def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
+        # the mask wants vectors, and reading them is dearer than the function
+        x = [packed(v) for v in x]
+        inner = evaluate((self.activation, self.mask), x, key)
+        return Record(self, x, inner.y, [inner])
+
+    def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
+        return self._scale(leaf, key, vectors) is not None
+
+    def _scale(self, leaf: Any, key: Key | None, vectors: int) -> Any:
+        law = self.mask.layer.law
+        return law.scale(leaf) if vectors == 1 and law.active(key) else None
+
+    def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        y = record.y[0]
+        scale = self._scale(y.type, key, len(dy))
+        if scale is None:
+            return pullback(record.inner[0], [packed(d) for d in dy], key, True, visit)
+        f, params = self.activation.function.dropped_slope, self.activation.layer.params()
+        assert f is not None
+        if in_place(dy[0], y) and dr.width(scale) == 1:
+            return [dy[0].slope(lambda d: f(d, y.numbers(), scale, *params))]
+        return [f(packed(dy[0]), packed(y), scale, *params)]
+
+    def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
+        return jvp(record.inner[0], (self.activation, self.mask), dx, key)
+
+
+def fused(ops: Sequence[Op]) -> list[Op]:
+    """``ops`` with every activation that has a :attr:`Function.dropped_slope` and the mask behind it as one."""
+    result: list[Op] = []
+    for op in ops:
+        before = result[-1] if result else None
+        if isinstance(op, Mask) and isinstance(before, Nonlinearity) and before.function.dropped_slope is not None:
+            result[-1] = MaskedNonlinearity(before, op)
+        else:
+            result.append(op)
+    return result

@@ -1,0 +1,221 @@
+"""What a layer multiplies with: its matrix whole in the kernel, in blocks of rows, from copies, or between kernels.
+
+Each has :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. In a kernel, every
+sum has the same terms in the same order whichever it is, so that results are equal to the bit; only gradients of the
+vector that Dr.Jit takes by itself add up those of blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..jit import views
+from ..jit.core import llvm_lanes
+from ..jit.kinds import packed
+from . import limits
+from .row_vectors import Rows, RowVector, columns
+from .strategies import MATRICES, Matrix, choose
+
+
+class Multiplier:
+    """Dr.Jit's product of a matrix and a vector in registers; for matrices that need it, in blocks of rows.
+
+    The ``op`` of its methods is the :class:`~.affine.Affine` that multiplies.
+    """
+
+    def product(self, op: Any, x: Any, biased: bool) -> Any:
+        """``A x``, and ``b`` added if ``biased``."""
+        weights, bias = op.weights, op.bias if biased else None
+        matrix = described(weights, transposed=False)
+        if choose(MATRICES, matrix)[0] == "row blocks":
+            return _by_parts(_row_blocks(weights, matrix), packed(x), bias, turned=False)
+        return drnn.matvec(weights, packed(x)) if bias is None else drnn.matvec(weights, packed(x), bias)
+
+    def transposed(self, op: Any, dy: Any, count: int) -> Any:
+        """The first ``count`` components of ``A^T dy``."""
+        return first(drnn.matvec(op.weights, packed(dy), transpose=True), count)
+
+    def outer(self, op: Any, dy: Any, x: Any, biased: bool) -> None:
+        """Add the outer product of ``dy`` and ``x`` to the matrix's gradient and, if ``biased``, ``dy`` to the bias's.
+
+        Dr.Jit has this operation only as the adjoint of a product with the matrix, whose value nobody uses.
+        """
+        with dr.resume_grad():
+            differentiate(op.product(dr.detach(x), biased) * dr.detach(dy))
+
+
+IN_KERNEL = Multiplier()
+
+
+class Copies(Multiplier):
+    """The same with copies of the matrix where they are faster: ``forth`` for products, ``back`` for transposed."""
+
+    def __init__(self, forth: tuple[list, bool] | None, back: tuple[list, bool] | None):
+        self.forth, self.back = forth, back
+
+    def product(self, op: Any, x: Any, biased: bool) -> Any:
+        if self.forth is None:
+            return super().product(op, x, biased)
+        parts, turned = self.forth
+        return _by_parts(parts, packed(x), op.bias if biased else None, turned)
+
+    def transposed(self, op: Any, dy: Any, count: int) -> Any:
+        if self.back is None:
+            return super().transposed(op, dy, count)
+        parts, turned = self.back
+        return first(_by_parts(parts, packed(dy), None, turned), count)
+
+
+def copying(ops: Sequence[Any], forth: Sequence[bool], back: Sequence[bool]) -> list[Multiplier] | None:
+    """Multipliers of the affine ``ops``, with evaluated copies where they pay, for the directions that each is used in.
+
+    ``None`` if no copy pays. Not in symbolic code. What the caller has scheduled is evaluated along.
+    """
+    each = list(zip(ops, forth, back, strict=True))
+    if not any((f and _copied(op, False)) or (b and _copied(op, True)) for op, f, b in each):
+        return None
+    made = [
+        Copies(_copy(op.weights, False) if f else None, _copy(op.weights, True) if b else None) for op, f, b in each
+    ]
+    dr.eval([part.buffer for m in made for found in (m.forth, m.back) if found for part in found[0]])
+    return list(made)
+
+
+def between_kernels(ops: Sequence[Any]) -> list[Multiplier]:
+    """Multipliers of the affine ``ops``, between kernels where they are large enough; evaluated."""
+    made = [BetweenKernels(op) if max(op.weights.shape) >= limits.WIDE_LAYER else IN_KERNEL for op in ops]
+    dr.eval([[m.entries, m.bias] for m in made if isinstance(m, BetweenKernels)])
+    return list(made)
+
+
+def _copied(op: Any, transposed: bool) -> bool:
+    return _way(op.weights, transposed) in ("panels", "turned copy")
+
+
+def _way(view: Any, transposed: bool) -> str:
+    return choose(MATRICES, described(view, transposed, copies=True))[0]
+
+
+def _copy(view: Any, transposed: bool) -> tuple[list, bool] | None:
+    """Blocks of rows of a copy of the matrix, or of its transpose, and whether their columns stand as rows."""
+    way, matrix = _way(view, transposed), described(view, transposed)
+    if way == "panels":
+        bounds = _bounds(matrix.rows, limits.PANEL_ROWS)
+        return [_entries(view, transposed, start, stop, turned=True) for start, stop in bounds], True
+    if way == "turned copy":
+        return _row_blocks(_entries(view, transposed, 0, matrix.rows, turned=False), matrix), False
+    return None
+
+
+def described(view: Any, transposed: bool, copies: bool = False) -> Matrix:
+    """What :data:`~.strategies.MATRICES` look at of a packed matrix."""
+    rows, columns = reversed(view.shape) if transposed else view.shape
+    cpu = dr.backend_v(view.buffer) == dr.JitBackend.LLVM
+    plain = cpu and not view.transpose and view.stride == view.shape[1] and not dr.grad_enabled(view.buffer)
+    return Matrix(rows, columns, dr.itemsize_v(view.buffer), llvm_lanes(), transposed, plain, copies)
+
+
+def _by_parts(parts: Sequence[Any], x: Any, bias: Any, turned: bool) -> drnn.CoopVec:
+    """``M x + b`` from blocks of rows of ``M``, each a view, ``turned`` if its columns stand as rows."""
+    components: list[Any] = []
+    for part in parts:
+        start, rows = len(components), part.shape[turned]
+        more = () if bias is None else (views.rows(bias, start, start + rows),)
+        components.extend(drnn.matvec(part, x, *more, transpose=turned))
+    return drnn.CoopVec(components)
+
+
+def _row_blocks(view: Any, matrix: Matrix) -> list[Any]:
+    return [views.rows(view, start, stop) for start, stop in _bounds(matrix.rows, int(matrix.block))]
+
+
+def _bounds(rows: int, most: int) -> list[tuple[int, int]]:
+    count = -(-rows // most)
+    return list(itertools.pairwise(k * rows // count for k in range(count + 1)))
+
+
+def _entries(view: Any, transposed: bool, start: int, stop: int, turned: bool) -> Any:
+    """Rows ``start`` to ``stop`` of ``M``, row by row or, ``turned``, column by column, in memory of their own."""
+    buffer, stride = view.buffer, view.stride
+    columns, rows = view.shape[not transposed], stop - start
+    i = dr.arange(dr.uint32_array_t(type(buffer)), rows * columns)
+    row, column = (i % rows, i // rows) if turned else (i // columns, i % columns)
+    row, column = (column, row + start) if transposed else (row + start, column)
+    entries = dr.gather(type(buffer), buffer, view.offset + row * stride + column)
+    shape = (columns, rows) if turned else (rows, columns)
+    return views.changed(view, buffer=entries, shape=shape, stride=shape[1], offset=0, size=rows * columns)
+
+
+class BetweenKernels(Multiplier):
+    """Multiplies the vectors of all samples at once, which stand in rows in memory, by a product of two matrices.
+
+    In a kernel, Dr.Jit loads and stores an output for every multiplication; a product of matrices keeps outputs in
+    registers. For wide layers that outweighs writing vectors out and reading them back.
+
+    ``forth`` and ``back`` tell which way: products of few components are as fast in the kernel around them. Vectors in
+    registers are multiplied there, too.
+    """
+
+    def __init__(self, op: Any):
+        m, n = op.weights.shape
+        buffer = op.weights.buffer
+        single, uint32 = dr.float32_array_t(type(buffer)), dr.uint32_array_t(type(buffer))
+        self.outputs, self.inputs = m, n
+        self.forth, self.back = m >= limits.WIDE_LAYER, n >= limits.WIDE_LAYER
+        self.rows, self.columns, self.bias = columns(m, 4), columns(n, 4), None
+        i = dr.arange(uint32, self.rows * self.columns)
+        row, column = i // self.columns, i % self.columns
+        inside = (row < m) & (column < n)
+        #: The matrix, with zeros to whole packets. Not evaluated yet, as it has to be.
+        self.entries = single(dr.gather(type(buffer), buffer, views.places(op.weights, row, column), inside))
+        if op.bias is not None:
+            row = dr.arange(uint32, self.rows)
+            self.bias = single(dr.gather(type(buffer), op.bias.buffer, views.places(op.bias, row), row < m))
+
+    def takes(self, vector: Any) -> bool:
+        """Can a vector that comes in be multiplied where it stands?"""
+        return isinstance(vector, RowVector) and (len(vector), vector.rows.columns) == (self.inputs, self.columns)
+
+    def takes_cotangent(self, vector: Any) -> bool:
+        return isinstance(vector, RowVector) and (len(vector), vector.rows.columns) == (self.outputs, self.rows)
+
+    def multiply(self, rows: Rows) -> Rows:
+        """``A x`` of the vectors in ``rows``."""
+        return rows.others(dr.matmul(rows.matrix(), self._matrix(), Bt=True).array, self.rows)
+
+    def product(self, op: Any, x: Any, biased: bool) -> Any:
+        rows = x.product if isinstance(x, RowVector) else None
+        if rows is None:
+            return super().product(op, x, biased)
+        if biased and self.bias is not None:
+            i = dr.arange(dr.uint32_array_t(rows.leaf), dr.width(rows.numbers))
+            rows = rows.of(rows.numbers + dr.gather(rows.leaf, self.bias, i % self.rows))
+        return RowVector(rows, self.outputs, x.type, x.in_place)
+
+    def transposed(self, op: Any, dy: Any, count: int) -> Any:
+        if not self.back or not self.takes_cotangent(dy):
+            return super().transposed(op, dy, count)
+        rows = dy.rows.others(dr.matmul(dy.rows.matrix(), self._matrix()).array, self.columns)
+        return RowVector(rows, count, dy.type, dy.in_place)
+
+    def _matrix(self) -> Any:
+        return dr.tensor_t(type(self.entries))(self.entries, (self.rows, self.columns))
+
+
+def first(vector: Any, count: int) -> Any:
+    """The first ``count`` components of ``vector``."""
+    return vector if len(vector) == count else drnn.CoopVec(list(vector)[:count])
+
+
+def differentiate(y: Any) -> None:
+    """Differentiate the sum of the components of the vector ``y``, in every lane, with respect to what led to it."""
+    components = list(y)
+    for v in components:
+        dr.set_grad(v, 1)
+        dr.enqueue(dr.ADMode.Backward, v)
+    dr.traverse(dr.ADMode.Backward)

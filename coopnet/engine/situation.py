@@ -1,0 +1,122 @@
+"""What a choice between ways may look at: a network, and a frozen record of where and how it is evaluated."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import drjit as dr
+
+from ..jit.core import llvm_lanes
+from ..jit.scopes import frozen, symbolic
+from . import limits
+from .modes import forced_path, is_deterministic
+from .ops import Op, affine
+
+
+class Network:
+    """What a choice may know of a list of ops; each fact is computed when somebody asks for it."""
+
+    def __init__(self, ops: Sequence[Op]):
+        self.ops = ops
+
+    @functools.cached_property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and columns of all matrices."""
+        return [tuple(op.weights.shape) for op in affine(self.ops)]
+
+    @property
+    def width(self) -> int:
+        """Components of the longest vector between the ops."""
+        return max((max(shape) for shape in self.shapes), default=0)
+
+    @property
+    def side(self) -> int:
+        """The longest of the matrices' narrower sides."""
+        return max((min(shape) for shape in self.shapes), default=0)
+
+    @property
+    def multiplications(self) -> int:
+        """Of a vector with all matrices."""
+        return sum(map(math.prod, self.shapes))
+
+    @property
+    def piecewise_linear(self) -> bool:
+        return all(op.piecewise_linear for op in self.ops)
+
+    @property
+    def branches(self) -> bool:
+        """Do vectors go several ways?"""
+        return any(op.bodies for op in self.ops)
+
+    @property
+    def dropout(self) -> bool:
+        return any(op.dropout for op in self.ops)
+
+    @property
+    def layouts_known(self) -> bool:
+        """Are the packed layouts of all matrices known, so that their gradients can be computed beside the kernel?"""
+        return all(op.layout is not None for op in affine(self.ops))
+
+
+class Situation(NamedTuple):
+    """Where and how a network is evaluated."""
+
+    network: Network
+    backend: dr.JitBackend
+    #: Samples of the batch, and vectors that each sends through the network: a value and its tangents.
+    samples: int
+    vectors: int = 1
+    #: Lanes of a CPU's vectors.
+    lanes: int = 8
+    #: Are gradients wanted of weights, and of the input?
+    weights: bool = True
+    inputs: bool = False
+    #: Is a symbolic loop or conditional being traced, or a virtual call; is a function being frozen?
+    symbolic: bool = False
+    in_call: bool = False
+    frozen: bool = False
+    #: Does each lane have parameters of its own (see :mod:`.stack`)?
+    stacked: bool = False
+    #: Are sums to be in a fixed order; what way does ``gradient_path()`` ask for?
+    deterministic: bool = False
+    forced: str = "auto"
+    #: Can the caller of a frozen function multiply matrices outside of it (see :mod:`.external_products`), and how
+    #: often will it call, 0 if that is not known?
+    caller: bool = False
+    runs: int = 0
+    #: Is there memory to keep activations for the way back?
+    room: bool = True
+
+    @property
+    def cuda(self) -> bool:
+        return self.backend == dr.JitBackend.CUDA
+
+    @property
+    def terms(self) -> int:
+        """Outer products that the gradient of each matrix is the sum of."""
+        return self.samples * self.vectors
+
+    @property
+    def outside(self) -> bool:
+        """Will the caller multiply? Only where there is so much to do that calling another function pays."""
+        return self.caller and self.terms * self.network.multiplications >= limits.CUT_MULTIPLICATIONS
+
+    @property
+    def wide(self) -> bool:
+        """Are layers of this network so wide that a CPU multiplies them faster between kernels?"""
+        if self.cuda or self.samples * self.vectors < limits.WIDE_SAMPLES or self.network.branches:
+            return False
+        sides = limits.by_lanes(limits.WIDE_TRAINED if self.weights else limits.WIDE_EVALUATED, self.lanes)
+        return self.network.side >= sides[0 if self.network.piecewise_linear else 1]
+
+
+def situation(ops: Sequence[Op], backend: dr.JitBackend, samples: int, **more: object) -> Situation:
+    """That of ``ops`` evaluated now; ``more`` are fields that the caller knows."""
+    known: dict = dict(
+        lanes=llvm_lanes(), symbolic=symbolic(), frozen=frozen(), deterministic=is_deterministic(),
+        forced=forced_path(), **more,
+    )  # fmt: skip
+    return Situation(Network(ops), backend, samples, **known)

@@ -1,0 +1,103 @@
+"""Weight gradients as products over all samples, of activations that the way forward writes: *store and multiply*.
+
+GPUs take it where all of a network's vectors do not fit into the registers of one kernel that goes forward and back.
+CPUs take it where layers are wide: their products are formed between kernels (:class:`~.multipliers.BetweenKernels`).
+What does not fit into a kernel's registers is faster by the way: functions between two layers act on the numbers where
+they stand (:class:`~.row_vectors.RowVector`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..jit.kinds import flat
+from ..random.key import Key
+from . import limits
+from .activation_cache import ActivationCache
+from .affine import Affine
+from .chunks import Chunks
+from .multipliers import BetweenKernels, between_kernels
+from .network_op import Plan
+from .ops import Bundle, Op, Store, affine, multiplied
+from .row_vectors import Rows, RowVector, columns
+from .spill import SpillOp, back_from
+
+
+class StoreOp(SpillOp):
+    """Differentiates by multiplying what was written on the way forward: nothing is computed again."""
+
+    def _prepared(self, ops: list[Op]) -> list[Op]:
+        self.cache = ActivationCache.make(self.plan, ops, self.xs, self.key)
+        return ops if self.cache is None else list(self.cache.ops)
+
+    def _store(self) -> Store | None:
+        return None if self.cache is None else self.cache.write
+
+    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
+        y = super().eval(plan, buffers, xs, key)
+        if self.cache is None:
+            return y
+        if self.cache.between_kernels:
+            self.tape = None  # it would keep what the way back does without
+        return self.cache.filled(y)
+
+    def _stored(self, xs: list, key: Key | None) -> ActivationCache | None:
+        """For another way back or a part of the samples, on CPUs: faster than one kernel there and back."""
+        if self.plan.situation.cuda:
+            return None
+        cache = ActivationCache.make(self.plan, self.ops, xs, key, brief=True)
+        if cache is not None:
+            cache.fill(self.plan, xs, key)
+        return cache
+
+
+def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list] | None:
+    """The output of a network and the gradient of its only component by the input, or ``None`` if memory lacks."""
+    xs = flat([x])
+    cache = ActivationCache.make(plan, plan.ops, xs, key)
+    if cache is None:
+        return None
+    y = cache.filled(plan.evaluate(cache.ops, xs, key, cache.write).flat())
+    _, dx = back_from(cache, plan, xs, [dr.full(type(y[0]), 1, cache.samples)], key)
+    return drnn.CoopVec(y), cache.marked(dx) if cache.between_kernels else dx
+
+
+def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
+    """The evaluated output of a network where no gradient is wanted.
+
+    Not in symbolic code, nor in frozen functions.
+    """
+    ops = multiplied(plan.ops, between_kernels(affine(plan.ops)))
+    xs, samples = flat(x), plan.situation.samples
+    shapes = [op.weights.shape for op in affine(ops) if isinstance(op.multiplier, BetweenKernels)]
+    size, piece = sum(4 * (columns(n, 4) + columns(m, 4)) for m, n in shapes), limits.PIECE_SAMPLES
+    most = max(piece, limits.WIDE_BYTES // (len(x) * size) // piece * piece)
+    if samples <= most:
+        y = plan.evaluate(ops, xs, key, _ending_kernels(samples)).flat()
+        dr.eval(y)
+        return plan.split(y)
+    dr.eval(xs)
+    y = []
+    for chunk, part in Chunks(dr.uint32_array_t(x[0].type), samples, most, key):
+        outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(most)).flat()
+        y = y or [dr.empty(type(v), samples) for v in outputs]
+        chunk.put(y, outputs)
+        dr.eval(y)
+    return plan.split(y)
+
+
+def _ending_kernels(samples: int) -> Store:
+    """Ends a kernel before every large layer; nothing is kept for a way back."""
+
+    def through(op: Affine, x: Bundle) -> Bundle:
+        multiplier = op.multiplier
+        if not isinstance(multiplier, BetweenKernels) or not multiplier.forth:
+            return x
+        rows = [v.rows if multiplier.takes(v) else Rows(list(op.fill(v)), samples) for v in x]
+        dr.eval([one.numbers for one in rows])
+        return [RowVector(r, len(v), v.type, False, multiplier.multiply(r)) for r, v in zip(rows, x, strict=True)]
+
+    return through
