@@ -20,8 +20,8 @@ from .banks import BankOp, ScopeBankOp
 from .modes import warn_stall
 from .multipliers import copying
 from .network_op import NetworkOp, Plan, in_room
-from .ops import Bundle, Op, affine, buffers, multiplied
-from .situation import Situation, situation
+from .ops import Bundle, Op, multiplied
+from .situation import Network, Situation, situation
 from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
 from .stack import stacked
@@ -49,26 +49,27 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 
 
 def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
-    s, packed = situation_of(ops, x), buffers(ops)
+    s = situation_of(ops, x)
+    packed = s.network.buffers
     if len(x) - 1 > (most := _tangents(s, len(x[0]))):
         return _in_parts(ops, x, key, most, s)
     x = varying(_widened(x, s.samples))
-    plan, xs = Plan(ops, packed, s), flat(x)
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
+    if way == "kernel" and not s.inputs:
+        return in_room(ops, x, key).y
+    plan, xs = Plan(ops, packed, s), flat(x)
     if way == "lanes":
-        return evaluate_lanes(ops, packed, x, key, s)
-    if way == "kernel":
-        return _by_drjit(plan, x, key) if s.inputs else in_room(ops, x, key).y
+        return evaluate_lanes(plan, x, key)
     if way == "copies":
-        own = affine(ops)
+        own = s.network.layers
         copies = copying(own, [True] * len(own), [False] * len(own))
         return in_room(ops if copies is None else multiplied(ops, copies), x, key).y
     if way == "between kernels":
         return evaluate_between_kernels(plan, x, key)
     if way == "separate blocks":
         return plan.split(in_separate_blocks(lambda given: flat(plan.evaluate(ops, given, key).y), xs))
-    if way == "builtin":
-        if s.in_call and s.cuda:
+    if way in ("kernel", "builtin"):
+        if s.weights and s.in_call and s.cuda:
             warn_stall(None)
         return _by_drjit(plan, x, key)
     if way != "loop banks":
@@ -82,13 +83,13 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 
 def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
     """The situation of ``ops``, evaluated now on the bundle ``x``."""
-    xs, packed, caller = flat(x), buffers(ops), external_products.innermost()
+    network, xs, caller = Network(ops), flat(x), external_products.innermost()
     leaf = type(xs[0])
     return situation(
-        ops, dr.backend_v(leaf), max(dr.width(v) for v in xs), vectors=len(x),
+        network, dr.backend_v(leaf), max(dr.width(v) for v in xs), vectors=len(x),
         in_call=symbolic() and inside_call(leaf), stacked=stacked() is not None,
-        weights=any(dr.grad_enabled(b) for b in packed), inputs=any(dr.grad_enabled(v) for v in xs),
-        caller=caller is not None and caller.knows(packed), runs=0 if caller is None else caller.runs,
+        weights=any(dr.grad_enabled(b) for b in network.buffers), inputs=any(dr.grad_enabled(v) for v in xs),
+        caller=caller is not None and caller.knows(network.buffers), runs=0 if caller is None else caller.runs,
     )  # fmt: skip
 
 

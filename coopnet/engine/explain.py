@@ -10,9 +10,9 @@ import drjit as dr
 from ..checks import shown_bytes
 from .activation_cache import bytes_per_sample, chunk_size, outputs_per_sample
 from .banks import banks_for
-from .ops import Op, affine, buffers
+from .ops import Op
 from .products import library
-from .situation import situation
+from .situation import Network, situation
 from .strategies import GRADIENTS, choose
 
 
@@ -51,15 +51,15 @@ def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsiz
     """Explain the gradient of ``ops`` over ``samples`` samples; ``itemsize`` is that of the spilled numbers."""
     which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
     on_gpu = which == dr.JitBackend.CUDA
-    s = situation(ops, which, samples, caller=frozen and library(which))._replace(frozen=frozen)
+    s = situation(Network(ops), which, samples, caller=frozen and library(which))._replace(frozen=frozen)
     way, reason = choose(GRADIENTS, s)
     path = "banks" if way == "loop banks" else way
     memory, chunks, banks = 0, 1, 1
-    if path in ("spill", "store") and affine(ops):
+    if path in ("spill", "store") and s.network.layers:
         chunk = chunk_size(ops, samples, itemsize)
         one = bytes_per_sample(ops, itemsize) + (outputs_per_sample(ops) if path == "store" and not on_gpu else 0)
         chunks, memory = -(-samples // chunk), chunk * one
     elif path == "banks":
         banks = banks_for(samples)
-        memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in buffers(ops))
+        memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in s.network.buffers)
     return Explanation(samples, backend, frozen, path, reason, memory, chunks, banks)

@@ -17,7 +17,7 @@ from ..random.key import Key
 from .evaluate import situation_of
 from .multipliers import copying
 from .network_op import Plan, in_room
-from .ops import Op, affine, buffers, multiplied, pullback
+from .ops import Op, multiplied, pullback
 from .situation import Situation
 from .store import slopes
 from .strategies import SLOPES, choose, worth_copies
@@ -37,7 +37,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
     with unmasked(x.type):
         way, _ = choose(SLOPES, s)
         if way in ("between kernels", "kernels"):
-            found = slopes(Plan(ops, buffers(ops), s._replace(inputs=True)), x, key)
+            found = slopes(Plan(ops, s.network.buffers, s._replace(inputs=True)), x, key)
             if found is not None:
                 return found
             way, _ = choose(SLOPES, s._replace(room=False))
@@ -46,7 +46,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
 
 def _in_kernel(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
     if worth_copies(s):
-        own = affine(ops)
+        own = s.network.layers
         copies = copying(own, [True] * len(own), [True] * len(own))
         ops = ops if copies is None else multiplied(ops, copies)
     tape = in_room(ops, [x], key)

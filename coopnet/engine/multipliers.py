@@ -19,7 +19,7 @@ from ..jit.core import llvm_lanes
 from ..jit.kinds import packed
 from . import limits
 from .row_vectors import Rows, RowVector, columns
-from .strategies import MATRICES, Matrix, choose
+from .strategies import Matrix, way_of
 
 
 class Multiplier:
@@ -32,7 +32,7 @@ class Multiplier:
         """``A x``, and ``b`` added if ``biased``."""
         weights, bias = op.weights, op.bias if biased else None
         matrix = described(weights, transposed=False)
-        if choose(MATRICES, matrix)[0] == "row blocks":
+        if way_of(matrix) == "row blocks":
             return _by_parts(_row_blocks(weights, matrix), packed(x), bias, turned=False)
         return drnn.matvec(weights, packed(x)) if bias is None else drnn.matvec(weights, packed(x), bias)
 
@@ -98,7 +98,7 @@ def _copied(op: Any, transposed: bool) -> bool:
 
 
 def _way(view: Any, transposed: bool) -> str:
-    return choose(MATRICES, described(view, transposed, copies=True))[0]
+    return way_of(described(view, transposed, copies=True))
 
 
 def _copy(view: Any, transposed: bool) -> tuple[list, bool] | None:

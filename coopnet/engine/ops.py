@@ -151,13 +151,15 @@ def matrices(ops: Sequence[Op]) -> list[Any]:
     return [op.weights for op in affine(ops)]
 
 
-def buffers(ops: Sequence[Op]) -> list[Any]:
-    """The distinct packed buffers that the ops read, in order of first use."""
+def buffers(layers: Sequence[Any]) -> list[Any]:
+    """The distinct packed buffers that the affine ops ``layers`` read, in order of first use."""
     found: list[Any] = []
-    for op in affine(ops):
+    for op in layers:
         for view in (op.weights, op.bias):
-            if view is not None and not any(view.buffer is b for b in found):
-                found.append(view.buffer)
+            if view is not None:
+                buffer = view.buffer
+                if not [b for b in found if b is buffer]:
+                    found.append(buffer)
     return found
 
 

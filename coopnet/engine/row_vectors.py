@@ -122,4 +122,4 @@ class RowVector:
 
 def in_place(*vectors: Any) -> bool:
     """May functions act on the numbers of all ``vectors`` where they stand?"""
-    return all(isinstance(v, RowVector) and v.in_place for v in vectors)
+    return not [v for v in vectors if not getattr(v, "in_place", False)]

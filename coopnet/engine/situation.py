@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import drjit as dr
 
@@ -13,7 +13,7 @@ from ..jit.core import llvm_lanes
 from ..jit.scopes import frozen, symbolic
 from . import limits
 from .modes import forced_path, is_deterministic
-from .ops import Op, affine
+from .ops import Op, affine, buffers
 
 
 class Network:
@@ -23,9 +23,19 @@ class Network:
         self.ops = ops
 
     @functools.cached_property
+    def layers(self) -> list:
+        """All affine ops."""
+        return affine(self.ops)
+
+    @functools.cached_property
+    def buffers(self) -> list:
+        """The distinct packed buffers that the ops read, in order of first use."""
+        return buffers(self.layers)
+
+    @functools.cached_property
     def shapes(self) -> list[tuple[int, int]]:
         """Rows and columns of all matrices."""
-        return [tuple(op.weights.shape) for op in affine(self.ops)]
+        return [tuple(op.weights.shape) for op in self.layers]
 
     @property
     def width(self) -> int:
@@ -36,6 +46,11 @@ class Network:
     def side(self) -> int:
         """The longest of the matrices' narrower sides."""
         return max((min(shape) for shape in self.shapes), default=0)
+
+    @property
+    def large(self) -> bool:
+        """Is there a matrix that a CPU's first cache does not hold in single precision?"""
+        return any(4 * math.prod(shape) > limits.PANELS_BYTES for shape in self.shapes)
 
     @property
     def multiplications(self) -> int:
@@ -58,7 +73,7 @@ class Network:
     @property
     def layouts_known(self) -> bool:
         """Are the packed layouts of all matrices known, so that their gradients can be computed beside the kernel?"""
-        return all(op.layout is not None for op in affine(self.ops))
+        return all(op.layout is not None for op in self.layers)
 
 
 class Situation(NamedTuple):
@@ -113,10 +128,9 @@ class Situation(NamedTuple):
         return self.network.side >= sides[0 if self.network.piecewise_linear else 1]
 
 
-def situation(ops: Sequence[Op], backend: dr.JitBackend, samples: int, **more: object) -> Situation:
-    """That of ``ops`` evaluated now; ``more`` are fields that the caller knows."""
-    known: dict = dict(
-        lanes=llvm_lanes(), symbolic=symbolic(), frozen=frozen(), deterministic=is_deterministic(),
-        forced=forced_path(), **more,
+def situation(network: Network, backend: dr.JitBackend, samples: int, **more: Any) -> Situation:
+    """That of ``network`` evaluated now; ``more`` are fields that the caller knows."""
+    return Situation(
+        network, backend, samples, lanes=llvm_lanes(), symbolic=symbolic(), frozen=frozen(),
+        deterministic=is_deterministic(), forced=forced_path(), **more,
     )  # fmt: skip
-    return Situation(Network(ops), backend, samples, **known)

@@ -25,7 +25,6 @@ from ..random.key import Key
 from .banks import BankOp, Banks, bank_key
 from .network_op import Plan
 from .ops import Bundle, Op, rebase
-from .situation import Situation
 
 
 class StackError(RuntimeError):
@@ -70,8 +69,8 @@ def stacking(stack: Stack) -> Iterator[None]:
         _active.reset(token)
 
 
-def evaluate(ops: Sequence[Op], packed: Sequence[Any], x: Bundle, key: Key | None, s: Situation) -> Bundle:
-    """Evaluate ``ops``, whose buffers are ``packed``, on a bundle with an entry for every lane of the stack."""
+def evaluate(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
+    """Evaluate a network on a bundle with an entry for every lane of the stack."""
     stack = stacked()
     assert stack is not None
     xs, lanes = flat(x), dr.width(stack.which)
@@ -80,8 +79,7 @@ def evaluate(ops: Sequence[Op], packed: Sequence[Any], x: Bundle, key: Key | Non
     given = f"a network {_OF_LANES} is evaluated at {samples} samples, where there are {lanes} lanes"
     ensure(samples in (1, lanes), given, StackError)
     xs = [v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes) for v in xs]
-    plan = Plan(ops, packed, s)
-    return plan.split(dr.custom(StackOp, plan, [stack.of(b) for b in packed], xs, key))
+    return plan.split(dr.custom(StackOp, plan, [stack.of(b) for b in plan.buffers], xs, key))
 
 
 class StackOp(BankOp):

@@ -34,10 +34,12 @@ def choose(table: Sequence[Row], s: Any) -> tuple[str, str]:
     Raises:
         RuntimeError: what is asked for is impossible.
     """
-    row = next(row for row in table if row.when(s))
-    if row.way is None:
-        raise RuntimeError(row.why.format(s=s))
-    return row.way, row.why
+    for way, when, why in table:
+        if when(s):
+            if way is None:
+                raise RuntimeError(why.format(s=s))
+            return way, why
+    raise AssertionError("the last row of a table is for all situations")
 
 
 def _always(s: Any) -> bool:
@@ -132,7 +134,10 @@ EVALUATION = (
         "between kernels", lambda s: s.wide and not s.symbolic and not s.frozen,
         "layers so wide are multiplied faster between kernels; recorded functions would be for one number of samples",
     ),
-    Row("copies", worth_copies, "for so many samples, copies of matrices in the order in which they are read pay"),
+    Row(
+        "copies", lambda s: worth_copies(s) and s.lanes < limits.WIDE_LANES and s.network.large,
+        "for so many samples, copies of matrices in the order in which they are read pay",
+    ),
     Row("kernel", _always, "all layers are part of the kernel around them"),
 )  # fmt: skip
 
@@ -208,6 +213,13 @@ MATRICES = (
     ),
     Row("whole", _always, "the matrix is read without conflicts in the first cache"),
 )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def way_of(matrix: Matrix) -> str:
+    """That of :data:`MATRICES`, which is asked for every matrix at every use."""
+    return choose(MATRICES, matrix)[0]
+
 
 # ---- Who multiplies matrices over samples? -----------------------------------------------------------------------
 
