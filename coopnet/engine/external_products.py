@@ -9,27 +9,44 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .products import Product, Sums, multiply
+import drjit as dr
+
+from .products import Product, Sums, library, multiply
 
 
 class ExternalProducts:
     """The products that were left, without their numbers: a constant of the recording.
 
-    ``name`` tells what a packed buffer is a parameter of, or ``None``: gradients of such are computed at once.
-    ``runs`` is how often the function will be called, 0 if that is not known. Networks are told of it when they are
-    evaluated, since their way may depend on it; products are left only while it is ``open``: code that differentiates
-    a network by itself wants the gradient at once.
+    Networks are told of it when they are evaluated, since their way may depend on it. Products are left only while it
+    is ``open``: code that differentiates a network by itself wants the gradient at once.
+
+    Args:
+        parameters: the arrays, by name, whose gradients may be left.
+        runs: how often the function will be called, 0 if that is not known.
     """
 
-    def __init__(self, name: Callable[[Any], str | None], runs: int = 0):
-        self.name, self.runs, self.open = name, runs, False
+    def __init__(self, parameters: Mapping[str, Any], runs: int = 0):
+        self.parameters, self.runs, self.open = parameters, runs, False
         self.entries: list[tuple[str, Product]] = []
 
+    @classmethod
+    def where_faster(cls, parameters: Mapping[str, Any], runs: int = 0) -> ExternalProducts | None:
+        """One, if there is a library to multiply with on the backend of ``parameters``."""
+        found = next(iter(parameters.values()), None)
+        return cls(parameters, runs) if found is not None and library(dr.backend_v(found)) else None
+
+    def name(self, buffer: Any) -> str | None:
+        """The parameter that ``buffer`` is."""
+        for name, value in self.parameters.items():
+            if value.array.index == buffer.index and value.array.index_ad == buffer.index_ad:
+                return name
+        return None
+
     def knows(self, buffers: Sequence[Any]) -> bool:
-        """Are all ``buffers`` parameters of the caller's?"""
+        """Are all ``buffers`` parameters?"""
         return all(self.name(buffer) is not None for buffer in buffers)
 
     def leave(self, products: Sequence[Product]) -> None:
@@ -49,12 +66,18 @@ class ExternalProducts:
         pairs = zip(self.entries, operands, strict=True)
         return multiply([(p.cotangent.of(a), p.activation.of(b)) for (_, p), (a, b) in pairs])
 
-    def gradients(self, products: Sequence[Any], like: Mapping[str, Any]) -> dict[str, Any]:
-        """The flat gradients of the parameters in question, in the type and size of the flat arrays ``like``."""
+    def completed(self, gradients: Mapping[str, Any], products: Sequence[Any]) -> dict[str, Any]:
+        """The flat ``gradients`` so far, by name, with these ``products``, as :meth:`multiply` returns them."""
         sums = Sums()
         for (name, p), product in zip(self.entries, products, strict=True):
             sums.add(name, p, product)
-        return {name: sums.gradient(name, like[name]) for name in sums.buffers()}
+        left = sums.buffers()
+        return {
+            name: flat + type(flat)(sums.gradient(name, dr.detach(self.parameters[name].array)))
+            if name in left
+            else flat
+            for name, flat in gradients.items()
+        }
 
 
 _active: contextvars.ContextVar[ExternalProducts | None] = contextvars.ContextVar("external products", default=None)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import drjit as dr
 import numpy as np
 
-from ..engine import ExternalProducts, deterministic, gradient_path, leaving, library
+from ..engine import ExternalProducts, deterministic, gradient_path, leaving
 from ..engine.modes import forced_path, is_deterministic
 from ..field import NeuralField
 from ..jit.kinds import nested
@@ -142,7 +142,7 @@ class Program:
 
     def trace_pullback(self, at: Point, dy: Any, v: Any, wants: tuple[bool, ...]) -> tuple[Any, ...]:
         at = self._own(at)
-        left = ExternalProducts(self._name_of) if library(dr.backend_v(at.x)) else None
+        left = ExternalProducts.where_faster(self.field)
         xs, key = _columns(at.x, at.samples, self.field.in_features), _key(at)
         wanted = {name: p for name, p, wants_p in zip(self.types, at.parameters, wants[1:], strict=True) if wants_p}
         with dr.resume_grad():
@@ -166,8 +166,7 @@ class Program:
         return moved, dx, found, operands, left if operands else None
 
     def trace_finish(self, found: dict[str, Any], products: list, left: ExternalProducts) -> dict[str, Any]:
-        more = left.gradients(products, {name: value.array for name, value in self.field.items()})
-        return {name: g + type(g)(more[name]) if name in more else g for name, g in found.items()}
+        return left.completed(found, products)
 
     def _own(self, at: Point) -> Point:
         """The same, with the weights of networks, which calls may read, in memory of Dr.Jit's."""
@@ -189,13 +188,6 @@ class Program:
         for name, value in flat.items():
             current = self.field[name]
             self.field[name] = type(current)(value, dr.shape(current)) if dr.is_tensor_v(current) else value
-
-    def _name_of(self, buffer: Any) -> str | None:
-        """The entry of the field's mapping that ``buffer`` is."""
-        for name, value in self.field.items():
-            if (value.array.index, value.array.index_ad) == (buffer.index, buffer.index_ad):
-                return name
-        return None
 
 
 def _places(field: NeuralField) -> dict[str, Place]:

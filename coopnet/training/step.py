@@ -11,7 +11,7 @@ import drjit as dr
 from drjit.opt import Optimizer
 
 from ..checks import check_above, check_number, check_type, ensure, shown
-from ..engine import ExternalProducts, innermost, leaving, library
+from ..engine import ExternalProducts, innermost, leaving
 from ..field import NeuralField
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
@@ -160,8 +160,7 @@ class Step:
 
     def differentiate(self, key: Key, whole: bool = False) -> tuple[Any, ExternalProducts | None]:
         """Pull the losses of ``key`` back; returns them, and the products that are left, if any may be."""
-        faster = not whole and library(dr.backend_v(self.float32))
-        left = ExternalProducts(self.name_of, self.runs) if faster else None
+        left = None if whole else ExternalProducts.where_faster(self.field, self.runs)
         with leaving(left):
             losses = self.evaluate(self.draw(key), key)
             value = dr.detach(losses)
@@ -173,13 +172,9 @@ class Step:
 
     def finish(self, gradients: dict[str, Any], products: list, left: ExternalProducts) -> None:
         """The second half of a step that left products: the first does not know the gradients of networks yet."""
-        parameters = values(self.optimizer)
-        more = left.gradients(products, {name: value.array for name, value in self.field.items()})
-        for name, value in parameters.items():
-            flat = gradients[name]
-            if name in more:
-                flat = flat + type(flat)(more[name])
-            dr.set_grad(value, like(dr.detach(value), flat))
+        complete = left.completed(gradients, products)
+        for name, value in values(self.optimizer).items():
+            dr.set_grad(value, like(dr.detach(value), complete[name]))
         self.move()
         dr.eval(self.scaler, self.optimizer.state, self.ema)
 
@@ -187,13 +182,6 @@ class Step:
         """What a step does with gradients."""
         self.clip()
         self.update(self.unscale())
-
-    def name_of(self, buffer: Any) -> str | None:
-        """The parameter of the field that ``buffer`` is, if it is one as it came from the optimizer."""
-        for name, value in self.field.items():
-            if value.array.index == buffer.index and value.array.index_ad == buffer.index_ad:
-                return name
-        return None
 
     # ---- pieces -------------------------------------------------------------
 

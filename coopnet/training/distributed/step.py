@@ -110,9 +110,7 @@ class SharedStep(Step):
 
     def join(self, loss: Any, gradients: dict[str, Any], products: list, left: ExternalProducts) -> Any:
         """The buffer, once products are there."""
-        more = left.gradients(products, {name: value.array for name, value in self.field.items()})
-        whole = {name: flat + type(flat)(more[name]) if name in more else flat for name, flat in gradients.items()}
-        buffer = self.flat(whole, loss)
+        buffer = self.flat(left.completed(gradients, products), loss)
         dr.eval(buffer)
         return buffer
 
