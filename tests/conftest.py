@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: one run of a test per usable backend, and another processor to compile for."""
 
 import gc
+import importlib
 import os
 
 import pytest
@@ -61,6 +62,43 @@ def pytest_collection_finish():
     """Modules and tests stay: collections, of which every fit and many tests make one, need not look at all of them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def set_limits(monkeypatch):
+    """Constants of the engine for one test: ``set_limits(KEPT_BYTES=1000)``."""
+    from coopnet.engine import limits, strategies
+
+    def change(**values):
+        for name, value in values.items():
+            monkeypatch.setattr(limits, name, value)
+        strategies.way_of.cache_clear()
+
+    yield change
+    strategies.way_of.cache_clear()
+
+
+@pytest.fixture
+def play_lanes(monkeypatch):
+    """``play_lanes(8)`` has the engine choose as where a CPU's vectors have 8 lanes; what is compiled stays as it is."""
+    from coopnet.jit import core
+
+    return lambda lanes: monkeypatch.setattr(core, "llvm_lanes", lambda: lanes)
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """What networks chose as they were evaluated: their situations, and the ways that they took."""
+    module, seen = importlib.import_module("coopnet.engine.evaluate"), []
+    choose = module.choose
+
+    def noted(table, s):
+        way, why = choose(table, s)
+        seen.append((s, way))
+        return way, why
+
+    monkeypatch.setattr(module, "choose", noted)
+    return seen
 
 
 @pytest.fixture(autouse=True)

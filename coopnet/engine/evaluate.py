@@ -107,7 +107,7 @@ def _tangents(s: Situation, components: int) -> int:
 
     CPUs spill vectors to the cache, which is cheap.
     """
-    return max(1, ALL // max(components, s.network.width) - 1) if s.cuda else s.vectors
+    return max(1, ALL // max(components, s.network.width) - 1) if s.cuda else s.vectors - 1
 
 
 def _in_parts(ops: Sequence[Op], x: Bundle, key: Key | None, most: int, s: Situation) -> Bundle:

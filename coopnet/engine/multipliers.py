@@ -14,8 +14,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..jit import views
-from ..jit.core import llvm_lanes
+from ..jit import core, views
 from ..jit.kinds import packed
 from . import limits
 from .row_vectors import Rows, RowVector, columns
@@ -30,11 +29,11 @@ class Multiplier:
 
     def product(self, op: Any, x: Any, biased: bool) -> Any:
         """``A x``, and ``b`` added if ``biased``."""
-        weights, bias = op.weights, op.bias if biased else None
+        weights, bias, x = op.weights, op.bias if biased else None, packed(op.fill(x))
         matrix = described(weights, transposed=False)
         if way_of(matrix) == "row blocks":
-            return _by_parts(_row_blocks(weights, matrix), packed(x), bias, turned=False)
-        return drnn.matvec(weights, packed(x)) if bias is None else drnn.matvec(weights, packed(x), bias)
+            return _by_parts(_row_blocks(weights, matrix), x, bias, turned=False)
+        return drnn.matvec(weights, x) if bias is None else drnn.matvec(weights, x, bias)
 
     def transposed(self, op: Any, dy: Any, count: int) -> Any:
         """The first ``count`` components of ``A^T dy``."""
@@ -62,7 +61,7 @@ class Copies(Multiplier):
         if self.forth is None:
             return super().product(op, x, biased)
         parts, turned = self.forth
-        return _by_parts(parts, packed(x), op.bias if biased else None, turned)
+        return _by_parts(parts, packed(op.fill(x)), op.bias if biased else None, turned)
 
     def transposed(self, op: Any, dy: Any, count: int) -> Any:
         if self.back is None:
@@ -117,7 +116,7 @@ def described(view: Any, transposed: bool, copies: bool = False) -> Matrix:
     rows, columns = reversed(view.shape) if transposed else view.shape
     cpu = dr.backend_v(view.buffer) == dr.JitBackend.LLVM
     plain = cpu and not view.transpose and view.stride == view.shape[1] and not dr.grad_enabled(view.buffer)
-    return Matrix(rows, columns, dr.itemsize_v(view.buffer), llvm_lanes(), transposed, plain, copies)
+    return Matrix(rows, columns, dr.itemsize_v(view.buffer), core.llvm_lanes(), transposed, plain, copies)
 
 
 def _by_parts(parts: Sequence[Any], x: Any, bias: Any, turned: bool) -> drnn.CoopVec:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import drjit as dr
 
-from ..jit.core import llvm_lanes
+from ..jit import core
 from ..jit.scopes import frozen, symbolic
 from . import limits
 from .modes import forced_path, is_deterministic
@@ -131,6 +131,6 @@ class Situation(NamedTuple):
 def situation(network: Network, backend: dr.JitBackend, samples: int, **more: Any) -> Situation:
     """That of ``network`` evaluated now; ``more`` are fields that the caller knows."""
     return Situation(
-        network, backend, samples, lanes=llvm_lanes(), symbolic=symbolic(), frozen=frozen(),
+        network, backend, samples, lanes=core.llvm_lanes(), symbolic=symbolic(), frozen=frozen(),
         deterministic=is_deterministic(), forced=forced_path(), **more,
     )  # fmt: skip

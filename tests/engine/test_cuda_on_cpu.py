@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 from support.arrays import all_close
 from support.cuda_on_cpu import Drjit, as_cuda
+from support.engine import module, shaped
 
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import checks, field, reference
-from coopnet.engine import Affine, Fork, Stack, banks, modes, ops, products, stacking
-from coopnet.engine import network as networks
-from coopnet.engine.ops import Weights
-from coopnet.engine.rows import Rows
+from coopnet.engine import Affine, Branches, Stack, banks, limits, modes, ops, products, stacking
+from coopnet.engine.affine import Weights
+from coopnet.engine.row_vectors import Rows
+from coopnet.engine.situation import Network, Situation
 from coopnet.jit import layout, registers, views
 from coopnet.jit.unpacked import Constant
 from coopnet.nn import linear
@@ -31,6 +32,7 @@ from coopnet.random import digits
 from coopnet.random.law import MaskLaw
 
 dropout = importlib.import_module("coopnet.nn.dropout")
+networks = module("evaluate")
 
 pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="made for the CPU's layouts")
 
@@ -246,11 +248,11 @@ def test_sums_of_spilled_products_go_where_views_say(llvm):
     cotangent, activation = (Rows([llvm.Float(0)] * n, 1) for n in (3, 3))
     for _ in range(2):
         # the last column belongs to the bias
-        sums.add(products.Product(op, cotangent, activation), llvm.Float(np.arange(1, 10, dtype=np.float32)))
+        sums.add("x", products.Product(op, cotangent, activation), llvm.Float(np.arange(1, 10, dtype=np.float32)))
     expected = np.zeros(30)
     expected[of_matrix], expected[of_bias] = [2, 4, 8, 10, 14, 16], [6, 12, 18]
-    np.testing.assert_array_equal(sums.gradient(buffer).numpy(), expected)
-    assert not products.Sums().gradient(buffer).numpy().any()
+    np.testing.assert_array_equal(sums.gradient("x", buffer).numpy(), expected)
+    assert not products.Sums().gradient("x", buffer).numpy().any()
 
 
 def test_sums_of_banks_go_where_views_say(llvm):
@@ -538,25 +540,15 @@ def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
 # ---- Registers, warnings -----------------------------------------------------------------------------------
 
 
-def shaped(*shapes):
-    """Affine ops of matrices that have a shape and nothing else."""
-
-    class View:
-        def __init__(self, shape):
-            self.shape = shape
-
-    return [Affine(Weights(View(shape))) for shape in shapes]
-
-
 def test_components_in_use_at_a_time():
     a, b, c = shaped((8, 3), (16, 8), (2, 16))
-    assert ops.kept([a, b, c], 1) == (8 + 16) + 16  # what goes into the second and third, and the widest cotangent
-    assert ops.kept([a, b, c], 4) == 4 * 40
-    assert ops.kept([a, Fork([[b], []], "cat"), c], 1) == 40
-    assert ops.kept([a], 2) == 2 * 8
-    assert ops.kept([], 3) == 0
-    assert ops.widest([c, a]) == 16 and ops.widest([]) == 0
-    assert ops.matrices([a, Fork([[b], [c]], "sum")]) == [a.weights, b.weights, c.weights]
+    assert banks.in_use([a, b, c], 1) == (8 + 16) + 16  # what goes into the second and third, and the widest cotangent
+    assert banks.in_use([a, b, c], 4) == 4 * 40
+    assert banks.in_use([a, Branches([[b], []], "cat"), c], 1) == 40
+    assert banks.in_use([a], 2) == 2 * 8
+    assert banks.in_use([], 3) == 0
+    assert Network([c, a]).width == 16 and Network([]).width == 0
+    assert ops.matrices([a, Branches([[b], [c]], "sum")]) == [a.weights, b.weights, c.weights]
 
 
 def test_when_registers_are_asked_for(llvm, monkeypatch):
@@ -585,17 +577,13 @@ def test_when_registers_are_asked_for(llvm, monkeypatch):
 
 
 def test_directions_that_fit_into_registers():
-    bundle = [[0] * 3] * 7  # a value and six tangents
+    def most(*shapes):
+        return networks._tangents(Situation(Network(shaped(*shapes)), dr.JitBackend.CUDA, 100, 7), 3)
 
-    class Vector(list):
-        type = None
-
-    bundle = [Vector(v) for v in bundle]
-    with as_cuda(networks):
-        assert networks._directions(shaped((64, 3), (1, 64)), bundle) == 3
-        assert networks._directions(shaped((128, 3), (1, 128)), bundle) == 1
-        assert networks._directions(shaped((512, 3)), bundle) == 1
-        assert networks._directions([], bundle) == 256 // 3 - 1
+    assert most((64, 3), (1, 64)) == 3
+    assert most((128, 3), (1, 128)) == 1
+    assert most((512, 3)) == 1
+    assert most() == 256 // 3 - 1
 
 
 @pytest.mark.parametrize("precision", ["half", "single"])
@@ -634,10 +622,10 @@ def test_the_warning_of_sums_that_stall(monkeypatch):
             modes.warn_stall(samples)
         return [str(w.message) for w in found if w.category is RuntimeWarning]
 
-    assert modes.WARN_BEYOND == 1 << 15  # at 2^16 samples half a percent can be lost already
-    assert warned(1) == warned(modes.WARN_BEYOND) == []
-    (message,) = warned(modes.WARN_BEYOND + 1)
-    assert f"over {modes.WARN_BEYOND + 1} samples" in message
+    assert limits.STALL_SAMPLES == 1 << 15  # at 2^16 samples half a percent can be lost already
+    assert warned(1) == warned(limits.STALL_SAMPLES) == []
+    (message,) = warned(limits.STALL_SAMPLES + 1)
+    assert f"over {limits.STALL_SAMPLES + 1} samples" in message
     assert warned(1 << 20, fresh=False) == []  # once is enough
     assert warned(1) == []
     assert len(warned(2 << 20, fresh=False)) == 1  # a batch that is no trouble doesn't use the warning up
@@ -676,7 +664,7 @@ def test_a_backward_pass_within_a_loop_on_cuda_warns(llvm, monkeypatch):
 
     on_llvm = run()
     assert seen == []
-    with as_cuda(banks):
+    with as_cuda(networks):
         on_cuda = run()
     assert set(seen) == {90} and np.abs(on_llvm).max() > 0
     np.testing.assert_allclose(on_cuda, on_llvm, rtol=1e-4, atol=1e-4)
@@ -685,9 +673,9 @@ def test_a_backward_pass_within_a_loop_on_cuda_warns(llvm, monkeypatch):
 def test_unknown_layouts():
     known = Affine(Weights(None, layout=object()))
     unknown = Affine(Weights(None))
-    assert networks.layouts_known([known]) and networks.layouts_known([])
-    assert not networks.layouts_known([known, unknown])
-    assert not networks.layouts_known([known, Fork([[unknown]], "sum")])
+    assert Network([known]).layouts_known and Network([]).layouts_known
+    assert not Network([known, unknown]).layouts_known
+    assert not Network([known, Branches([[unknown]], "sum")]).layouts_known
 
 
 @pytest.mark.parametrize("literal", [False, True])
@@ -696,7 +684,8 @@ def test_networks_in_calls_are_kept_apart_on_cuda(llvm, monkeypatch, dropout, li
     """Two in one callable would be interleaved. The values are the same, and NaN stays visible."""
     nets = [network(llvm, dropout=dropout)[0] for _ in range(2)]
     n, kept = 50, []
-    monkeypatch.setattr(networks, "apart", lambda f, xs: kept.append(len(xs)) or registers.apart(f, xs))
+    keep = registers.in_separate_blocks
+    monkeypatch.setattr(networks, "in_separate_blocks", lambda f, xs: kept.append(len(xs)) or keep(f, xs))
     which = llvm.UInt32(np.arange(n) % 2)
     first = numbers(n)
     first[7] = np.nan

@@ -11,15 +11,27 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from support.arrays import arrays, evaluated
+from support.engine import described, module
 from support.kernels import launched
 from support.networks import gradients, matrices, ramp_biases
 
 import coopnet as cn
 from coopnet import reference
 from coopnet.checks import shown_bytes
-from coopnet.engine import FUNCTIONS, Affine, banks, modes, ops, spill
-from coopnet.engine import network as networks
-from coopnet.engine.choose import choose
+from coopnet.engine import FUNCTIONS, Affine, Branches, banks, elementwise, limits, modes, ops, strategies
+from coopnet.engine.activation_cache import bytes_per_sample, chunk_size
+from coopnet.engine.situation import Situation
+from coopnet.engine.strategies import (
+    GRADIENTS,
+    MATRICES,
+    MULTIPLIERS,
+    SCOPES,
+    TABLES,
+    Matrix,
+    Products,
+    Scope,
+    choose,
+)  # fmt: skip
 from coopnet.nn.sequential import known_ops, segments
 
 PATHS = ["auto", "spill", "store", "banks", "builtin"]
@@ -81,25 +93,29 @@ NAMES = ["relu", "leaky_relu", "tanh", "sigmoid", "softplus", "squareplus", "gel
 def test_what_is_known_of_activations():
     """Formulas spare kernels the tape of Dr.Jit's derivatives: of a dropped-out output alone, and of the slope."""
     masked = {name for name, f in FUNCTIONS.items() if f.dropped_slope is not None}
-    flat = {name for name, f in FUNCTIONS.items() if f.flat}
+    flat = {name for name, f in FUNCTIONS.items() if f.piecewise_linear}
     assert masked == {"relu", "sigmoid", "squareplus", "exp"}
     assert flat == {"relu", "leaky_relu", "identity"}
     assert {name for name, f in FUNCTIONS.items() if f.curvature is not None} == set(FUNCTIONS) - flat
     with pytest.raises(FrozenInstanceError):
-        FUNCTIONS["identity"].flat = False
+        FUNCTIONS["identity"].piecewise_linear = False
     assert FUNCTIONS["identity"].array(2) == 2 and FUNCTIONS["identity"].array(2, 3, 1) == 7
 
 
 def test_dropout_is_differentiated_with_the_activation_before():
-    relu, tanh, mask = ops.Nonlinearity(cn.ReLU()), ops.Nonlinearity(cn.Tanh()), ops.Mask(cn.Dropout(0.5))
+    relu, tanh, mask = (
+        elementwise.Nonlinearity(cn.ReLU()),
+        elementwise.Nonlinearity(cn.Tanh()),
+        elementwise.Mask(cn.Dropout(0.5)),
+    )
 
     def kinds(*chain):
-        return [type(op).__name__ for op in ops.fused(chain)]
+        return [type(op).__name__ for op in elementwise.fused(chain)]
 
-    assert kinds(relu, mask) == ["Dropped"]
+    assert kinds(relu, mask) == ["MaskedNonlinearity"]
     assert kinds(mask, relu) == ["Mask", "Nonlinearity"]
     assert kinds(tanh, mask) == ["Nonlinearity", "Mask"]
-    assert kinds(relu, mask, mask) == ["Dropped", "Mask"]
+    assert kinds(relu, mask, mask) == ["MaskedNonlinearity", "Mask"]
 
 
 def test_ops_are_made_once(ns, backend):
@@ -146,8 +162,8 @@ def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
     net, *_ = network(ns, backend, n_in=2, n_out=2, width=2, depth=0)
     first = known_ops(net.layers)[0]
     x = drnn.CoopVec(*[dr.ones(type(net["weights"]), 3)] * 2)
-    for before in ([], [ops.Nonlinearity(cn.Tanh())]):
-        for chain in ([first], [ops.Fork([[first], []][: 1 + body], merge)]):
+    for before in ([], [elementwise.Nonlinearity(cn.Tanh())]):
+        for chain in ([first], [Branches([[first], []][: 1 + body], merge)]):
             for wanted in (False, True):
                 visited = []
                 tape = ops.evaluate([*before, *chain], [x], None)
@@ -211,9 +227,9 @@ def test_batch_sizes(ns, backend, samples, path):
 
 @pytest.mark.parametrize("given_index", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_chunks(ns, backend, monkeypatch, bias, given_index):
+def test_chunks(ns, backend, set_limits, bias, given_index):
     """A batch that does not fit the memory for spilling, and is no multiple of a chunk."""
-    monkeypatch.setattr(spill, "MEMORY", 2**20)
+    set_limits(KEPT_BYTES=2**20)
     samples = 20_001
     net, weights, biases = network(ns, backend, bias=bias, dropout=0.2)
     rng = np.random.default_rng(1)
@@ -233,11 +249,11 @@ def test_chunks_fit_the_memory(ns, backend):
     net, _, _ = network(ns, backend, 16, 3, 128, 3)
     affine = [Affine(m) for m in net.layers if isinstance(m, cn.Linear)]
     for itemsize in (2, 4):
-        per_sample = spill.bytes_per_sample(affine, itemsize)
+        per_sample = bytes_per_sample(affine, itemsize)
         assert per_sample == itemsize * (16 + 6 * 128 + (8 if itemsize == 2 else 3))  # tensor cores take eights
         for samples in (1, 1000, 2**17, 2**22, 2**22 + 1):
-            chunk = spill.chunk_size(affine, samples, itemsize)
-            assert chunk * per_sample <= spill.MEMORY
+            chunk = chunk_size(affine, samples, itemsize)
+            assert chunk * per_sample <= limits.KEPT_BYTES
             assert chunk == samples or -(-samples // chunk) * chunk - samples < 1024 * -(-samples // chunk)
 
 
@@ -284,9 +300,9 @@ def test_frozen_with_changing_batches(ns, backend, path):
     assert recordings[4] > recordings[2]
 
 
-def test_frozen_chunks_of_changing_batches(ns, backend, monkeypatch):
+def test_frozen_chunks_of_changing_batches(ns, backend, set_limits):
     """The number of chunks is part of a recording, too."""
-    monkeypatch.setattr(spill, "MEMORY", 2**20)
+    set_limits(KEPT_BYTES=2**20)
     field = cn.NeuralField(None, cn.MLP(3, 1, width=8, depth=1)).build(backend)
 
     def step(field, x):
@@ -475,50 +491,104 @@ def test_deterministic_refuses_loops(ns, backend):
 
 
 CUDA, LLVM = dr.JitBackend.CUDA, dr.JitBackend.LLVM
+FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
 
 
 @pytest.mark.parametrize(
-    ("backend", "terms", "options", "path"),
+    ("backend", "samples", "width", "options", "way"),
     [
-        (LLVM, 1, {}, "spill"),
-        (LLVM, 1 << 20, {}, "spill"),
-        (LLVM, 1 << 20, {"wide": True}, "store"),
-        (LLVM, 1 << 20, {"wide": True, "forced": "spill"}, "spill"),
-        (LLVM, 1 << 20, {"wide": True, "symbolic": True}, "banks"),
-        (LLVM, 1 << 20, {"layouts_known": False, "forced": "spill"}, "spill"),
-        (CUDA, banks.SAMPLES, {}, "banks"),
-        (CUDA, banks.SAMPLES + 1, {}, "spill"),
-        (CUDA, banks.SAMPLES + 1, {"width": 65}, "store"),
-        (CUDA, 1 << 20, {"frozen": True}, "banks"),
-        (CUDA, 1 << 20, {"layouts_known": False}, "banks"),
-        (CUDA, 100, {"deterministic": True}, "spill"),
-        (CUDA, 100, {"deterministic": True, "width": 65}, "store"),
-        (CUDA, 100, {"forced": "store"}, "store"),
-        (LLVM, 100, {"forced": "store"}, "store"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 96}, "banks"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 97}, "store"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 64, "masked": True}, "banks"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 65, "masked": True}, "store"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": False, "width": 128}, "banks"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 128, "layouts_known": False}, "banks"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 64, "planned": 2000}, "store"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": False, "width": 64, "planned": 2000}, "banks"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 32, "planned": 2000}, "banks"),
-        (CUDA, 1 << 20, {"frozen": True, "apart": True, "width": 64, "planned": 4000}, "banks"),
-        (CUDA, 1 << 14, {"frozen": True, "apart": True, "width": 64, "planned": 4000}, "store"),
-        (CUDA, 1 << 14, {"frozen": True, "apart": True, "width": 64, "planned": 10_000}, "banks"),
-        (CUDA, 100, {"forced": "builtin"}, "builtin"),
-        (CUDA, 100, {"forced": "spill"}, "spill"),
-        (CUDA, 1 << 20, {"forced": "banks", "deterministic": True}, "banks"),
-        (LLVM, 1 << 20, {"symbolic": True}, "banks"),
-        (CUDA, 100, {"symbolic": True, "forced": "spill"}, "banks"),
-        (LLVM, 1 << 20, {"symbolic": True, "forced": "builtin"}, "builtin"),
-        (LLVM, 1, {"symbolic": True, "in_call": True}, "builtin"),
-        (CUDA, 1, {"symbolic": True, "in_call": True, "forced": "banks"}, "builtin"),
+        (LLVM, 1, 32, {}, "spill"),
+        (LLVM, 1 << 20, 32, {}, "spill"),
+        (LLVM, 1 << 20, 64, {}, "store"),
+        (LLVM, 1 << 20, 64, {"forced": "spill"}, "spill"),
+        (LLVM, 1 << 20, 64, {"symbolic": True}, "loop banks"),
+        (LLVM, 1 << 20, 32, {"layouts_known": False, "forced": "spill"}, "spill"),
+        (CUDA, 1024, 32, {}, "banks"),
+        (CUDA, 1025, 32, {}, "spill"),
+        (CUDA, 1025, 65, {}, "store"),
+        (CUDA, 512, 32, {"vectors": 3}, "spill"),
+        (CUDA, 1 << 20, 32, {"frozen": True}, "banks"),
+        (CUDA, 1 << 20, 32, {"layouts_known": False}, "banks"),
+        (CUDA, 100, 32, {"deterministic": True}, "spill"),
+        (CUDA, 100, 65, {"deterministic": True}, "store"),
+        (CUDA, 100, 32, {"forced": "store"}, "store"),
+        (LLVM, 100, 32, {"forced": "store"}, "store"),
+        (CUDA, 1 << 20, 96, FROZEN, "banks"),
+        (CUDA, 1 << 20, 97, FROZEN, "store"),
+        (CUDA, 1 << 10, 97, FROZEN, "banks"),  # too little to do for a library
+        (CUDA, 1 << 20, 64, FROZEN | {"dropout": 0.1}, "banks"),
+        (CUDA, 1 << 20, 65, FROZEN | {"dropout": 0.1}, "store"),
+        (CUDA, 1 << 20, 128, {"frozen": True}, "banks"),
+        (CUDA, 1 << 20, 128, FROZEN | {"layouts_known": False}, "banks"),
+        (CUDA, 1 << 20, 64, FROZEN | {"runs": 2000}, "store"),
+        (CUDA, 1 << 20, 64, {"frozen": True, "runs": 2000}, "banks"),
+        (CUDA, 1 << 20, 32, FROZEN | {"runs": 2000}, "banks"),
+        (CUDA, 1 << 20, 64, FROZEN | {"runs": 4000}, "banks"),
+        (CUDA, 1 << 14, 64, FROZEN | {"runs": 4000}, "store"),
+        (CUDA, 1 << 14, 64, FROZEN | {"runs": 10_000}, "banks"),
+        (CUDA, 100, 32, {"forced": "builtin"}, "builtin"),
+        (CUDA, 100, 32, {"forced": "spill"}, "spill"),
+        (CUDA, 1 << 20, 32, {"forced": "banks", "deterministic": True}, "banks"),
+        (LLVM, 1 << 20, 32, {"symbolic": True}, "loop banks"),
+        (CUDA, 100, 32, {"symbolic": True, "forced": "spill"}, "loop banks"),
+        (LLVM, 1 << 20, 32, {"symbolic": True, "forced": "builtin"}, "builtin"),
+        (LLVM, 1, 32, {"symbolic": True, "in_call": True}, "builtin"),
+        (CUDA, 1, 32, {"symbolic": True, "in_call": True, "forced": "banks"}, "builtin"),
+        (CUDA, 1, 32, {"stacked": True, "symbolic": True}, "lanes"),
     ],
 )
-def test_choice(backend, terms, options, path):
-    assert choose(backend, terms, **options)[0] == path
+def test_choice(backend, samples, width, options, way):
+    options = dict(options)
+    net = cn.MLP(3, 2, width=width, depth=3, dropout=options.pop("dropout", 0.0))
+    network = described(net, options.pop("layouts_known", True))
+    assert choose(GRADIENTS, Situation(network, backend, samples, **options))[0] == way
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16, 32])
+@pytest.mark.parametrize("question", TABLES)
+def test_every_situation_has_a_row(question, lanes):
+    """Or an error that says what to do instead; on GPUs, too, and for vectors of any number of lanes."""
+    for s in everything(question, lanes):
+        try:
+            way, why = choose(TABLES[question], s)
+        except RuntimeError as error:
+            assert "; use coopnet.Linear" in str(error) or "evaluate the network outside" in str(error)
+        else:
+            assert way and why
+
+
+def everything(question, lanes):
+    """A grid of situations that a table answers for."""
+    table, flags = TABLES[question], (False, True)
+    if table is MATRICES:
+        for rows, columns, itemsize, *options in itertools.product(
+            (1, 16, 64, 200), (1, 64, 300), (2, 4), *[flags] * 3
+        ):
+            transposed, plain, copies = options
+            yield Matrix(rows, columns, itemsize, lanes, transposed, plain, copies)
+    elif table is MULTIPLIERS:
+        for backend, frozen, outside, found in itertools.product((CUDA, LLVM), *[flags] * 3):
+            yield Products(backend, frozen, outside, found)
+    elif table is SCOPES:
+        yield from itertools.starmap(Scope, itertools.product(*[flags] * 3))
+    else:
+        nets = [
+            described(cn.MLP(3, 1, width=width, depth=2, activation=activation, dropout=dropout), known)
+            for width, activation, dropout, known in [
+                (32, "relu", 0.0, True),
+                (64, "tanh", 0.1, True),
+                (128, "relu", 0.0, False),
+            ]
+        ]
+        for net, backend, samples, *options in itertools.product(
+            nets, (CUDA, LLVM), (1, 1 << 12, 1 << 20), *[flags] * 8
+        ):
+            weights, inputs, symbolic, in_call, frozen, deterministic, caller, room = options
+            for forced in ("auto", "spill", "builtin"):
+                yield Situation(
+                    net, backend, samples, 1, lanes, weights, inputs, symbolic or in_call, in_call, frozen, False,
+                    deterministic, forced, caller, 100 * caller, room,
+                )  # fmt: skip
 
 
 def test_paths_have_names():
@@ -526,8 +596,8 @@ def test_paths_have_names():
         pass
 
 
-def test_explain(ns, backend, monkeypatch):
-    monkeypatch.setattr("coopnet.engine.gemm.llvm_lanes", lambda: 16)
+def test_explain(ns, backend, play_lanes):
+    play_lanes(16)
     field = cn.NeuralField(None, cn.MLP(16, 3, width=64, depth=3)).build(backend)
     big, small = field.explain(2**22), field.explain(100)
     assert (big.samples, big.backend, big.frozen) == (2**22, backend, True)
@@ -540,7 +610,7 @@ def test_explain(ns, backend, monkeypatch):
     else:
         # activations and deltas of four matrices in single precision
         row = 4 * (16 + 3 * 64 + 3 * 64 + 3)
-        chunk = spill.chunk_size([Affine(m) for m in field.network.layers if isinstance(m, cn.Linear)], 2**22, 4)
+        chunk = chunk_size([Affine(m) for m in field.network.layers if isinstance(m, cn.Linear)], 2**22, 4)
         assert (big.path, big.banks, big.memory) == ("spill", 1, chunk * row)
         assert big.chunks == -(-(2**22) // chunk) > 1
         assert f"in {big.chunks} chunk(s), {big.memory / 2**30:.1f} GiB at a time" in str(big)
@@ -552,7 +622,7 @@ def test_explain(ns, backend, monkeypatch):
     with cn.deterministic():
         spilled = field.explain(2**22)
     assert spilled.path == "spill"
-    assert spilled.chunks > 1 and spilled.memory <= spill.MEMORY
+    assert spilled.chunks > 1 and spilled.memory <= limits.KEPT_BYTES
     with cn.gradient_path("builtin"):
         builtin = field.explain(2**22)
     assert (builtin.path, builtin.memory, builtin.chunks, builtin.banks) == ("builtin", 0, 1, 1)
@@ -583,30 +653,50 @@ def test_sizes_in_words(count, text):
 
 def test_unknown_layouts_are_not_spilled():
     """A layer of drjit.nn on CUDA: its gradient could only be written to the wrong places."""
+    s = Situation(described(cn.MLP(3, 2, width=32), False), CUDA, 100)
     with pytest.raises(RuntimeError, match=r"deterministic: .* use coopnet\.Linear"):
-        choose(CUDA, 100, deterministic=True, layouts_known=False)
-    with pytest.raises(RuntimeError, match=r"gradient_path: .* use coopnet\.Linear"):
-        choose(CUDA, 100, forced="spill", layouts_known=False)
+        choose(GRADIENTS, s._replace(deterministic=True))
+    with pytest.raises(RuntimeError, match=r"gradient_path: the path 'spill' .* use coopnet\.Linear"):
+        choose(GRADIENTS, s._replace(forced="spill"))
 
 
-def test_what_is_chosen_from(ns, backend, monkeypatch):
-    """The caller says what is asked for and what is being traced, and warns."""
+def test_what_is_chosen_from(ns, backend, chosen):
+    """What is asked for, and what is being traced."""
     net, *_ = network(ns, backend)
     dr.enable_grad(net["weights"])
-    asked = []
-    monkeypatch.setattr(networks, "choose", lambda *where, **how: asked.append((*where, how)) or choose(*where, **how))
     x = drnn.CoopVec([dr.opaque(type(net["weights"]), 1, 7)] * 3)
     net(x)
     with cn.deterministic(), cn.gradient_path("spill"):
         net.jvp(x, [x, x])
-    (which, terms, how), (_, wider, other) = asked
-    assert which == dr.backend_v(net["weights"]) and (terms, wider) == (7, 21)
-    assert how == {
-        "symbolic": False, "in_call": False, "frozen": False, "deterministic": False, "forced": "auto",
-        "layouts_known": backend == "cuda", "width": 8, "masked": False, "apart": False,
-        "planned": 0, "wide": False,
-    }  # fmt: skip
-    assert other == how | {"deterministic": True, "forced": "spill"}
+    (one, _), (two, _) = chosen
+    assert one.backend == dr.backend_v(net["weights"]) and (one.terms, two.terms) == (7, 21)
+    assert one.network.width == 8 and one.network.layouts_known == (backend == "cuda") and not one.network.dropout
+    assert one.weights and not (
+        one.symbolic or one.in_call or one.frozen or one.outside or one.wide or one.deterministic
+    )
+    assert (one.forced, two.forced, two.deterministic, one.runs) == ("auto", "spill", True, 0)
+
+
+@pytest.mark.parametrize(
+    "width, samples, path", [(8, 300, "auto"), (8, 5000, "auto"), (70, 3000, "auto"), (8, 300, "store")]
+)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_is_explained_is_what_runs(ns, backend, chosen, width, samples, path, frozen):
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=width, depth=1)).build(backend, seed=1)
+
+    def batch(key):
+        p = cn.uniform(2, key, ns.Float, samples)
+        return p, [p[0]]
+
+    with cn.gradient_path(path):
+        explained = field.explain(samples, frozen)
+        if frozen:
+            cn.fit(field, batch, 1, progress=False)
+        else:
+            dr.enable_grad(field["network.weights"])
+            dr.backward(field(list(batch(cn.Key(1))[0]))[0])
+    ran = [way for s, way in chosen if s.weights and s.frozen == frozen and s.samples == samples]
+    assert ran and set(ran) == {explained.path}
 
 
 def test_calls_on_cuda_warn_once(ns, backend, monkeypatch):
@@ -615,8 +705,9 @@ def test_calls_on_cuda_warn_once(ns, backend, monkeypatch):
     dr.enable_grad(net["weights"])
     x = drnn.CoopVec([dr.opaque(type(net["weights"]), 1, 7)] * 3)
     monkeypatch.setattr(modes, "_warned", False)
-    monkeypatch.setattr(networks, "symbolic", lambda: True)
-    monkeypatch.setattr(networks, "inside_call", lambda leaf: True)
+    first = strategies.Row("builtin", lambda s: True, "the test asks for it")
+    monkeypatch.setattr(module("evaluate"), "GRADIENTS", (first,))
+    monkeypatch.setattr(Situation, "in_call", True)
     if backend == "cuda":
         with pytest.warns(RuntimeWarning, match="virtual call"):
             net(x)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-
 import drjit as dr
 import numpy as np
 import pytest
 from support.arrays import evaluated
+from support.engine import described, module
 from support.kernels import launched
 
 import coopnet as cn
-
-MODULE = importlib.import_module("coopnet.engine.input_gradient")  # its package has a function of that name
+from coopnet.engine import strategies
+from coopnet.engine.situation import Situation
 
 
 def field(backend, width=12, encoding=None, depth=2, **options):
@@ -39,9 +38,10 @@ def found(result):
 
 @pytest.fixture
 def forced(monkeypatch):
-    """Every gradient by a kernel for each layer."""
-    monkeypatch.setattr("coopnet.derivatives.input_gradient", MODULE.stored)
-    monkeypatch.setattr("coopnet.engine.spill.LONG", 8)  # so that layers are apart
+    """Every gradient by a kernel for each layer, where there is memory."""
+    first = strategies.Row("kernels", lambda s: s.room and not s.stacked, "the test asks for it")
+    monkeypatch.setattr(module("input_gradient"), "SLOPES", (first, *strategies.SLOPES))
+    monkeypatch.setattr("coopnet.engine.activation_cache.LONG", 8)
 
 
 @pytest.fixture(params=["chosen", "stored"])
@@ -142,20 +142,22 @@ def test_one_kernel_in_a_kernel(ns, backend):
     assert len(kernels) == 1
 
 
-def test_which_way(ns, backend, monkeypatch):
-    asked = []
-    monkeypatch.setattr(MODULE, "stored", lambda *args: asked.append(1))
-    monkeypatch.setattr(MODULE, "MANY", 256)
-    for width, samples, activation in ((112, 512, "tanh"), (112, 128, "tanh"), (64, 512, "tanh"), (112, 512, "relu")):
-        field(backend, width=width, depth=3, activation=activation).value_and_grad(points(ns, samples))
-    assert len(asked) == (1 if backend == "cuda" else 0)
+@pytest.mark.parametrize("width, samples, activation, symbolic, expected", [
+    (112, 1 << 16, "tanh", False, "kernels"), (112, 1 << 16, "tanh", True, "tangents"),
+    (112, (1 << 16) - 1, "tanh", False, "tangents"), (96, 1 << 16, "tanh", False, "tangents"),
+    (112, 1 << 16, "relu", False, "tangents"),
+])  # fmt: skip
+def test_which_way_on_gpus(width, samples, activation, symbolic, expected):
+    net = cn.MLP(3, 1, width=width, depth=3, activation=activation)
+    s = Situation(described(net), dr.JitBackend.CUDA, samples, symbolic=symbolic, weights=False)
+    assert strategies.choose(strategies.SLOPES, s)[0] == expected
 
 
-def test_tangents_in_kernels_of_their_own(ns, backend, monkeypatch):
+def test_tangents_in_kernels_of_their_own(ns, backend, set_limits, monkeypatch):
     """A kernel for each direction where a vector more does not fit, unless somebody wants to differentiate them."""
     monkeypatch.setattr("coopnet.derivatives.input_gradient", lambda *args: None)
-    monkeypatch.setattr("coopnet.engine.network.MANY", 256)
-    monkeypatch.setattr("coopnet.engine.network._directions", lambda ops, x: 1)
+    set_limits(LAUNCHES_SAMPLES=256)
+    monkeypatch.setattr(module("evaluate"), "_tangents", lambda s, components: 1)
     net, p = field(backend, activation="relu", dropout=0.1), points(ns, 500)
     dr.make_opaque(p)
     key = cn.Key(1)
@@ -170,8 +172,8 @@ def test_tangents_in_kernels_of_their_own(ns, backend, monkeypatch):
     assert len(kernels) == 1
 
 
-def test_no_memory_for_it(ns, backend, forced, monkeypatch):
-    monkeypatch.setattr("coopnet.engine.spill.MEMORY", 1000)
+def test_no_memory_for_it(ns, backend, forced, set_limits):
+    set_limits(KEPT_BYTES=1000)
     net, p = field(backend), points(ns, 2000)
     for result, expected in zip(found(net.value_and_grad(p)), by_tangents(net, p), strict=True):
         np.testing.assert_allclose(result, expected, atol=2e-2 if backend == "cuda" else 1e-5)

@@ -10,7 +10,7 @@ import pytest
 from support.arrays import all_close, evaluated
 
 import coopnet as cn
-from coopnet.engine import banks, collect, modes
+from coopnet.engine import LoopBanks, banks, limits, modes
 from coopnet.jit import deferred
 
 STEPS = 2
@@ -222,9 +222,9 @@ def test_dropped_passes_are_forgotten(ns, backend, monkeypatch):
     deferred._cache.clear()
 
 
-def test_stall_is_warned_of(ns, backend, monkeypatch):
+def test_stall_is_warned_of(ns, backend, set_limits, monkeypatch):
     monkeypatch.setattr(modes, "_warned", False)
-    monkeypatch.setattr(modes, "WARN_BEYOND", 100)
+    set_limits(STALL_SAMPLES=100)
     case = Case(ns, backend, samples=500)
 
     def run():
@@ -417,14 +417,14 @@ def test_gradient_banks_add_to_what_is_there(ns, backend):
 
 def test_gradient_banks_of_two_uses(ns, backend, monkeypatch):
     """Uses of one network in a body take sets of banks in turns, however many there are."""
-    sets, once = set(), collect.Collector.once
+    sets, once = set(), LoopBanks.once
 
     def seen(self, *args):
         found = once(self, *args)
         sets.add(id(found))
         return found
 
-    monkeypatch.setattr(collect.Collector, "once", seen)
+    monkeypatch.setattr(LoopBanks, "once", seen)
     case = Case(ns, backend)
 
     def both(i):
@@ -438,7 +438,7 @@ def test_gradient_banks_of_two_uses(ns, backend, monkeypatch):
     dr.enable_grad(case.weights)
     with cn.gradient_path("banks"), cn.gradient_banks(case.net):
         case.loop(turn)
-        assert len(sets) == collect.SETS
+        assert len(sets) == limits.BANK_SETS
     got = dr.grad(case.weights).numpy().astype(np.float64)
     terms = [(factor, i + k) for i in range(STEPS) for k, factor in enumerate((1, 2, -0.5))]
     agree([got], case.known(terms)[:1], backend)

@@ -20,7 +20,6 @@ from drjit.opt import Adam
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import gemm
 from coopnet.random import digits
 
 N, WIDTH, P = 3 << 12, 16, 0.25  # masks, halves and floats of N lanes are blocks of 1, 2 and 4 times 2^14 bytes
@@ -184,13 +183,12 @@ def test_dropout_takes_no_memory(backend, ns, name, evaluated):
 
 
 @pytest.mark.parametrize("frozen, layerwise", [(False, False), (True, False), (True, True)])
-def test_dropout_takes_no_memory_in_training(backend, ns, monkeypatch, frozen, layerwise):
+def test_dropout_takes_no_memory_in_training(backend, ns, set_limits, frozen, layerwise):
     """Whole training steps, weights and optimizer included; replays of a recording, and layers as products, too."""
     if layerwise and backend == "cuda":
         pytest.skip("a GPU multiplies in kernels")
     if layerwise:
-        monkeypatch.setattr(gemm, "LEAST", 8)
-        monkeypatch.setattr(gemm, "WIDE", {8: (WIDTH, WIDTH), 16: (WIDTH, WIDTH)})
+        set_limits(WIDE_LAYER=8, WIDE_TRAINED={1: (WIDTH, WIDTH)})
     found = []
     for dropout in (0.0, P):
         net = cn.MLP(4, 2, width=WIDTH, depth=2, dropout=dropout)

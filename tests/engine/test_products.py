@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coopnet.engine import limits
 from coopnet.engine import products as blas
 from coopnet.jit import openblas
 from coopnet.jit.pool import parallel
@@ -27,10 +28,10 @@ def threads(monkeypatch):
 
 @pytest.mark.parametrize("columns", [(3, 5), (5, 3), (3, 1), (5, 16)])
 @pytest.mark.parametrize("samples", [1, 5, 4095, 4096, 8192, 16_384, 30_001])
-def test_products(threads, monkeypatch, samples, columns):
+def test_products(threads, set_limits, monkeypatch, samples, columns):
     """Whatever slices and pieces there are; slices are what threads take. Few columns take as long as 16."""
     counts = []
-    monkeypatch.setattr(blas, "LEAST", 16 * 16 << 12)  # multiplications of 4,096 samples
+    set_limits(SLICE_MULTIPLICATIONS=16 * 16 << 12)  # of 4,096 samples
     monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
     a, b = (np.random.default_rng(i).random((samples, n), np.float32) for i, n in enumerate(columns))
     (found,) = blas.blas([(a, b)])
@@ -41,10 +42,10 @@ def test_products(threads, monkeypatch, samples, columns):
     assert counts == ([slices] if samples >= 4096 else [])  # little work is not worth another thread
 
 
-def test_products_share_threads(threads, monkeypatch):
+def test_products_share_threads(threads, set_limits, monkeypatch):
     """Slices of all products side by side; each comes out as by itself."""
     counts = []
-    monkeypatch.setattr(blas, "LEAST", 16 * 16 << 12)
+    set_limits(SLICE_MULTIPLICATIONS=16 * 16 << 12)
     monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
     rng = np.random.default_rng(0)
     shapes = [(5000, 3, 5), (9000, 16, 32), (100, 4, 4), (20_000, 2, 2)]
@@ -58,8 +59,8 @@ def test_products_share_threads(threads, monkeypatch):
 
 def test_pieces_are_added_up_in_double_precision(threads):
     """In single precision, 2^24 + 1 is 2^24 however often it is done."""
-    a = np.zeros((4 * blas.PIECE, 1), np.float32)
-    a[:: blas.PIECE, 0] = [4096, 1, 1, 1]
+    a = np.zeros((4 * limits.BLAS_SAMPLES, 1), np.float32)
+    a[:: limits.BLAS_SAMPLES, 0] = [4096, 1, 1, 1]
     assert blas.blas([(a, a)])[0][0, 0] == 2**24 + 3
 
 

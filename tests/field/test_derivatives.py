@@ -18,7 +18,7 @@ from support.networks import gradients, matrices, ramp_biases
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.engine import FUNCTIONS, ops
+from coopnet.engine import FUNCTIONS, Nonlinearity
 from coopnet.nn.tree import children
 
 GRID = dict(n_levels=3, hashmap_size=2**8, base_resolution=4, per_level_scale=1.9)
@@ -315,17 +315,16 @@ def test_frozen(ns, backend):
     assert frozen.n_recordings <= 3
 
 
-def test_chunks(ns, backend, monkeypatch):
+def test_chunks(ns, backend, set_limits):
     """A batch that is spilled in pieces, with constant directions, gives the gradient of one that is not."""
     if backend == "cuda":
         pytest.skip("the same program as on LLVM")
-    from coopnet.engine import spill
 
     _, p = coordinates(ns, 5000)
     twin = Twin(ns, backend, None, "tanh", dropout=0.2, width=8)
     results = []
     for memory in (1 << 30, 1 << 19):
-        monkeypatch.setattr(spill, "MEMORY", memory)
+        set_limits(KEPT_BYTES=memory)
         dr.enable_grad(p, twin.field["network.weights"])
         dr.set_grad(p, 0)
         dr.set_grad(twin.field["network.weights"], 0)
@@ -385,10 +384,10 @@ def test_second_derivatives(ns, backend, name):
     derivative = ref.ACTIVATIONS[name][1]
     h = 1e-5
     expected = 0.7 * (derivative(at + h) - derivative(at - h)) / (2 * h)
-    op = ops.Nonlinearity(cn.nn.ACTIVATIONS[name](*params))
+    op = Nonlinearity(cn.nn.ACTIVATIONS[name](*params))
     x, w = drnn.CoopVec([leaf(ns.Float(at)), leaf(ns.Float(-at))]), drnn.CoopVec([leaf(0.7), leaf(0.7)])
     tolerance = 3e-2 if backend == "cuda" else 1e-5
-    if FUNCTIONS[name].flat:
+    if FUNCTIONS[name].piecewise_linear:
         assert not np.any(np.abs(expected) > 1e-6)
         return
     close(next(iter(op.curvature(w, x, op.value(x)))).numpy(), expected, tolerance)

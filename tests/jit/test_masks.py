@@ -70,10 +70,10 @@ def test_without_the_functions_there_may_be_a_mask(ns, monkeypatch):
 
 @pytest.mark.parametrize("path, memory", [("spill", 1 << 30), ("spill", 1), ("banks", 1 << 30)])
 @pytest.mark.parametrize("lanes", [1000, 1185, 4096])
-def test_gradients_inside_evaluated_loops(ns, backend, monkeypatch, lanes, path, memory):
+def test_gradients_inside_evaluated_loops(ns, backend, set_limits, lanes, path, memory):
     """Lanes that have left add nothing, also where the loop has as many lanes as a matrix entries (1,185), and where
     memory is for a chunk of the samples only."""
-    monkeypatch.setattr("coopnet.engine.spill.MEMORY", memory)
+    set_limits(KEPT_BYTES=memory)
     field = cn.NeuralField(None, cn.MLP(2, 1, width=32, depth=2, bias=True)).build(backend, seed=1)
     x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
     weights = field["network.weights"]
@@ -187,9 +187,9 @@ def test_rows_inside_evaluated_loops(ns, lanes):
 
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("samples", [8192, 16384, 5000])
-def test_copies_of_matrices_are_whole(ns, backend, monkeypatch, lanes, samples):
+def test_copies_of_matrices_are_whole(ns, backend, play_lanes, lanes, samples):
     """In loops with as many lanes as a copy has entries, with vectors of 8 lanes and of 16."""
-    monkeypatch.setattr("coopnet.engine.blocks.llvm_lanes", lambda: lanes)
+    play_lanes(lanes)
     field = cn.NeuralField(None, cn.MLP(3, 1, width=128, depth=2)).build(backend, seed=1)
     x = [ns.Float(np.random.default_rng(i).random(samples)) for i in range(3)]
     expected, slopes = (v.numpy() for v in field.value_and_grad(ns.Array3f(x)))

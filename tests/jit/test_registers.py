@@ -4,11 +4,13 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.engine import module
 from support.kernels import launched
 
 import coopnet as cn
-from coopnet.engine import network as networks
 from coopnet.jit import registers
+
+networks = module("evaluate")
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_directions_in_groups(ns, backend, monkeypatch, most):
     p = ns.Array3f(*[dr.linspace(ns.Float, 0.1 * k, 1, 300) for k in range(3)])
     results = []
     for limit in (3, most):
-        monkeypatch.setattr(networks, "_directions", lambda ops, x, limit=limit: limit)
+        monkeypatch.setattr(networks, "_tangents", lambda s, components, limit=limit: limit)
         for v in (weights, p):
             dr.disable_grad(v)
             dr.enable_grad(v)
@@ -109,7 +111,8 @@ def test_groups_fit(ns, backend):
     def most(width, inputs):
         net = drnn.pack(cn.MLP(inputs, 1, width=width, depth=1).alloc(dr.tensor_t(ns.Float16), inputs))
         bundle = [drnn.CoopVec([ns.Float16(0)] * inputs)] * (1 + inputs)
-        return networks._directions(cn.nn.sequential.known_ops([net]), bundle)
+        s = networks.situation_of(cn.nn.sequential.known_ops([net]), bundle)
+        return networks._tangents(s, inputs)
 
     assert most(64, 3) == 3
     assert most(64, 6) == (3 if backend == "cuda" else 6)
@@ -134,5 +137,5 @@ def test_apart(ns, precision):
     def product(v):
         return [v[0] * v[1]]
 
-    np.testing.assert_array_equal(summed(lambda v: registers.apart(product, v)), 2 * turns * given)
-    assert registers.apart(product, [leaf(3), leaf(2)])[0].state == dr.VarState.Literal
+    np.testing.assert_array_equal(summed(lambda v: registers.in_separate_blocks(product, v)), 2 * turns * given)
+    assert registers.in_separate_blocks(product, [leaf(3), leaf(2)])[0].state == dr.VarState.Literal

@@ -15,7 +15,8 @@ from support.networks import gradients, in_order, linears, matrices, randomize_b
 import coopnet as cn
 from coopnet import io
 from coopnet import reference as ref
-from coopnet.engine import rows, spill
+from coopnet.engine.activation_cache import bytes_per_sample
+from coopnet.engine.row_vectors import columns
 from coopnet.nn.sequential import stated_width
 
 TANH, SINE = ref.ACTIVATIONS["tanh"][0], ref.ACTIVATIONS["sine"][0]
@@ -113,10 +114,9 @@ def test_cooperative_vectors(case, ns, backend, path, key):
     all_close(got[2], expected[2], case.tolerance)
 
 
-def test_in_chunks(case, ns, backend, monkeypatch):
+def test_in_chunks(case, ns, backend, set_limits):
     """What is spilled for bodies counts when a batch is cut into chunks."""
-    monkeypatch.setattr(spill, "MEMORY", 1)
-    monkeypatch.setattr(spill, "PIECE", 16)
+    set_limits(KEPT_BYTES=1, PIECE_SAMPLES=16)
     got, expected = run(case, ns, backend, KEY, "spill"), case.expected[KEY]
     close(got[1], expected[1], case.tolerance)
     all_close(got[2], expected[2], case.tolerance)
@@ -124,10 +124,10 @@ def test_in_chunks(case, ns, backend, monkeypatch):
 
 def test_the_whole_is_one_network(case):
     ops = cn.nn.sequential.known_ops([case.packed])
-    widths = [rows.columns(m.weights.shape[0], 4) for m in linears(case.packed)]
-    widths += [rows.columns(m.weights.shape[1] + (m.bias is not None), 4) for m in linears(case.packed)]
-    assert spill.bytes_per_sample(ops, 4) == 4 * sum(widths)
-    assert [type(op).__name__ for op in ops] == ["Affine", "Fork", "Fork", "Affine", "Nonlinearity", "Fork"]
+    widths = [columns(m.weights.shape[0], 4) for m in linears(case.packed)]
+    widths += [columns(m.weights.shape[1] + (m.bias is not None), 4) for m in linears(case.packed)]
+    assert bytes_per_sample(ops, 4) == 4 * sum(widths)
+    assert [type(op).__name__ for op in ops] == ["Affine", "Branches", "Branches", "Affine", "Nonlinearity", "Branches"]
 
 
 def test_tensors(case, ns, backend):

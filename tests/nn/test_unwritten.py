@@ -9,7 +9,6 @@ import pytest
 from support.arrays import evaluated
 
 import coopnet as cn
-from coopnet.engine import spill
 from coopnet.kernels.segment_sum import sum_rows
 from coopnet.nn import projection
 from coopnet.random import digits
@@ -41,9 +40,9 @@ def compare(monkeypatch):
 @pytest.mark.parametrize("memory", [None, 2**18])  # in one piece, and in chunks
 @pytest.mark.parametrize("samples", [2048, 3001])  # partial products of equal lengths, and not
 @pytest.mark.parametrize("path", ["spill", "store"])
-def test_spilled_gradients(ns, backend, monkeypatch, compare, path, samples, memory):
+def test_spilled_gradients(ns, backend, set_limits, compare, path, samples, memory):
     if memory:
-        monkeypatch.setattr(spill, "MEMORY", memory // 2 if backend == "cuda" else memory)  # of numbers of that size
+        set_limits(KEPT_BYTES=memory // 2 if backend == "cuda" else memory)  # of numbers of that size
     net = cn.MLP(3, 2, width=8, depth=1, bias=True, dropout=0.2)
     leaf = ns.Float16 if backend == "cuda" else ns.Float
     net = drnn.pack(net.alloc(dr.tensor_t(leaf), 3), layout="training")

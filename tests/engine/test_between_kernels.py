@@ -9,29 +9,38 @@ import pytest
 from support.arrays import arrays, evaluated
 
 import coopnet as cn
-from coopnet.engine import gemm, spill
+from coopnet.engine import limits
+from coopnet.engine.activation_cache import ActivationCache
 from coopnet.engine.activations import FUNCTIONS
+from coopnet.engine.multipliers import BetweenKernels
 
 #: Wide enough here that layers among them are products of their own: kernels of small networks compile fast.
 WIDTH = 12
+MEASURED = {name: getattr(limits, name) for name in ("WIDE_TRAINED", "WIDE_EVALUATED", "WIDE_LAYER", "WIDE_SAMPLES")}
+
+
+@pytest.fixture
+def measured(set_limits):
+    """Limits as they are."""
+    return set_limits(**MEASURED)
 
 
 @pytest.fixture(autouse=True)
-def layerwise(backend, monkeypatch):
+def layerwise(backend, set_limits):
     """Processors differ in what is worth it."""
     if backend == "cuda":
         pytest.skip("a GPU multiplies in kernels")
-    for name in ("WIDE", "EVALUATED"):
-        monkeypatch.setattr(gemm, name, {8: (WIDTH, WIDTH), 16: (WIDTH, WIDTH)})
-    monkeypatch.setattr(gemm, "LEAST", 8)
-    monkeypatch.setattr(gemm, "SAMPLES", 100)
+    both = {1: (WIDTH, WIDTH)}
+    set_limits(WIDE_TRAINED=both, WIDE_EVALUATED=both, WIDE_LAYER=8, WIDE_SAMPLES=100)
 
 
 @pytest.fixture
 def products(monkeypatch):
     """How many rows and columns were multiplied by matrices between kernels."""
-    seen, multiply = [], gemm.Gemm.multiply
-    monkeypatch.setattr(gemm.Gemm, "multiply", lambda self, rows: seen.append(rows.columns) or multiply(self, rows))
+    seen, multiply = [], BetweenKernels.multiply
+    monkeypatch.setattr(
+        BetweenKernels, "multiply", lambda self, rows: seen.append(rows.columns) or multiply(self, rows)
+    )
     return seen
 
 
@@ -114,8 +123,8 @@ def unpacked(layer):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_against_double_precision(ns, backend, products, monkeypatch, bias):
-    monkeypatch.setattr(gemm, "LEAST", 32)
+def test_against_double_precision(ns, backend, products, set_limits, bias):
+    set_limits(WIDE_LAYER=32)
     field = biased(cn.NeuralField(None, cn.MLP(6, 2, width=48, depth=3, bias=bias)).build(backend, seed=2))
     x = points(ns, 6, 3000)
     expected, grads = numpy_mlp(field, np.stack([v.numpy() for v in x]).astype(float), bias)
@@ -136,15 +145,15 @@ def test_against_double_precision(ns, backend, products, monkeypatch, bias):
 
 @pytest.mark.parametrize("memory", [1 << 28, 1])
 @pytest.mark.parametrize("bias, dropout", [(True, 0.0), (False, 0.4)])
-def test_evaluation_without_gradients(ns, backend, monkeypatch, products, bias, dropout, memory):
+def test_evaluation_without_gradients(ns, backend, set_limits, products, bias, dropout, memory):
     """The same outputs, also in chunks."""
-    monkeypatch.setattr(gemm, "MEMORY", memory)
+    set_limits(WIDE_BYTES=memory)
     net = cn.MLP(5, 9, width=WIDTH, depth=2, activation="silu", dropout=dropout, bias=bias)
     field = biased(cn.NeuralField(None, net).build(backend, seed=1))
     x, key = points(ns, 5, 3001), cn.Key(3, dr.arange(ns.UInt32, 3001) + 9, ns.UInt32(5))
     found = field(x, key).numpy()
     assert len(products) == 3 * (1 if memory > 1 else 3)
-    monkeypatch.setattr(gemm, "SAMPLES", 1 << 30)
+    set_limits(WIDE_SAMPLES=1 << 30)
     in_kernel = list(field(x, key))
     dr.eval(in_kernel)
     expected = np.stack([v.numpy() for v in in_kernel])
@@ -169,25 +178,25 @@ def test_a_gradient_where_something_is_not_finite(ns, backend, products):
     assert np.isfinite(np.delete(y, 7, -1)).all() and np.isfinite(np.delete(slope, 7, 1)).all()
 
 
-def test_a_gradient_where_memory_is_short(ns, backend, monkeypatch, products):
+def test_a_gradient_where_memory_is_short(ns, backend, set_limits, products):
     """In the kernel, as for fewer samples."""
     field = cn.NeuralField(None, cn.MLP(3, 1, width=WIDTH, depth=2)).build(backend, seed=1)
     p = ns.Array3f(points(ns, 3, 1500))
     expected = [v.numpy() for v in evaluated(*field.value_and_grad(p))]
     assert products
     products.clear()
-    monkeypatch.setattr(spill, "MEMORY", 1)
+    set_limits(KEPT_BYTES=1)
     agree([v.numpy() for v in evaluated(*field.value_and_grad(p))], expected, 1e-5)
     assert not products
 
 
-def test_chunks_with_a_seed_for_each_sample(ns, backend, monkeypatch, products):
+def test_chunks_with_a_seed_for_each_sample(ns, backend, set_limits, products):
     """As virtual calls in evaluated mode pass keys on."""
     field = cn.NeuralField(None, cn.MLP(3, 2, width=WIDTH, depth=2, dropout=0.3)).build(backend, seed=1)
     x, seeds = points(ns, 3, 2500), np.random.default_rng(0).integers(0, 3, 2500)
     key = cn.Key(ns.UInt64(seeds), dr.arange(ns.UInt32, 2500), ns.UInt32(2))
     expected = field(x, key).numpy().copy()
-    monkeypatch.setattr(gemm, "MEMORY", 1)
+    set_limits(WIDE_BYTES=1)
     found = field(x, key).numpy()
     assert len(products) > 4 and np.array_equal(found, expected)
 
@@ -203,28 +212,19 @@ def test_branches_stay_in_one_kernel(ns, backend, products):
     assert products
 
 
-def test_nothing_of_the_way_back_stays(ns, backend, monkeypatch):
-    made, own = [], gemm.Gemm.of
-    monkeypatch.setattr(gemm.Gemm, "of", staticmethod(lambda ops: made.extend(found := own(ops)) or found))
-    field = cn.NeuralField(None, cn.MLP(3, 2, width=WIDTH, depth=2)).build(backend, seed=1)
-    dr.enable_grad(field["network.weights"])
-    dr.backward(field(points(ns, 3, 600))[0])
-    assert made and not any(one._products or one._cotangents for one in made)
-
-
 @pytest.mark.parametrize("activation", ["softplus", "relu"])
-def test_gradients_of_inputs(ns, backend, monkeypatch, products, activation):
+def test_gradients_of_inputs(ns, backend, set_limits, products, activation):
     net = cn.MLP(3, 1, width=WIDTH, depth=3, activation=activation, bias=True)
     field = biased(cn.NeuralField(None, net).build(backend, seed=1))
     p = ns.Array3f(points(ns, 3, 1500))
     y, slope = (v.numpy() for v in evaluated(*field.value_and_grad(p)))
     assert len(products) == 3
-    monkeypatch.setattr(gemm, "SAMPLES", 1 << 30)
+    set_limits(WIDE_SAMPLES=1 << 30)
     expected, slopes = (v.numpy() for v in evaluated(*field.value_and_grad(p)))
     agree([y, slope], [expected, slopes], 1e-5)
 
 
-def test_second_derivatives(ns, backend, monkeypatch, products):
+def test_second_derivatives(ns, backend, products):
     """Weight gradients of a loss of values and slopes: bundles of several vectors."""
     net = cn.MLP(3, 1, width=WIDTH, depth=2, activation="softplus", bias=True)
     field = biased(cn.NeuralField(None, net).build(backend, seed=1))
@@ -269,16 +269,16 @@ def test_one_point_with_many_masks(ns, backend):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("memory", [1, 1 << 20])
-def test_in_chunks_and_again(ns, backend, monkeypatch, products, memory, dropout):
+def test_in_chunks_and_again(ns, backend, set_limits, products, memory, dropout):
     """Where there is no room for what all samples need, and where the way back is taken twice."""
     net = cn.MLP(4, 2, width=WIDTH, depth=2, activation="sine", bias=True, dropout=dropout)
     field = biased(cn.NeuralField(None, net).build(backend, seed=1))
     x, key = points(ns, 4, 3001), cn.Key(3, step=ns.UInt32(5))
     expected = gradients(field, x, "spill", key)
-    monkeypatch.setattr(spill, "MEMORY", memory)
+    set_limits(KEPT_BYTES=memory)
     agree(gradients(field, x, "store", key), expected)
     assert products
-    monkeypatch.undo()
+    set_limits(KEPT_BYTES=2 << 30)
     again = gradients(field, x, "store", key, repeat=2)
     agree([again[0], again[1] / 2, again[2] / 2], expected)
 
@@ -338,10 +338,9 @@ def test_frozen_evaluations_take_any_batch(ns, backend, products):
     assert frozen.n_recordings <= 2
 
 
-def test_large_and_small_batches_of_one_field(ns, backend, monkeypatch):
+def test_large_and_small_batches_of_one_field(ns, backend, set_limits):
     """Gradients of whole layers and of their parts, left outside of a frozen step, are added up."""
-    monkeypatch.setattr("coopnet.engine.pending.LEAST", 1)
-    monkeypatch.setattr(gemm, "SAMPLES", 1000)
+    set_limits(CUT_MULTIPLICATIONS=1, WIDE_SAMPLES=1000)
     found = []
     for path in ("auto", "spill"):
         net = cn.MLP(3, 1, width=WIDTH, depth=2, bias=True)
@@ -376,8 +375,8 @@ def test_slopes_from_outputs_alone(ns, name):
 
 def test_what_is_kept(ns, backend, monkeypatch):
     """Outputs of layers whose functions need them on the way back, and no others."""
-    shelves, made = [], spill.Shelf.__init__
-    monkeypatch.setattr(spill.Shelf, "__init__", lambda self, *a, **k: shelves.append(self) or made(self, *a, **k))
+    caches, made = [], ActivationCache.__init__
+    monkeypatch.setattr(ActivationCache, "__init__", lambda self, *a: caches.append(self) or made(self, *a))
     for activation, dropout, key, kept in [
         ("relu", 0.0, None, 1), ("tanh", 0.0, None, 1), ("sine", 0.0, None, 3), ("relu", 0.3, cn.Key(1), 1),
         ("relu", 0.3, None, 3), ("tanh", 0.3, cn.Key(1), 3),
@@ -386,7 +385,7 @@ def test_what_is_kept(ns, backend, monkeypatch):
         field = cn.NeuralField(None, net).build(backend, seed=1)
         dr.enable_grad(field["network.weights"])
         y = field(points(ns, 4, 300), key)
-        found = [product for product in shelves[-1]._products if product is not None]
+        found = [vector for vector in caches[-1]._kept if vector.product is not None]
         # that of the last wide layer is followed by one that is no product of its own on the way forward
         assert len(found) == kept - (1 if kept == 1 else 0), (activation, dropout)
         del y
@@ -397,9 +396,8 @@ def test_what_is_kept(ns, backend, monkeypatch):
     (8, 64, "relu", (1 << 11) - 1, False), (16, 160, "relu", 1 << 11, True), (16, 128, "relu", 1 << 20, False),
     (16, 96, "softplus", 1 << 11, True), (4, 64, "relu", 1 << 11, True),
 ])  # fmt: skip
-def test_when(backend, monkeypatch, lanes, width, activation, samples, expected):
-    monkeypatch.undo()
-    monkeypatch.setattr(gemm, "llvm_lanes", lambda: lanes)
+def test_when(backend, play_lanes, measured, lanes, width, activation, samples, expected):
+    play_lanes(lanes)
     field = cn.NeuralField(None, cn.MLP(16, 3, width=width, depth=2, activation=activation)).build(backend)
     assert (field.explain(samples).path == "store") == expected
 
@@ -408,9 +406,8 @@ def test_when(backend, monkeypatch, lanes, width, activation, samples, expected)
     (8, 64, "relu", False), (8, 96, "relu", True), (8, 64, "silu", True), (16, 160, "relu", True),
     (16, 64, "silu", False),
 ])  # fmt: skip
-def test_when_it_is_evaluated_only(ns, backend, monkeypatch, lanes, width, activation, expected, products):
-    monkeypatch.setattr(gemm, "EVALUATED", {8: (96, 64), 16: (160, 96)})
-    monkeypatch.setattr(gemm, "llvm_lanes", lambda: lanes)
+def test_when_it_is_evaluated_only(ns, backend, play_lanes, measured, lanes, width, activation, expected, products):
+    play_lanes(lanes)
     field = cn.NeuralField(None, cn.MLP(3, 1, width=width, depth=2, activation=activation)).build(backend)
-    dr.eval(field(points(ns, 3, 200)))
+    dr.eval(field(points(ns, 3, 1 << 11)))
     assert bool(products) == expected

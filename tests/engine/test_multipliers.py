@@ -10,7 +10,10 @@ from support.arrays import evaluated
 from support.properties import given, settings, st
 
 import coopnet as cn
-from coopnet.engine import blocks
+from coopnet.engine import multipliers
+from coopnet.engine.affine import Affine, Weights
+from coopnet.engine.strategies import MATRICES, choose
+from coopnet.jit import core
 
 #: Some of them powers of two, whose columns share lines of the cache.
 SIZES = st.integers(1, 150) | st.sampled_from([64, 128])
@@ -20,7 +23,7 @@ SIZES = st.integers(1, 150) | st.sampled_from([64, 128])
 def lanes(request):
     """Processors with AVX2 and with AVX-512: what is in blocks differs, not the numbers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "llvm_lanes", lambda: request.param)
+        patch.setattr(core, "llvm_lanes", lambda: request.param)
         yield request.param
 
 
@@ -45,9 +48,8 @@ def test_product(backend, ns, rows, columns, biased):
     if backend == "cuda":
         rows, columns = -(-rows // 16) * 16, -(-columns // 16) * 16
     a, b, x = matrix(ns, rows, columns)
-    bias = b if biased else None
     expected = drnn.matvec(a, x, b) if biased else drnn.matvec(a, x)
-    assert np.array_equal(numbers(blocks.product(a, x, bias)), numbers(expected))
+    assert np.array_equal(numbers(Affine(Weights(a, b)).product(x, biased)), numbers(expected))
 
 
 @settings(max_examples=12)
@@ -59,28 +61,29 @@ def test_copies(backend, ns, lanes, rows, columns, biased, half):
         rows, columns = -(-rows // 16) * 16, -(-columns // 16) * 16
     a, b, x = matrix(ns, rows, columns, half=half)
     y = matrix(ns, columns, rows, half=half)[2]
-    forth, back = (blocks.copy(a, transposed) for transposed in (False, True))
+    op = Affine(Weights(a, b))
+    found = multipliers.copying([op], [True], [True])
+    forth, back = (found[0].forth, found[0].back) if found is not None else (None, None)
     size = 2 if half else 4
     large = rows * columns * size > 48 << 10
     assert (forth is not None) == (backend == "llvm" and lanes == 8 and large and rows >= 16)
     expected = large and columns >= 16 if lanes == 8 else rows % (256 // size) == 0 and columns > 40
     assert (back is not None) == (backend == "llvm" and expected)
-    dr.eval([part.buffer for found in (forth, back) if found is not None for part in found.parts])
     if forth is not None:
-        bias = b if biased else None
         whole = drnn.matvec(a, x, b) if biased else drnn.matvec(a, x)
-        assert np.array_equal(numbers(forth.product(x, bias)), numbers(whole))
-        assert max(part.shape[1] for part in forth.parts) <= 64
+        assert np.array_equal(numbers(found[0].product(op, x, biased)), numbers(whole))
+        assert max(part.shape[1] for part in forth[0]) <= 64
     if back is not None:
-        assert np.array_equal(numbers(back.product(y)), numbers(drnn.matvec(a, y, transpose=True)))
+        transposed = found[0].transposed(op, y, columns)
+        assert np.array_equal(numbers(transposed), numbers(drnn.matvec(a, y, transpose=True)))
 
 
 @pytest.mark.parametrize("of", ["rows", "loop", "few", "gradients", "few gradients", "input"])
-def test_where_matrices_are_copied(backend, ns, lanes, monkeypatch, of):
+def test_where_matrices_are_copied(backend, ns, lanes, set_limits, monkeypatch, of):
     """Where many samples are evaluated outside symbolic code, and no one differentiates; the result is the same."""
     field = cn.NeuralField(None, cn.MLP(16, 3, width=128, depth=2, bias=True)).build(backend, seed=1)
-    made, own = [], blocks.copy
-    monkeypatch.setattr("coopnet.engine.copies.copy", lambda *given, **how: made.append(own(*given, **how)) or made[-1])
+    made, own = [], multipliers._copy
+    monkeypatch.setattr(multipliers, "_copy", lambda *given: made.append(own(*given)) or made[-1])
     samples = 100 if of.startswith("few") else 700
     x = [ns.Float(np.random.default_rng(i).random(samples)) for i in range(16)]
     if of.endswith("gradients"):
@@ -96,7 +99,7 @@ def test_where_matrices_are_copied(backend, ns, lanes, monkeypatch, of):
     cpu = backend == "llvm"
     expected = {"rows": 1, "gradients": 2} if lanes == 8 else {"gradients": 1}
     assert len(used) == (expected.get(of, 0) if cpu else 0)
-    monkeypatch.setattr("coopnet.engine.copies.copy", lambda *_, **__: None)
+    set_limits(COPIES_SAMPLES=1 << 30)
     assert np.array_equal(y.numpy(), field(x).numpy())
 
 
@@ -105,15 +108,15 @@ def test_where_matrices_are_copied(backend, ns, lanes, monkeypatch, of):
     (8, {8: 1, 16: 1}), (16, {8: 1, 16: 1}), (100, {8: 1, 16: 1}),
     (64, {8: 1, 16: 5}), (128, {8: 1, 16: 5}), (192, {8: 1, 16: 5}), (256, {8: 7, 16: 5}), (512, {8: 7, 16: 5}),
 ])  # fmt: skip
-def test_blocks_are_alike(backend, ns, lanes, monkeypatch, columns, expected):
-    if backend == "cuda":
-        pytest.skip("a GPU takes matrices whole")
-    a, _, x = matrix(ns, 200, columns)
-    sizes = []
-    matvec = drnn.matvec
-    monkeypatch.setattr(drnn, "matvec", lambda view, *rest, **more: sizes.append(view.shape[0]) or matvec(view, *rest))
-    blocks.product(a, x)
-    assert len(sizes) == expected[lanes] and sum(sizes) == 200 and max(sizes) - min(sizes) <= 1
+def test_blocks_are_alike(backend, ns, lanes, columns, expected):
+    a = matrix(ns, 200, columns if backend == "llvm" else max(columns, 16))[0]
+    described = multipliers.described(a, transposed=False)
+    way, parts = choose(MATRICES, described)[0], [a]
+    if way == "row blocks":
+        parts = multipliers._row_blocks(a, described)
+    sizes = [part.shape[0] for part in parts]
+    assert len(sizes) == (expected[lanes] if backend == "llvm" else 1)
+    assert sum(sizes) == 200 and max(sizes) - min(sizes) <= 1
 
 
 def test_matrices_that_dr_jit_differentiates_are_whole(ns, monkeypatch):
@@ -122,19 +125,18 @@ def test_matrices_that_dr_jit_differentiates_are_whole(ns, monkeypatch):
     seen = []
     matvec = drnn.matvec
     monkeypatch.setattr(drnn, "matvec", lambda view, *rest: seen.append(view) or matvec(view, *rest))
-    y = blocks.product(a, x)
+    y = Affine(Weights(a)).product(x)
     assert seen == [a]
     dr.backward(sum(list(y), x.type(0)))
     assert np.abs(dr.grad(a.buffer).numpy()).max() > 0
 
 
-def test_gradients_are_those_of_whole_matrices(backend, ns, monkeypatch):
+def test_gradients_are_those_of_whole_matrices(backend, ns, set_limits):
     """To the bit, with biases, dropout and the gradient of the input, of a matrix in blocks forth and copied back."""
     found = []
     for whole in (False, True):
         if whole:
-            monkeypatch.setattr(blocks, "most_rows", lambda size: 1 << 30)
-            monkeypatch.setattr("coopnet.engine.copies.copy", lambda *_, **__: None)
+            set_limits(ROW_BLOCKS={1: (0, 1)}, COPIES_SAMPLES=1 << 30)
         net = cn.Sequential(cn.Linear(256, 64, bias=True), cn.ReLU(), cn.Dropout(0.2), cn.Linear(64, 3, bias=True))
         field = cn.NeuralField(None, net).build(backend, seed=1)
         x = list(ns.ArrayXf(np.random.default_rng(0).random((256, 600), np.float32)))

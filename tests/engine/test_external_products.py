@@ -6,28 +6,24 @@ import pytest
 from support.training import make_batch, make_field
 
 import coopnet as cn
-from coopnet.engine import network as networks
-from coopnet.engine import pending, products
-from coopnet.engine.choose import choose
-from coopnet.training import step as steps
+from coopnet.engine import ExternalProducts, products
 from coopnet.training.step import Step
 
 
 @pytest.fixture
-def halves(backend, monkeypatch):
+def halves(backend, set_limits, monkeypatch):
     """Whether steps are cut in two, however small; counts those that were. Dr.Jit multiplies if no library does."""
-    if backend == "cuda" and products.library(dr.JitBackend.CUDA) is None:
+    if backend == "cuda" and not products.library(dr.JitBackend.CUDA):
         pytest.skip("needs cuBLAS")
-    if products.library(dr.JitBackend.LLVM) is None:
-        for module in (products, steps):
-            monkeypatch.setattr(module, "library", lambda backend: products._by_drjit)
+    if not products.library(dr.JitBackend.LLVM):
+        pytest.skip("needs NumPy's OpenBLAS")
     seen = []
-    multiply = pending.Pending.multiply
-    monkeypatch.setattr(pending.Pending, "multiply", lambda *args: seen.append(1) or multiply(*args))
+    multiply = ExternalProducts.multiply
+    monkeypatch.setattr(ExternalProducts, "multiply", lambda *args: seen.append(1) or multiply(*args))
 
     def set_(cut):
         seen.clear()
-        monkeypatch.setattr(pending, "LEAST", 0 if cut else 1 << 62)
+        set_limits(CUT_MULTIPLICATIONS=0 if cut else 1 << 62)
         return seen
 
     return set_
@@ -150,7 +146,7 @@ def test_products_in_parts(ns, backend, halves, monkeypatch):
 
     halves(True)
     known, _ = train(ns, backend)
-    monkeypatch.setattr(products, "library", lambda backend: in_parts)
+    monkeypatch.setitem(products._BY, "BLAS", in_parts)
     found, _ = train(ns, backend)
     np.testing.assert_allclose(found.losses, known.losses, rtol=1e-4)
 
@@ -159,14 +155,14 @@ def test_operands_are_not_kept(ns, backend, halves):
     """The constant of a recording knows their shapes, not their memory."""
     halves(True)
     seen = []
-    leave = pending.Pending.multiply
+    leave = ExternalProducts.multiply
 
     def multiply(self, operands):
         seen.append([p.cotangent.numbers for _, p in self.entries] + [p.activation.numbers for _, p in self.entries])
         return leave(self, operands)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pending.Pending, "multiply", multiply)
+        patch.setattr(ExternalProducts, "multiply", multiply)
         train(ns, backend, steps=3)
     assert len(seen) == 3 and all(v is None for numbers in seen for v in numbers)
 
@@ -176,18 +172,17 @@ def test_small_steps_stay_in_one(ns, backend, monkeypatch):
     train(ns, backend, steps=3)
 
 
-def test_networks_know_when_they_choose(ns, backend, halves, monkeypatch):
-    """The path depends on whether products will be computed apart, and on how many there will be in all."""
-    asked = []
-    monkeypatch.setattr(networks, "choose", lambda *where, **how: asked.append(how) or choose(*where, **how))
+def test_networks_know_when_they_choose(ns, backend, halves, chosen):
+    """The way depends on whether products will be computed outside, and on how many there will be in all."""
     for cut in (True, False):
         halves(cut)
-        asked.clear()
+        chosen.clear()
         train(ns, backend, steps=7)
-        assert asked and all(how["apart"] == cut and how["planned"] == 7 and how["frozen"] for how in asked)
-    asked.clear()
+        trained = [s for s, _ in chosen if s.weights]
+        assert trained and all(s.outside == cut and s.runs == 7 and s.frozen for s in trained)
+    chosen.clear()
     make_field(backend)([ns.Float(0.5), ns.Float(0.5)])
-    assert not asked or not asked[0]["apart"]
+    assert not chosen[0][0].outside
 
 
 def test_gradients_that_are_wanted_at_once(ns, backend, halves):
