@@ -121,7 +121,7 @@ class _Run:
             self.layers(f"{name}.{label}", body)
             ends.append((drnn.CoopVec(self.values), self.exact, self.exact_here))
         values, exact, here = zip(*ends, strict=True)
-        merged = list(engine.Branches([], layer.merge).join(values))
+        merged = list(engine.Branching([], layer.merge).join(values))
         dr.eval(merged)
         join: Any = sum if layer.merge == "sum" else np.concatenate
         self.row(name, _short(layer), merged, join(exact), join(here))

@@ -175,9 +175,9 @@ def test_circles_are_found():
     assert house.circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
-def test_the_diagram_is_up_to_date():
-    script = ROOT / "scripts" / "house.py"
-    done = python(script, "--check")
+@pytest.mark.parametrize("script", ["house", "strategies"])
+def test_what_is_drawn_is_up_to_date(script):
+    done = python(ROOT / "scripts" / f"{script}.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

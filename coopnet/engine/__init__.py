@@ -35,7 +35,7 @@ vectors in memory
 
 from .activations import FUNCTIONS
 from .affine import Affine
-from .branches import Branches
+from .branches import Branching
 from .elementwise import Mask, Nonlinearity, fused
 from .evaluate import evaluate
 from .explain import Explanation, explain
@@ -49,7 +49,7 @@ from .stack import Stack, StackError, stacked, stacking
 __all__ = [
     "FUNCTIONS",
     "Affine",
-    "Branches",
+    "Branching",
     "Explanation",
     "ExternalProducts",
     "LoopBanks",

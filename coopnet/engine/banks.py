@@ -37,7 +37,7 @@ from .affine import Affine, Weights
 from .modes import forced_path, warn_stall
 from .network_op import NetworkOp, Plan
 from .ops import Op, affine, matrices, rebase
-from .strategies import SCOPES, Scope, choose
+from .strategies import SCOPES, GradientScope, choose
 
 
 def banks_for(samples: int, most: int | None = None) -> int:
@@ -161,7 +161,7 @@ class ScopeBankOp(BankOp):
         deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
         waits, found = all(d.waits() for d in deferred if d is not None), loop_banks.innermost()
         collected = not waits and self.spread and found is not None and found.takes(self.plan.buffers)
-        where, _ = choose(SCOPES, Scope(waits, self.spread, collected))
+        where, _ = choose(SCOPES, GradientScope(waits, self.spread, collected))
         if where == "end of scope":
             count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
             sets = self._sets(count, [d and d.once for d in deferred])

@@ -12,7 +12,7 @@ from ..random.key import Key
 from .ops import Bundle, Op, Record, Store, Visit, affine, evaluate, jvp, pullback
 
 
-class Branches(Op):
+class Branching(Op):
     """Runs several lists of ops on one input, and adds their outputs up or puts them one after the other.
 
     An empty list is the input itself: a residual connection is the sum of it and a body, a skip connection the
@@ -64,12 +64,12 @@ class Branches(Op):
         bundles = zip(*([packed(d) for d in bundle] for bundle in below if bundle is not None), strict=True)
         return [sum(vectors[1:], vectors[0]) for vectors in bundles]
 
-    def jvp(self, record: Record, moving: Branches, dx: Bundle, key: Key | None) -> Bundle:
+    def jvp(self, record: Record, moving: Branching, dx: Bundle, key: Key | None) -> Bundle:
         pairs = zip(record.inner, moving.bodies, strict=True)
         return self.joined([jvp(tape, body, dx, key) for tape, body in pairs])
 
-    def map(self, function: Callable[[Any], Any]) -> Branches:
-        return Branches([[op.map(function) for op in body] for body in self.bodies], self.merge)
+    def map(self, function: Callable[[Any], Any]) -> Branching:
+        return Branching([[op.map(function) for op in body] for body in self.bodies], self.merge)
 
     def affine(self) -> list[Any]:
         return [op for body in self.bodies for op in affine(body)]

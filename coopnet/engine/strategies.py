@@ -57,12 +57,12 @@ _LAYOUT = (
 )
 
 
-def _long_vectors(s: Situation) -> bool:
+def long_vectors(s: Situation) -> bool:
     """Do two vectors of a layer not fit into the registers of one kernel, forward and back?"""
     return s.network.width > (LONG if s.network.dropout else limits.FORWARD_AND_BACK)
 
 
-def _few_runs(s: Situation) -> bool:
+def few_runs(s: Situation) -> bool:
     """Are outer products longer compiled than they run?"""
     most = limits.COMPILED_SAMPLES_MASKED if s.network.dropout else limits.COMPILED_SAMPLES
     return s.network.width > limits.OUTER_PRODUCTS and 0 < s.runs * (s.terms + limits.LIBRARY_CALL_SAMPLES) < most
@@ -96,11 +96,11 @@ GRADIENTS = (
     Row("store", lambda s: s.deterministic and s.network.width > LONG, _ORDER),
     Row("spill", lambda s: s.deterministic, _ORDER),
     Row(
-        "store", lambda s: s.outside and s.network.layouts_known and _long_vectors(s),
+        "store", lambda s: s.outside and s.network.layouts_known and long_vectors(s),
         "vectors so long do not fit into the registers of one kernel",
     ),
     Row(
-        "store", lambda s: s.outside and s.network.layouts_known and _few_runs(s),
+        "store", lambda s: s.outside and s.network.layouts_known and few_runs(s),
         "so few steps do not make up for the seconds that outer products take to compile",
     ),
     Row(
@@ -195,14 +195,14 @@ class Matrix(NamedTuple):
         return rows if sets <= shared else math.inf
 
 
-def _panels(m: Matrix) -> bool:
+def panels(m: Matrix) -> bool:
     large = m.rows * m.columns * m.itemsize > limits.PANELS_BYTES and m.rows >= limits.PANELS_ROWS
     return m.copies and m.lanes < limits.WIDE_LANES and large
 
 
 MATRICES = (
     Row("whole", lambda m: not m.plain, "the layout is the hardware's own, or Dr.Jit differentiates the product"),
-    Row("panels", _panels, "it does not fit into the first cache: a copy in panels, in the order in which it is read"),
+    Row("panels", panels, "it does not fit into the first cache: a copy in panels, in the order in which it is read"),
     Row(
         "turned copy", lambda m: m.copies and m.transposed and m.lanes >= limits.WIDE_LANES and m.rows > m.block,
         "a copy with columns for rows, in blocks: entries of a row share few sets of the first cache",
@@ -247,7 +247,7 @@ MULTIPLIERS = (
 # ---- Where does a gradient go that comes up in a symbolic loop or conditional? -----------------------------------
 
 
-class Scope(NamedTuple):
+class GradientScope(NamedTuple):
     """What awaits a gradient when the scope is left, or a context around it."""
 
     #: Does Dr.Jit differentiate the scope from outside, so that sums can wait for its end?

@@ -42,9 +42,9 @@ class Parallel(Module):
                 widths[i] = segment.output_width(widths[i], leaf, key)
         return width if self.merge == "sum" else sum(widths)
 
-    def op(self) -> engine.Branches | None:
+    def op(self) -> engine.Branching | None:
         bodies = [known_ops(body) for body in self.bodies()]
-        return None if None in bodies else engine.Branches(bodies, self.merge)  # type: ignore[arg-type]
+        return None if None in bodies else engine.Branching(bodies, self.merge)  # type: ignore[arg-type]
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kinds.in_kernels(x, type(self).__name__)
@@ -63,7 +63,7 @@ class Parallel(Module):
     def _merged(self, ys: Sequence[Any], like: Any) -> Any:
         """The outputs of the bodies as one, in the container of the input ``like``."""
         if isinstance(like, drnn.CoopVec):
-            return engine.Branches([], self.merge).join(ys)
+            return engine.Branching([], self.merge).join(ys)
         if dr.is_tensor_v(like):
             return sum(ys[1:], ys[0]) if self.merge == "sum" else dr.concat(list(ys), axis=0)
         parts = [kinds.components(y) for y in ys]

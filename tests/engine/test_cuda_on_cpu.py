@@ -19,7 +19,7 @@ from support.engine import module, shaped
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import checks, field, reference
-from coopnet.engine import Affine, Branches, Stack, banks, limits, modes, ops, products, stacking
+from coopnet.engine import Affine, Branching, Stack, banks, limits, modes, ops, products, stacking
 from coopnet.engine.affine import Weights
 from coopnet.engine.row_vectors import Rows
 from coopnet.engine.situation import Network, Situation
@@ -544,11 +544,11 @@ def test_components_in_use_at_a_time():
     a, b, c = shaped((8, 3), (16, 8), (2, 16))
     assert banks.in_use([a, b, c], 1) == (8 + 16) + 16  # what goes into the second and third, and the widest cotangent
     assert banks.in_use([a, b, c], 4) == 4 * 40
-    assert banks.in_use([a, Branches([[b], []], "cat"), c], 1) == 40
+    assert banks.in_use([a, Branching([[b], []], "cat"), c], 1) == 40
     assert banks.in_use([a], 2) == 2 * 8
     assert banks.in_use([], 3) == 0
     assert Network([c, a]).width == 16 and Network([]).width == 0
-    assert ops.matrices([a, Branches([[b], [c]], "sum")]) == [a.weights, b.weights, c.weights]
+    assert ops.matrices([a, Branching([[b], [c]], "sum")]) == [a.weights, b.weights, c.weights]
 
 
 def test_when_registers_are_asked_for(llvm, monkeypatch):
@@ -675,7 +675,7 @@ def test_unknown_layouts():
     unknown = Affine(Weights(None))
     assert Network([known]).layouts_known and Network([]).layouts_known
     assert not Network([known, unknown]).layouts_known
-    assert not Network([known, Branches([[unknown]], "sum")]).layouts_known
+    assert not Network([known, Branching([[unknown]], "sum")]).layouts_known
 
 
 @pytest.mark.parametrize("literal", [False, True])

@@ -18,7 +18,7 @@ from support.networks import gradients, matrices, ramp_biases
 import coopnet as cn
 from coopnet import reference
 from coopnet.checks import shown_bytes
-from coopnet.engine import FUNCTIONS, Affine, Branches, banks, elementwise, limits, modes, ops, strategies
+from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, modes, ops, strategies
 from coopnet.engine.activation_cache import bytes_per_sample, chunk_size
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
@@ -27,9 +27,9 @@ from coopnet.engine.strategies import (
     MULTIPLIERS,
     SCOPES,
     TABLES,
+    GradientScope,
     Matrix,
     Products,
-    Scope,
     choose,
 )  # fmt: skip
 from coopnet.nn.sequential import known_ops, segments
@@ -163,7 +163,7 @@ def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
     first = known_ops(net.layers)[0]
     x = drnn.CoopVec(*[dr.ones(type(net["weights"]), 3)] * 2)
     for before in ([], [elementwise.Nonlinearity(cn.Tanh())]):
-        for chain in ([first], [Branches([[first], []][: 1 + body], merge)]):
+        for chain in ([first], [Branching([[first], []][: 1 + body], merge)]):
             for wanted in (False, True):
                 visited = []
                 tape = ops.evaluate([*before, *chain], [x], None)
@@ -570,7 +570,7 @@ def everything(question, lanes):
         for backend, frozen, outside, found in itertools.product((CUDA, LLVM), *[flags] * 3):
             yield Products(backend, frozen, outside, found)
     elif table is SCOPES:
-        yield from itertools.starmap(Scope, itertools.product(*[flags] * 3))
+        yield from itertools.starmap(GradientScope, itertools.product(*[flags] * 3))
     else:
         nets = [
             described(cn.MLP(3, 1, width=width, depth=2, activation=activation, dropout=dropout), known)

@@ -127,7 +127,14 @@ def test_the_whole_is_one_network(case):
     widths = [columns(m.weights.shape[0], 4) for m in linears(case.packed)]
     widths += [columns(m.weights.shape[1] + (m.bias is not None), 4) for m in linears(case.packed)]
     assert bytes_per_sample(ops, 4) == 4 * sum(widths)
-    assert [type(op).__name__ for op in ops] == ["Affine", "Branches", "Branches", "Affine", "Nonlinearity", "Branches"]
+    assert [type(op).__name__ for op in ops] == [
+        "Affine",
+        "Branching",
+        "Branching",
+        "Affine",
+        "Nonlinearity",
+        "Branching",
+    ]
 
 
 def test_tensors(case, ns, backend):

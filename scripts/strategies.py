@@ -1,0 +1,66 @@
+"""The engine's tables as they are in the code: ``python scripts/strategies.py`` renews them in docs/strategies.md, and
+``--check`` fails if they are out of date."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "strategies.md"
+SOURCE = ROOT / "coopnet" / "engine" / "strategies.py"
+MARKS = ("<!-- drawn by scripts/strategies.py -->", "<!-- end -->")
+sys.path.insert(0, str(ROOT))
+
+from coopnet.engine import strategies  # noqa: E402
+
+
+def conditions() -> dict[str, list[str]]:
+    """The conditions of the rows of every table, as they are written, by the table's name."""
+    text = SOURCE.read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            (target,) = node.targets
+            rows = [_written(entry, text) for entry in node.value.elts if _is_row(entry)]
+            if rows and isinstance(target, ast.Name):
+                found[target.id] = rows
+    return found
+
+
+def _is_row(entry: ast.expr) -> bool:
+    return isinstance(entry, ast.Call) and isinstance(entry.func, ast.Name) and entry.func.id == "Row"
+
+
+def _written(entry: ast.Call, text: str) -> str:
+    when = entry.args[1]
+    source = ast.get_source_segment(text, when.body if isinstance(when, ast.Lambda) else when) or ""
+    return " ".join(source.split()).replace("_always", "otherwise").removeprefix("_")
+
+
+def lines() -> Iterator[str]:
+    """All tables in Markdown."""
+    written = conditions()
+    names = {id(value): name for name, value in vars(strategies).items() if isinstance(value, tuple)}
+    for question, table in strategies.TABLES.items():
+        yield from ("", f"## {question}", "", "| way | when | why |", "|---|---|---|")
+        conditions_left = iter(written[names[id(table)]])
+        for way, when, why in table:
+            condition = f"s.forced == '{when.args[0]}'" if hasattr(when, "args") else next(conditions_left)
+            error = why.replace("{s.forced}", "...").replace("|", "\\|")
+            yield f"| {way} | `{condition}` | {why} |" if way else f"| error | `{condition}` | {error} |"
+
+
+def page() -> str:
+    """The page with the tables as they are now."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return before + "\n".join([MARKS[0], *lines(), "", MARKS[1]]) + after
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv[1:]:
+        sys.exit("docs/strategies.md is out of date: python scripts/strategies.py" if page() != PAGE.read_text() else 0)
+    PAGE.write_text(page(), encoding="utf-8")
