@@ -550,7 +550,7 @@ def test_gradient_of_a_coordinate_that_all_samples_share(name, ns, backend):
     dr.enable_grad(wide, narrow)
     for v in field.values():
         dr.enable_grad(v)
-    dr.backward(dr.sum(field([wide, narrow])[0]))
+    dr.backward(field([wide, narrow])[0])
 
     w = field.network.matrix("weights").astype(np.float64)
 
@@ -565,7 +565,7 @@ def test_gradient_of_a_coordinate_that_all_samples_share(name, ns, backend):
     if name not in ("none", "Identity"):  # the layer by itself, and its features packed by hand
         wide, narrow = ns.Float(u), dr.opaque(ns.Float, t)
         dr.enable_grad(wide, narrow)
-        dr.backward(dr.sum(sum(list(drnn.CoopVec(field.encoding([wide, narrow]))))))
+        dr.backward(sum(list(drnn.CoopVec(field.encoding([wide, narrow])))))
         assert dr.width(dr.grad(narrow)) == 1
 
 
@@ -575,14 +575,14 @@ def test_shared_coordinates_in_frozen_functions(ns, backend):
     @dr.freeze
     def slope(wide, narrow):
         dr.enable_grad(narrow)
-        dr.backward(dr.sum(field([wide, narrow])[0]))
+        dr.backward(field([wide, narrow])[0])
         return dr.grad(narrow)
 
     for n in (5, 9, 17):
         u = np.linspace(0.1, 0.9, n)
         x = [ns.Float(u), dr.opaque(ns.Float, 0.4, n)]
         dr.enable_grad(x[1])
-        dr.backward(dr.sum(field(x)[0]))
+        dr.backward(field(x)[0])
         expected = dr.grad(x[1]).numpy().sum()
         assert abs(slope(ns.Float(u), dr.opaque(ns.Float, 0.4))[0] - expected) < 1e-2 * abs(expected)
 

@@ -53,6 +53,7 @@ scene = mi.load_dict({
 })
 target, decoder = mi.render(scene, spp=4), found.bsdf.decoder
 ray = mi.Ray3f([0, 0, 3], [0, 0, -1])
+small = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(16, 3, width=8, depth=1)))
 """,
     },
 }
@@ -61,6 +62,9 @@ ray = mi.Ray3f([0, 0, 3], [0, 0, -1])
 SMALLER = {
     "steps=2000": "steps=2, samples=64", "base_resolution=257": "base_resolution=9", "range(100)": "range(2)",
     "1000, ": "2, progress=False, ", '"max_depth": 6': '"max_depth": 3', "300, samples=2**12": "2, samples=64",
+    "n_features_per_level=8": "n_features_per_level=2", "Sinusoidal(4,": "Sinusoidal(1,",
+    "RadianceCache(scene)": "RadianceCache(scene, small)",
+    "fit_bsdf(None,": "fit_bsdf(cn.NeuralField(None, cn.MLP(-1, 3, width=8, depth=1), in_features=10),",
     "samples=32": "samples=2", "spp=64": "spp=1", "MLP(-1, 3, output": "MLP(-1, 3, width=8, depth=1, output",
 }  # fmt: skip
 

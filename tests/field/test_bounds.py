@@ -313,8 +313,8 @@ def test_a_grid_learns_in_a_box_what_it_learns_in_the_unit_square(ns, backend):
             target = dr.sin(12 * u) * dr.cos(10 * v)
             return [low + (high - low) * u, low + (high - low) * v], [target]
 
-        grid = cn.HashGrid(2, n_levels=6, hashmap_size=2**10, base_resolution=4, per_level_scale=1.6)
-        field = cn.NeuralField(grid, cn.MLP(out_features=1, width=16, depth=1), bounds=bounds).build(backend)
+        grid = cn.HashGrid(2, n_levels=4, hashmap_size=2**10, base_resolution=4, per_level_scale=2.2)
+        field = cn.NeuralField(grid, cn.MLP(out_features=1, width=8, depth=1), bounds=bounds).build(backend)
         expected = nullcontext() if bounds or low == 0 else pytest.warns(RuntimeWarning, match="bounds=")
         with expected:
             result = cn.fit(field, batch, 120, lr=1e-2, progress=False)

@@ -175,7 +175,7 @@ def test_gradient(backend, ns, path):
         p = dr.detach(points(ns, 300))  # enough for several banks
         dr.enable_grad(p)
         mean, deviation = moments(p)
-        loss = sum(dr.sum(m * m + s * (i + 1)) for i, (m, s) in enumerate(zip(mean, deviation, strict=True)))
+        loss = sum(m * m + s * (i + 1) for i, (m, s) in enumerate(zip(mean, deviation, strict=True)))
         dr.backward(loss)
         return [v.numpy().astype(np.float64) for v in evaluated(dr.grad([p, *field.values()]))]
 
@@ -216,7 +216,7 @@ def test_no_gradient_at_zero_deviation(backend, ns):
     dead = np.array([True, False, True, False])
     np.testing.assert_array_equal((deviation.numpy() == 0)[:, dead], True)
     assert (deviation.numpy()[:, ~dead] > 0.1).all()
-    dr.backward(dr.sum(dr.sum(mean + 3 * deviation)))
+    dr.backward(dr.sum(mean + 3 * deviation))
     gradient = dr.grad(p).numpy()
     np.testing.assert_allclose(gradient[:, dead], 1, rtol=1e-3)
     # y_i = x (1 + s_i): both moments are proportional to x

@@ -5,6 +5,7 @@ from __future__ import annotations
 import drjit as dr
 import numpy as np
 import pytest
+from support.arrays import arrays
 from support.machines import run
 
 import coopnet as cn
@@ -24,9 +25,9 @@ def same(found, expected, rtol=1e-6, atol=1e-6):
     np.testing.assert_allclose(found, expected, rtol=max(rtol, half * 1e-2), atol=max(atol, half * 5e-3))
 
 
-def field(outputs=3, inputs=2, seed=1, precision="auto", **options):
-    network = cn.MLP(-1, outputs, width=8, depth=1, bias=True, activation="softplus", **options)
-    return cn.mitsuba.build(cn.NeuralField(cn.Sinusoidal(3, in_features=inputs), network), precision, seed)
+def field(outputs=3, inputs=2, seed=1, precision="auto", octaves=1, **options):
+    network = cn.MLP(-1, outputs, width=4, depth=1, bias=True, activation="softplus", **options)
+    return cn.mitsuba.build(cn.NeuralField(cn.Sinusoidal(octaves, in_features=inputs), network), precision, seed)
 
 
 def grey(seed=1):
@@ -38,7 +39,7 @@ def colour(seed=2, precision="auto"):
 
 
 def bsdf(seed=1):
-    decoder = cn.NeuralField(None, cn.MLP(11, 3, width=8, depth=1, bias=True, activation="softplus"))
+    decoder = cn.NeuralField(None, cn.MLP(11, 3, width=4, depth=1, bias=True, activation="softplus"))
     return cn.mitsuba.NeuralBSDF(cn.mitsuba.Decoder(cn.mitsuba.build(decoder, seed=seed)), [0.2, -0.4, 0.3])
 
 
@@ -178,7 +179,7 @@ def test_textures_and_bsdfs_inside_others(name):
 @pytest.mark.parametrize("shape", ["rectangle", "sphere"])
 def test_area_light(shape):
     """A light with a neural texture shines like one with a bitmap of it, seen and sampled."""
-    f, n = field(3, output_activation="softplus"), 64
+    f, n = field(3, octaves=2, output_activation="softplus"), 64
     i = (np.arange(n) + 0.5) / n
     u, v = (mi.Float(x.ravel().astype(np.float32)) for x in np.meshgrid(i, 1 - i))  # rows of bitmaps from the top
     texels = f([u, v]).numpy().T.reshape(n, n, 3).copy()
@@ -312,11 +313,11 @@ def test_gradients_of_renderings(integrator, kind, backend):
     tracer = mi.load_dict({"type": integrator, "max_depth": 3})
     start = type(params[key])(params[key])
     flat = getattr(start, "array", start)
-    weights = np.random.default_rng(1).random((8, 8, 3)).astype(np.float32)
+    (weights,) = arrays(mi, np.random.default_rng(1).random((1, 8 * 8 * 3)))
 
     def loss():
-        image = mi.render(s, params, integrator=tracer, spp=16, seed=3)
-        return dr.sum(image * mi.TensorXf(weights), axis=None)
+        """Its terms; their sum would be a kernel that nobody looks at."""
+        return mi.render(s, params, integrator=tracer, spp=16, seed=3).array * weights
 
     dr.enable_grad(params[key])
     params.update()
@@ -330,7 +331,7 @@ def test_gradients_of_renderings(integrator, kind, backend):
         params[key] = type(start)(moved, dr.shape(start)) if dr.is_tensor_v(start) else moved
         params.update()
         with dr.suspend_grad():
-            found.append(float(loss().array[0]))
+            found.append(loss().numpy().sum(dtype=np.float64))
     assert (found[0] - found[1]) / (2 * h) == pytest.approx(
         gradient @ direction, rel=0.1 if backend == "cuda" else 2e-2
     )
@@ -344,7 +345,7 @@ def test_optimization(optimizer, precision):
     params = mi.traverse(s)
     params.keep([key])
     make = dr.opt.Adam if optimizer == "drjit" else mi.ad.Adam
-    opt = make(lr=2e-2)
+    opt = make(lr=0.1)
     opt[key] = params[key]
     params.update(opt)
     losses = []

@@ -10,6 +10,7 @@ from pathlib import Path
 import drjit as dr
 import numpy as np
 import pytest
+from support.arrays import values
 from support.machines import ROOT, python
 
 import coopnet as cn
@@ -125,7 +126,7 @@ def test_inputs_agree_with_the_reference(backend):
             found = inputs(si, material(si.bsdf(), si, True), box)
             full = [np.broadcast_to(np.reshape(v, (-1, 1)), (3, 16)) for v in (diffuse, specular)]
             expected = ref.radiance_cache_inputs(p, side * d, d, np.full(16, roughness), *full, corners)
-            np.testing.assert_allclose(np.stack([np.broadcast_to(v.numpy(), 16) for v in found]), expected, atol=2e-5)
+            np.testing.assert_allclose(values(found), expected, atol=2e-5)
 
 
 def test_paths_end_where_the_reference_says(backend):
@@ -169,7 +170,7 @@ def test_a_box_of_constant_radiance(backend, capsys):
     tolerance = 0.08 if backend == "cuda" else 0.03
     np.testing.assert_allclose(cache.radiance(si).numpy(), SCATTERED, rtol=tolerance)
     np.testing.assert_array_equal(cache.radiance(si, mi.Bool([True, False, True])).numpy()[:, 1], 0)
-    for options in (dict(vertices=0), dict(vertices=1), dict(vertices=3), dict(spread=0.01)):
+    for options in (dict(vertices=0), dict(vertices=3), dict(spread=0.01)):
         image = render(scene, cache.integrator(**options), 4)
         np.testing.assert_allclose(image.mean(), EMISSION + SCATTERED, rtol=tolerance)
 

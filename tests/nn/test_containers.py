@@ -143,7 +143,7 @@ def test_tensors(case, ns, backend):
     dr.enable_grad(x)
     y = case.net(x, KEY)
     close(y.numpy(), case.expected[KEY][0], case.tolerance)
-    dr.backward(dr.sum(y * dtype(case.dy.astype(case.dtype))))
+    dr.backward(y * dtype(case.dy.astype(case.dtype)))
     close(dr.grad(x).numpy(), case.expected[KEY][1], case.tolerance)
     parts = case.net.layers[-1].split(y)
     assert {k: v.shape for k, v in parts.items()} == {"a": (1, 40), "b": (2, 40)}
@@ -399,7 +399,7 @@ def test_sharpness(ns, backend, layer, beta):
         y = list(layer(beta)(kind(xs)))
         # GPUs approximate exponentials and logarithms in hardware
         np.testing.assert_allclose(values(y), f(beta * x) / beta, rtol=1e-4, atol=1e-5 if backend == "cuda" else 1e-6)
-        dr.backward(dr.sum(y[0]))
+        dr.backward(y[0])
         np.testing.assert_allclose(values(dr.grad(xs)), df(beta * x), rtol=1e-4, atol=1e-5)
     if backend == "llvm":  # the adjoint of networks, with and without dropout behind it
         net = drnn.pack(cn.Sequential(cn.Linear(1, 1, bias=False), layer(beta), cn.Dropout(0.5)).alloc(ns.TensorXf))
@@ -408,7 +408,7 @@ def test_sharpness(ns, backend, layer, beta):
             xs = [ns.Float(v.astype(np.float32)) for v in x]
             dr.enable_grad(xs, net["weights"])
             y = list(net(drnn.CoopVec(xs), key))
-            dr.backward(dr.sum(y[0]))
+            dr.backward(y[0])
             keep = 1.0 if key is None else 2 * ref.keep_mask(1, 0.5, 7, np.arange(60), 3, 0)
             np.testing.assert_allclose(values(dr.grad(xs)), keep * w * df(beta * w * x), rtol=1e-3, atol=1e-5)
     for bad in (0, -1.0):

@@ -140,7 +140,7 @@ def pull_back(y: list, n: int) -> np.ndarray:
     """Gradients of the sum of all outputs times random numbers, which are returned: one kernel for all tests."""
     dy = np.random.default_rng(4).normal(size=(len(y), n)).astype(np.float16)
     weights = owned([type(v)(d) for v, d in zip(y, dy, strict=True)])
-    dr.backward(dr.sum(sum(v * w for v, w in zip(y, weights, strict=True))))
+    dr.backward(sum(v * w for v, w in zip(y, weights, strict=True)))
     return dy
 
 
@@ -270,14 +270,15 @@ def test_an_embedding_is_numpy_indexing(ns, dtype, name):
     table[7, :3] = -0.0, np.inf, np.nan
     ids = np.random.default_rng(5).integers(0, count, 200).astype(INTEGERS[name])
     ids[:3] = 0, count - 1, 7
-    for output in ("table", "float16", "float32", "float64"):
+    # what an index is made of has nothing to do with what rows are made into
+    for output in ("table", "float16", "float32", "float64") if name == "UInt32" else ("table",):
         layer = cn.Embedding(count, width, output=output).alloc(tensor)
         layer["data"] = tensor(table)
         expected = table[ids].T
         if output != "table":
             with np.errstate(over="ignore"):
                 expected = expected.astype(output)
-        y = layer(getattr(ns, name)(ids)).numpy()
+        y = layer(*owned([getattr(ns, name)(ids)])).numpy()
         if output != "table":
             # a conversion may choose which of the NaN it makes
             assert np.array_equal(np.isnan(y), np.isnan(expected))

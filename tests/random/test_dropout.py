@@ -11,7 +11,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from support.inputs import KINDS, TRACED, kinds_for, make, traced_sum, values
+from support.inputs import KINDS, TRACED, kinds_for, make, values, weighted
 from support.kernels import launched
 from support.properties import given, settings, st
 
@@ -95,7 +95,7 @@ def test_seven_rounds_in_memory_and_layers(ns):
     ):
         y = layer(given_, cn.Key(6, step=1))
         np.testing.assert_array_equal(y.numpy(), expected)
-        dr.backward(dr.sum(y))
+        dr.backward(y)
         np.testing.assert_array_equal(dr.grad(given_).numpy(), expected)
         dr.clear_grad(given_)
         layer.rounds = 10
@@ -131,8 +131,9 @@ def test_kinds_and_types_agree(backend, ns, kind, dtype):
     given_ = make(ns, kind, x, dtype)
     y = cn.dropout(given_, 0.3, key, stream=5, bits=bits)
     assert type(y) is type(given_)
-    assert values(y).dtype == dtype
-    np.testing.assert_array_equal(values(y), ref.dropout(x, 0.3, 2**63 + 1, None, 8, 5, bits))
+    y = values(y)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, ref.dropout(x, 0.3, 2**63 + 1, None, 8, 5, bits))
 
 
 def test_arrays_of_fixed_length_and_single_arrays(ns):
@@ -265,8 +266,9 @@ def gradient_case(ns, kind, dtype):
 def test_gradient_is_dropout_of_the_gradient(ns, kind, evaluated, dtype):
     leaves, y, dy, expected = gradient_case(ns, kind, dtype)
     if evaluated:
-        dr.eval(list(y) if kind == "coopvec" else y)
-    dr.backward(traced_sum(y, dy, dtype))
+        y = list(y) if kind == "coopvec" else y
+        dr.eval(y)
+    dr.backward(weighted(y, dy, dtype))
     # GPUs flush half-precision numbers below the normal ones to zero
     tiny = float(np.finfo(np.float16).tiny) if dtype == np.float16 else 0
     np.testing.assert_allclose(values(dr.grad(leaves)), expected, rtol=0, atol=tiny)
@@ -308,7 +310,7 @@ def test_gradient_through_a_loop(ns, kind, mode):
 
     state = (ns.UInt32(0), [dr.zeros(ns.Float, 30) for _ in leaves], leaves)
     _, total, _ = dr.while_loop(state, lambda i, total, x: i < 3, turn, mode=mode, max_iterations=3)
-    dr.backward(traced_sum(total, dy, np.float32))
+    dr.backward(weighted(total, dy, np.float32))
     expected = sum(ref.dropout(dy, 0.3, 5, None, step) for step in range(3))
     np.testing.assert_allclose(values(dr.grad(leaves)), expected, rtol=1e-6, atol=1e-6)
 

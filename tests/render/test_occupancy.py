@@ -151,7 +151,7 @@ def test_gradients_with_a_grid(ns, backend, mode):
         seen = cn.render.ray_march(
             volume, o, d, 0, 2, 8, key=cn.Key(0), mode=mode, occupancy=grid, termination=0.2, parameters=field
         )
-        dr.backward(dr.sum(seen.color.x + seen.depth))
+        dr.backward(seen.color.x + seen.depth)
         return [v.numpy() for v in evaluated([seen.color, seen.depth, *dr.grad(list(field.values()))])]
 
     # outside the box nothing is: the field is cut there, too

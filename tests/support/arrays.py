@@ -29,7 +29,8 @@ def precisions(backend):
 
 def owned(values):
     """The numbers of arrays in memory of Dr.Jit's: kernels that read NumPy's are compiled for its every alignment."""
-    result = [own.owned(v) for v in values]
+    # of a single number, Dr.Jit knows the lane, and would keep the memory
+    result = [own.owned(v) if dr.width(v) != 1 else dr.opaque(type(v), v.numpy()[0]) for v in values]
     dr.make_opaque(result)
     return result
 
@@ -85,10 +86,14 @@ def evaluated(*values):
 
 
 def weighted(ys, dy):
-    """Sum over all outputs of dy times y, in single precision at least."""
+    """Sum over the outputs of dy times y for every sample, in single precision at least.
+
+    What is differentiated need not be a number: the sum over samples would be a kernel that nobody looks at.
+    """
     leaf = type(ys[0])
     wide = dr.float32_array_t(leaf) if dr.is_half_v(leaf) else leaf
-    return dr.sum(sum(wide(y) * wide(d) for y, d in zip(ys, np.asarray(dy, np.float64), strict=True)))
+    dy = owned([wide(d) for d in np.asarray(dy, np.float64)])
+    return sum(wide(y) * d for y, d in zip(ys, dy, strict=True))
 
 
 def differences(f, a, places, h=1e-4):

@@ -22,7 +22,9 @@ def make(ns, kind, values, dtype=np.float32):
     values, leaf = np.asarray(values, dtype), leaf_of(ns, dtype)
     if kind == "numpy":
         return values
-    return dr.tensor_t(leaf)(values) if kind == "tensor" else contain(ns, kind, [leaf(v) for v in values])
+    if kind == "tensor":
+        return dr.tensor_t(leaf)(*arrays.owned([leaf(values.ravel())]), values.shape)
+    return contain(ns, kind, arrays.owned([leaf(v) for v in values]))
 
 
 def values(x):
@@ -30,10 +32,11 @@ def values(x):
     return x if isinstance(x, np.ndarray) else arrays.values(x, None)
 
 
-def traced_sum(y, dy, dtype):
-    """Sum over everything of dy times y, for kinds that trace."""
+def weighted(y, dy, dtype):
+    """Sum over features of dy times y for every sample, for kinds that trace."""
     leaf = type(y) if isinstance(y, dr.ArrayBase) and dr.depth_v(y) == 1 else None
     if isinstance(y, dr.ArrayBase) and dr.is_tensor_v(y):
-        return dr.sum(y.array * type(y)(dy.astype(dtype)).array)
+        return y.array * type(y)(dy.astype(dtype)).array
     parts = list(y) if leaf is None else [y]
-    return dr.sum(sum(v * type(v)(d) for v, d in zip(parts, dy.astype(dtype), strict=True)))
+    given = arrays.owned([type(v)(d) for v, d in zip(parts, dy.astype(dtype), strict=True)])
+    return sum(v * d for v, d in zip(parts, given, strict=True))

@@ -8,7 +8,7 @@ import numpy as np
 import coopnet as cn
 
 
-def decoder(latent=1, seed=1, directions="plain", width=8, **options):
+def decoder(latent=1, seed=1, directions="plain", width=4, **options):
     inputs = latent + {"rusinkiewicz": 8, "plain": 6}[directions]
     options = {"activation": "softplus"} | options
     field = cn.NeuralField(None, cn.MLP(inputs, 3, width=width, depth=1, bias=True, **options))
