@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import drjit as dr
 import numpy as np
 from nn.test_contracts import EXAMPLES
+from support.arrays import arrays
 
 import coopnet as cn
 
@@ -62,8 +63,7 @@ def evaluated(field: Any, x: np.ndarray, backend: str, key: Any = None) -> Case:
 
 
 def _points(x: np.ndarray, backend: str) -> list:
-    single = cn.backend.namespace(backend).Float
-    return [single(v.copy()) for v in x]
+    return arrays(cn.backend.namespace(backend), x)
 
 
 def _values(field: Any, backend: str, x: np.ndarray, key: Any) -> np.ndarray:
