@@ -48,6 +48,13 @@ def photo(tmp_path):
     return path
 
 
+@pytest.fixture
+def no_plots(monkeypatch):
+    """Files in place of drawings, which take most of the time of a small fit."""
+    for name in ("comparison", "loss"):
+        monkeypatch.setattr(images.learn.plots, name, lambda path, *_: path.touch())
+
+
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory, backend):
     """A small result of ``coopnet fit``."""
@@ -78,12 +85,12 @@ def test_fit_says_quality(photo, tmp_path, backend, capsys):
 
 
 @pytest.mark.parametrize("fraction", [0.3, 1])
-def test_quality_is_of_the_right_pixels(tmp_path, backend, fraction, monkeypatch):
+def test_quality_is_of_the_right_pixels(tmp_path, backend, fraction, monkeypatch, no_plots):
     """Trained on those that were chosen, measured on the others, every metric, too; the pictures are of the field."""
     rng = np.random.default_rng(0)
     image = rng.random((11, 7, 3)).astype(np.float32)  # noise: learned where it is seen alone
-    seen, real = [], images.learn.plots.loss
-    monkeypatch.setattr(images.learn.plots, "loss", lambda *arguments: seen.append(arguments) or real(*arguments))
+    seen = []
+    monkeypatch.setattr(images.learn.plots, "loss", lambda *arguments: seen.append(arguments))
     result = images.fit_image(
         image, tmp_path, backend=backend, steps=60, width=32, depth=2, encoding="triangular", dropout=0.0, batch=512,
         fraction=fraction, lr=2e-2, seed=4, progress=False,
@@ -222,13 +229,13 @@ def test_encodings_learn(encoding, backend, tmp_path):
     assert result.training.losses[-1] < 0.2 * result.training.losses[0]
 
 
-def test_grey_image(tmp_path, backend):
+def test_grey_image(tmp_path, backend, no_plots):
     Image.fromarray(picture(channels=1)[..., 0]).save(tmp_path / "grey.png")
     assert cli.main(["fit", str(tmp_path / "grey.png"), "-o", str(tmp_path), "--backend", backend, *SMALL]) == 0
     assert Image.open(tmp_path / "reconstruction.png").mode == "L"
 
 
-def test_resume(photo, tmp_path, backend, capsys, monkeypatch):
+def test_resume(photo, tmp_path, backend, capsys, monkeypatch, no_plots):
     options = [str(photo), "--backend", backend, *SMALL[2:], "--steps", "30"]
     assert cli.main(["fit", *options, "-o", str(tmp_path / "whole")]) == 0
     with monkeypatch.context() as patch:  # the first part of a run of 30 steps, as its learning rate shows
@@ -690,7 +697,7 @@ LONG = 120  # seconds, on a machine that does other things
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 @pytest.mark.usefixtures("ctrl_c_works")
-def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys):
+def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys, no_plots):
     """And prints the command that goes on, which does."""
     out: Path = tmp_path / "out"
     options = ["--steps", "1000000", "--backend", backend, *SMALL[2:], "--lr", "0.01", "--seed", "3"]
@@ -887,7 +894,7 @@ def test_interrupt_inside_the_command(photo, tmp_path, monkeypatch, capsys, erro
 # ---- divergence --------------------------------------------------------------------------------------------
 
 
-def test_divergence_is_an_error(photo, tmp_path, backend, capsys):
+def test_divergence_is_an_error(photo, tmp_path, backend, capsys, no_plots):
     if backend == "cuda":
         pytest.skip("a loss scaler keeps half-precision parameters finite")
     options = ["--steps", "20", "--width", "16", "--depth", "2", "--batch", "256", "--encoding", "identity", "-q"]

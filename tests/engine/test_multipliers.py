@@ -6,7 +6,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from support.arrays import evaluated
+from support.arrays import arrays, evaluated, owned
 from support.properties import given, settings, st
 
 import coopnet as cn
@@ -33,7 +33,7 @@ def matrix(ns, rows, columns, seed=0, half=False, layout="inference"):
     a, b, x = (rng.standard_normal(s).astype(np.float32) for s in ((rows, columns), (rows, 1), (columns, 70)))
     half = half or dr.backend_v(ns.Float) == dr.JitBackend.CUDA
     tensor, leaf = (ns.TensorXf16, ns.Float16) if half else (ns.TensorXf, ns.Float)
-    return *drnn.pack([tensor(a), tensor(b)], layout=layout), drnn.CoopVec([leaf(v) for v in x])
+    return *drnn.pack([tensor(a), tensor(b)], layout=layout), drnn.CoopVec(owned([leaf(v) for v in x]))
 
 
 def numbers(vector):
@@ -85,7 +85,7 @@ def test_where_matrices_are_copied(backend, ns, lanes, set_limits, monkeypatch, 
     made, own = [], multipliers._copy
     monkeypatch.setattr(multipliers, "_copy", lambda *given: made.append(own(*given)) or made[-1])
     samples = 100 if of.startswith("few") else 700
-    x = [ns.Float(np.random.default_rng(i).random(samples)) for i in range(16)]
+    x = arrays(ns, [np.random.default_rng(i).random(samples) for i in range(16)])
     if of.endswith("gradients"):
         dr.enable_grad(field["network.weights"])
     if of == "input":
@@ -139,7 +139,7 @@ def test_gradients_are_those_of_whole_matrices(backend, ns, set_limits):
             set_limits(ROW_BLOCKS={1: (0, 1)}, COPIES_SAMPLES=1 << 30)
         net = cn.Sequential(cn.Linear(256, 64, bias=True), cn.ReLU(), cn.Dropout(0.2), cn.Linear(64, 3, bias=True))
         field = cn.NeuralField(None, net).build(backend, seed=1)
-        x = list(ns.ArrayXf(np.random.default_rng(0).random((256, 600), np.float32)))
+        x = arrays(ns, np.random.default_rng(0).random((256, 600)))
         dr.enable_grad(x)
         with cn.gradient_path("spill"):
             dr.enable_grad(field["network.weights"])

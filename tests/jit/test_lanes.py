@@ -4,7 +4,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from support.arrays import evaluated
+from support.arrays import arrays, evaluated, owned
 from support.cuda_on_cpu import as_cuda
 
 import coopnet as cn
@@ -35,8 +35,12 @@ def built(backend, encoding="none", outputs=1, **options):
     return field
 
 
+def kept(ns):
+    return owned([ns.Bool(KEPT)])[0]
+
+
 def points(ns, lanes=slice(None)):
-    p = ns.Array2f(POINTS[:, lanes])
+    p = ns.Array2f(arrays(ns, POINTS[:, lanes]))
     dr.enable_grad(p)
     return p
 
@@ -83,7 +87,7 @@ def looped(field, p, key, active):
 )
 def test_lanes_that_are_nowhere_change_no_gradient(ns, backend, encoding, kind, active):
     """The gradients are those of the other lanes alone, to the bit where sums have a fixed order."""
-    field, keep = built(backend, encoding), ns.Bool(KEPT)
+    field, keep = built(backend, encoding), kept(ns)
     p = points(ns)
     y = kind(field, p, None, keep if active else True)
     dr.backward(dr.sum(dr.select(keep, y, 0)))
@@ -102,7 +106,7 @@ def test_coordinates_of_a_network_that_is_not_trained(ns, backend, encoding):
     field, p = built(backend, encoding), points(ns)
     for name in field:
         dr.disable_grad(field[name])
-    dr.backward(dr.sum(dr.select(ns.Bool(KEPT), field(p)[0], 0)))
+    dr.backward(dr.sum(dr.select(kept(ns), field(p)[0], 0)))
     got = dr.grad(p).numpy()
     assert (got[:, ~KEPT] == 0).all() and np.isfinite(got).all() and (got[:, KEPT] != 0).all()
     dr.clear_grad(p)
@@ -115,8 +119,8 @@ def test_coordinates_of_a_network_that_is_not_trained(ns, backend, encoding):
 def test_paths(ns, backend, path, samples):
     """Several banks, one bank, spilled vectors; Dr.Jit's own derivative needs the mask."""
     field = built(backend, dropout=0.2)
-    keep = ns.Bool(np.resize(KEPT, samples))
-    p = ns.Array2f(np.resize(POINTS.T, (samples, 2)).T)
+    keep = owned([ns.Bool(np.resize(KEPT, samples))])[0]
+    p = ns.Array2f(arrays(ns, np.resize(POINTS.T, (samples, 2)).T))
     masks = [keep] if path == "builtin" else [keep, True]
     with cn.gradient_path(path):
         for active in masks:
@@ -128,7 +132,7 @@ def test_paths(ns, backend, path, samples):
 def test_weights_in_calls(ns, backend):
     """In virtual calls the mask is what keeps gradients clean."""
     field, other = built(backend), built(backend, activation="tanh")
-    keep, p = ns.Bool(KEPT), points(ns)
+    keep, p = kept(ns), points(ns)
     dr.disable_grad(p)
     index = dr.arange(ns.UInt32, 5) % 2
     bodies = [lambda p, keep: field(p, None, keep)[0], lambda p, keep: other(p, None, keep)[0]]
@@ -190,7 +194,7 @@ def test_gradients_that_are_nan_are_kept(ns, backend):
 
 @pytest.mark.parametrize("method", ["__call__", "value_and_grad", "jacobian", "jvp"])
 def test_inactive_lanes_return_zeros(ns, backend, method):
-    field, keep = built(backend, activation="softplus"), ns.Bool(KEPT)  # which is not zero at zero
+    field, keep = built(backend, activation="softplus"), kept(ns)  # which is not zero at zero
     p = ns.Array2f(POINTS)
     arguments = (p, ns.Array2f(np.nan, 1)) if method == "jvp" else (p,)
     function = getattr(field, method)
@@ -210,7 +214,7 @@ def test_inactive_lanes_return_zeros(ns, backend, method):
 
 
 def test_containers(ns, backend):
-    field, keep = built(backend, outputs=2, activation="softplus"), ns.Bool(KEPT)
+    field, keep = built(backend, outputs=2, activation="softplus"), kept(ns)
     x = [ns.Float(v) for v in POINTS]
     wanted = field(ns.Array2f(POINTS), active=keep).numpy()
     assert (wanted[:, ~KEPT] == 0).all() and (wanted[:, KEPT] != 0).all()
@@ -227,7 +231,7 @@ def test_containers(ns, backend):
 @pytest.mark.parametrize("active", [True, False], ids=["masked", "zero gradient"])
 def test_gradients_of_coordinates_in_other_containers(ns, backend, container, active):
     """As those of a nested array, to which the tests above keep."""
-    field, keep = built(backend, "sinusoidal", activation="softplus"), ns.Bool(KEPT)
+    field, keep = built(backend, "sinusoidal", activation="softplus"), kept(ns)
 
     def derivative(inside):
         p = points(ns)

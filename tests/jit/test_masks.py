@@ -3,6 +3,7 @@
 import drjit as dr
 import numpy as np
 import pytest
+from support.arrays import arrays
 from support.cuda_on_cpu import as_cuda
 
 import coopnet as cn
@@ -75,14 +76,14 @@ def test_gradients_inside_evaluated_loops(ns, backend, set_limits, lanes, path, 
     memory is for a chunk of the samples only."""
     set_limits(KEPT_BYTES=memory)
     field = cn.NeuralField(None, cn.MLP(2, 1, width=32, depth=2, bias=True)).build(backend, seed=1)
-    x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
+    x = arrays(ns, [np.random.default_rng(i).random(lanes) for i in range(2)])
     weights = field["network.weights"]
     dr.enable_grad(weights)
     with cn.gradient_path(path):
         often = turns(ns, lanes, lambda active: dr.backward(dr.sum(dr.square(field(x)[0]))))
     found = dr.grad(weights).numpy().astype(float)
     dr.set_grad(weights, 0)
-    dr.backward(dr.sum(dr.square(field(x)[0]) * ns.Float(often)))
+    dr.backward(dr.sum(dr.square(field(x)[0]) * arrays(ns, [often])[0]))
     expected = dr.grad(weights).numpy().astype(float)
     assert np.abs(found - expected).max() < (2e-2 if backend == "cuda" else 1e-5) * np.abs(expected).max()
 
@@ -90,7 +91,7 @@ def test_gradients_inside_evaluated_loops(ns, backend, set_limits, lanes, path, 
 def test_lanes_that_fill_warps_are_not_those_of_the_loop(ns, backend):
     """Banks are filled by whole warps, on a GPU: a mask of 1,185 lanes does not lie on 1,216."""
     field = cn.NeuralField(None, cn.MLP(2, 1, width=32, depth=2)).build(backend, seed=1)
-    x = [ns.Float(np.random.default_rng(i).random(1185)) for i in range(2)]
+    x = arrays(ns, [np.random.default_rng(i).random(1185) for i in range(2)])
     with cn.gradient_path("banks"), as_cuda(lanes_of_batches):
         found, expected = in_and_out(ns, 1185, field["network.weights"], lambda: dr.square(field(x)[0]))
     assert np.abs(found - expected).max() < (2e-2 if backend == "cuda" else 1e-5) * np.abs(expected).max()
@@ -102,7 +103,7 @@ def in_and_out(ns, lanes, weights, values):
     often = turns(ns, lanes, lambda active: dr.backward(dr.sum(values())))
     found = dr.grad(weights).numpy().astype(float)
     dr.set_grad(weights, 0)
-    dr.backward(dr.sum(values() * ns.Float(often)))
+    dr.backward(dr.sum(values() * arrays(ns, [often])[0]))
     return found, dr.grad(weights).numpy().astype(float)
 
 
@@ -113,7 +114,7 @@ def test_stacked_fields_inside_evaluated_loops(ns, backend):
     samples = lanes_of(dr.width(packed[0]) // 2, dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM)
     whole, lanes = dr.concat(packed), 2 * samples
     which = dr.arange(ns.UInt32, lanes) // samples
-    x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
+    x = arrays(ns, [np.random.default_rng(i).random(lanes) for i in range(2)])
 
     def values():
         with stacking(Stack(which, 2, {packed[0].index: whole})):
@@ -127,7 +128,7 @@ def test_stacked_fields_inside_evaluated_loops(ns, backend):
 def test_frequencies_inside_evaluated_loops(ns, lanes):
     """Also where there are as many lanes as frequencies."""
     layer = cn.Fourier(3, scale=1.0, trained=True, in_features=2).alloc(ns.TensorXf)
-    x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
+    x = arrays(ns, [np.random.default_rng(i).random(lanes) for i in range(2)])
     found, expected = in_and_out(ns, lanes, layer["data"], lambda: dr.square(sum(layer(x), ns.Float(0)) + 1))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
@@ -135,7 +136,7 @@ def test_frequencies_inside_evaluated_loops(ns, lanes):
 def test_grids_inside_evaluated_loops(ns):
     """What a lane that has left would add has no say in the unit of fixed-point sums, either."""
     lanes, grid = 100, cn.HashGrid(2, n_levels=2, base_resolution=4).alloc(ns.TensorXf, 2)
-    x = [ns.Float(np.random.default_rng(i).random(lanes)) for i in range(2)]
+    x = arrays(ns, [np.random.default_rng(i).random(lanes) for i in range(2)])
     dr.enable_grad(grid["data"])
     early, turn = dr.arange(ns.UInt32, lanes) % 3 == 0, iter((0, 1e30, 1e30))  # gone after the first turn
 
@@ -146,7 +147,7 @@ def test_grids_inside_evaluated_loops(ns):
         often = turns(ns, lanes, lambda active: dr.backward(total(next(turn))))
     found = dr.grad(grid["data"]).numpy()
     dr.set_grad(grid["data"], 0)
-    dr.backward(dr.sum(sum(grid(x), ns.Float(0)) * dr.select(early, 0, ns.Float(often))))
+    dr.backward(dr.sum(sum(grid(x), ns.Float(0)) * dr.select(early, 0, arrays(ns, [often])[0])))
     np.testing.assert_allclose(found, dr.grad(grid["data"]).numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -181,7 +182,7 @@ def test_rows_inside_evaluated_loops(ns, lanes):
     often = turns(ns, lanes, lambda active: dr.backward(dr.sum(total())))
     found = dr.grad(table["data"]).numpy()
     dr.set_grad(table["data"], 0)
-    dr.backward(dr.sum(total() * ns.Float(often)))
+    dr.backward(dr.sum(total() * arrays(ns, [often])[0]))
     np.testing.assert_allclose(found, dr.grad(table["data"]).numpy(), rtol=1e-5)
 
 
@@ -191,7 +192,7 @@ def test_copies_of_matrices_are_whole(ns, backend, play_lanes, lanes, samples):
     """In loops with as many lanes as a copy has entries, with vectors of 8 lanes and of 16."""
     play_lanes(lanes)
     field = cn.NeuralField(None, cn.MLP(3, 1, width=128, depth=2)).build(backend, seed=1)
-    x = [ns.Float(np.random.default_rng(i).random(samples)) for i in range(3)]
+    x = arrays(ns, [np.random.default_rng(i).random(samples) for i in range(3)])
     expected, slopes = (v.numpy() for v in field.value_and_grad(ns.Array3f(x)))
     seen = []
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import drjit as dr
 import numpy as np
 from nn.test_contracts import EXAMPLES
+from support.arrays import arrays
 
 import coopnet as cn
 
@@ -55,15 +56,15 @@ def case(field: Any, backend: str, precision: str, ids: int = 0, seed: int = 1, 
 
 def evaluated(field: Any, x: np.ndarray, backend: str, key: Any = None) -> Case:
     exact = cn.to(field, "llvm", precision="single")
-    own = _values(field, backend, x, key)
-    y = own if exact is field else _values(exact, "llvm", x, key)
     p = _points(x, "llvm")
-    return Case(field, x, y, _rows([v for row in exact.jacobian(p, key) for v in row], x.shape[1]), own)
+    y, slopes = list(exact(p, key)), [v for row in exact.jacobian(p, key) for v in row]
+    both = _rows([*y, *slopes], x.shape[1])  # in one kernel
+    y, jacobian = both[: len(y)], both[len(y) :]
+    return Case(field, x, y, jacobian, y if exact is field else _values(field, backend, x, key))
 
 
 def _points(x: np.ndarray, backend: str) -> list:
-    single = cn.backend.namespace(backend).Float
-    return [single(v.copy()) for v in x]
+    return arrays(cn.backend.namespace(backend), x)
 
 
 def _values(field: Any, backend: str, x: np.ndarray, key: Any) -> np.ndarray:
