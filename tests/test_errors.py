@@ -595,3 +595,30 @@ def test_masked_arrays_and_matrices_are_refused():
         for call in (lambda: cn.dropout(bad, 0.5, cn.Key(1)), lambda: cn.SparseProjection(2, 2)(bad)):  # noqa: B023
             with pytest.raises(TypeError, match=f"{type(bad).__name__}; accepted are"):
                 call()
+
+
+# ---- Lists that cannot be read -----------------------------------------------------------------------------
+
+
+class Unreadable(list):
+    def __iter__(self):
+        raise KeyError("this method raises")
+
+    __len__ = __getitem__ = __iter__
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bad: cn.Composite(nested=bad),
+        lambda bad: cn.Composite([cn.Frequency(2)], n_dims_to_encode=bad),
+        lambda bad: cn.Composite([cn.Frequency(2)], dims_to_encode_begin=bad),
+        lambda bad: cn.interop.export.View(region=bad),
+        lambda bad: cn.fit_many(bad, lambda key, job: None, 1, progress=False),
+        lambda bad: cn.to({"a": bad}, "numpy"),
+        lambda bad: cn.with_backend("llvm", print, bad),
+    ],
+)
+def test_lists_that_cannot_be_read(call):
+    with pytest.raises(TypeError, match=r"^\w+: [\w ]+ is a Unreadable that cannot be read: "):
+        call(Unreadable([1]))
