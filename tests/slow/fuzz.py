@@ -3,8 +3,9 @@
     PYTHONPATH=. python tests/slow/fuzz.py --calls 10000 --seed 1
     PYTHONPATH=. python tests/slow/fuzz.py --seed 1 --only 4711     # one call again, with its traceback
 
-Calls are made by workers with little memory. One that dies or does not answer for :data:`LIMIT` seconds is recorded as
-an abort or a hang, and another one goes on with the next call. Prints the figures and all that is unclear, and writes
+Calls are made by workers with little memory. One that dies, or does not answer within :data:`LIMIT` seconds, is recorded
+as an abort or a hang, and another one goes on with the next call. Seconds are those that processors work for it, so that
+a busy machine makes no hangs; :data:`WAITING` times as many by the clock end one that waits for nothing. Prints the figures and all that is unclear, and writes
 them to ``benchmarks/results/fuzz-<backend>.json``.
 """
 
@@ -27,10 +28,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve()
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[2] / "benchmarks"), str(HERE.parents[2])]
 
-#: Seconds that a call may take.
+#: Seconds of processors that a call may take.
 LIMIT = 10
-#: Seconds that a worker may take to start.
+#: Seconds of processors that a worker may take to start.
 START = 120
+#: How many times as long both may take by the clock.
+WAITING = 12
 #: Bytes of address space of a worker.
 MEMORY = 12 << 30
 
@@ -95,7 +98,21 @@ class Worker:
 
     def next(self, seconds: float) -> dict | None:
         """What it says next; ``None`` if it died. Raises ``queue.Empty`` if it says nothing for so long."""
-        return self.lines.get(timeout=seconds)
+        used, begin = self._used(), time.monotonic()
+        while True:
+            try:
+                return self.lines.get(timeout=1)
+            except queue.Empty:
+                if self._used() - used > seconds or time.monotonic() - begin > WAITING * seconds:
+                    raise
+
+    def _used(self) -> float:
+        """Seconds that processors have worked for it; those of the clock where the system does not tell."""
+        try:
+            numbers = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return time.monotonic()
+        return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> str:
         """End the process; the last lines that it wrote to standard error."""

@@ -564,9 +564,8 @@ def run(target: Target, replaced: dict[str, Any], evaluate: bool) -> None:
         with result:
             pass
     if evaluate and not any(result is value for value in replaced.values()):  # not what was hostile before
-        for value in _arrays(result, 3):
-            if dr.width(value) < 1 << 20:
-                dr.eval(value)
+        # together: one by one, each would compile a kernel, hundreds for an encoding
+        dr.eval([value for value in _arrays(result, 3) if dr.width(value) < 1 << 20])
 
 
 def _arrays(result: Any, depth: int) -> list:
