@@ -85,7 +85,7 @@ class Composite(Encoding):
         n = len(self.nested)
         if value is None:
             return (-1,) * n
-        found = entries("Composite", name, value) if isinstance(value, (list, tuple)) else [None]
+        found: list[Any] = entries("Composite", name, value) if isinstance(value, (list, tuple)) else [None]
         listed = len(found) == n and all(is_int(v, -1) for v in found)
         check(listed, "Composite", name, value, f"a list of {n} ints of at least 0, or -1, or None,")
         return tuple(check_features("Composite", name, v) for v in found)
