@@ -595,3 +595,70 @@ def test_masked_arrays_and_matrices_are_refused():
         for call in (lambda: cn.dropout(bad, 0.5, cn.Key(1)), lambda: cn.SparseProjection(2, 2)(bad)):  # noqa: B023
             with pytest.raises(TypeError, match=f"{type(bad).__name__}; accepted are"):
                 call()
+
+
+# ---- Numbers and strings that cannot be printed ------------------------------------------------------------
+
+
+def _no_text(self, *_):
+    raise KeyError("this method raises")
+
+
+class Number(int):
+    __repr__ = __str__ = __format__ = _no_text
+
+
+class Text(str):
+    __repr__ = __str__ = __format__ = _no_text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ns: cn.Linear(3, 2).alloc(ns.TensorXf, Number(2)),
+        lambda ns: cn.Frequency(2, in_features=Number(3)).alloc(ns.TensorXf, 2),
+        lambda ns: cn.Linear(Number(2**70), 2),
+        lambda ns: cn.MLP(2, 1, depth=Number(10**6)),
+        lambda ns: cn.HashGrid(n_features_per_level=Number(5), hashmap_size=Number(7)),
+        lambda ns: cn.from_config(2, Number(2), {"loss": {"otype": "RelativeL2Luminance"}}),
+    ],
+)
+def test_numbers_that_cannot_be_printed(ns, call):
+    with pytest.raises(ValueError, match=r"^[\w.]+: .*\d"):
+        call(ns)
+
+
+def test_strings_that_cannot_be_printed(ns, backend, tmp_path):
+    field = field_of(backend)
+    written = cn.export(field, "c", Text(tmp_path / "f.c"), name=Text("wave"))
+    assert "void wave(" in written.source.read_text()
+    x = ns.Float(1, 2)
+    cn.fit(field, lambda key: ([x, x], [x]), 1, checkpoint=Text(tmp_path / "f.safetensors"), progress=False)
+    assert (tmp_path / "f.safetensors").exists()
+
+
+# ---- Lists that cannot be read -----------------------------------------------------------------------------
+
+
+class Unreadable(list):
+    def __iter__(self):
+        raise KeyError("this method raises")
+
+    __len__ = __getitem__ = __iter__
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bad: cn.Composite(nested=bad),
+        lambda bad: cn.Composite([cn.Frequency(2)], n_dims_to_encode=bad),
+        lambda bad: cn.Composite([cn.Frequency(2)], dims_to_encode_begin=bad),
+        lambda bad: cn.interop.export.View(region=bad),
+        lambda bad: cn.fit_many(bad, lambda key, job: None, 1, progress=False),
+        lambda bad: cn.to({"a": bad}, "numpy"),
+        lambda bad: cn.with_backend("llvm", print, bad),
+    ],
+)
+def test_lists_that_cannot_be_read(call):
+    with pytest.raises(TypeError, match=r"^\w+: [\w ]+ is a Unreadable that cannot be read: "):
+        call(Unreadable([1]))

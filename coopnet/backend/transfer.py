@@ -13,7 +13,7 @@ import drjit.nn as drnn
 import numpy as np
 from drjit.opt import Optimizer
 
-from ..checks import check_choice, ensure
+from ..checks import check_choice, ensure, entries
 from ..jit import crossing
 from ..jit.scopes import recording
 from ..jit.unpacked import traversable
@@ -366,7 +366,7 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     if isinstance(value, type):
         return None
     if isinstance(value, (list, tuple)):
-        return dict(enumerate(value))
+        return dict(enumerate(entries("to", "a list in tree", value)))
     if isinstance(value, dict):
         return value
     names: Any = getattr(value, "DRJIT_STRUCT", None)

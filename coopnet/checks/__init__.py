@@ -93,9 +93,9 @@ def check_positive(where: str, name: str, value: Any) -> int:
 
 
 def check_in_features(where: str, value: Any, name: str = "in_features") -> int:
-    """``value``; raises ``ValueError`` unless it is a positive int or -1."""
+    """``value`` as a plain int; raises ``ValueError`` unless it is a positive int or -1."""
     check(is_int(value, 1) or is_int(value, -1, -1), where, name, value, "a positive int, or -1 to infer it,")
-    return value
+    return int(value)
 
 
 def check_unsigned(where: str, name: str, value: Any, bits: int = 64) -> int:

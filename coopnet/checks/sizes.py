@@ -166,9 +166,9 @@ def _left(folder: Path, limit: str, used: str) -> int:
 
 
 def _count(n: int) -> str:
-    return str(n) if n <= MAX_ENTRIES else _rough(n)
+    return str(int(n)) if n <= MAX_ENTRIES else _rough(n)
 
 
 def _rough(n: int) -> str:
     """A number to two digits: 3.6e9."""
-    return f"{n:.1e}".replace("e+0", "e").replace("e+", "e") if is_number(n) else shown(n)
+    return f"{int(n):.1e}".replace("e+0", "e").replace("e+", "e") if is_number(n) else shown(n)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import sys
 import warnings
 from collections.abc import Iterator
+from types import FrameType
 
 from ..checks import check_choice, check_flag
 from . import limits
@@ -82,5 +84,14 @@ def warn_stall(samples: int | None) -> None:
             f"coopnet.gradient_banks(field) around it; with Mitsuba, use the integrator neural_path, which evaluates "
             f"networks outside of calls.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=_callers_level(),
         )
+
+
+def _callers_level() -> int:
+    """How many calls above the caller of this function code is that is neither ours nor of what calls us in turn."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in ("coopnet", "drjit", "mitsuba"):
+        level, frame = level + 1, frame.f_back
+    return level

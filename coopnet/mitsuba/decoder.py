@@ -46,10 +46,10 @@ class Decoder(Traversed):
             needed = f"directions={directions!r} alone takes {self.direction_features}"
             ensure(latent_features >= 0, f"{where}: field has {field.in_features} inputs, but {needed}.")
         self.latent_features = check_int(where, "latent_features", latent_features, 0)
-        needed_inputs = latent_features + self.direction_features
+        needed_inputs = self.latent_features + self.direction_features
         ensure(
             field.in_features == needed_inputs,
-            f"{where}: field has {field.in_features} inputs, but latent_features={latent_features} and "
+            f"{where}: field has {field.in_features} inputs, but latent_features={self.latent_features} and "
             f"directions={directions!r} make {needed_inputs}.",
         )
         self.field, self.sizes = field, sizes(field)

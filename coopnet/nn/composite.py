@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from reprlib import recursive_repr
 from typing import Any
 
-from ..checks import check, check_choice, check_in_features, check_type, ensure, is_int
+from ..checks import check, check_choice, check_in_features, check_type, ensure, entries, is_int
 from ..checks.sizes import check_features, check_layers
 from .activations import Identity
 from .arguments import arguments, fields
@@ -57,6 +57,7 @@ class Composite(Encoding):
         in_features: int = -1,
     ):
         check_type("Composite", "nested", nested, (list, tuple), "a list or tuple of encodings")
+        nested = entries("Composite", "nested", nested)
         for i, e in enumerate(nested):
             kinds = Encoding | Identity | Embedding
             check_type("Composite", f"nested[{i}]", e, kinds, "an Encoding, Identity or Embedding")
@@ -84,9 +85,10 @@ class Composite(Encoding):
         n = len(self.nested)
         if value is None:
             return (-1,) * n
-        listed = isinstance(value, (list, tuple)) and len(value) == n and all(is_int(v, -1) for v in value)
+        found: list[Any] = entries("Composite", name, value) if isinstance(value, (list, tuple)) else [None]
+        listed = len(found) == n and all(is_int(v, -1) for v in found)
         check(listed, "Composite", name, value, f"a list of {n} ints of at least 0, or -1, or None,")
-        return tuple(check_features("Composite", name, v) for v in value)
+        return tuple(check_features("Composite", name, v) for v in found)
 
     def _counts(self) -> list[int]:
         """Coordinates of each encoding, -1 for what is left."""

@@ -26,11 +26,10 @@ class Encoding(Module):
     has parameters (see :class:`Module`). ``_features`` and ``_moved`` get single precision, or double if the input is.
 
     Raises:
-        TypeError: the input is a NumPy array, or no floating point.
+        TypeError: the input is a NumPy array, or no floating point; a method that a class has to implement is missing.
         ValueError: the input has other than ``in_features`` coordinates; widths that don't fit in ``alloc``.
 
     >>> class Square(cn.Encoding):
-    ...     in_features = -1
     ...     def width(self, size):
     ...         return size
     ...     def _features(self, coordinates):
@@ -41,15 +40,15 @@ class Encoding(Module):
     >>> field = cn.NeuralField(Square(), cn.MLP(2, 1)).build()
     """
 
-    in_features: int
+    in_features: int = -1
 
     def width(self, size: int) -> int:
         """Features out for ``size`` features in."""
-        raise NotImplementedError
+        raise self._missing("width(size)")
 
     def _features(self, coordinates: list) -> list:
         """The features of ``coordinates``, arrays in single precision, or in double if the input was double."""
-        raise NotImplementedError(f"{type(self).__name__}._features() is missing.")
+        raise self._missing("_features(coordinates)")
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind = self._check(x)
@@ -76,6 +75,10 @@ class Encoding(Module):
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         """The features, and their derivatives in the directions ``tangents``, all in the precision of ``_features``."""
         raise no_rule(self)
+
+    def _missing(self, method: str) -> TypeError:
+        name = type(self).__name__
+        return TypeError(f"{name}: {method} is missing; coopnet.Encoding says what a class of encodings implements.")
 
     def _in_unit(self, size: int) -> list[int]:
         """Those of ``size`` coordinates, by number, that mean little outside [0, 1]."""

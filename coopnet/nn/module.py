@@ -86,7 +86,7 @@ class Module(drnn.Module):
         check_type(where, "rng", rng, (dr.random.Generator, type(None)), "dr.rng(seed), or None,")
         require(dtype)
         check_network(self, where)
-        net, _ = self._alloc(dtype, size, dr.rng(seed=0x100000000) if rng is None else rng)
+        net, _ = self._alloc(dtype, int(size), dr.rng(seed=0x100000000) if rng is None else rng)
         return allocated(net, where)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:

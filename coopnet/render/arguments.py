@@ -170,6 +170,6 @@ class Rays:
         return self._fit("active", check_mask(self.where, "active", active, self.leaf, "o"))
 
     def ordered(self, low: str, a: Any, high: str, b: Any) -> None:
-        """Raise ``ValueError`` if ``a`` and ``b`` are numbers, and ``b`` is not above ``a``."""
-        if not isinstance(a, dr.ArrayBase) and not isinstance(b, dr.ArrayBase) and not b > a:
+        """Raise ``ValueError`` if ``a`` and ``b`` are numbers or rows of them, and ``b`` is not above ``a``."""
+        if not isinstance(a, dr.ArrayBase) and not isinstance(b, dr.ArrayBase) and not np.all(np.less(a, b)):
             raise ValueError(f"{self.where}: {high} is {shown(b)}; a number above {low}, {shown(a)}, is needed.")

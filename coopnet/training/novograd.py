@@ -11,7 +11,7 @@ from drjit.opt import LearningRate
 from ..checks import check, check_above, check_flag, check_number, check_type, is_number
 from ..jit.optimizers import Remembering, opaque_rate
 from ..nn import Module
-from .optimizers import Extended, is_matrix
+from .optimizers import Extended, check_parameters, is_matrix
 from .weights import layer_numbers
 
 
@@ -71,6 +71,7 @@ class Novograd(Extended, Remembering):
         """
         needed = "a mapping from names to arrays, such as a field"
         check_type("Novograd.update", "params", params, Mapping | Module | None, needed)
+        check_parameters("Novograd.update", args if isinstance(params, Module) else {**(params or {}), **args})
         if isinstance(params, Module):
             for name, (numbers, count) in layer_numbers(params).items():
                 self._amounts[name] = count

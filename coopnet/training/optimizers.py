@@ -58,9 +58,7 @@ class Extended(Extension):
         if not isinstance(lr, dr.ArrayBase):
             _strength(where, "lr", lr)
         check_type(where, "params", params, Mapping | None, "a mapping from names to arrays")
-        for name, value in (params or {}).items():
-            array = isinstance(value, dr.ArrayBase) and dr.is_diff_v(value) and dr.is_float_v(value)
-            check(array, where, f"params[{shown(name)}]", value, "a differentiable array", TypeError)
+        check_parameters(where, params or {})
         for name, count, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
             check(is_int(count, least, 2**32 - 1), where, name, count, f"an int of at least {least}")
         self.accumulate, self.lookahead = accumulate, lookahead
@@ -259,6 +257,13 @@ class SGD(Extended, dropt.SGD):
 def is_matrix(name: str) -> bool:
     """Is this the name of a packed network, rather than of a grid or table?"""
     return name.rsplit(".", 1)[-1] == "weights"
+
+
+def check_parameters(where: str, params: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` unless an optimizer can take all ``params``."""
+    for name, value in params.items():
+        array = isinstance(value, dr.ArrayBase) and dr.is_diff_v(value) and dr.is_float_v(value) and dr.width(value)
+        check(array, where, f"params[{shown(name)}]", value, "a differentiable array with entries", TypeError)
 
 
 def _strength(where: str, name: str, value: Any) -> float:

@@ -17,6 +17,7 @@ from ..checks import check_flag, check_number, check_type, ensure, shown
 from ..field import NeuralField
 from ..io import describe, read, save
 from ..io.checkpoint import TRAIN, Checkpoint, prepare
+from ..io.files import file_name
 from ..jit.optimizers import set_state, values
 from .average import TOTAL, averages, set_averages
 from .result import FitResult
@@ -45,7 +46,7 @@ class File:
         check_type("fit", "metadata", metadata, Mapping | None, "a mapping from names to values")
         if path is not None and writes:
             prepare(path, field, metadata)  # says now what would be said after hours
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(file_name(path, "fit", "checkpoint"))
         self.every, self.resume, self.metadata, self.seed = every, resume, metadata, seed
         self.written = time.monotonic()
 

@@ -6,6 +6,7 @@ The CPU's packed matrices are rows one after the other. Where CUDA's are permuta
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import warnings
 
 import drjit as dr
@@ -631,6 +632,33 @@ def test_the_warning_of_sums_that_stall(monkeypatch):
     assert len(warned(2 << 20, fresh=False)) == 1  # a batch that is no trouble doesn't use the warning up
     (message,) = warned(None)
     assert "virtual call" in message and "None" not in message
+
+
+@pytest.mark.parametrize("place", ["call", "call of a layer of drjit.nn", "loop"])
+def test_the_warning_points_to_the_users_line(llvm, monkeypatch, place):
+    net = cn.MLP(2, 1, width=8, depth=1) if place == "call" else drnn.Sequential(cn.Linear(2, 8), cn.Linear(8, 1))
+    f = cn.NeuralField(None, net).build("llvm")
+    dr.enable_grad(f["network.weights"])
+    x = llvm.Float(numbers(40))
+    monkeypatch.setattr(modes, "_warned", False)
+    monkeypatch.setattr(modes, "WARN_BEYOND", 1)
+
+    def call(x):
+        return f([x, x * 2])[0]  # the user's
+
+    def turn(i):
+        with cn.gradient_path("banks"):
+            y = f([x * 1, x * 2])[0]
+        dr.backward(y)  # the user's
+        return (i + 1,)
+
+    with as_cuda(networks, banks), pytest.warns(RuntimeWarning, match="half precision") as found:
+        if place == "loop":
+            dr.while_loop((llvm.UInt32(0),), lambda i: i < 2, turn, mode="symbolic")
+        else:
+            dr.switch(dr.zeros(llvm.UInt32, 40), [call, call], x)
+    assert found[0].filename == __file__
+    assert "# the user's" in linecache.getline(__file__, found[0].lineno)
 
 
 def test_the_first_warning_of_a_process_is_not_held_back():

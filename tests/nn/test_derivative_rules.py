@@ -130,14 +130,14 @@ def test_tangents_that_are_none(ns, name):
             layer.jvp(x, [x])
 
 
-def test_encodings_say_what_they_lack(ns):
+def test_encodings_say_what_they_lack(ns, backend):
     class Bare(cn.Encoding):
-        in_features = -1
+        pass
 
     x = [ns.Float(1)]
-    with pytest.raises(NotImplementedError):
-        Bare().width(2)
-    with pytest.raises(NotImplementedError, match=r"Bare\._features\(\) is missing"):
+    with pytest.raises(TypeError, match=r"^Bare: width\(size\) is missing; coopnet\.Encoding says"):
+        cn.NeuralField(Bare(), cn.MLP(-1, 1), in_features=2).build(backend)
+    with pytest.raises(TypeError, match=r"^Bare: _features\(coordinates\) is missing; coopnet\.Encoding says"):
         Bare()(x)
     with pytest.raises(TypeError, match=r"Bare: this layer has no rule .* define Bare\.jvp"):
         Bare().jvp(x, [x])

@@ -88,6 +88,19 @@ def test_a_ray_knows_where_it_ends(ns):
     assert cn.render.sphere_trace(sphere, ray, t_max=0.75).hit.numpy().tolist() == [False]
 
 
+@pytest.mark.parametrize("row", [list, tuple, np.array])
+def test_rows_of_ends(ns, row):
+    """One for each ray, as numbers; each end must be above its start."""
+    o, d = ns.Array3f(0, 0, [-2, -2]), ns.Array3f(0, 0, 1)
+    found = cn.render.sphere_trace(sphere, o, d, row([0.5, 4.0]), t_min=row([0.25, 0]))
+    assert found.hit.numpy().tolist() == [False, True]
+    words = r"^sphere_trace: t_max is .*; a number above t_min"
+    for t_min, t_max in ((0, row([4.0, 0.0])), (row([0, 5]), 4), (row([0.0, 5.0]), row([4, 4.0]))):
+        with launched() as kernels, pytest.raises(ValueError, match=words):
+            cn.render.sphere_trace(sphere, o, d, t_max, t_min=t_min)
+        assert not kernels
+
+
 def test_numbers_against_the_reference(ns, backend):
     """Rays of NumPy's, of which the reference is given the same."""
     o, d = np.array([[0.0, 0.3, 0.2], [0.1, -0.2, 2], [-2, -2.5, -2]]), np.array([[0.1, 0, 0], [0, 0.2, 0], [1, 2, 1]])

@@ -1,11 +1,13 @@
 """Every public callable with hostile arguments, for as many calls or seconds as wanted, in processes that may die.
 
-    PYTHONPATH=. python tests/slow/fuzz.py --calls 10000 --seed 1
+    PYTHONPATH=. python tests/slow/fuzz.py --calls 10000 --seed 1 2
     PYTHONPATH=. python tests/slow/fuzz.py --seed 1 --only 4711     # one call again, with its traceback
 
-Calls are made by workers with little memory. One that dies or does not answer for :data:`LIMIT` seconds is recorded as
-an abort or a hang, and another one goes on with the next call. Prints the figures and all that is unclear, and writes
-them to ``benchmarks/results/fuzz-<backend>.json``.
+Calls are made by workers with little memory. One that dies, or does not answer within :data:`LIMIT` seconds, is
+recorded as an abort or a hang, and another one goes on with the next call. Seconds are those that processors work for
+it, so that a busy machine makes no hangs; :data:`WAITING` times as many by the clock end one that waits for nothing.
+Prints the figures of each seed and all that is unclear, and writes the sums of all seeds to
+``benchmarks/results/fuzz-<backend>.json``.
 """
 
 from __future__ import annotations
@@ -27,10 +29,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve()
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[2] / "benchmarks"), str(HERE.parents[2])]
 
-#: Seconds that a call may take.
+#: Seconds of processors that a call may take.
 LIMIT = 10
-#: Seconds that a worker may take to start.
+#: Seconds of processors that a worker may take to start.
 START = 120
+#: How many times as long both may take by the clock.
+WAITING = 12
+#: What may come of a call.
+KINDS = ("returned", "clear errors", "unclear errors", "aborts", "hangs")
 #: Bytes of address space of a worker.
 MEMORY = 12 << 30
 
@@ -95,7 +101,21 @@ class Worker:
 
     def next(self, seconds: float) -> dict | None:
         """What it says next; ``None`` if it died. Raises ``queue.Empty`` if it says nothing for so long."""
-        return self.lines.get(timeout=seconds)
+        used, begin = self._used(), time.monotonic()
+        while True:
+            try:
+                return self.lines.get(timeout=1)
+            except queue.Empty:
+                if self._used() - used > seconds or time.monotonic() - begin > WAITING * seconds:
+                    raise
+
+    def _used(self) -> float:
+        """Seconds that processors have worked for it; those of the clock where the system does not tell."""
+        try:
+            numbers = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return time.monotonic()
+        return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> str:
         """End the process; the last lines that it wrote to standard error."""
@@ -106,7 +126,7 @@ class Worker:
 
 
 def fuzz(backend: str, seed: int, calls: int, seconds: float) -> dict:
-    """Figures of ``calls`` calls, or of as many as take ``seconds``."""
+    """Figures of ``calls`` calls of one seed, or of as many as take ``seconds``."""
     counts: collections.Counter = collections.Counter()
     bad: list[dict] = []
     stop, current, i = time.monotonic() + seconds, None, 0
@@ -125,8 +145,9 @@ def fuzz(backend: str, seed: int, calls: int, seconds: float) -> dict:
             if current is None:
                 raise SystemExit(f"the worker does not start: {text}")
             counts[failed] += 1
-            bad.append({"call": i, "what": current, "outcome": f"{failed[:-1]}: {why}", "said": text[-300:]})
-            print(f"{i}: {current}: {bad[-1]['outcome']} {text[-300:]}", flush=True)
+            what = {"what": current, "outcome": f"{failed[:-1]}: {why}", "said": text[-300:]}
+            bad.append({"seed": seed, "call": i} | what)
+            print(f"{i}: {current}: {what['outcome']} {what['said']}", flush=True)
             i, current, wait = i + 1, None, START
             job = Worker(backend, seed, i, calls, folder.name)
         elif said is not None and "start" in said:
@@ -136,13 +157,12 @@ def fuzz(backend: str, seed: int, calls: int, seconds: float) -> dict:
             names = {"returned": "returned", "clear": "clear errors", "skipped": "skipped"}
             counts[names.get(outcome, "unclear errors")] += 1
             if outcome.startswith("unclear"):
-                bad.append({"call": said["end"], "what": current, "outcome": outcome})
+                bad.append({"seed": seed, "call": said["end"], "what": current, "outcome": outcome})
                 print(f"{said['end']}: {current}: {outcome}", flush=True)
             i = said["end"] + 1
     job.end()
     folder.cleanup()
-    kinds = ("returned", "clear errors", "unclear errors", "aborts", "hangs")
-    return {"seed": seed, "calls": i - counts["skipped"], **{k: counts[k] for k in kinds}, "unwanted": bad[:200]}
+    return {"calls": i - counts["skipped"], **{k: counts[k] for k in KINDS}, "unwanted": bad[:200]}
 
 
 def main() -> None:
@@ -154,17 +174,20 @@ def main() -> None:
     parser.add_argument("--backend", default="llvm")
     parser.add_argument("--calls", type=int, default=10000)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--only", type=int, help="repeat this call, here")
+    parser.add_argument("--seed", type=int, nargs="+", default=[random.randrange(2**32)])
+    parser.add_argument("--only", type=int, help="repeat this call of the first seed, here")
     parser.add_argument("--out", type=Path, help="folder of the result file; none is written with --only")
     args = parser.parse_args()
     if args.only is not None:
         os.chdir(tempfile.mkdtemp(prefix="coopnet-fuzz-"))
-        worker(args.backend, args.seed, args.only, args.only + 1, True)
+        worker(args.backend, args.seed[0], args.only, args.only + 1, True)
         return
-    print("seed", args.seed, flush=True)
-    figures = fuzz(args.backend, args.seed, args.calls, args.seconds)
-    print({k: v for k, v in figures.items() if k != "unwanted"})
+    figures: dict = {"seeds": args.seed, **dict.fromkeys(("calls", *KINDS), 0), "unwanted": []}
+    for seed in args.seed:
+        print("seed", seed, flush=True)
+        found = fuzz(args.backend, seed, args.calls, args.seconds)
+        print({k: v for k, v in found.items() if k != "unwanted"}, flush=True)
+        figures |= {k: figures[k] + v for k, v in found.items()}
     import common
 
     print("written to", common.write("fuzz", args.backend, figures, args.out or common.RESULTS))

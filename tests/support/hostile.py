@@ -503,6 +503,7 @@ def _valid_in_mitsuba(backend: str) -> dict[str, dict[str, Any]]:
 CALLED = {
     "batch", "objective", "loss", "penalty", "metric", "write", ("numerical_gradient", "field"), ("fit", "lr"),
     ("sphere_trace", "sdf"), ("soft_visibility", "sdf"), ("ray_march", "field"), ("OccupancyGrid.update", "field"),
+    ("with_backend", "function"),
 }  # fmt: skip
 #: Values that ask for work of hours rather than make an error: (target, parameter) -> most of an int.
 PATIENCE = {("fit", "steps"): 20, ("mc_dropout", "samples"): 1000, ("dropout_mask", "n"): 4096}
@@ -563,9 +564,8 @@ def run(target: Target, replaced: dict[str, Any], evaluate: bool) -> None:
         with result:
             pass
     if evaluate and not any(result is value for value in replaced.values()):  # not what was hostile before
-        for value in _arrays(result, 3):
-            if dr.width(value) < 1 << 20:
-                dr.eval(value)
+        # together: one by one, each would compile a kernel, hundreds for an encoding
+        dr.eval([value for value in _arrays(result, 3) if dr.width(value) < 1 << 20])
 
 
 def _arrays(result: Any, depth: int) -> list:

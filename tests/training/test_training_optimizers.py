@@ -192,7 +192,16 @@ def test_layers_of_biased_networks(ns, backend):
     assert counts[1:].tolist() == [16 * 4, 16, 3 * 16, 3] and set(optimizer.layers) == {"network.weights"}
 
 
-def test_errors_of_novograd():
+def test_errors_of_novograd(ns):
+    for wrong in (1, [1.0], {}, ns.Int(1), ns.Float(), np.ones(3)):
+        words = r"params\['a'\] is .*; a differentiable array with entries is needed\.$"
+        with pytest.raises(TypeError, match=f"^Novograd: {words}"):
+            cn.training.Novograd(1e-3, {"a": wrong})
+        for given, more in (({"a": wrong}, {}), (None, {"a": wrong}), ({"b": ns.Float(1)}, {"a": wrong})):
+            optimizer = cn.training.Novograd(1e-3)
+            with pytest.raises(TypeError, match=rf"^Novograd\.update: {words}"):
+                optimizer.update(given, **more)
+            assert not len(optimizer)
     for name in ("beta_1", "beta_2"):
         for bad in (-0.1, 1, "0.5", True):
             with pytest.raises(ValueError, match=rf"^Novograd: {name} is {bad!r}; a number in \[0, 1\)"):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...bounds import unit_map
 from ...checks import check, check_choice, check_flag, check_type, ensure
 from ...field import PRECISIONS, NeuralField
-from ...io.files import atomic_write, writable
+from ...io.files import atomic_write, file_name, writable
 from ...jit.scopes import recording
 from ...nn.lattice import Lattice
 from ...nn.tree import children
@@ -97,11 +97,11 @@ def export(
         field, target, name=name, precision=precision, grids=grids, dropout=dropout, derivatives=derivatives,
         inline=inline, view=view,
     )  # fmt: skip
-    page = target == "html"
+    page, name, path = target == "html", str.__str__(name), file_name(path, where)  # plain strings
     source = writable(path, where)
     called = source.suffix.lower() == ".weights"
     ensure(not called, f"export: path is {str(source)!r}, as files of weights are called; use another suffix.")
-    written = Path(f"{os.fspath(path)}.weights")
+    written = Path(f"{path}.weights")
     beside = writable(written, where)
     ensure(not recording(), "export: called while Dr.Jit records a function or loop; export after it.", RuntimeError)
     if page:
@@ -111,7 +111,7 @@ def export(
 
         made = document(field, printed, view or View())
         atomic_write(source, lambda temporary: temporary.write_bytes(made.encode()) and None)
-        return Exported(Path(os.fspath(path)), None)
+        return Exported(Path(path), None)
     program, weights = _program(field, target, name, precision, grids, dropout, derivatives, inline)
     if program.words is not None and program.words.nbytes > LARGE:
         _warn(program.words.nbytes)
@@ -119,7 +119,7 @@ def export(
     if program.words is None and program.has_tables:
         atomic_write(beside, lambda temporary: _write(temporary, weights))
     atomic_write(source, lambda temporary: temporary.write_bytes(text) and None)
-    return Exported(Path(os.fspath(path)), written if program.words is None and program.has_tables else None)
+    return Exported(Path(path), written if program.words is None and program.has_tables else None)
 
 
 def check_request(

@@ -106,8 +106,9 @@ def from_config(
 
     >>> config = cn.from_config(2, 3, {"network": {"otype": "FullyFusedMLP", "n_neurons": 64, "n_hidden_layers": 2}})
     """
+    n_in, n_out = check_positive(WHERE, "n_in", n_in), check_positive(WHERE, "n_out", n_out)
     for name, value in (("n_in", n_in), ("n_out", n_out)):
-        check_features(WHERE, name, check_positive(WHERE, name, value))
+        check_features(WHERE, name, value)
     check_choice(WHERE, "pad", pad, ("none", "tcnn"))
     check_choice(WHERE, "unknown", unknown, ("error", "warn"))
     bounds = checked(WHERE, bounds)

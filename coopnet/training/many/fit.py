@@ -11,7 +11,7 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Adam, Optimizer
 
-from ...checks import check, check_type, ensure, is_int, shown
+from ...checks import check, check_type, ensure, entries, is_int, shown
 from ...field import NeuralField
 from ...io import describe
 from ...io.architecture import outline
@@ -147,7 +147,8 @@ def fit_many(
 
 def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, together: Any, progress: Any) -> None:
     check_type("fit_many", "fields", fields, Sequence, "a sequence of NeuralFields")
-    ensure(len(fields), "fit_many: fields is empty; a NeuralField for each job is needed.")
+    fields = entries("fit_many", "fields", fields)
+    ensure(fields, "fit_many: fields is empty; a NeuralField for each job is needed.")
     arguments.check_field(fields[0], "fit_many", "fields[0]")
     arguments.check_run(fields[0], batch, steps, seed, optimizer, progress, "fit_many")
     last = seed + len(fields) - 1

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....backend import namespace
 from ....bounds import corners
-from ....checks import check, check_choice, check_flag, ensure, is_int, is_number
+from ....checks import check, check_choice, check_flag, ensure, entries, is_int, is_number
 from ....field import NeuralField
 from ....random.key import Key
 from ....uncertainty import has_dropout, mc_dropout
@@ -104,7 +104,8 @@ _REGION = "left, top, width and height, or the least and then the largest coordi
 
 
 def _is_region(region: Any) -> bool:
-    if not isinstance(region, (tuple, list)) or not all(is_number(v) for v in region):
+    region = entries("View", "region", region) if isinstance(region, (tuple, list)) else []
+    if not all(is_number(v) for v in region):
         return False
     sizes = region[2:] if len(region) == 4 else np.subtract(region[3:], region[:3]) if len(region) == 6 else [0]
     return all(s > 0 for s in sizes)
