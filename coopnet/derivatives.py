@@ -40,7 +40,7 @@ def _through(network: Any, features: list, moved: list[list], work: type, key: K
     single = dr.float32_array_t(work)
     factors = [_exponent(t) if dr.is_half_v(work) else None for t in moved]
     scaled = [t if f is None else [v * f[0] for v in t] for t, f in zip(moved, factors, strict=True)]
-    y, *dys = apply([network], [kinds.Unpacked(work(v) for v in vector) for vector in (features, *scaled)], key)
+    y, *dys = apply([network], [kinds.UnpackedVector(work(v) for v in vector) for vector in (features, *scaled)], key)
     result = []
     for dy, f in zip(dys, factors, strict=True):
         parts = widened(list(dy), single)
@@ -61,7 +61,7 @@ def jacobian(
     if not attached and len(parts) > 1 and len(known) == 1 and known[0].ops is not None:
         found = None
         if known[0].output_width(len(features), work, key) == 1:
-            found = input_gradient(known[0].ops, kinds.Unpacked(work(v) for v in features), key)
+            found = input_gradient(known[0].ops, kinds.UnpackedVector(work(v) for v in features), key)
         if found is not None:
             y, gradient = found[0], widened(found[1], single)
             return y, [[v] for v in gradient] if encoding is None else [[_dot(gradient, t)] for t in moved]

@@ -192,7 +192,7 @@ class NeuralField(Module):
         call = self._enter(p, key, active, "NeuralField")
         (parts,) = call.enter(p)
         features = self._encode(self._unit(parts, call), call.key)
-        (y,) = apply([self.network], [kinds.Unpacked(self._work(call.leaf)(v) for v in features)], call.key)
+        (y,) = apply([self.network], [kinds.UnpackedVector(self._work(call.leaf)(v) for v in features)], call.key)
         return call.leave(self._result(call.leaf), y)[0]
 
     def value_and_grad(self, p: Any, key: Key | None = None, active: Any = True) -> tuple[Any, Any]:

@@ -80,7 +80,7 @@ def set_limits(monkeypatch):
 
 @pytest.fixture
 def play_lanes(monkeypatch):
-    """``play_lanes(8)`` has the engine choose as where a CPU's vectors have 8 lanes; what is compiled stays as it is."""
+    """``play_lanes(8)`` has the engine choose as where vectors have 8 lanes; what is compiled stays."""
     from coopnet.jit import core
 
     return lambda lanes: monkeypatch.setattr(core, "llvm_lanes", lambda: lanes)

@@ -10,7 +10,7 @@ import drjit.nn as drnn
 
 from ..jit.constants import computed, varying
 from ..jit.deferred import outside
-from ..jit.kinds import Unpacked, flat, split
+from ..jit.kinds import UnpackedVector, flat, split
 from ..jit.masks import unmasked
 from ..jit.registers import ALL, in_separate_blocks
 from ..jit.scopes import inside_call, symbolic
@@ -40,7 +40,7 @@ OPERATIONS: dict[str, type[NetworkOp]] = {
 def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     """Evaluate ``ops`` on the bundle ``x``; :mod:`.strategies` say how, and how weight gradients come about.
 
-    The vectors of ``x`` may be :class:`Unpacked`; those that are returned are packed.
+    The vectors of ``x`` may be :class:`UnpackedVector`; those that are returned are packed.
 
     A sum over samples has as many terms as there are vectors: ``1 + k`` per sample.
     """
@@ -98,7 +98,7 @@ def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     if plan.situation.cuda:
         return in_room(plan.ops, x, key).y
     xs = flat(x)
-    x = [Unpacked(v) for v in split(computed(xs, xs), len(x))]
+    x = [UnpackedVector(v) for v in split(computed(xs, xs), len(x))]
     return plan.split(computed(flat(in_room(plan.ops, x, key).y), xs))
 
 
@@ -138,6 +138,6 @@ def _widened(x: Bundle, samples: int) -> Bundle:
         parts = list(vector)
         if all(dr.width(v) == samples for v in parts):
             return vector
-        return Unpacked(v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in parts)
+        return UnpackedVector(v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in parts)
 
     return [wide(vector) for vector in x]

@@ -30,7 +30,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
 
     Args:
         ops: a network with one output.
-        x: its input, a ``CoopVec`` or :class:`~coopnet.jit.kinds.Unpacked`.
+        x: its input, a ``CoopVec`` or :class:`~coopnet.jit.kinds.UnpackedVector`.
     """
     # nobody wants gradients: of weights, there may be some that are not asked for now
     s = situation_of(ops, [x])._replace(weights=False)

@@ -188,7 +188,7 @@ def nested(parts: Sequence[Any]) -> Any:
     return nested_type(type(parts[0]))(parts)
 
 
-class Unpacked(list):
+class UnpackedVector(list):
     """The components of a vector that is to be packed by whoever needs it packed.
 
     On CUDA a kernel is compiled by OptiX if there is a cooperative vector in it, also one that is packed, unpacked
@@ -206,7 +206,7 @@ class Unpacked(list):
 
 
 def packed(vector: Any) -> Any:
-    """``vector`` as a ``CoopVec``, if it can be ``packed()`` into one, such as :class:`Unpacked`."""
+    """``vector`` as a ``CoopVec``, if it can be ``packed()`` into one, such as :class:`UnpackedVector`."""
     return vector.packed() if hasattr(vector, "packed") else vector
 
 

@@ -15,7 +15,7 @@ from ..checks import check_type, shown
 from ..checks.sizes import check_layers
 from ..engine import Affine, evaluate, fused
 from ..jit.constants import varying
-from ..jit.kinds import Unpacked, packed
+from ..jit.kinds import UnpackedVector, packed
 from ..random.key import Key
 from .activations import Activation
 from .dropout import Dropout
@@ -93,7 +93,7 @@ class Segment(NamedTuple):
 
 
 def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
-    """Evaluate ``layers`` on the bundle ``x``: any input, or a ``CoopVec`` or :class:`Unpacked` with tangents.
+    """Evaluate ``layers`` on the bundle ``x``: any input, or a ``CoopVec`` or :class:`UnpackedVector` with tangents.
 
     Neighbours that the engine knows run as one network.
     """
@@ -101,7 +101,7 @@ def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
         check_type("Sequential", "key", key, Key, "a coopnet.Key or None")
     try:
         for segment in segments(layers):
-            if segment.ops is not None and isinstance(x[0], (drnn.CoopVec, Unpacked)):
+            if segment.ops is not None and isinstance(x[0], (drnn.CoopVec, UnpackedVector)):
                 segment.output_width(len(x[0]), x[0].type, key)
                 x = evaluate(segment.ops, x, key)
             else:

@@ -635,13 +635,13 @@ def test_the_warning_of_sums_that_stall(monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["call", "call of a layer of drjit.nn", "loop"])
-def test_the_warning_points_to_the_users_line(llvm, monkeypatch, place):
+def test_the_warning_points_to_the_users_line(llvm, set_limits, monkeypatch, place):
     net = cn.MLP(2, 1, width=8, depth=1) if place == "call" else drnn.Sequential(cn.Linear(2, 8), cn.Linear(8, 1))
     f = cn.NeuralField(None, net).build("llvm")
     dr.enable_grad(f["network.weights"])
     x = llvm.Float(numbers(40))
     monkeypatch.setattr(modes, "_warned", False)
-    monkeypatch.setattr(modes, "WARN_BEYOND", 1)
+    set_limits(STALL_SAMPLES=1)
 
     def call(x):
         return f([x, x * 2])[0]  # the user's
@@ -652,7 +652,7 @@ def test_the_warning_points_to_the_users_line(llvm, monkeypatch, place):
         dr.backward(y)  # the user's
         return (i + 1,)
 
-    with as_cuda(networks, banks), pytest.warns(RuntimeWarning, match="half precision") as found:
+    with as_cuda(networks), pytest.warns(RuntimeWarning, match="half precision") as found:
         if place == "loop":
             dr.while_loop((llvm.UInt32(0),), lambda i: i < 2, turn, mode="symbolic")
         else:
