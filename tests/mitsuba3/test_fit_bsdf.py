@@ -178,7 +178,7 @@ def test_bitmaps(backend):
         "roughness": {"type": "bitmap", "bitmap": mi.Bitmap(values[..., :1].copy()), "raw": True},
     }
     latent = cn.Grid(2, "dense", n_levels=1, n_features_per_level=4, base_resolution=4, init_scale=0.05)
-    found = learn(reference, steps=40, inputs=12, latent=latent, **SMALL)
+    found = learn(reference, steps=40, inputs=12, latent=latent)
     assert found.relative_error < 0.9
 
 

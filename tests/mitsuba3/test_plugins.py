@@ -179,7 +179,7 @@ def test_textures_and_bsdfs_inside_others(name):
 @pytest.mark.parametrize("shape", ["rectangle", "sphere"])
 def test_area_light(shape):
     """A light with a neural texture shines like one with a bitmap of it, seen and sampled."""
-    f, n = field(3, octaves=2, output_activation="softplus"), 64
+    f, n = field(3, octaves=3, output_activation="softplus"), 64
     i = (np.arange(n) + 0.5) / n
     u, v = (mi.Float(x.ravel().astype(np.float32)) for x in np.meshgrid(i, 1 - i))  # rows of bitmaps from the top
     texels = f([u, v]).numpy().T.reshape(n, n, 3).copy()
