@@ -66,16 +66,23 @@ def pytest_collection_finish():
 
 @pytest.fixture
 def set_limits(monkeypatch):
-    """Constants of the engine for one test: ``set_limits(KEPT_BYTES=1000)``."""
+    """Constants of the engine and of training for one test: ``set_limits(KEPT_BYTES=1000)``."""
     from coopnet.engine import limits, strategies
+    from coopnet.training import limits as of_training
 
     def change(**values):
         for name, value in values.items():
-            monkeypatch.setattr(limits, name, value)
+            monkeypatch.setattr(limits if hasattr(limits, name) else of_training, name, value)
         strategies.way_of.cache_clear()
 
     yield change
     strategies.way_of.cache_clear()
+
+
+@pytest.fixture
+def as_if_unwarned(monkeypatch):
+    """The warning of sums that stall has not been given in this process."""
+    monkeypatch.setattr("coopnet.engine.modes._warned", False)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 import drjit as dr
 
 from ..jit.batch_size import batch_sample, pin_batch_size
-from ..jit.registers import LONG
 from ..jit.scopes import frozen
 from ..random.key import Key
 from . import limits
@@ -39,7 +38,7 @@ class ActivationCache:
     def __init__(self, plan: Plan, ops: Sequence[Op], samples: int, size: int, unneeded: Sequence[Affine]):
         self.samples, self.size, self.bundled = samples, size, plan.vectors > 1
         cpu = not plan.situation.cuda
-        self.kernel_per_layer = not cpu and plan.situation.network.width > LONG
+        self.kernel_per_layer = not cpu and plan.situation.network.width > limits.LONG_VECTOR
         self.unneeded = {op.origin for op in unneeded}
         self.ops = multiplied(ops, between_kernels(affine(ops))) if cpu else ops
         self._one: Rows | None = None

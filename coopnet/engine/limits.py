@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from ..jit import registers
+
 T = TypeVar("T")
 
 
@@ -50,6 +52,8 @@ COPIES_SAMPLES = 512
 
 # ---- Kernels on GPUs (benchmarks/training_steps.py, benchmarks/derivatives.py) ------------------------------------
 
+#: Components of a vector beyond which Dr.Jit gives a GPU's threads all registers, and one vector fills most of them.
+LONG_VECTOR = registers.LONG
 #: Components of vectors beyond which a kernel that goes forward and back at once is slower than two, and takes minutes
 #: to compile.
 FORWARD_AND_BACK = 96

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import drjit as dr
 
-from ..jit.registers import LONG
 from . import limits
 from .modes import PATHS
 from .situation import Situation
@@ -59,7 +58,7 @@ _LAYOUT = (
 
 def long_vectors(s: Situation) -> bool:
     """Do two vectors of a layer not fit into the registers of one kernel, forward and back?"""
-    return s.network.width > (LONG if s.network.dropout else limits.FORWARD_AND_BACK)
+    return s.network.width > (limits.LONG_VECTOR if s.network.dropout else limits.FORWARD_AND_BACK)
 
 
 def few_runs(s: Situation) -> bool:
@@ -93,7 +92,7 @@ GRADIENTS = (
     *(Row(way, functools.partial(_forced, way), _ASKED) for way in PATHS[1:]),
     Row("store", lambda s: s.wide, "between kernels, layers so wide are multiplied faster than within one"),
     Row("spill", lambda s: not s.cuda, "matrix products are the fastest way on the CPU, and reproducible"),
-    Row("store", lambda s: s.deterministic and s.network.width > LONG, _ORDER),
+    Row("store", lambda s: s.deterministic and s.network.width > limits.LONG_VECTOR, _ORDER),
     Row("spill", lambda s: s.deterministic, _ORDER),
     Row(
         "store", lambda s: s.outside and s.network.layouts_known and long_vectors(s),
@@ -111,7 +110,7 @@ GRADIENTS = (
         "banks", lambda s: not s.network.layouts_known,
         "the packed layout of a matrix is not known, as spilling would need",
     ),
-    Row("store", lambda s: s.network.width > LONG, _TRACING),
+    Row("store", lambda s: s.network.width > limits.LONG_VECTOR, _TRACING),
     Row("spill", _always, _TRACING),
 )  # fmt: skip
 

@@ -84,7 +84,7 @@ class Training:
             file = File(None, 60.0, False, None, self.field, self.seed)
             self.progress = Run(step, 0, self.seed, Metric(None, 1, True, None), file, progress=False)
         step.scaler = self.progress.step.scaler  # one scale of the loss, whatever the setting
-        self.progress.step = self.progress.watch.step = step
+        self.progress.step = self.progress.monitor.step = step
         return self.progress
 
     def _step(self, samples: int, vertices: int, tail: int, sensor: int) -> Step:

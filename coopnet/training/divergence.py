@@ -10,19 +10,13 @@ import drjit as dr
 
 from ..jit.optimizers import memories, snapshot, values
 from ..random.key import Key
+from . import limits
 from .average import averages
 from .result import FitResult
 from .step import Step
 
-#: So many losses in a row that are not finite are divergence, though parameters are finite: a loss scaler skips a step
-#: whose gradient overflows, and the next may be well.
-LOSSES = 10
-#: So many steps in a row that a loss scaler skips are divergence. It halves the scale every time: after 64, no scale
-#: that half precision allows is left, and gradients are infinite by themselves.
-SKIPPED = 64
 
-
-class Watch:
+class DivergenceMonitor:
     """Looks at losses, parameters, optimizer and average whenever losses are brought to the host.
 
     A look costs a few small kernels. After one that found nothing, ``steps`` is the number of steps that were taken by
@@ -60,7 +54,7 @@ class Watch:
         self.bad_losses = tail if any(good) else self.bad_losses + tail
         new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
-        enough = min(LOSSES, max(2, steps - self.first)) if at_end else LOSSES
+        enough = min(limits.DIVERGED_LOSSES, max(2, steps - self.first)) if at_end else limits.DIVERGED_LOSSES
         first = steps - self.bad_losses
         if names := [] if finite else not_finite(self._everything()):
             self.found = f"{_listed(names)} not finite after {steps} steps"
@@ -70,7 +64,7 @@ class Watch:
                 first = steps - len(losses) + (good.index(False) if False in good else len(good) - 1)
         elif self.bad_losses >= enough:
             self.found = f"losses are not finite from step {first} on"
-        elif self.bad_steps >= SKIPPED:
+        elif self.bad_steps >= limits.DIVERGED_STEPS:
             first = steps - self.bad_steps
             self.found = f"all steps from step {first} on were skipped, because their gradients are not finite"
         else:
@@ -116,7 +110,7 @@ class Watch:
         cures = f"a loss without poles, {cures}"
         if bad:
             return f"For {batch}, which is finite, {_listed(bad)} not finite with those parameters", cures
-        if self.bad_steps >= SKIPPED:
+        if self.bad_steps >= limits.DIVERGED_STEPS:
             return f"For {batch}, the losses are finite, but not their gradients", cures
         return f"For {batch}, all was finite with those parameters", cures
 

@@ -21,8 +21,8 @@ from .result import FitResult
 from .run import Run
 from .state import File
 from .step import Step
-from .strides import Strides
 from .turns import in_turn
+from .unrolled import UnrolledSteps
 
 
 @in_turn
@@ -165,8 +165,8 @@ def fit(
             step.divide(losses)
         optimizer.update(field)
     replicas.check_gpus(dr.backend_v(step.float32))
-    strides = Strides(steps, rate) if group is None else None
-    run = Run(step, steps, seed, measure, file, progress, replicas, strides)
+    unrolled = UnrolledSteps(steps, rate) if group is None else None
+    run = Run(step, steps, seed, measure, file, progress, replicas, unrolled)
     replicas.agree("the start", lambda: facts(run, rate))
     compare_batches(replicas, step, drawn)
     del drawn

@@ -11,21 +11,19 @@ from typing import Any
 import drjit as dr
 
 from ..jit.optimizers import set_values, snapshot
+from . import limits
 from .average import set_averages
 from .distributed import Replicas, digest
-from .divergence import Watch
+from .divergence import DivergenceMonitor
 from .interrupts import caused_by_interrupt, interrupts_held, no_collection
 from .metric import Metric
 from .progress import progress_bar
 from .recording import reasons
 from .result import FitResult
 from .state import File, arrays
-from .step import WINDOW, Step
-from .strides import Strides
+from .step import Step
 from .turns import TURNS
-
-#: Seconds between two losses that the progress bar shows.
-PACE = 0.5
+from .unrolled import UnrolledSteps
 
 
 class Run:
@@ -33,7 +31,7 @@ class Run:
 
     def __init__(
         self, step: Step, steps: int, seed: int, metric: Metric, file: File, progress: bool,
-        replicas: Replicas | None = None, strides: Strides | None = None,
+        replicas: Replicas | None = None, unrolled: UnrolledSteps | None = None,
     ):  # fmt: skip
         self.step, self.steps, self.metric, self.file = step, steps, metric, file
         self.seed_number = seed
@@ -48,11 +46,11 @@ class Run:
         self.result.skipped = step.skipped()
         # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
         dr.make_opaque(step.optimizer.state)
-        self.watch = Watch(step, seed, self.result)
+        self.monitor = DivergenceMonitor(step, seed, self.result)
         self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
-        self.strides = strides  # None where every step is a call
-        if strides is not None:
-            strides.ahead -= self.result.steps
+        self.unrolled = unrolled  # None where every step is a call
+        if unrolled is not None:
+            unrolled.ahead -= self.result.steps
         self.taken = 0  # steps whose losses are on the device
         self.began = 0.0  # when the first of them was taken
         self.stride = 1  # steps that the last call has taken
@@ -94,7 +92,7 @@ class Run:
     def take_steps(self, rate: Callable[[int], float]) -> None:
         """Take the next step, or the next few in one call if nobody looks at what is between them."""
         step, first = self.step, self.result.steps
-        self.stride = 1 if self.strides is None else self.strides.next(self._undisturbed())
+        self.stride = 1 if self.unrolled is None else self.unrolled.next(self._undisturbed())
         if self.taken == 0:
             self.began = time.monotonic()
         number = dr.opaque(step.uint32, first)
@@ -120,7 +118,7 @@ class Run:
     def _undisturbed(self) -> int:
         """Steps up to the next look at what they have done."""
         steps = self.result.steps
-        return min(self.steps - steps, WINDOW - self.taken, self.metric.until(steps))
+        return min(self.steps - steps, limits.WINDOW_STEPS - self.taken, self.metric.until(steps))
 
     def collect(self, at_end: bool = False) -> bool:
         """Bring the losses of the steps since the last call to the host, which waits for the device; is all finite?"""
@@ -130,19 +128,19 @@ class Run:
         first = result.steps - self.taken
         if self.taken:
             found = self.step.losses.numpy()
-            result.losses[first:] = [float(found[i % WINDOW]) for i in range(first, result.steps)]
-            if self.strides is not None and not self.stepping:
-                self.strides.learn(self.step, self.taken, time.monotonic() - self.began)
+            result.losses[first:] = [float(found[i % limits.WINDOW_STEPS]) for i in range(first, result.steps)]
+            if self.unrolled is not None and not self.stepping:
+                self.unrolled.learn(self.step, self.taken, time.monotonic() - self.began)
         self.taken = 0
         result.skipped = self.step.skipped()
-        if self.watch.diverged(result.losses[first:], at_end or result.steps >= self.steps):
+        if self.monitor.diverged(result.losses[first:], at_end or result.steps >= self.steps):
             result.stopped = "diverged"
         return result.stopped != "diverged"
 
     def after_step(self) -> None:
         """Losses, metric and checkpoint, whichever are due."""
         result = self.result
-        if self.taken >= WINDOW and not self.collect():
+        if self.taken >= limits.WINDOW_STEPS and not self.collect():
             return
         if self.bar is not None:
             self.bar.update(self.stride)
@@ -161,10 +159,10 @@ class Run:
 
     def show(self, due: bool) -> None:
         """Have the bar say the last loss: at first, when ``due``, and twice a second, for it waits for the device."""
-        if not due and time.monotonic() - self.shown < PACE:
+        if not due and time.monotonic() - self.shown < limits.PROGRESS_SECONDS:
             return
         self.shown = time.monotonic()
-        loss = self.step.losses.numpy()[(self.result.steps - 1) % WINDOW]
+        loss = self.step.losses.numpy()[(self.result.steps - 1) % limits.WINDOW_STEPS]
         metric = f", metric {self.result.metrics[-1][1]:.4g}" if self.result.metrics else ""
         self.bar.set_postfix_str(f"loss {loss:.3g}{metric}")  # type: ignore[union-attr]
 
@@ -194,29 +192,29 @@ class Run:
         if self.bar is not None:
             self.bar.close()
         if self.replicas.failed:  # others may have gone on without this process, or it without others
-            set_values(self.step.optimizer, self.watch.kept)
+            set_values(self.step.optimizer, self.monitor.kept)
             if self.step.ema is not None:
-                set_averages(self.step.ema, self.watch.kept_average)
+                set_averages(self.step.ema, self.monitor.kept_average)
         if turn:
             self.step.release(self.step.field if self.stepping else self.step.optimizer)
 
     def finish(self) -> str:
         """Look at the last losses, write the checkpoint, and go back to parameters that are better; what to warn of."""
-        step, result, watch = self.step, self.result, self.watch
+        step, result, monitor = self.step, self.result, self.monitor
         diverged = not self.collect(at_end=True)
         result.recordings = step.recordings()
         result.seconds += time.monotonic() - self.start
         if not (self.stepping or diverged):  # a step that was broken off may have left parameters of two steps
             self.save()
         if diverged:
-            self.best = watch.kept
+            self.best = monitor.kept
             if step.ema is not None:
-                set_averages(step.ema, watch.kept_average)
+                set_averages(step.ema, monitor.kept_average)
         has = not self.stepping  # the field, what the optimizer has
         if self.best is not None and result.stopped in ("patience", "diverged"):
             set_values(step.optimizer, self.best)
             has = False
         if not has:
             step.release(step.optimizer)
-        result.message = watch.message() if diverged else ""
-        return result.message or watch.skipped_message()
+        result.message = monitor.message() if diverged else ""
+        return result.message or monitor.skipped_message()

@@ -7,9 +7,7 @@ from typing import Any
 
 import drjit as dr
 
-START = 65536.0  #: the scale to begin with, as in ``drjit.opt.GradScaler``
-GROWTH, BACKOFF = 2.0, 0.5  #: what the scale is multiplied by after long without an overflow, and after each
-INTERVAL = 2000  #: steps without an overflow after which the scale grows
+from . import limits
 
 
 class LossScaler:
@@ -23,7 +21,7 @@ class LossScaler:
 
     DRJIT_STRUCT = {"scale_factor": object, "it": object, "skipped": object}
 
-    def __init__(self, dtype: type, scale: float = START, grows: bool = True):
+    def __init__(self, dtype: type, scale: float = limits.SCALE_START, grows: bool = True):
         self.grows = grows
         uint32 = dr.uint32_array_t(dtype)
         self.scale_factor = dr.opaque(dtype, scale)
@@ -44,8 +42,8 @@ class LossScaler:
         """The same, where it is known whether all gradients are finite; where several fields have scales, of each."""
         larger = self.scale_factor
         if self.grows:
-            larger = dr.select(self.it >= INTERVAL, larger * GROWTH, larger)
-        scale = dr.select(good, larger, self.scale_factor * BACKOFF)
+            larger = dr.select(self.it >= limits.SCALE_STEPS, larger * limits.SCALE_GROWTH, larger)
+        scale = dr.select(good, larger, self.scale_factor * limits.SCALE_BACKOFF)
         it, unscaling = dr.select(good, self.it + 1, 0), dr.rcp(self.scale_factor)
         dr.eval(good, unscaling, scale, it)
         self.scale_factor, self.it = scale, it

@@ -16,18 +16,15 @@ from ..field import NeuralField
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
 from ..random.key import Key
+from . import limits
 from .average import EMA, check_averaged
 from .captures import Captures
 from .gradients import clip_gradient_norm
 from .losses import components, loss_function
 from .memory import check_memory
 from .sampling import samples_by_index
-from .scaler import START, LossScaler
-from .strides import SEVERAL
+from .scaler import LossScaler
 from .weights import decay_masks, layer_multipliers
-
-#: Steps whose losses stay on the device, at most: then someone has to have looked at them.
-WINDOW = 256
 
 
 class Step:
@@ -95,10 +92,10 @@ class Step:
         """Make what a run begins with, beside the parameters."""
         self.scaler = None
         if self.field.precision == "half":
-            scale = START if self.loss_scale is None else self.loss_scale
+            scale = limits.SCALE_START if self.loss_scale is None else self.loss_scale
             self.scaler = LossScaler(self.float32, scale, self.loss_scale is None)
-        #: Mean losses of the last steps; that of a step is at its number modulo :data:`WINDOW`.
-        self.losses = dr.zeros(self.float32, WINDOW)
+        #: Mean losses of the last steps; that of a step is at its number modulo :data:`~.limits.WINDOW_STEPS`.
+        self.losses = dr.zeros(self.float32, limits.WINDOW_STEPS)
         dr.make_opaque(self.losses)
 
     def __call__(self, seed: Any, number: Any) -> None:
@@ -136,7 +133,7 @@ class Step:
         if complete:
             self.move()
         # last, so that it shares a kernel with other single numbers
-        dr.scatter(self.losses, mean, number % WINDOW, mode=dr.ReduceMode.Permute)
+        dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
         if left is None or complete:
             dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)
             return {}, [], None
@@ -149,7 +146,7 @@ class Step:
     def take_several(self, seed: Any, number: Any, rates: Any) -> None:
         """Steps from ``number`` on as they are traced, all of them complete."""
         before = self.optimizer.lr
-        each = [(number + i, dr.gather(self.float32, rates, self.uint32(i))) for i in range(SEVERAL)]
+        each = [(number + i, dr.gather(self.float32, rates, self.uint32(i))) for i in range(limits.UNROLLED_STEPS)]
         dr.eval(each)  # so that all steps have the same kernels
         try:
             for one, rate in each:

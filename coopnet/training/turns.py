@@ -18,11 +18,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
+from . import limits
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-#: Seconds that a thread trains before others that wait have theirs: many short steps, so that handing on costs little.
-SLICE = 0.02
 
 
 class Turns:
@@ -58,7 +57,7 @@ class Turns:
 
     def hand_on(self) -> None:
         """Let others have a turn, if any wait and this thread's has lasted long enough. Not while it is held twice."""
-        if self.queue and self.depth == 1 and time.monotonic() - self.since >= SLICE:
+        if self.queue and self.depth == 1 and time.monotonic() - self.since >= limits.TURN_SECONDS:
             self._leave()
             self._take()
 

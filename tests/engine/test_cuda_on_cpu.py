@@ -635,12 +635,12 @@ def test_the_warning_of_sums_that_stall(monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["call", "call of a layer of drjit.nn", "loop"])
-def test_the_warning_points_to_the_users_line(llvm, set_limits, monkeypatch, place):
+@pytest.mark.usefixtures("as_if_unwarned")
+def test_the_warning_points_to_the_users_line(llvm, set_limits, place):
     net = cn.MLP(2, 1, width=8, depth=1) if place == "call" else drnn.Sequential(cn.Linear(2, 8), cn.Linear(8, 1))
     f = cn.NeuralField(None, net).build("llvm")
     dr.enable_grad(f["network.weights"])
     x = llvm.Float(numbers(40))
-    monkeypatch.setattr(modes, "_warned", False)
     set_limits(STALL_SAMPLES=1)
 
     def call(x):

@@ -18,7 +18,7 @@ from support.networks import gradients, matrices, ramp_biases
 import coopnet as cn
 from coopnet import reference
 from coopnet.checks import shown_bytes
-from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, modes, ops, strategies
+from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, ops, strategies
 from coopnet.engine.activation_cache import bytes_per_sample, chunk_size
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
@@ -699,12 +699,12 @@ def test_what_is_explained_is_what_runs(ns, backend, chosen, width, samples, pat
     assert ran and set(ran) == {explained.path}
 
 
+@pytest.mark.usefixtures("as_if_unwarned")
 def test_calls_on_cuda_warn_once(ns, backend, monkeypatch):
     """Whatever the number of samples, which is not known there."""
     net, *_ = network(ns, backend)
     dr.enable_grad(net["weights"])
     x = drnn.CoopVec([dr.opaque(type(net["weights"]), 1, 7)] * 3)
-    monkeypatch.setattr(modes, "_warned", False)
     first = strategies.Row("builtin", lambda s: True, "the test asks for it")
     monkeypatch.setattr(module("evaluate"), "GRADIENTS", (first,))
     monkeypatch.setattr(Situation, "in_call", True)

@@ -37,11 +37,11 @@ def found(result):
 
 
 @pytest.fixture
-def forced(monkeypatch):
+def forced(set_limits, monkeypatch):
     """Every gradient by a kernel for each layer, where there is memory."""
     first = strategies.Row("kernels", lambda s: s.room and not s.stacked, "the test asks for it")
     monkeypatch.setattr(module("input_gradient"), "SLOPES", (first, *strategies.SLOPES))
-    monkeypatch.setattr("coopnet.engine.activation_cache.LONG", 8)
+    set_limits(LONG_VECTOR=8)
 
 
 @pytest.fixture(params=["chosen", "stored"])

@@ -10,7 +10,7 @@ import pytest
 from support.arrays import all_close, evaluated
 
 import coopnet as cn
-from coopnet.engine import LoopBanks, banks, limits, modes
+from coopnet.engine import LoopBanks, banks, limits
 from coopnet.jit import deferred
 
 STEPS = 2
@@ -222,8 +222,8 @@ def test_dropped_passes_are_forgotten(ns, backend, monkeypatch):
     deferred._cache.clear()
 
 
-def test_stall_is_warned_of(ns, backend, set_limits, monkeypatch):
-    monkeypatch.setattr(modes, "_warned", False)
+@pytest.mark.usefixtures("as_if_unwarned")
+def test_stall_is_warned_of(ns, backend, set_limits):
     set_limits(STALL_SAMPLES=100)
     case = Case(ns, backend, samples=500)
 

@@ -13,8 +13,8 @@ from coopnet.jit.pool import parallel
 
 @pytest.fixture
 def threads(monkeypatch):
-    """Numbers of threads that BLAS was told to use, and those that Dr.Jit has."""
-    told = []
+    """Numbers of threads that BLAS was told to use, and of slices that Dr.Jit's three threads were given."""
+    told, counts = [], []
 
     class Drjit:
         @staticmethod
@@ -23,30 +23,29 @@ def threads(monkeypatch):
 
     monkeypatch.setattr(openblas, "_controls", lambda: (lambda: 7, told.append))
     monkeypatch.setattr(blas, "dr", Drjit)
-    return told
+    monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
+    return told, counts
 
 
 @pytest.mark.parametrize("columns", [(3, 5), (5, 3), (3, 1), (5, 16)])
 @pytest.mark.parametrize("samples", [1, 5, 4095, 4096, 8192, 16_384, 30_001])
-def test_products(threads, set_limits, monkeypatch, samples, columns):
+def test_products(threads, set_limits, samples, columns):
     """Whatever slices and pieces there are; slices are what threads take. Few columns take as long as 16."""
-    counts = []
+    told, counts = threads
     set_limits(SLICE_MULTIPLICATIONS=16 * 16 << 12)  # of 4,096 samples
-    monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
     a, b = (np.random.default_rng(i).random((samples, n), np.float32) for i, n in enumerate(columns))
     (found,) = blas.blas([(a, b)])
     assert found.shape == columns and found.dtype == np.float64
     np.testing.assert_allclose(found, a.T.astype(np.float64) @ b, rtol=3e-7 * min(samples, 8))
-    assert threads == [1, 7]  # one at a time, and then as before
+    assert told == [1, 7]  # one at a time, and then as before
     slices = max(1, min(3, samples >> 12))
     assert counts == ([slices] if samples >= 4096 else [])  # little work is not worth another thread
 
 
-def test_products_share_threads(threads, set_limits, monkeypatch):
+def test_products_share_threads(threads, set_limits):
     """Slices of all products side by side; each comes out as by itself."""
-    counts = []
+    _, counts = threads
     set_limits(SLICE_MULTIPLICATIONS=16 * 16 << 12)
-    monkeypatch.setattr(blas, "parallel", lambda work, count: counts.append(count) or parallel(work, count))
     rng = np.random.default_rng(0)
     shapes = [(5000, 3, 5), (9000, 16, 32), (100, 4, 4), (20_000, 2, 2)]
     pairs = [(rng.random((n, i), np.float32), rng.random((n, j), np.float32)) for n, i, j in shapes]

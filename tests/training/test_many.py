@@ -18,7 +18,6 @@ from support.networks import weights
 
 import coopnet as cn
 from coopnet.engine import StackError
-from coopnet.training import strides
 from coopnet.training.many.directory import Directory
 from coopnet.training.many.errors import one_kernel
 from coopnet.training.many.job import JobStep
@@ -119,10 +118,9 @@ def test_each_field_is_as_if_fitted_alone(backend, ns, encoding, together):
 
 
 @pytest.mark.parametrize("steps", [3, 4, 261])
-def test_several_steps_in_one_call(backend, ns, monkeypatch, steps):
+def test_several_steps_in_one_call(backend, ns, set_limits, monkeypatch, steps):
     """Once they pay, calls take several steps: they are those of :func:`coopnet.fit`, also where losses are read."""
-    for name, value in {"MANY": 1, "SHORT": 1e9, "ENOUGH": 1}.items():
-        monkeypatch.setattr(strides, name, value)
+    set_limits(UNROLLED_STEPS_LEFT=1, UNROLLED_SECONDS=1e9, UNROLLED_STEPS_SEEN=1)
     decaying = cn.training.exponential(1e-2, 0.9)
     taken, take = [], JobStep.take_several
     monkeypatch.setattr(JobStep, "take_several", lambda step, *args: taken.append(1) or take(step, *args))

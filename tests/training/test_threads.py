@@ -16,7 +16,6 @@ from support.machines import python, run
 from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
-from coopnet.training import turns
 from coopnet.training.turns import TURNS, Turns
 
 SCRIPT = Path(__file__).resolve().parents[1] / "slow" / "threads.py"
@@ -54,9 +53,9 @@ def test_two_threads_train(backend):
     assert done.returncode == 0, done.stderr
 
 
-def test_threads_alternate(ns, backend, monkeypatch):
+def test_threads_alternate(ns, backend, set_limits):
     """With turns of no length, both have had a metric before either is done; both hold the turn in it."""
-    monkeypatch.setattr(turns, "SLICE", 0.0)
+    set_limits(TURN_SECONDS=0.0)
     order, fields, errors = [], [tiny_field(backend) for _ in range(2)], []
 
     def run(i):
@@ -152,10 +151,10 @@ def test_the_collector_stays_off_until_all_are_done(ns, backend):
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
 @pytest.mark.usefixtures("ctrl_c_works")
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, monkeypatch, times):
+def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, set_limits, times):
     """The first is held back until the run has the turn again; the second ends it at once, and writes nothing."""
     pytest.importorskip("safetensors")
-    monkeypatch.setattr(turns, "SLICE", 0.0)
+    set_limits(TURN_SECONDS=0.0)
     path, main = tmp_path / "run.safetensors", threading.main_thread().ident
 
     def interrupt():
@@ -253,8 +252,8 @@ def test_taken_several_times():
     assert lock.owner is None and not lock.held()
 
 
-def test_a_turn_lasts(monkeypatch):
-    monkeypatch.setattr(turns, "SLICE", 1000.0)
+def test_a_turn_lasts(set_limits):
+    set_limits(TURN_SECONDS=1000.0)
     lock, got = Turns(), []
     with lock:
         thread = start(lambda: lock.__enter__() or got.append(0) or lock.__exit__())

@@ -16,8 +16,7 @@ from support.training import make_batch, make_field
 
 import coopnet as cn
 from coopnet.reference import philox4x32
-from coopnet.training import arguments, losses, run, state
-from coopnet.training import scaler as scaling
+from coopnet.training import arguments, limits, losses, run, state
 from coopnet.training.captures import Captures, _Walk
 from coopnet.training.metric import Metric
 from coopnet.training.scaler import LossScaler
@@ -239,9 +238,9 @@ def test_scaler_counts(ns):
     assert [v.numpy().tolist() for v in (fresh.scale_factor, fresh.it, fresh.skipped)] == [[1024.0], [0], [0]]
 
 
-def test_a_scale_that_is_given_is_kept(ns, backend, monkeypatch):
+def test_a_scale_that_is_given_is_kept(ns, backend, set_limits, monkeypatch):
     """It is halved where gradients overflow, and never raised."""
-    monkeypatch.setattr(scaling, "INTERVAL", 2)
+    set_limits(SCALE_STEPS=2)
     seen, call = [], LossScaler.unscale
     monkeypatch.setattr(LossScaler, "unscale", lambda scaler, *rest: seen.append(scaler) or call(scaler, *rest))
     field = make_field(backend, "half")
@@ -254,14 +253,14 @@ def test_a_scale_that_is_given_is_kept(ns, backend, monkeypatch):
             cn.fit(field, make_batch(ns), 1, loss_scale=wrong, progress=False)
 
 
-def test_scaler_is_that_of_drjit(ns, monkeypatch):
+def test_scaler_is_that_of_drjit(ns, set_limits):
     """Scales, counts and parameters, also where the scale grows; and the defaults."""
     theirs = GradScaler()
     assert (theirs.growth_factor, theirs.backoff_factor, theirs.growth_interval) == (
-        scaling.GROWTH, scaling.BACKOFF, scaling.INTERVAL
+        limits.SCALE_GROWTH, limits.SCALE_BACKOFF, limits.SCALE_STEPS
     )  # fmt: skip
     assert theirs.scale_factor == LossScaler(ns.Float32).scale_factor.numpy()[0]
-    monkeypatch.setattr(scaling, "INTERVAL", 2)
+    set_limits(SCALE_STEPS=2)
     ours, theirs = LossScaler(ns.Float32, 64.0), GradScaler(64.0, growth_interval=2)
     theirs.scale_factor = ns.Float32(64.0)
     optimizers = [Adam(lr=0.1, params={"x": ns.Float16([1.0, 2.0]), "y": ns.Float(3.0)}) for _ in range(2)]

@@ -15,15 +15,11 @@ import numpy as np
 from ...checks import shown
 from ...jit.core import cuda_device
 from ...jit.cuda import gpu_id
+from .. import limits
 from ..interrupts import caused_by_interrupt
 from .group import Group
 
 _R = TypeVar("_R")
-
-#: Seconds between two looks at what others want, about: each waits for all processes.
-PACE = 0.25
-#: Steps between them, at most.
-LONGEST = 256
 
 
 class Replicas:
@@ -143,8 +139,8 @@ class Replicas:
         if self._steps < self._pace:
             return False, False
         now = time.monotonic()
-        pace = int(self._pace * min(2.0, PACE / max(now - self._looked, 1e-6)))
-        found = self.exchange(("step", step), (interrupted, due, max(1, min(pace, LONGEST))))
+        pace = int(self._pace * min(2.0, limits.EXCHANGE_SECONDS / max(now - self._looked, 1e-6)))
+        found = self.exchange(("step", step), (interrupted, due, max(1, min(pace, limits.EXCHANGE_STEPS))))
         self._pace, self._steps, self._looked = found[0][2], 0, time.monotonic()
         return any(asked for asked, _, _ in found), found[0][1]
 

@@ -11,9 +11,10 @@ from ...engine import ExternalProducts
 from ...jit.optimizers import values
 from ...nn.parameters import like
 from ...random.key import Key
+from .. import limits
 from ..recording import reasons
 from ..sampling import samples_by_index
-from ..step import WINDOW, Step
+from ..step import Step
 from .replicas import Replicas
 from .shares import bounds, sliced
 
@@ -123,7 +124,7 @@ class SharedStep(Step):
             offset += self.sizes[name]
         self.move()
         mean = self.summed(buffer, offset, 1) * (1 / self.total)
-        dr.scatter(self.losses, mean, number % WINDOW, mode=dr.ReduceMode.Permute)
+        dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
         dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)
 
     def flat(self, gradients: dict[str, Any], loss: Any) -> Any:

@@ -16,7 +16,7 @@ from ...field import NeuralField
 from ...io import describe
 from ...io.architecture import outline
 from ...random.key import Key
-from .. import arguments
+from .. import arguments, limits
 from ..memory import check_memory
 from ..result import FitResult
 from ..state import check_every
@@ -27,11 +27,6 @@ from .errors import errors_of
 from .group import hindrance
 from .jobs import Jobs
 from .runs import Runs
-
-#: Most fields in one kernel: each is a callable that is traced.
-TOGETHER = 128
-#: Most samples of a field that is trained with others on CUDA: its gradient is summed in half precision.
-SAMPLES = 4096
 
 
 @in_turn
@@ -175,7 +170,7 @@ def _together(asked: int | None, jobs: Jobs, samples: int) -> int:
     if asked == 1 or len(jobs.fields) == 1:
         return 1
     first = jobs.step(0)
-    if asked is None and (dr.backend_v(first.float32) != dr.JitBackend.CUDA or samples > SAMPLES):
+    if asked is None and (dr.backend_v(first.float32) != dr.JitBackend.CUDA or samples > limits.FIELD_SAMPLES):
         return 1
     why = hindrance(first)
     if not why:
@@ -185,7 +180,7 @@ def _together(asked: int | None, jobs: Jobs, samples: int) -> int:
         except (ValueError, TypeError, RuntimeError) as error:
             why = str(error).rstrip(".")
     if not why:
-        return asked or min(TOGETHER, len(jobs.fields))
+        return asked or min(limits.FIELDS_TOGETHER, len(jobs.fields))
     cannot = f"together is {asked}, but fields cannot be trained in one kernel: {why}"
     ensure(asked is None, f"fit_many: {cannot}; pass together=1.")
     warnings.warn(f"fit_many: fields are trained one after the other: {why}.", RuntimeWarning, stacklevel=5)

@@ -26,9 +26,10 @@ from ...kernels.lookup import Table
 from ...nn.parameters import like, parameters
 from ...nn.sequential import segments
 from ...random.key import Key
+from .. import limits
 from ..captures import Captures
 from ..optimizers import SGD, Adam
-from ..step import WINDOW, Step
+from ..step import Step
 from .errors import one_kernel
 from .job import JobStep
 
@@ -92,7 +93,7 @@ class GroupStep(JobStep):
         uint32 = dr.uint32_array_t(self.float32)
         self.jobs = uint32([step.number for step in steps])
         self.seeds = dr.uint64_array_t(self.float32)(list(seeds))
-        self.losses = dr.zeros(self.float32, WINDOW * count)
+        self.losses = dr.zeros(self.float32, limits.WINDOW_STEPS * count)
         dr.make_opaque(self.jobs, self.seeds, self.losses)
         self.multipliers = {k: dr.tile(v, count) for k, v in first.multipliers.items()}
         self.decays = {k: dr.tile(v, count) if dr.width(v) > 1 else v for k, v in first.decays.items()}
@@ -141,7 +142,7 @@ class GroupStep(JobStep):
             self.pullback(losses)
         self.move()
         means = dr.block_sum(value, self.lanes) * (1 / self.samples)
-        place = number % WINDOW * self.count + dr.arange(type(number), self.count)
+        place = number % limits.WINDOW_STEPS * self.count + dr.arange(type(number), self.count)
         dr.scatter(self.losses, means, place, mode=dr.ReduceMode.Permute)
         dr.eval(self.scales, self.losses, self.optimizer.state)
 

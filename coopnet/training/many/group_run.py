@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import drjit as dr
 import numpy as np
 
+from .. import limits
 from ..divergence import not_finite
 from ..interrupts import caused_by_interrupt, interrupts_held, no_collection
 from ..recording import reasons
 from ..run import Run
-from ..step import WINDOW
 from ..turns import TURNS
 from .bar import Bar
 from .group import GroupStep, restart
@@ -41,7 +41,7 @@ class GroupRun:
                     raise KeyboardInterrupt
                 TURNS.hand_on()
                 self.take_step(rate(self.steps))
-                if self.taken == WINDOW or self.steps == self.last:
+                if self.taken == limits.WINDOW_STEPS or self.steps == self.last:
                     self.collect()
                 if self.runs[0].file.due():
                     self.write()
@@ -77,12 +77,12 @@ class GroupRun:
         """Bring the losses of all fields to the host; where something is not finite, look at each field."""
         if not self.taken:
             return
-        found = self.group.losses.numpy().reshape(WINDOW, -1)
-        losses = found[np.arange(self.steps - self.taken, self.steps) % WINDOW]
+        found = self.group.losses.numpy().reshape(limits.WINDOW_STEPS, -1)
+        losses = found[np.arange(self.steps - self.taken, self.steps) % limits.WINDOW_STEPS]
         self.taken = 0
         going = [k for k, run in enumerate(self.runs) if run.result.stopped != "diverged"]
         skipped = None if self.group.scales is None else self.group.scales.skipped.numpy()
-        before = [run.watch.skipped for run in self.runs]
+        before = [run.monitor.skipped for run in self.runs]
         stuck = skipped is not None and (skipped - before >= len(losses))[going].any()
         finite = not not_finite({"state": self.group.optimizer.state})
         fine, last = finite and np.isfinite(losses[:, going]).all() and not stuck, self.steps == self.last
@@ -93,7 +93,7 @@ class GroupRun:
             result.steps = self.steps
             result.losses += losses[:, k].tolist()
             result.skipped = result.skipped if skipped is None else int(skipped[k])
-            if (last or not fine) and run.watch.diverged(losses[:, k].tolist(), last, finite):
+            if (last or not fine) and run.monitor.diverged(losses[:, k].tolist(), last, finite):
                 result.stopped = "diverged"
         if math.isfinite(mean := float(losses[-1, going].mean()) if going else math.nan):
             self.bar.set_postfix_str(f"mean loss {mean:.3g}")
@@ -104,7 +104,7 @@ class GroupRun:
         """What has diverged goes on from where it was finite, for nobody: it must not slow the others down."""
         for run in self.runs:
             if run.result.stopped == "diverged":
-                restart(run.step, run.watch.kept)
+                restart(run.step, run.monitor.kept)
         self.group.stack()
 
     def hand_back(self) -> None:
@@ -117,7 +117,7 @@ class GroupRun:
         self.hand_back()
         for run in self.runs:
             run.file.written = time.monotonic()  # also of a job that diverged, whose file stays as it was
-            if run.result.stopped != "diverged" and not run.watch.diverged([], at_end=False):
+            if run.result.stopped != "diverged" and not run.monitor.diverged([], at_end=False):
                 run.result.seconds, before = run.result.seconds + self.share(), run.result.seconds
                 run.file.write(run.step, run.result, None)
                 run.result.seconds = before

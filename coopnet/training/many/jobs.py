@@ -13,7 +13,7 @@ from ...field import NeuralField
 from ..metric import Metric
 from ..run import Run
 from ..state import File
-from ..strides import Strides
+from ..unrolled import UnrolledSteps
 from .directory import Directory
 from .group import GroupStep
 from .job import JobStep
@@ -55,11 +55,12 @@ class Jobs:
         step.optimizer.update(field._held())
         return step
 
-    def run(self, number: int, strides: Strides) -> JobRun:
+    def run(self, number: int, unrolled: UnrolledSteps) -> JobRun:
         """The run of a job, which goes on from its checkpoint if there is one."""
         path, step = self.place.checkpoint(number), self.step(number)
         file = File(path, self.every, path is not None, None, step.field, self.seed + number)
-        return JobRun(step, self.steps, self.seed + number, Metric(None, 100, True, None), file, False, strides=strides)
+        metric = Metric(None, 100, True, None)
+        return JobRun(step, self.steps, self.seed + number, metric, file, False, unrolled=unrolled)
 
     def group(self, steps: Sequence[JobStep], samples: int) -> GroupStep:
         """Steps of several jobs as one."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..interrupts import interrupts_held, no_collection
 from ..result import FitResult
-from ..strides import Strides
+from ..unrolled import UnrolledSteps
 from .bar import Bar
 from .errors import errors_of
 from .group_run import GroupRun
@@ -25,7 +25,7 @@ class Runs:
         self.jobs, self.groups, self.samples, self.rate, self.bar = jobs, groups, samples, rate, bar
         self.results = {number: FitResult(stopped="interrupt") for group in groups for number in group}
         self.messages: list[str] = []
-        self.strides = Strides(len(self.results) * jobs.steps, rate)  # all jobs share what is traced
+        self.unrolled = UnrolledSteps(len(self.results) * jobs.steps, rate)  # all jobs share what is traced
 
     def go(self) -> None:
         with interrupts_held() as interrupts, no_collection():
@@ -57,7 +57,7 @@ class Runs:
     def begin(self, number: int) -> JobRun | None:
         """The run of a job that is not done."""
         try:
-            run = self.jobs.run(number, self.strides)
+            run = self.jobs.run(number, self.unrolled)
         except (ValueError, OSError) as error:
             file = self.jobs.place.checkpoint(number)
             if file is None or not file.exists():

@@ -7,22 +7,14 @@ from typing import Any
 
 import drjit as dr
 
+from . import limits
 from .schedules import is_of_steps_alone
 
 #: Where calls of several steps have been measured.
 BACKENDS = (dr.JitBackend.LLVM,)
-#: Steps of a call. For small ones, replaying a function takes as long as its kernels do. More steps gain little, and
-#: all of them are traced.
-SEVERAL = 4
-#: Steps from which on tracing several at once is made up for.
-MANY = 2048
-#: Seconds of a step up to which a call is much of it.
-SHORT = 1e-3
-#: Steps that are looked at before.
-ENOUGH = 32
 
 
-class Strides:
+class UnrolledSteps:
     """Decides for runs that share what is traced, of ``ahead`` steps in all, with learning rates by ``rate``."""
 
     def __init__(self, ahead: int, rate: Callable[[int], float]):
@@ -32,17 +24,17 @@ class Strides:
 
     def next(self, most: int) -> int:
         """Steps of the next call, of which ``most`` may be taken at once."""
-        return SEVERAL if self.several and most >= SEVERAL else 1
+        return limits.UNROLLED_STEPS if self.several and most >= limits.UNROLLED_STEPS else 1
 
     def learn(self, step: Any, taken: int, seconds: float) -> None:
         """``taken`` steps like ``step`` took ``seconds``, tracing included if they were the first."""
         self.ahead -= taken
         self.taken += taken
         self.seconds += seconds
-        if self.taken < ENOUGH:
+        if self.taken < limits.UNROLLED_STEPS_SEEN:
             return
         # a step that leaves products to a library is in two parts
         able = self.foreseen and not step.left and dr.backend_v(step.float32) in BACKENDS
-        short = self.seconds <= self.taken * SHORT
-        self.several = self.several or (able and short and self.ahead >= MANY)
+        short = self.seconds <= self.taken * limits.UNROLLED_SECONDS
+        self.several = self.several or (able and short and self.ahead >= limits.UNROLLED_STEPS_LEFT)
         self.taken, self.seconds = 0, 0.0

@@ -11,18 +11,18 @@ import pytest
 from drjit.opt import SGD, AdamW
 
 import coopnet as cn
-from coopnet.training import strides
+from coopnet.training import limits
 from coopnet.training.run import Run
 from coopnet.training.schedules import of_steps_alone
+from coopnet.training.unrolled import UnrolledSteps
 
 
 @pytest.fixture
-def eager(backend, monkeypatch):
+def eager(backend, set_limits):
     """As if steps were always short, and many were to come."""
     if backend != "llvm":
-        pytest.skip("only on LLVM does one call take several steps (strides.BACKENDS)")
-    monkeypatch.setattr(strides, "MANY", 1)
-    monkeypatch.setattr(strides, "SHORT", 1e9)
+        pytest.skip("only on LLVM does one call take several steps (unrolled.BACKENDS)")
+    set_limits(UNROLLED_STEPS_LEFT=1, UNROLLED_SECONDS=1e9)
 
 
 @pytest.fixture
@@ -85,10 +85,10 @@ def options_of(name, field):
         "norms of layers", "momentum", "metrics",
     ],
 )  # fmt: skip
-def test_equal_to_single_steps(backend, ns, monkeypatch, eager, calls, name):
+def test_equal_to_single_steps(backend, ns, set_limits, eager, calls, name):
     found = []
     for most in (1 << 30, 1):
-        monkeypatch.setattr(strides, "MANY", most)
+        set_limits(UNROLLED_STEPS_LEFT=most)
         calls.clear()
         field = make(ns, backend, "half" if name == "half precision" else "auto")
         options = options_of(name, field)
@@ -191,27 +191,29 @@ def test_rule():
         float32, left = dr.llvm.ad.Float, False
 
     def decided(ahead=10000, taken=256, seconds=0.05, **changes):
-        step, rule = copy.copy(Known()), strides.Strides(ahead, cn.training.cosine(1e-2, 9))
+        step, rule = copy.copy(Known()), UnrolledSteps(ahead, cn.training.cosine(1e-2, 9))
         for name, value in changes.items():
             setattr(step, name, value)
         rule.learn(step, taken, seconds)
-        return rule.next(256) == strides.SEVERAL
+        return rule.next(256) == limits.UNROLLED_STEPS
 
     assert decided()
     assert not decided(seconds=1.0)  # steps are long
-    assert decided(ahead=256 + strides.MANY) and not decided(ahead=255 + strides.MANY)  # too few are left
+    assert decided(ahead=256 + limits.UNROLLED_STEPS_LEFT) and not decided(
+        ahead=255 + limits.UNROLLED_STEPS_LEFT
+    )  # too few are left
     assert not decided(taken=8, seconds=1e-3)  # few have been seen
     assert not decided(left=True)  # in two parts
-    rule = strides.Strides(10000, cn.training.cosine(1e-2, 9))
+    rule = UnrolledSteps(10000, cn.training.cosine(1e-2, 9))
     rule.learn(Known(), 256, 1.0)  # with tracing
     assert rule.next(256) == 1
     rule.learn(Known(), 256, 0.05)
     assert (rule.next(256), rule.next(4), rule.next(3)) == (4, 4, 1)
-    rule = strides.Strides(10000, cn.training.cosine(1e-2, 9))
+    rule = UnrolledSteps(10000, cn.training.cosine(1e-2, 9))
     for taken, expected in (12, 1), (12, 1), (7, 1), (1, 4):  # of short looks, all count: 32 are enough
         rule.learn(Known(), taken, 1e-4 * taken)
         assert rule.next(256) == expected
-    rule = strides.Strides(10000, cn.training.cosine(1e-2, 9))
+    rule = UnrolledSteps(10000, cn.training.cosine(1e-2, 9))
     for taken, seconds, expected in (40, 1.0, 1), (20, 0.002, 1), (20, 0.002, 4):  # a slow start is forgotten
         rule.learn(Known(), taken, seconds)
         assert rule.next(256) == expected
