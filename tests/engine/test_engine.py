@@ -11,14 +11,14 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from support.arrays import arrays, evaluated
-from support.engine import described, module
+from support.engine import described
 from support.kernels import launched
 from support.networks import gradients, matrices, ramp_biases
 
 import coopnet as cn
 from coopnet import reference
 from coopnet.checks import shown_bytes
-from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, ops, strategies
+from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, ops
 from coopnet.engine.activation_cache import bytes_per_sample, chunk_size
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
@@ -700,20 +700,23 @@ def test_what_is_explained_is_what_runs(ns, backend, chosen, width, samples, pat
 
 
 @pytest.mark.usefixtures("as_if_unwarned")
-def test_calls_on_cuda_warn_once(ns, backend, monkeypatch):
+def test_calls_on_cuda_warn_once(ns, backend):
     """Whatever the number of samples, which is not known there."""
     net, *_ = network(ns, backend)
     dr.enable_grad(net["weights"])
-    x = drnn.CoopVec([dr.opaque(type(net["weights"]), 1, 7)] * 3)
-    first = strategies.Row("builtin", lambda s: True, "the test asks for it")
-    monkeypatch.setattr(module("evaluate"), "GRADIENTS", (first,))
-    monkeypatch.setattr(Situation, "in_call", True)
+    leaf = type(net["weights"])
+
+    def call():
+        return dr.switch(
+            dr.zeros(ns.UInt32, 7), [lambda x: list(net(drnn.CoopVec([x, x, x])))] * 2, dr.opaque(leaf, 1, 7)
+        )
+
     if backend == "cuda":
         with pytest.warns(RuntimeWarning, match="virtual call"):
-            net(x)
+            call()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        net(x)
+        call()
 
 
 @pytest.mark.parametrize("path", ["auto", "spill", "store", "banks", "builtin"])

@@ -37,10 +37,20 @@ def found(result):
 
 
 @pytest.fixture
-def forced(set_limits, monkeypatch):
-    """Every gradient by a kernel for each layer, where there is memory."""
-    first = strategies.Row("kernels", lambda s: s.room and not s.stacked, "the test asks for it")
-    monkeypatch.setattr(module("input_gradient"), "SLOPES", (first, *strategies.SLOPES))
+def ask_for(monkeypatch):
+    """``ask_for(way)`` has gradients come about in that way, where there is memory."""
+
+    def ask(way):
+        first = strategies.Row(way, lambda s: s.room and not s.stacked, "the test asks for it")
+        monkeypatch.setattr(module("input_gradient"), "SLOPES", (first, *strategies.SLOPES))
+
+    return ask
+
+
+@pytest.fixture
+def forced(set_limits, ask_for):
+    """Every gradient by a kernel for each layer."""
+    ask_for("kernels")
     set_limits(LONG_VECTOR=8)
 
 
@@ -153,9 +163,9 @@ def test_which_way_on_gpus(width, samples, activation, symbolic, expected):
     assert strategies.choose(strategies.SLOPES, s)[0] == expected
 
 
-def test_tangents_in_kernels_of_their_own(ns, backend, set_limits, monkeypatch):
+def test_tangents_in_kernels_of_their_own(ns, backend, set_limits, ask_for, monkeypatch):
     """A kernel for each direction where a vector more does not fit, unless somebody wants to differentiate them."""
-    monkeypatch.setattr("coopnet.derivatives.input_gradient", lambda *args: None)
+    ask_for("tangents")
     set_limits(LAUNCHES_SAMPLES=256)
     monkeypatch.setattr(module("evaluate"), "_tangents", lambda s, components: 1)
     net, p = field(backend, activation="relu", dropout=0.1), points(ns, 500)
