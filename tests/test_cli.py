@@ -30,6 +30,7 @@ Image = pytest.importorskip("PIL.Image")
 
 from coopnet import cli, command  # noqa: E402
 from coopnet import image as images  # noqa: E402
+from coopnet.image import folder  # noqa: E402
 from coopnet.image.evaluate import box, pixels  # noqa: E402
 
 SMALL = ["--steps", "20", "--width", "16", "--depth", "1", "--batch", "256", "--encoding", "sinusoidal", "--quiet"]
@@ -125,7 +126,8 @@ def test_batches_are_of_the_chosen_pixels(ns):
     """Coordinates and colours of one pixel each, all of the chosen ones and no others."""
     colours = np.random.default_rng(0).random((12, 3)).astype(np.float32)
     chosen = np.array([1, 4, 6, 11])
-    draw = images.learn._batches(ns.UInt32, chosen, colours, 4, 3, 500)
+    table = [*pixels(ns.UInt32(chosen), 4, 3), *(ns.Float(column.copy()) for column in colours[chosen].T)]
+    draw = folder.batches(table, 2, 500)
     coordinates, targets = draw(cn.Key(1))
     x, y = (v.numpy() for v in pixels(ns.UInt32(np.arange(12)), 4, 3))
     place = {(x[i], y[i]): i for i in range(12)}
@@ -144,7 +146,7 @@ def test_rate_and_metric_of_a_run(tmp_path, monkeypatch, backend):
         asked.update(options, steps=steps, field=field, batch=batch)
         raise InterruptedError
 
-    monkeypatch.setattr(images.learn, "fit", fit)
+    monkeypatch.setattr(folder, "fit", fit)
     image = picture().astype(np.float32) / 255
     for steps, every in ((100, 4), (10, 1)):
         with pytest.raises(InterruptedError):
@@ -239,7 +241,7 @@ def test_resume(photo, tmp_path, backend, capsys, monkeypatch, no_plots):
     options = [str(photo), "--backend", backend, *SMALL[2:], "--steps", "30"]
     assert cli.main(["fit", *options, "-o", str(tmp_path / "whole")]) == 0
     with monkeypatch.context() as patch:  # the first part of a run of 30 steps, as its learning rate shows
-        patch.setattr(images.learn, "fit", lambda field, batch, steps, **more: cn.fit(field, batch, 12, **more))
+        patch.setattr(folder, "fit", lambda field, batch, steps, **more: cn.fit(field, batch, 12, **more))
         assert cli.main(["fit", *options, "-o", str(tmp_path / "parts")]) == 0
     parts = cn.io.read(tmp_path / "parts" / "field.safetensors")
     assert len(parts.tensors["train.losses"]) == 12
@@ -680,7 +682,7 @@ TALKATIVE = """
 import sys
 from coopnet import cli
 from coopnet.image import learn
-real, calls = learn._batches, []
+real, calls = learn.batches, []
 def batches(*arguments):
     draw = real(*arguments)
     def batch(key):
@@ -689,7 +691,7 @@ def batches(*arguments):
             print("in the loop", flush=True)
         return draw(key)
     return batch
-learn._batches = batches
+learn.batches = batches
 sys.exit(cli.main(sys.argv[1:]))
 """
 LONG = 120  # seconds, on a machine that does other things

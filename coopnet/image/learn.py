@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,13 +22,13 @@ from ..io import load as load_field
 from ..io import read
 from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
 from ..random.key import Key
-from ..training import FitResult, cosine, fit, uniform
+from ..training import FitResult, uniform
 from . import files, plots
 from .evaluate import arrays, evaluate, pixels, render
+from .folder import batches, check_packages, fit_to, make_folder, single
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
 SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
-_DIGESTS = {"pixels": "image", "mesh": "mesh"}  # what checkpoints hold the digest of, by its name there
 METRIC_PIXELS = 1 << 16  #: most held-out pixels that are looked at during training
 
 
@@ -154,10 +153,7 @@ def fit_image(
     ['comparison', 'field', 'loss', 'reconstruction']
     """
     _check(image, fraction, batch, lr, steps)
-    if importlib.util.find_spec("safetensors") is None:  # rather now than after the training
-        raise ImportError(
-            "fit_image: checkpoints need the package safetensors; run pip install 'coopnet[cli]'.", name="safetensors"
-        )
+    check_packages("fit_image")
     height, columns, channels = image.shape
     count = height * columns
     _check_room(columns, height, channels)
@@ -165,9 +161,6 @@ def fit_image(
         field = make_field(
             columns, height, channels, encoding=encoding, units=width, depth=depth, dropout=dropout, fraction=fraction
         ).build(backend, seed=seed)
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    checkpoint = directory / "field.safetensors"
     metadata = {
         "image": {"width": columns, "height": height, "channels": channels, "colours": "sRGB"},
         "fit": {
@@ -175,8 +168,7 @@ def fit_image(
             "fraction": fraction, "batch": batch, "lr": lr, "dropout": dropout,
         },
     }  # fmt: skip
-    if resume:
-        check_same_run(checkpoint, metadata)
+    checkpoint = make_folder(directory, metadata, resume)
     uint32 = arrays(field).UInt32
     chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
     others = np.ones(count, bool)
@@ -189,19 +181,13 @@ def fit_image(
         return files.psnr(evaluate(field, looked_at, columns, height), colours[looked_at])
 
     with _about_picture(columns, height):
-        result = fit(
-            field,
-            _batches(uint32, chosen, colours, columns, height, batch),
-            steps,
-            lr=cosine(lr, steps),
-            seed=seed,
-            metric=quality if len(looked_at) else None,
-            metric_every=max(1, steps // 25),
-            checkpoint=checkpoint,
-            resume=resume,
-            metadata=metadata,
-            progress=progress,
-        )
+        table = pixels(uint32(chosen.astype(np.uint32)), columns, height)
+        table += [single(type(table[0]), colours[chosen, c]) for c in range(channels)]
+        result = fit_to(
+            checkpoint, field, batches(table, 2, batch), steps, lr,
+            seed=seed, metric=quality if len(looked_at) else None, metric_every=max(1, steps // 25),
+            resume=resume, metadata=metadata, progress=progress,
+        )  # fmt: skip
     outcome = ImageFit(field, result)
     if result.stopped == "diverged":
         return outcome
@@ -213,7 +199,7 @@ def fit_image(
     values = picture.reshape(count, channels)
     outcome.psnr_training = files.psnr(values, colours, chosen)
     outcome.psnr_held_out = files.psnr(values, colours, held_out) if len(held_out) else None
-    outcome.files |= {name: directory / f"{name}.png" for name in ("reconstruction", "comparison", "loss")}
+    outcome.files |= {name: checkpoint.with_name(f"{name}.png") for name in ("reconstruction", "comparison", "loss")}
     files.save(outcome.files["reconstruction"], picture)
     plots.comparison(outcome.files["comparison"], image, chosen, picture, outcome.psnr_training, outcome.psnr_held_out)
     plots.loss(outcome.files["loss"], result)
@@ -241,44 +227,6 @@ def _about_picture(width: int, height: int) -> Iterator[None]:
         what = f"fit_image: the picture has {width} x {height} pixels, which makes a large field. {error}"
         cure = "A picture of fewer pixels makes a smaller one, and so does another encoding than hashgrid."
         raise NoRoom(f"{what} {cure}") from None
-
-
-def _batches(uint32: type, chosen: np.ndarray, colours: np.ndarray, width: int, height: int, size: int) -> Any:
-    """Traced code that draws ``size`` of the chosen pixels, with their colours."""
-    f32 = dr.float32_array_t(uint32)
-    table = pixels(uint32(chosen.astype(np.uint32)), width, height)
-    table += [f32(np.ascontiguousarray(colours[chosen, c])) for c in range(colours.shape[1])]
-    dr.eval(table)
-
-    def batch(key: Key) -> tuple[list, list]:
-        i = numbers(key, uint32, size, len(chosen))
-        values = [dr.gather(f32, v, i) for v in table]
-        return values[:2], values[2:]
-
-    return batch
-
-
-def numbers(key: Key, uint32: type, size: int, n: int) -> Any:
-    """``size`` random numbers below ``n``."""
-    high, low = uniform(2, key, dr.float32_array_t(uint32), size)
-    # 32 random bits of the two numbers' 24 each: one number alone could not name every pixel of a large image
-    word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
-    return dr.mul_hi(word, uint32(n))
-
-
-def check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
-    """Raise unless ``checkpoint`` is of the same image or mesh and settings, those in ``metadata``."""
-    missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
-    ensure(checkpoint.exists(), missing, FileNotFoundError)
-    stored = read(checkpoint).metadata
-    for group, wanted in metadata.items():
-        given: Any = stored.get(group)
-        ensure(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
-        for name, value in wanted.items():
-            if given.get(name) != value:
-                what = f"its {name} is {given.get(name)!r}, not {value!r}"
-                what = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else what
-                raise ValueError(f"cannot resume {str(checkpoint)!r}: {what}.")
 
 
 def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralField, dict[str, Any]]:

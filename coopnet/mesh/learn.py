@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import math
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
-import drjit as dr
 import numpy as np
 
 from ..checks import check, check_above, check_choice, check_type, ensure, is_int, shown
 from ..field import NeuralField
 from ..image import files, plots
 from ..image.evaluate import arrays
-from ..image.learn import check_same_run, numbers
+from ..image.folder import batches, check_packages, fit_to, make_folder, single
 from ..io import load as load_field
 from ..nn import MLP, HashGrid, Identity
-from ..random.key import Key
-from ..training import FitResult, cosine, fit
+from ..training import FitResult
 from .distances import draw_samples
 from .files import MARGIN, Mesh
 from .view import render
@@ -120,36 +117,20 @@ def fit_mesh(
     ):  # fmt: skip
         check(is_int(value, least, most), "fit_mesh", name, value, f"an int in [{least}, {most}]")
     check_above("fit_mesh", "lr", lr)
-    if importlib.util.find_spec("safetensors") is None:  # rather now than after the training
-        raise ImportError(
-            "fit_mesh: checkpoints need the package safetensors; run pip install 'coopnet[cli]'.", name="safetensors"
-        )
+    check_packages("fit_mesh")
     field = make_field(encoding=encoding, units=width, depth=depth, dropout=dropout).build(backend, seed=seed)
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    checkpoint = directory / "field.safetensors"
     digest = hashlib.sha256(mesh.vertices.tobytes() + mesh.faces.tobytes()).hexdigest()
     metadata = {
         "fit": {"mesh": digest, "points": points, "batch": batch, "lr": lr, "dropout": dropout},
         "mesh": {"centre": list(mesh.centre), "scale": mesh.scale, "watertight": mesh.watertight},
     }
-    if resume:
-        check_same_run(checkpoint, metadata)
+    checkpoint = make_folder(directory, metadata, resume)
     samples = draw_samples(mesh, points, seed)
     held_out = np.arange(points) % HELD_OUT == HELD_OUT - 1
     chosen = ~held_out
-    result = fit(
-        field,
-        _batches(arrays(field), samples.points[chosen], samples.distances[chosen], batch),
-        steps,
-        lr=cosine(lr, steps),
-        loss="l1",
-        seed=seed,
-        checkpoint=checkpoint,
-        resume=resume,
-        metadata=metadata,
-        progress=progress,
-    )
+    table = [single(arrays(field).Float, v[chosen]) for v in (*samples.points.T, samples.distances)]
+    options = {"loss": "l1", "seed": seed, "resume": resume, "metadata": metadata, "progress": progress}
+    result = fit_to(checkpoint, field, batches(table, 3, batch), steps, lr, **options)
     outcome = MeshFit(field, result)
     if result.stopped == "diverged":
         return outcome
@@ -161,7 +142,7 @@ def fit_mesh(
     error = np.abs(found - truth) / (1 - 2 * MARGIN)
     outcome.error_near, outcome.error_space = float(error[~uniform].mean()), float(error[uniform].mean())
     outcome.signs = float(np.mean((found < 0) == (truth < 0), where=uniform))
-    outcome.files |= {name: directory / f"{name}.png" for name in ("picture", "loss")}
+    outcome.files |= {name: checkpoint.with_name(f"{name}.png") for name in ("picture", "loss")}
     files.save(outcome.files["picture"], render(field, SIZE, SIZE))
     plots.loss(outcome.files["loss"], result)
     return outcome
@@ -190,16 +171,3 @@ def load_surface(path: str | Path, backend: str = "auto") -> NeuralField:
     fits = field.in_features == 3 and outputs == 1
     ensure(fits, f"{str(path)!r} is not the field of an image or a surface: {maps}; {needed}")
     return field
-
-
-def _batches(ns: Any, points: np.ndarray, distances: np.ndarray, size: int) -> Any:
-    """Traced code that draws ``size`` of the points, with their distances."""
-    table = [ns.Float(np.ascontiguousarray(column)) for column in (*points.T, distances)]
-    dr.eval(table)
-
-    def batch(key: Key) -> tuple[list, list]:
-        i = numbers(key, ns.UInt32, size, len(points))
-        values = [dr.gather(ns.Float, v, i) for v in table]
-        return values[:3], values[3:]
-
-    return batch

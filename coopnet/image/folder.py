@@ -1,0 +1,87 @@
+"""Fits whose results go to a folder: what jobs have in common, whether they learn a picture or a mesh."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ..checks import ensure
+from ..field import NeuralField
+from ..io import read
+from ..random.key import Key
+from ..training import FitResult, cosine, fit, uniform
+
+#: What names in a checkpoint's notes are digests of.
+_DIGESTS = {"pixels": "image", "mesh": "mesh"}
+
+
+def check_packages(where: str) -> None:
+    """Raise ``ImportError`` if checkpoints cannot be written: rather now than after the training."""
+    if importlib.util.find_spec("safetensors") is None:
+        cure = "checkpoints need the package safetensors; run pip install 'coopnet[cli]'."
+        raise ImportError(f"{where}: {cure}", name="safetensors")
+
+
+def make_folder(directory: str | Path, metadata: dict[str, Any], resume: bool) -> Path:
+    """The checkpoint in ``directory``, which is made if missing; raises unless it can be resumed from, if asked for."""
+    checkpoint = Path(directory) / "field.safetensors"
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    if resume:
+        check_same_run(checkpoint, metadata)
+    return checkpoint
+
+
+def fit_to(checkpoint: Path, field: NeuralField, batch: Callable, steps: int, lr: float, **options: Any) -> FitResult:
+    """:func:`coopnet.fit` with a rate that falls to 0 along half a cosine, and ``checkpoint``."""
+    return fit(field, batch, steps, lr=cosine(lr, steps), checkpoint=checkpoint, **options)
+
+
+def batches(columns: Sequence[Any], inputs: int, size: int) -> Callable[[Key], tuple[list, list]]:
+    """Traced code that draws ``size`` rows of a table: the first ``inputs`` columns are coordinates, others targets.
+
+    Args:
+        columns: single-precision arrays of Dr.Jit.
+    """
+    table = list(columns)
+    dr.eval(table)
+    leaf, count = type(table[0]), dr.width(table[0])
+
+    def batch(key: Key) -> tuple[list, list]:
+        i = numbers(key, dr.uint32_array_t(leaf), size, count)
+        values = [dr.gather(leaf, v, i) for v in table]
+        return values[:inputs], values[inputs:]
+
+    return batch
+
+
+def numbers(key: Key, uint32: type, size: int, n: int) -> Any:
+    """``size`` random numbers below ``n``."""
+    high, low = uniform(2, key, dr.float32_array_t(uint32), size)
+    # 32 random bits of the two numbers' 24 each: one number alone could not name every pixel of a large image
+    word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
+    return dr.mul_hi(word, uint32(n))
+
+
+def single(leaf: type, values: np.ndarray) -> Any:
+    """An array of Dr.Jit's with these ``values``."""
+    return leaf(np.ascontiguousarray(values))
+
+
+def check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
+    """Raise unless ``checkpoint`` is of the same image or mesh and settings, those in ``metadata``."""
+    missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
+    ensure(checkpoint.exists(), missing, FileNotFoundError)
+    stored = read(checkpoint).metadata
+    for group, wanted in metadata.items():
+        given: Any = stored.get(group)
+        ensure(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
+        for name, value in wanted.items():
+            if given.get(name) != value:
+                what = f"its {name} is {given.get(name)!r}, not {value!r}"
+                what = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else what
+                raise ValueError(f"cannot resume {str(checkpoint)!r}: {what}.")
