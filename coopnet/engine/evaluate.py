@@ -88,7 +88,7 @@ def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
     return situation(
         network, dr.backend_v(leaf), max(dr.width(v) for v in xs), vectors=len(x),
         in_call=symbolic() and inside_call(leaf), stacked=stacked() is not None,
-        weights=any(dr.grad_enabled(b) for b in network.buffers), inputs=any(dr.grad_enabled(v) for v in xs),
+        weights=dr.grad_enabled(network.buffers), inputs=dr.grad_enabled(xs),
         caller=caller is not None and caller.knows(network.buffers), runs=0 if caller is None else caller.runs,
     )  # fmt: skip
 

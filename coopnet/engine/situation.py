@@ -35,7 +35,7 @@ class Network:
     @functools.cached_property
     def shapes(self) -> list[tuple[int, int]]:
         """Rows and columns of all matrices."""
-        return [tuple(op.weights.shape) for op in self.layers]
+        return [op.weights.shape for op in self.layers]
 
     @property
     def width(self) -> int:
