@@ -293,6 +293,7 @@ def test_each_field_has_its_own_loss_scale(backend, ns, together):
     assert results[1].skipped > 2 and results[0].skipped == 0
     for j in range(JOBS):
         agree(want[j], got[j], False, True)
+        np.testing.assert_allclose(results[j].losses, expected[j].losses, rtol=1e-2)
 
 
 # ---- directories ------------------------------------------------------------
