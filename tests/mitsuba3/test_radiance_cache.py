@@ -19,10 +19,10 @@ from coopnet.checks import shown
 
 mi = pytest.importorskip("mitsuba")
 
-from coopnet.mitsuba.camera import Camera  # noqa: E402
-from coopnet.mitsuba.short_paths import Ending  # noqa: E402
-from coopnet.mitsuba.surface import Box, inputs, material  # noqa: E402
-from coopnet.mitsuba.vertex import power_heuristic  # noqa: E402
+from coopnet.mitsuba.cache.camera import Camera  # noqa: E402
+from coopnet.mitsuba.cache.short_paths import Ending  # noqa: E402
+from coopnet.mitsuba.cache.surface import Box, inputs, material  # noqa: E402
+from coopnet.mitsuba.path.vertex import power_heuristic  # noqa: E402
 
 ALBEDO, EMISSION = 0.6, 0.5
 #: What is scattered in a closed box whose walls emit and reflect the same everywhere.

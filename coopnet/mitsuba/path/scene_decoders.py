@@ -8,20 +8,20 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ..engine.modes import gradient_path
-from ..random.key import Key
-from . import lobes
-from .variants import made
+from ...engine.modes import gradient_path
+from ...random.key import Key
+from ..bsdf import lobes
+from ..variants import made
 from .vertex import Term
 
-#: How lanes that need no network are kept out of it: see :class:`Decoders`.
+#: How lanes that need no network are kept out of it: see :class:`SceneDecoders`.
 WAYS = ("auto", "branch", "mask", "call")
 
 #: What following a derivative forward leaves alone: the tangents it started from, which later ones start from, too.
 KEEP_INPUTS = dr.ADFlag.ClearInterior | dr.ADFlag.ClearEdges
 
 
-class Decoders:
+class SceneDecoders:
     """The distinct decoders among the materials of a scene, evaluated in the body of a loop over bounces.
 
     There, weights are uniform: in a virtual call, every lane would fetch each of them through a pointer of its own. A

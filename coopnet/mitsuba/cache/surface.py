@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import drjit as dr
 import mitsuba as mi
 
-from ..checks import ensure
-from ..field import NeuralField
-from ..random.key import Key
+from ...checks import ensure
+from ...field import NeuralField
+from ...random.key import Key
 
 #: Inputs of a radiance cache by name, with the number of components of each, in their order.
 INPUTS = {"position": 3, "direction": 3, "normal": 3, "roughness": 1, "diffuse": 3, "specular": 3}

@@ -8,17 +8,17 @@ from typing import Any
 
 import mitsuba as mi
 
-from ..checks import check, check_above, check_flag, check_int, check_type, check_unsigned, ensure, is_number
-from ..field import NeuralField
-from ..io import load, read, save
-from ..random.key import Key
-from ..training import FitResult
-from . import fields, variants
-from .cache_field import FEATURES, averaged_of, default_field
-from .cache_training import Training
-from .fields import check_field
+from ...checks import check, check_above, check_flag, check_int, check_type, check_unsigned, ensure, is_number
+from ...field import NeuralField
+from ...io import load, read, save
+from ...random.key import Key
+from ...training import FitResult
+from .. import fields, variants
+from ..fields import check_field
+from .field import FEATURES, averaged_of, default_field
 from .short_paths import LONGEST, Ending
 from .surface import Box, SurfaceRadiance
+from .training import Training
 
 _WHERE = "RadianceCache"
 #: Arguments that a file keeps beside the field.
