@@ -178,6 +178,16 @@ def test_no_imports_go_around():
     assert not house.circle(graph()), " -> ".join(house.circle(graph()))
 
 
+@pytest.mark.parametrize("name", ["jit", "mitsuba"])
+def test_sub_rooms_point_one_way(name):
+    rooms: dict[str, set[str]] = {}
+    for module, found in graph().items():
+        inside = [n.split(".")[2] for n in (module, *found) if n.startswith(f"coopnet.{name}.")]
+        if module.startswith(f"coopnet.{name}."):
+            rooms.setdefault(inside[0], set()).update({*inside} - {inside[0]})
+    assert not house.circle(rooms), " -> ".join(house.circle(rooms))
+
+
 def test_circles_are_found():
     assert house.circle({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
     assert house.circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]

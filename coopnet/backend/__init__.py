@@ -5,7 +5,7 @@ import: ``coopnet`` calls :func:`prepare` first thing. Everything else calls :fu
 dictionary once a backend has been found usable and raises :class:`BackendError` with the cure otherwise.
 """
 
-from ..jit.cuda import has_optix
+from ..jit.native.cuda import has_optix
 from .llvm import LLVM, MIN_LLVM, VARIABLE, find_llvm, found_llvm, llvm_cure, name_version, prepare
 from .report import EXTRAS, as_json, format_info, info, kernel_cache, runs_coopvec
 from .usable import BACKENDS, MIN_COMPUTE, MIN_CUDA, BackendError, available, namespace, require
