@@ -14,7 +14,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .words import shown, shown_bytes, shown_path, shown_typed  # noqa: F401
+from .messages import shown, shown_bytes, shown_path, shown_typed  # noqa: F401
 
 
 class NetworkError(ValueError, TypeError, RuntimeError):

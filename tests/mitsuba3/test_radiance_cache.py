@@ -79,7 +79,7 @@ def test_the_field_of_a_cache_that_is_given_none(backend):
 def test_the_box_of_a_scene():
     """Of any size; what lies beyond it, as points of another scene may, is on its faces."""
     small = mi.load_dict({"type": "scene", "sensor": camera(4), "ball": {"type": "sphere", "radius": 1e-3}})
-    box = Box.of(small, "test")
+    box = Box.from_scene(small, "test")
     assert box.scale == pytest.approx(1 / (1.02 * 2e-3))
     found = box.to_unit(mi.Point3f([0, 1, -1], 0, 0)).numpy()
     np.testing.assert_allclose(found, [[0.5, 1, 0], [0.5] * 3, [0.5] * 3], atol=1e-5)
@@ -114,7 +114,7 @@ def test_inputs_agree_with_the_reference(backend):
         scene[name] = {"type": "sphere", "center": [3.0 * i, 0, 1.0 * i], "bsdf": bsdf}
     scene = mi.load_dict(scene)
     rng = np.random.default_rng(0)
-    box = Box.of(scene, "test")
+    box = Box.from_scene(scene, "test")
     corners = np.array([np.ravel(scene.bbox().min), np.ravel(scene.bbox().max)]).T
     for i, (_, roughness, diffuse, specular) in enumerate(kinds.values()):
         d = rng.normal(size=(3, 16))

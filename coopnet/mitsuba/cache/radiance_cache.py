@@ -71,7 +71,7 @@ class RadianceCache:
         backend = fields.backend(_WHERE)
         check_type(_WHERE, "scene", scene, mi.Scene, "a mi.Scene of the variant that is set")
         ensure(scene.sensors(), f"{_WHERE}: the scene has no sensor, from which the paths of the training start.")
-        box = Box.of(scene, _WHERE)
+        box = Box.from_scene(scene, _WHERE)
         check_flag(_WHERE, "factored", factored)
         scale = check_above(_WHERE, "scale", scale)
         check(is_number(average) and 0 <= average < 1, _WHERE, "average", average, "a number in [0, 1)")
