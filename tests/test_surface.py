@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib.util
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -186,6 +187,19 @@ def test_sub_rooms_point_one_way(name):
         if module.startswith(f"coopnet.{name}."):
             rooms.setdefault(inside[0], set()).update({*inside} - {inside[0]})
     assert not house.circle(rooms), " -> ".join(house.circle(rooms))
+
+
+PACKAGES = {name: path for name, path in house.modules().items() if path.name == "__init__.py"}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_has_a_table_of_its_files(name):
+    """In its docstring, with a row for every file and every package inside, and for nothing else."""
+    room = PACKAGES[name].parent
+    text = ast.get_docstring(ast.parse(PACKAGES[name].read_text(encoding="utf-8")))
+    rows = re.findall(r"^:mod:`\.(\w+)`  ", text, re.MULTILINE)
+    files = [p.stem for p in room.glob("*.py") if p.name != "__init__.py"]
+    assert sorted(rows) == sorted(files + [p.parent.name for p in room.glob("*/__init__.py")])
 
 
 def test_circles_are_found():
