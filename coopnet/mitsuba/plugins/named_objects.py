@@ -50,10 +50,10 @@ def object_or_file(properties: Any, where: str, name: str, load: Callable[[str],
 
     Raises ``ValueError`` unless exactly one of the two is given.
     """
-    given = [n for n in (name, "filename") if n in properties]
-    which = " and ".join(given) or f"neither {name} nor filename"
-    ensure(len(given) == 1, f"{where}: got {which}; one of {name} and filename is needed.")
-    if given == [name]:
+    sources = [n for n in (name, "filename") if n in properties]
+    which = " and ".join(sources) or f"neither {name} nor filename"
+    ensure(len(sources) == 1, f"{where}: got {which}; one of {name} and filename is needed.")
+    if sources == [name]:
         return object_named(properties[name], where)
     resolver: Any = mi.file_resolver
     return load(str(resolver().resolve(properties["filename"])))

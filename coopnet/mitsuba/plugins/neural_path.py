@@ -112,14 +112,14 @@ def NeuralPath() -> type:
             return f"NeuralPath[max_depth={depth}, rr_depth={self.rr_depth}, networks={self.networks!r}]"
 
         def __reduce__(self) -> tuple:
-            given = {name: getattr(self, name) for name in ("rr_depth", "hide_emitters", "networks", "banks", "key")}
-            given["max_depth"] = self.max_depth if self.max_depth < 2**31 else -1
-            return remade, ("NeuralPath", given, self.id())
+            options = {name: getattr(self, name) for name in ("rr_depth", "hide_emitters", "networks", "banks", "key")}
+            options["max_depth"] = self.max_depth if self.max_depth < 2**31 else -1
+            return remade, ("NeuralPath", options, self.id())
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_path`` that a scene describes."""
-            found = {name: properties.get(name, value) for name, value in DEFAULTS.items()}
-            return cls(**found, properties=properties)
+            arguments = {name: properties.get(name, value) for name, value in DEFAULTS.items()}
+            return cls(**arguments, properties=properties)
 
     return NeuralPath
