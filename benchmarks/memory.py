@@ -42,9 +42,9 @@ class DrJit:
         cn.backend.require(backend)
         self.name, self.backend, self.dr, self.cn, self.ns = name, backend, dr, cn, cn.backend.namespace(backend)
         if name == "coopnet-fused":  # as inside larger kernels: a random block for every element
-            from coopnet.random import digits
+            from coopnet.random import draws
 
-            digits.LARGE = 1 << 40
+            draws.LARGE = 1 << 40
 
     def prepare(self, rows: int, size: int, dtype: str) -> None:
         dr, ns = self.dr, self.ns

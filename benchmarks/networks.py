@@ -399,7 +399,7 @@ CLASSES = {
 def worker(name: str, backend: str, target: str | None) -> None:
     """Answer jobs, one JSON line each, until standard input ends."""
     if target:
-        from coopnet.jit.core import set_llvm_target
+        from coopnet.jit.native.core import set_llvm_target
 
         set_llvm_target(target, common.TARGETS[target][0])
     answers = os.fdopen(os.dup(1), "w")

@@ -19,7 +19,7 @@ import numpy as np
 
 import coopnet as cn
 from coopnet.engine.products import blas
-from coopnet.jit import pool
+from coopnet.jit.native import pool
 
 REPEAT = 15
 

@@ -158,7 +158,7 @@ def by_torch(backend: str, width: int, samples: int, dropout: float, compiled: b
 def worker(peer: str, backend: str, target: str | None) -> None:
     """Answer jobs, a line of JSON each: another turn of the same job goes on where the last one ended."""
     if target and "torch" not in peer:
-        from coopnet.jit.core import set_llvm_target
+        from coopnet.jit.native.core import set_llvm_target
 
         set_llvm_target(target, common.TARGETS[target][0])
     answers = os.fdopen(os.dup(1), "w")

@@ -1,10 +1,47 @@
-"""coopnet: fused neural fields on Dr.Jit."""
+"""coopnet: fused neural fields on Dr.Jit.
+
+=======================  ===========================================================
+:mod:`.cli`              the ``coopnet`` command
+:mod:`.command`          Ctrl-C while it is being imported
+:mod:`.commands`         one command per file
+jobs, and other systems
+:mod:`.image`            images as fields
+:mod:`.mesh`             meshes as signed distances
+:mod:`.mitsuba`          fields in Mitsuba 3
+:mod:`.interop`          tiny-cuda-nn, PyTorch, source code of other languages
+:mod:`.bench`            one network by coopnet and by others, for ``coopnet bench``
+:mod:`.render`           loops around fields: tracing and marching
+:mod:`.training`         ``fit``
+:mod:`.io`               checkpoints
+fields
+:mod:`.field`            an encoding and a network as a function of coordinates
+:mod:`.call`             what a call of one takes, and the way in and out
+:mod:`.bounds`           the box that its coordinates lie in
+:mod:`.derivatives`      derivatives by its input
+:mod:`.audit`            what working precision does to it
+:mod:`.uncertainty`      what it does not know, by dropout
+:mod:`.sparsification`   whether that is where its errors are
+networks
+:mod:`.nn`               layers
+:mod:`.engine`           how networks are evaluated and differentiated
+:mod:`.kernels`          grids, look-ups, sums by index
+:mod:`.random`           keys, the generator, laws of dropout
+below
+:mod:`.backend`          LLVM and CUDA: finding them, and moving between them
+:mod:`.jit`              what Dr.Jit does not promise
+:mod:`.checks`           what arguments may be
+:mod:`.reference`        everything again, in plain NumPy
+:mod:`.version`          the version
+:mod:`.deprecation`      how public names go
+:mod:`.__main__`         ``python -m coopnet``
+=======================  ===========================================================
+"""
 
 import importlib
 
 from . import command
 
-command.importing()  # before what takes long
+command.importing()  # Python imports this file before any program of the command, and what follows takes long
 
 from . import backend
 

@@ -21,11 +21,11 @@ except ImportError:
 from .commands.arguments import parse_size  # noqa: F401
 from .commands.bench import bench
 from .commands.convert import convert
+from .commands.errors import DONE, EXIT_CODES, FAILED, INTERRUPTED, USAGE, Stopped, complain, text
 from .commands.export import export
 from .commands.fit import fit
 from .commands.info import info
 from .commands.render import render
-from .commands.words import DONE, EXIT_CODES, FAILED, INTERRUPTED, USAGE, Stopped, complain, text
 from .training.interrupts import caused_by_interrupt
 from .version import __version__
 

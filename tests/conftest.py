@@ -8,7 +8,7 @@ import pytest
 
 from coopnet import backend as backends
 from coopnet.jit import CHECKED
-from coopnet.jit.core import drjit, set_llvm_target
+from coopnet.jit.native.core import drjit, set_llvm_target
 
 backends.prepare()
 pytest_plugins = ["support.lost_workers", "support.missing_packages", "support.ctrl_c"]
@@ -88,7 +88,7 @@ def as_if_unwarned(monkeypatch):
 @pytest.fixture
 def play_lanes(monkeypatch):
     """``play_lanes(8)`` has the engine choose as where vectors have 8 lanes; what is compiled stays."""
-    from coopnet.jit import core
+    from coopnet.jit.native import core
 
     return lambda lanes: monkeypatch.setattr(core, "llvm_lanes", lambda: lanes)
 

@@ -17,7 +17,7 @@ from support.machines import run
 import coopnet as cn
 from coopnet import checks
 from coopnet.audit import _twin
-from coopnet.checks import sizes, words
+from coopnet.checks import messages, sizes
 
 
 def field_of(backend, **options):
@@ -34,16 +34,16 @@ class Broken:
 
 def test_long_values_are_cut():
     """A message repeats 60 characters of a value at most, and the last 200 of a path."""
-    assert words.shown("a" * 58) == repr("a" * 58)
-    assert words.shown("a" * 59) == "'" + "a" * 56 + "..."
-    assert words.shown(b"a" * 57) == repr(b"a" * 57)
-    assert words.shown(b"a" * 99) == "b'" + "a" * 55 + "..."
-    assert words.shown(2**199 - 1) == str(2**199 - 1) and words.shown(2**199) == "an int of 200 bits"
-    assert words.shown(np.zeros(8)) == repr(np.zeros(8)) and words.shown(np.zeros(9)).startswith("a NumPy array")
-    assert words.shown(np.array(["a"])) == "a NumPy array of <U1 and shape (1,)"
+    assert messages.shown("a" * 58) == repr("a" * 58)
+    assert messages.shown("a" * 59) == "'" + "a" * 56 + "..."
+    assert messages.shown(b"a" * 57) == repr(b"a" * 57)
+    assert messages.shown(b"a" * 99) == "b'" + "a" * 55 + "..."
+    assert messages.shown(2**199 - 1) == str(2**199 - 1) and messages.shown(2**199) == "an int of 200 bits"
+    assert messages.shown(np.zeros(8)) == repr(np.zeros(8)) and messages.shown(np.zeros(9)).startswith("a NumPy array")
+    assert messages.shown(np.array(["a"])) == "a NumPy array of <U1 and shape (1,)"
     path = "".join(str(i % 10) for i in range(203))
-    assert words.shown_path(path[:200]) == path[:200]
-    assert words.shown_path(path) == "..." + path[6:] and words.shown_path(Path("a\nb")) == "a b"
+    assert messages.shown_path(path[:200]) == path[:200]
+    assert messages.shown_path(path) == "..." + path[6:] and messages.shown_path(Path("a\nb")) == "a b"
 
 
 def test_values_are_shown_in_a_line(ns):
@@ -56,9 +56,9 @@ def test_values_are_shown_in_a_line(ns):
         ([ns.Float(1)], "[a Float]"), (cn.ReLU(), "a ReLU"), (np.zeros(99), "a NumPy array of float64 and shape (99,)"),
         ("a\nb", r"'a\nb'"),
     ):  # fmt: skip
-        shown = words.shown(value)
+        shown = messages.shown(value)
         assert text is None or shown == text
-        assert len(shown) <= words.LINE and "\n" not in shown
+        assert len(shown) <= messages.LINE and "\n" not in shown
     for value in (
         "a" * 10**6,
         list(range(10**6)),
@@ -67,10 +67,10 @@ def test_values_are_shown_in_a_line(ns):
         Broken(),
         [Broken()],
     ):
-        assert len(words.shown(value)) <= words.LINE
+        assert len(messages.shown(value)) <= messages.LINE
     # what is not evaluated yet stays so
     lazy = dr.arange(ns.Float, 3) * 2
-    words.shown([lazy])
+    messages.shown([lazy])
     assert lazy.state == dr.VarState.Unevaluated
 
 

@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib.util
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -176,6 +177,29 @@ def test_imports_point_downwards(name):
 def test_no_imports_go_around():
     """Not even those inside functions."""
     assert not house.circle(graph()), " -> ".join(house.circle(graph()))
+
+
+@pytest.mark.parametrize("name", ["jit", "mitsuba"])
+def test_sub_rooms_point_one_way(name):
+    rooms: dict[str, set[str]] = {}
+    for module, found in graph().items():
+        inside = [n.split(".")[2] for n in (module, *found) if n.startswith(f"coopnet.{name}.")]
+        if module.startswith(f"coopnet.{name}."):
+            rooms.setdefault(inside[0], set()).update({*inside} - {inside[0]})
+    assert not house.circle(rooms), " -> ".join(house.circle(rooms))
+
+
+PACKAGES = {name: path for name, path in house.modules().items() if path.name == "__init__.py"}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_has_a_table_of_its_files(name):
+    """In its docstring, with a row for every file and every package inside, and for nothing else."""
+    room = PACKAGES[name].parent
+    text = ast.get_docstring(ast.parse(PACKAGES[name].read_text(encoding="utf-8")))
+    rows = re.findall(r"^:mod:`\.(\w+)`  ", text, re.MULTILINE)
+    files = [p.stem for p in room.glob("*.py") if p.name != "__init__.py"]
+    assert sorted(rows) == sorted(files + [p.parent.name for p in room.glob("*/__init__.py")])
 
 
 def test_circles_are_found():

@@ -3,9 +3,17 @@
 Dr.Jit loads its libraries in a thread that ``import drjit`` starts, so the choice of libLLVM must be made before that
 import: ``coopnet`` calls :func:`prepare` first thing. Everything else calls :func:`require`, which answers from a
 dictionary once a backend has been found usable and raises :class:`BackendError` with the cure otherwise.
+
+================  ================================================================
+:mod:`.llvm`      finding a libLLVM before Dr.Jit looks for one
+:mod:`.usable`    which backend to use, and what keeps one from being used
+:mod:`.report`    what is here, for ``coopnet info``
+:mod:`.transfer`  moving what a program works with to another backend, or to NumPy
+:mod:`.section`   sections of a program that run on another backend
+================  ================================================================
 """
 
-from ..jit.cuda import has_optix
+from ..jit.native.cuda import has_optix
 from .llvm import LLVM, MIN_LLVM, VARIABLE, find_llvm, found_llvm, llvm_cure, name_version, prepare
 from .report import EXTRAS, as_json, format_info, info, kernel_cache, runs_coopvec
 from .usable import BACKENDS, MIN_COMPUTE, MIN_CUDA, BackendError, available, namespace, require

@@ -258,7 +258,7 @@ def prepare() -> None:
     with suppress(Exception):
         llvm = find_llvm()
         if llvm is None:
-            from ..jit.core import drjit
+            from ..jit.native.core import drjit
 
             drjit()  # it will warn: let it do so now, see there
         elif not os.environ.get(VARIABLE):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..jit import core, cuda
+from ..jit.native import core, cuda
 from ..version import __version__
 from . import llvm
 from .llvm import VARIABLE, found_llvm, llvm_cure
@@ -133,7 +133,7 @@ def _loaded_path() -> str:
 
 
 def _cuda_rows(fault: str | None) -> list[Row]:
-    from ..jit import cublas  # imports Dr.Jit
+    from ..jit.native import cublas  # imports Dr.Jit
 
     driver, version, names = cuda.driver()
     optix = cuda.has_optix()

@@ -14,7 +14,7 @@ import numpy as np
 from drjit.opt import Optimizer
 
 from ..checks import check_choice, ensure, entries
-from ..jit import crossing
+from ..jit import backend_copies
 from ..jit.scopes import recording
 from ..jit.unpacked import traversable
 from .usable import BackendError, namespace, require
@@ -143,7 +143,9 @@ class Mover:
                     if dr.is_jit_v(flat) and dr.grad_enabled(flat) and not self.has(flat):
                         tracked.setdefault(_place(flat), {})[flat.index, flat.index_ad] = flat
         for found in tracked.values():
-            moved = crossing.crossing([*found.values()], [self.twin(type(flat)) for flat in found.values()])
+            moved = backend_copies.differentiable_copies(
+                [*found.values()], [self.twin(type(flat)) for flat in found.values()]
+            )
             self._crossed |= {key: (flat, new) for (key, flat), new in zip(found.items(), moved, strict=True)}
 
     def moved(self, value: Any) -> Any:
@@ -244,9 +246,9 @@ class Mover:
         if isinstance(value, dr.ArrayBase) and dr.grad_enabled(value):
             key = value.index, value.index_ad
             if key not in self._crossed:  # made of what the tree holds, such as by a property
-                self._crossed[key] = value, crossing.crossing([value], [tp])[0]
+                self._crossed[key] = value, backend_copies.differentiable_copies([value], [tp])[0]
             return self._crossed[key][1]
-        return crossing.copied(value, tp)
+        return backend_copies.copied(value, tp)
 
     def twin(self, tp: type) -> type:
         """The type on ``backend`` that corresponds to ``tp``, one of Dr.Jit's or derived from one."""

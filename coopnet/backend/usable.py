@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from ..jit import core, cuda
+from ..jit.native import core, cuda
 from . import llvm
 from .llvm import MIN_LLVM, VARIABLE
 

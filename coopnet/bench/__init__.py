@@ -1,4 +1,12 @@
-"""A minute of measurements: one network by coopnet, by ``drjit.nn`` and, where it is installed, by PyTorch."""
+"""A minute of measurements: one network by coopnet, by ``drjit.nn`` and, where it is installed, by PyTorch.
+
+===============  ============================================
+:mod:`.problem`  what all compute
+:mod:`.peers`    who is measured
+:mod:`.worker`   the process of one of them
+:mod:`.compare`  who is measured when, and what is said of it
+===============  ============================================
+"""
 
 from .compare import compare, format_comparison
 

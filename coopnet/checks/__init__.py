@@ -1,6 +1,11 @@
 """What arguments may be. Each check is a line that says what is wrong and what is accepted, or returns the value.
 
 Every message has one form: ``where: name is value; what is needed is needed.``
+
+================  ================================================
+:mod:`.messages`  values in messages, a line at most
+:mod:`.sizes`     how large networks may be, and what memory holds
+================  ================================================
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .words import shown, shown_bytes, shown_path, shown_typed  # noqa: F401
+from .messages import shown, shown_bytes, shown_path, shown_typed  # noqa: F401
 
 
 class NetworkError(ValueError, TypeError, RuntimeError):

@@ -11,7 +11,7 @@ from pathlib import Path
 import drjit as dr
 
 from . import is_number
-from .words import shown, shown_bytes
+from .messages import shown, shown_bytes
 
 #: Dr.Jit numbers the entries of an array with 32 bits.
 MAX_ENTRIES = 2**32 - 1

@@ -1,1 +1,15 @@
-"""The commands of ``coopnet``, one per file, and what they share: checks of arguments, words for errors."""
+"""The commands of ``coopnet``, one per file, and what they share.
+
+===================  ======================================================
+:mod:`.info`         what is here, or what is in a checkpoint
+:mod:`.fit`          learn an image or a mesh
+:mod:`.render`       draw a checkpoint
+:mod:`.bench`        measure
+:mod:`.convert`      tiny-cuda-nn's files as a checkpoint
+:mod:`.export`       a checkpoint as source code or a web page
+what they share
+:mod:`.arguments`    arguments of several commands, checked before the work
+:mod:`.checkpoints`  reading checkpoints, whatever is here to run them
+:mod:`.errors`       exit codes, and errors in one line
+===================  ======================================================
+"""

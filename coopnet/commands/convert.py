@@ -13,7 +13,7 @@ from .. import backend as backends
 from ..checks import ensure
 from ..io import save
 from . import arguments as args
-from .words import about, show_warnings
+from .errors import about, show_warnings
 
 
 def convert(

@@ -12,8 +12,8 @@ from ..checks import ensure
 from ..io import read
 from . import arguments as args
 from .checkpoints import as_saved
+from .errors import about, about_options, show_warnings
 from .render import VIEW, learned_region
-from .words import about, about_options, show_warnings
 
 
 def export(

@@ -16,7 +16,7 @@ from .. import backend as backends
 from ..checks import ensure
 from ..training import FitResult
 from . import arguments as args
-from .words import Stopped, about, show_warnings
+from .errors import Stopped, about, show_warnings
 
 MESHES = (".obj", ".ply", ".stl")
 #: What is taken where nothing is said: of images and of meshes.

@@ -13,7 +13,7 @@ from .. import backend as backends
 from ..nn.parameters import parameters
 from ..uncertainty import has_dropout
 from .checkpoints import as_saved
-from .words import about
+from .errors import about
 
 
 def info(

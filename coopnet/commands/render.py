@@ -12,7 +12,7 @@ from .. import backend as backends
 from ..checks import ensure, is_int, is_number
 from ..uncertainty import has_dropout
 from . import arguments as args
-from .words import about
+from .errors import about
 
 VIEW = (30.0, 20.0)
 

@@ -1,36 +1,36 @@
 """How a network is evaluated and differentiated on a backend.
 
-==========================  ==================================================================================
+============================  ==================================================================================
 what a network is
-:mod:`.ops`                 operations on bundles, lists of them, and their tapes
-:mod:`.affine`              the ones with weights
-:mod:`.elementwise`         activations and dropout
-:mod:`.activations`         formulas of activations and of their derivatives
-:mod:`.branches`            residual and skip connections, heads
+:mod:`.ops`                   operations on bundles, lists of them, and their tapes
+:mod:`.affine`                the ones with weights
+:mod:`.elementwise`           activations and dropout
+:mod:`.activations`           formulas of activations and of their derivatives
+:mod:`.branches`              residual and skip connections, heads
 what is done with it
-:mod:`.evaluate`            the way in, for values and tangents
-:mod:`.input_gradient`      the same for the gradient by the input
-:mod:`.situation`           all that a choice of a way may look at
-:mod:`.strategies`          the tables that choose
-:mod:`.limits`              measured constants
-:mod:`.explain`             what would be chosen, in words
-:mod:`.modes`               ``deterministic()``, ``gradient_path()``
+:mod:`.evaluate`              the way in, for values and tangents
+:mod:`.input_gradient`        the same for the gradient by the input
+:mod:`.situation`             all that a choice of a way may look at
+:mod:`.strategies`            the tables that choose
+:mod:`.limits`                measured constants
+:mod:`.explain`               what would be chosen, in words
+:mod:`.modes`                 ``deterministic()``, ``gradient_path()``
 ways of weight gradients
-:mod:`.network_op`          what they have in common
-:mod:`.banks`               in the kernel; in loops
-:mod:`.loop_banks`          for ``dr.backward`` within a loop
-:mod:`.spill`               as products, of what the way back writes
-:mod:`.store`               as products, of what the way forward writes
-:mod:`.stack`               for lanes with parameters of their own
+:mod:`.network_op`            what they have in common
+:mod:`.banks`                 in the kernel; in loops
+:mod:`.loop_banks`            for ``dr.backward`` within a loop
+:mod:`.spill`                 as products, of what the way back writes
+:mod:`.store`                 as products, of what the way forward writes
+:mod:`.stack`                 for lanes with parameters of their own
 how matrices are multiplied
-:mod:`.multipliers`         by the vectors of a kernel, or by those of all samples between kernels
-:mod:`.products`            over samples, by libraries or Dr.Jit
-:mod:`.external_products`   by the caller of a frozen function
+:mod:`.multipliers`           by the vectors of a kernel, or by those of all samples between kernels
+:mod:`.products`              over samples, by libraries or Dr.Jit
+:mod:`.external_products`     by the caller of a frozen function
 vectors in memory
-:mod:`.row_vectors`         vectors of all samples in rows
-:mod:`.activation_cache`    those that are kept for the way back
-:mod:`.chunks`              batches in parts
-==========================  ==================================================================================
+:mod:`.row_vectors`           vectors of all samples in rows
+:mod:`.activation_cache`      those that are kept for the way back
+:mod:`.chunks`                batches in parts
+============================  ==================================================================================
 """
 
 from .activations import FUNCTIONS

@@ -14,8 +14,9 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..jit import core, views
+from ..jit import views
 from ..jit.kinds import packed
+from ..jit.native import core
 from . import limits
 from .row_vectors import Rows, RowVector, columns
 from .strategies import Matrix, way_of

@@ -10,8 +10,9 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..jit import cublas, openblas, views
-from ..jit.pool import parallel
+from ..jit import views
+from ..jit.native import cublas, openblas
+from ..jit.native.pool import parallel
 from ..jit.scopes import frozen
 from . import limits
 from .affine import Affine

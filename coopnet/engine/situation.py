@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import drjit as dr
 
-from ..jit import core
+from ..jit.native import core
 from ..jit.scopes import frozen, symbolic
 from . import limits
 from .modes import forced_path, is_deterministic

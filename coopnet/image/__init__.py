@@ -1,4 +1,13 @@
-"""Images as fields: learn one from some of its pixels, draw one at any size, show what came out."""
+"""Images as fields: learn one from some of its pixels, draw one at any size, show what came out.
+
+================  =========================================
+:mod:`.files`     image files, and their quality
+:mod:`.learn`     learning an image from some of its pixels
+:mod:`.folder`    fits whose results go to a folder
+:mod:`.evaluate`  drawing fields
+:mod:`.plots`     figures
+================  =========================================
+"""
 
 from .evaluate import pixels, render, render_mc
 from .files import load, psnr, save

@@ -1,4 +1,13 @@
-"""Other systems: tiny-cuda-nn's configurations and parameters, and fields as modules of PyTorch (``torch``)."""
+"""Other systems: tiny-cuda-nn's configurations and parameters, and fields as modules of PyTorch (``torch``).
+
+===============  =============================================================
+:mod:`.tcnn`     tiny-cuda-nn
+:mod:`.export`   source code of other languages
+:mod:`.torch`    modules of PyTorch
+:mod:`.program`  a field as three functions of arrays in memory, for ``torch``
+:mod:`.calls`    calls of a module that are computed again, for ``torch``
+===============  =============================================================
+"""
 
 import importlib
 

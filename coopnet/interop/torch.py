@@ -14,7 +14,7 @@ from ..backend import require
 from ..checks import check_type, check_unsigned, ensure
 from ..field import NeuralField
 from ..io import architecture
-from ..jit.core import cuda_device, cuda_stream
+from ..jit.native.core import cuda_device, cuda_stream
 from ..jit.scopes import recording
 from ..nn.parameters import parameters
 from ..random.key import Key

@@ -1,4 +1,13 @@
-"""Files: checkpoints, the description of a field inside them, and writing without ever losing what was there."""
+"""Files: checkpoints, the description of a field inside them, and writing without ever losing what was there.
+
+====================  =======================================
+:mod:`.checkpoint`    fields in safetensors files
+:mod:`.architecture`  a field as JSON, without its weights
+:mod:`.amounts`       how much a field from a file would take
+:mod:`.pickles`       pickles of fields
+:mod:`.files`         writing without losing what was there
+====================  =======================================
+"""
 
 from . import pickles  # noqa: F401 - how networks are pickled
 from .architecture import construct, describe, register

@@ -19,7 +19,7 @@ from typing import Any
 
 import drjit as dr
 
-from .core import function
+from .native.core import function
 from .scopes import symbolic
 
 

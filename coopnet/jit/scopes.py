@@ -11,7 +11,7 @@ import ctypes
 import drjit as dr
 
 from . import CHECKED
-from .core import function
+from .native.core import function
 
 #: ``jit_var_self(JitBackend, uint32_t *value, uint32_t *index)``: the instance that a virtual call is being traced for.
 _SYMBOL = "_Z12jit_var_self10JitBackendPjS0_"

@@ -1,4 +1,12 @@
-"""Meshes as fields: learn a mesh's signed distance, draw a field that is one."""
+"""Meshes as fields: learn a mesh's signed distance, draw a field that is one.
+
+=================  ================================================
+:mod:`.files`      mesh files
+:mod:`.distances`  points around a mesh, and their signed distances
+:mod:`.learn`      learning them
+:mod:`.view`       pictures of surfaces
+=================  ================================================
+"""
 
 from .distances import Samples, draw_samples
 from .files import Mesh, load

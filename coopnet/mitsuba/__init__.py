@@ -2,6 +2,19 @@
 
 Importing this needs Mitsuba (``pip install 'coopnet[mitsuba]'``). Mitsuba's classes belong to a variant, so those here
 that derive from them are made when they are asked for, for the variant that is set: ``cn.mitsuba.NeuralBSDF``.
+
+======================  ========================================================================
+:mod:`.plugins`         what scenes name: a material, a texture, an integrator
+:mod:`.bsdf`            reflections as networks, and learning them
+:mod:`.path`            the loop of the integrator
+:mod:`.cache`           the radiance cache
+:mod:`.render_mc`       how sure a scene's networks are of a picture
+what they share
+:mod:`.variants`        classes that derive from Mitsuba's, one for each variant
+:mod:`.fields`          fields for the variant that is set
+:mod:`.keys`            the attribute ``key`` of plugins
+:mod:`.call_targets`    what virtual calls may visit, as an input of frozen functions
+======================  ========================================================================
 """
 
 from __future__ import annotations
@@ -13,21 +26,16 @@ try:
 except ImportError as error:
     raise ImportError("coopnet.mitsuba needs Mitsuba 3: pip install 'coopnet[mitsuba]'") from error
 
-from . import (  # noqa: F401 - classes are found by name; callees is for cn.fit
-    cache_integrator,
-    callees,
-    lobes,
-    neural_bsdf,
-    neural_path,
-    neural_texture,
-    variants,
-)  # fmt: skip
-from .decoder import Decoder
+from . import call_targets, variants  # noqa: F401 - call_targets is for cn.fit
+from .bsdf import lobes
+from .bsdf.decoder import Decoder
+from .bsdf.fit import BSDFFit, fit_bsdf
+from .cache import integrator  # noqa: F401 - its class is found by name
+from .cache.radiance_cache import RadianceCache
 from .fields import build, load
-from .fit_bsdf import BSDFFit, fit_bsdf
-from .handed import hand_over
-from .radiance_cache import RadianceCache
-from .register import register
+from .plugins import neural_bsdf, neural_path, neural_texture  # noqa: F401 - so are these
+from .plugins.named_objects import hand_over
+from .plugins.register import register
 from .render_mc import render_mc
 
 __all__: list[str] = [

@@ -15,7 +15,7 @@ from ..random.key import Key
 from ..training.interrupts import no_collection
 from ..training.turns import TURNS
 from ..uncertainty import has_dropout
-from . import callees, variants
+from . import call_targets, variants
 
 _WHERE = "render_mc"
 
@@ -103,7 +103,7 @@ def render_mc(
     key = key.traced(mi.UInt32)
     key.index = dr.opaque(mi.UInt32, 0) if key.index is None else key.index
     first, frozen = key.step * dr.opaque(mi.UInt32, samples), dr.freeze(render)
-    others = callees.pointers()
+    others = call_targets.pointers()
     mean = spread = mi.TensorXf(0)
     with TURNS, no_collection():
         for i in range(samples):

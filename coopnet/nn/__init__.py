@@ -1,4 +1,38 @@
-"""Layers."""
+"""Layers: one idea per file.
+
+==========================  ===================================================
+:mod:`.module`              the base class
+:mod:`.linear`              matrices
+:mod:`.activations`         activations
+:mod:`.dropout`             dropout
+several in one
+:mod:`.sequential`          one after the other
+:mod:`.mlp`                 multilayer perceptrons
+:mod:`.siren`               those of sines
+:mod:`.containers`          residual and skip connections, heads
+:mod:`.composite`           encodings side by side
+:mod:`.pad`                 features up to a width
+encodings
+:mod:`.encoding`            the base class
+:mod:`.frequency`           waves of doubling frequency
+:mod:`.fourier`             random Fourier features
+:mod:`.oneblob`             one-blob
+:mod:`.sphericalharmonics`  spherical harmonics
+:mod:`.lattice`             what grids have in common
+:mod:`.grid`                grids as tiny-cuda-nn's
+:mod:`.hashgrid`            hash grids
+:mod:`.permutohedral`       permutohedral lattices
+:mod:`.embedding`           tables of latent codes
+:mod:`.projection`          sparse random projections
+what is known of a network
+:mod:`.tree`                the walk through its layers
+:mod:`.parameters`          its parameters, by name
+:mod:`.arguments`           what a layer was constructed with
+:mod:`.report`              how large it is
+:mod:`.tangents`            derivatives of layers that the engine does not know
+:mod:`.gradient_banks`      gradients that a program takes inside its loops
+==========================  ===================================================
+"""
 
 from .activations import (
     ACTIVATIONS, GELU, Activation, Exp, Identity, LeakyReLU, ReLU, Sigmoid, SiLU, Sine, Softplus, Squareplus, Tanh,

@@ -17,7 +17,7 @@ from ..checks.sizes import check_entries, check_features
 from ..engine import Mask
 from ..jit.kinds import nested_type
 from ..jit.unpacked import Constant
-from ..random.digits import decisions
+from ..random.draws import decisions
 from ..random.key import Key
 from ..random.law import GaussianLaw, Law, MaskLaw, PathLaw
 from .module import Module
@@ -206,7 +206,7 @@ class DropPath(Dropout):
     .. math::
         y = \begin{cases} x \cdot 2^k / (2^k - t) & u_0 \ge t \\ 0 & \text{otherwise} \end{cases}
 
-    with the digit :math:`u_0` that :func:`dropout` would draw for element 0 of the sample, and its threshold :math:`t`.
+    with the draw :math:`u_0` that :func:`dropout` would make for element 0 of the sample, and its threshold :math:`t`.
     At the end of a residual branch it leaves those samples to the shortcut. Without a key it passes its input on.
 
     Args:

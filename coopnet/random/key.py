@@ -10,7 +10,7 @@ import numpy as np
 
 from ..checks import check_backend, ensure
 from ..jit.scopes import inside_call
-from .words import halves, key_part
+from .counter_words import halves, key_part
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""The laws of dropout: what a random digit does to the element that has it."""
+"""The laws of dropout: what a random draw does to the element that has it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..checks import check, check_backend, check_type, check_unsigned, ensure, shown, shown_typed
 from ..jit import kinds
-from . import digits
+from . import draws
 from .key import Key
 
 BITS = (8, 16, 32)
@@ -23,17 +23,17 @@ ROUNDS = (10, 7)
 
 
 class Law:
-    """Multiplies every element by a factor that depends on a random digit, and is therefore its own adjoint.
+    """Multiplies every element by a factor that depends on a random draw, and is therefore its own adjoint.
 
-    The digits have ``bits`` bits and come from the stream number ``stream`` of the generator with ``rounds`` rounds.
+    The draws have ``bits`` bits and come from the stream number ``stream`` of the generator with ``rounds`` rounds.
     ``p`` is a number, which kernels contain, or a Dr.Jit array, which they read: a *schedule*. What follows from ``p``
-    is computed by :meth:`traced`, before digits are decided.
+    is computed by :meth:`traced`, before draws are decided.
 
     Raises ``TypeError`` and ``ValueError``, whose messages begin with ``where``, for arguments that are out of range or
     of another type.
     """
 
-    #: Do all elements of a sample have the digit of element 0?
+    #: Do all elements of a sample have the draw of element 0?
     shared = False
     #: The type of the elements, once it is known.
     leaf: Any = None
@@ -82,7 +82,7 @@ class Law:
         check_type(self.where, "key", key, (Key, type(None)), "a coopnet.Key or None")
         if key is None or not self.drops:
             return x
-        return digits.apply(self.traced(leaf), x, key, kind, identity)
+        return draws.apply(self.traced(leaf), x, key, kind, identity)
 
     def scale(self, leaf: type) -> Any:
         """What kept elements are multiplied by, a number or an array of type ``leaf``.
@@ -98,7 +98,7 @@ class Law:
         return law
 
     def decide(self, word: Any) -> Any:
-        """What a digit means: the upper ``bits`` of the ``uint32`` ``word``, whose others are arbitrary."""
+        """What a draw means: the upper ``bits`` of the ``uint32`` ``word``, whose others are arbitrary."""
         raise NotImplementedError
 
     def element(self, x: Any, decision: Any) -> Any:
@@ -120,13 +120,13 @@ class Law:
 
 
 class MaskLaw(Law):
-    r"""The mask law: drop an element whose digit :math:`u` is below a threshold, and scale the others.
+    r"""The mask law: drop an element whose draw :math:`u` is below a threshold, and scale the others.
 
     .. math::
         y = \begin{cases} x \cdot 2^k / (2^k - t) & u \ge t \\ 0 & \text{otherwise} \end{cases},
         \qquad t = \mathrm{round}(p\, 2^k)
 
-    for digits of :math:`k` bits. Also refuses a number ``p`` that rounds to dropping everything.
+    for draws of :math:`k` bits. Also refuses a number ``p`` that rounds to dropping everything.
     """
 
     bound: Any
@@ -139,7 +139,7 @@ class MaskLaw(Law):
             raise ValueError(f"{where}: {what}; use more bits or a smaller p.")
 
     def threshold(self, leaf: type) -> Any:
-        """:math:`t`, an int; for schedules doubles, of ``p`` clipped to [0, 1], that leave at least one digit to keep.
+        """:math:`t`, an int; for schedules doubles, of ``p`` clipped to [0, 1], that let at least one value keep.
 
         Doubles hold :math:`p\\, 2^k` and :math:`2^k` exactly, so that the result is that of the law.
         """
@@ -181,7 +181,7 @@ class PathLaw(MaskLaw):
 
 
 class GaussianLaw(Law):
-    r"""Multiplies by :math:`1 + z \sqrt{p / (1 - p)}` with the normally distributed number :math:`z` of a 24-bit digit.
+    r"""Multiplies by :math:`1 + z \sqrt{p / (1 - p)}` with the normally distributed number :math:`z` of a 24-bit draw.
 
     The upper bits of a word of 32: see :class:`coopnet.GaussianDropout`.
     """

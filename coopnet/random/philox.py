@@ -10,7 +10,7 @@ import numpy as np
 
 from ..checks import check, is_int, shown
 from ..checks.sizes import MAX_ROUNDS
-from .words import philox_words
+from .counter_words import philox_words
 
 # Multipliers and key increments ("Weyl constants") of Salmon et al. 2011, table 2 and section 4.
 M0, M1 = 0xD2511F53, 0xCD9E8D57

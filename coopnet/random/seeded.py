@@ -12,9 +12,9 @@ from ..backend import require
 from ..checks import check_choice, ensure, shown
 from ..jit import kinds
 from ..jit.scopes import inside_call
+from .counter_words import check_uint, halves, integers
 from .law import check_probability, numpy_dtype, rounded
 from .philox import philox4x32
-from .words import check_uint, halves, integers
 
 CONVENTIONS = ("triton", "ztensor")
 #: Triton's float32 just below 2^-31, which maps 31 random bits to [0, 1).

@@ -9,6 +9,20 @@ Sources: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Phil
 (dropout); Glorot and Bengio 2010 (initialization); Mildenhall et al. 2020 and Müller et al. 2021, 2022
 (sinusoidal, triangular and hash-grid encodings); Welford 1962 (running variance); Hart 1996 (sphere tracing); Max 1995
 (emission and absorption along rays).
+
+======================  ===================================================
+:mod:`.layers`          linear layers, activations, projections, embeddings
+:mod:`.networks`        layers put together, and their derivatives
+:mod:`.encodings`       encodings without parameters
+:mod:`.grids`           grids and lattices
+:mod:`.random`          Philox, the laws of dropout, other systems' masks
+:mod:`.training`        losses, Adam, measures
+:mod:`.surfaces`        rays and signed distances
+:mod:`.marching`        emission and absorption along rays
+:mod:`.reflections`     features of directions, sampling lobes
+:mod:`.radiance_cache`  inputs and endings of a radiance cache
+:mod:`.sparsification`  errors without the most uncertain samples
+======================  ===================================================
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
 
 
 def threshold(p: float, bits: int = 16) -> int:
-    """Number of the 2^bits values of a random digit that drop an element: round(p 2^bits).
+    """Number of the 2^bits values of a random draw that drop an element: round(p 2^bits).
 
     >>> ref.threshold(0.1)
     6554
@@ -76,8 +76,8 @@ def keep_mask(
 
     Element i uses word :math:`w = \lfloor i k / 32 \rfloor` of its sample's random bits, i.e. lane :math:`w
     \bmod 4` of :math:`\mathrm{philox}(\lfloor w / 4 \rfloor, index, step, stream)` under the key ``seed``,
-    and of that word the digit of :math:`k` bits number :math:`i \bmod 32/k` from the low end. It is kept
-    iff digit >= threshold. ``index`` holds one identity per sample; ``step`` is a number or one per sample.
+    and of that word the draw of :math:`k` bits number :math:`i \bmod 32/k` from the low end. It is kept
+    iff draw >= threshold. ``index`` holds one identity per sample; ``step`` is a number or one per sample.
     Every element makes its own call of the generator here.
 
     >>> ref.keep_mask(features=4, p=0.5, seed=7, index=np.arange(2)).tolist()
@@ -86,14 +86,14 @@ def keep_mask(
     t = threshold(p, bits)
     if not 0 <= seed < 2**64:
         raise ValueError(f"keep_mask: seed must be in [0, 2^64), got {seed!r}")
-    return np.asarray(_digits(features, seed, index, step, stream, bits, rounds) >= np.uint64(t))
+    return np.asarray(_draws(features, seed, index, step, stream, bits, rounds) >= np.uint64(t))
 
 
-def _digits(features: int, seed: int, index: Any, step: Any, stream: int, bits: int, rounds: int) -> Array:
-    """The digits of :func:`keep_mask`, shape (features, samples)."""
+def _draws(features: int, seed: int, index: Any, step: Any, stream: int, bits: int, rounds: int) -> Array:
+    """The draws of :func:`keep_mask`, shape (features, samples)."""
     sample = np.atleast_1d(np.asarray(index)).astype(np.uint32)[None, :]
     time = np.asarray(step).astype(np.uint32)
-    first_bit = np.arange(features)[:, None] * bits  # where the digit starts in the sample's bit string
+    first_bit = np.arange(features)[:, None] * bits  # where the draw starts in the sample's bit string
     block, lane, shift = first_bit // 128, first_bit // 32 % 4, first_bit % 32
     words = philox4x32((block, sample, time, np.uint32(stream)), (seed % 2**32, seed // 2**32), rounds)
     word = np.choose(np.broadcast_to(lane, words[0].shape), words)
@@ -147,7 +147,7 @@ def gaussian_dropout(
     [[2.691, 0.095, 0.542]]
     """
     index = np.arange(x.shape[1]) if index is None else index
-    n = _digits(len(x), seed, index, step, stream, 32, rounds) // 2**8
+    n = _draws(len(x), seed, index, step, stream, 32, rounds) // 2**8
     z = np.vectorize(statistics.NormalDist().inv_cdf, otypes=[np.float64])((n + 0.5) / 2**24)
     return np.asarray(x * (1 + math.sqrt(p / (1 - p)) * z))
 

@@ -11,8 +11,8 @@ import drjit as dr
 from ..checks import check, check_above, check_int, is_number
 from ..random.key import Key
 from .arguments import Rays
+from .sphere_trace_loop import FoundHit, Limits, trace
 from .surface import Surface
-from .tracing import FoundHit, Limits, march
 
 #: Smallest length of a direction or gradient that counts as one.
 TINY = 1e-30
@@ -150,7 +150,7 @@ def sphere_trace(
             o, d, start, end, near * bound * scale, scale, None if width is None else width * scale, steps, bisections,
             float(relaxation),
         )  # fmt: skip
-        found = march(surface, limits, alive)
+        found = trace(surface, limits, alive)
     return _attached(surface, rays, found, float(min_cosine))
 
 

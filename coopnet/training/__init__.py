@@ -1,4 +1,39 @@
-"""Training."""
+"""Training.
+
+======================  ====================================================
+:mod:`.fit`             the training loop
+:mod:`.arguments`       what it takes
+:mod:`.run`             what happens between its steps
+:mod:`.step`            one step, which is frozen
+:mod:`.unrolled`        several steps in one call
+:mod:`.limits`          how often things are done and looked at
+:mod:`.many`            many fields of one architecture
+:mod:`.distributed`     several processes
+what a step is made of
+:mod:`.sampling`        uniform random numbers
+:mod:`.losses`          loss functions
+:mod:`.optimizers`      optimizers with weight regularization
+:mod:`.novograd`        Novograd
+:mod:`.schedules`       learning rates
+:mod:`.scaler`          the scale of the loss in half precision
+:mod:`.gradients`       norms of gradients, and limits
+:mod:`.weights`         penalties, clipping, decay, rates by layer
+:mod:`.average`         moving averages of weights
+what a run has besides
+:mod:`.metric`          its metric, and how long to wait for a better one
+:mod:`.state`           checkpoints that it goes on from
+:mod:`.divergence`      noticing that it has come to nothing
+:mod:`.outside`         noticing samples that its encoding cannot tell apart
+:mod:`.memory`          what it takes in memory
+:mod:`.progress`        progress bars
+:mod:`.result`          what it reports
+what must not go wrong
+:mod:`.captures`        arrays that functions refer to
+:mod:`.recording`       why a step could not be recorded
+:mod:`.interrupts`      Ctrl-C and garbage collection within a step
+:mod:`.turns`           threads that train take turns
+======================  ====================================================
+"""
 
 from .average import EMA
 from .distributed import Group, MPIGroup, TorchGroup

@@ -9,7 +9,7 @@ from support.machines import pretend, run
 
 from coopnet import backend as b
 from coopnet.backend import llvm, report
-from coopnet.jit import cublas, cuda
+from coopnet.jit.native import cublas, cuda
 
 
 def test_runs_coopvec(backend):

@@ -13,7 +13,7 @@ from support.two_backends import both
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet.backend import transfer
-from coopnet.jit import crossing
+from coopnet.jit import backend_copies
 
 pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="needs LLVM")
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="need
 @pytest.fixture
 def copies(monkeypatch):
     """Sizes of the arrays that were copied."""
-    seen, copied = [], crossing.copied
-    monkeypatch.setattr(crossing, "copied", lambda value, tp: seen.append(len(value)) or copied(value, tp))
+    seen, copied = [], backend_copies.copied
+    monkeypatch.setattr(backend_copies, "copied", lambda value, tp: seen.append(len(value)) or copied(value, tp))
     return seen
 
 
@@ -173,8 +173,8 @@ def test_tensors_and_several_passes(place, llvm):
 
 
 def test_one_traversal_for_all_that_moved_together(place, llvm, monkeypatch):
-    passes, go_on = [], crossing._pass_on
-    monkeypatch.setattr(crossing, "_pass_on", lambda *args: passes.append(len(args[1])) or go_on(*args))
+    passes, go_on = [], backend_copies._pass_on
+    monkeypatch.setattr(backend_copies, "_pass_on", lambda *args: passes.append(len(args[1])) or go_on(*args))
     w = llvm.Float(1, 2, 3)
     dr.enable_grad(w)
     moved = cn.to({"a": [w * k for k in range(1, 9)], "b": llvm.Array2f(w, w * w), "w": w}, "cuda")
@@ -468,7 +468,7 @@ def test_no_memory_left(place, llvm, monkeypatch):
         raise RuntimeError("jit_malloc(): out of memory! Could not allocate 8 bytes of device memory.")
 
     values = llvm.Float(1, 2), make_field("llvm")
-    monkeypatch.setattr(crossing, "copied", full)
+    monkeypatch.setattr(backend_copies, "copied", full)
     monkeypatch.setattr(cn.NeuralField, "allocate", full)
     for value in values:
         with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):

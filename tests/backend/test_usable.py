@@ -8,7 +8,7 @@ from support.machines import pretend
 
 from coopnet import backend as b
 from coopnet.backend import llvm, usable
-from coopnet.jit import cuda
+from coopnet.jit.native import cuda
 
 
 def test_what_is_said_of_llvm(monkeypatch):

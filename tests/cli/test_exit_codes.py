@@ -7,7 +7,7 @@ from support.machines import python
 pytest.importorskip("typer")
 
 from coopnet import cli
-from coopnet.commands import words
+from coopnet.commands import errors
 
 COMMANDS = ["info", "fit", "render", "bench", "convert"]
 
@@ -16,8 +16,8 @@ COMMANDS = ["info", "fit", "render", "bench", "convert"]
 def test_documented_in_help(arguments, capsys):
     assert cli.main([*arguments, "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert " ".join(words.EXIT_CODES.split()) in said
-    for code in (words.DONE, words.FAILED, words.USAGE, words.INTERRUPTED):
+    assert " ".join(errors.EXIT_CODES.split()) in said
+    for code in (errors.DONE, errors.FAILED, errors.USAGE, errors.INTERRUPTED):
         assert f" {code} " in said
 
 

@@ -29,7 +29,7 @@ from coopnet.jit.unpacked import Constant
 from coopnet.nn import linear
 from coopnet.nn import module as module_of_layers
 from coopnet.nn.parameters import Parameter
-from coopnet.random import digits
+from coopnet.random import draws
 from coopnet.random.law import MaskLaw
 
 dropout = importlib.import_module("coopnet.nn.dropout")
@@ -515,7 +515,7 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
     dr.enable_grad(parts)
     view = dropout.identity_matrix(llvm.Float16, 8) if identity else None
     key = cn.Key(5, step=2)
-    with as_cuda(digits):
+    with as_cuda(draws):
         y = list(MaskLaw(0.3, stream=4).apply(drnn.CoopVec(parts), key, view))
         dr.backward(sum(y))
     expected = reference.dropout(x, 0.3, 5, None, 2, 4)
@@ -527,12 +527,12 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
 
 
 def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
-    """Of those that a mask, its digits and the vector take; through the identity matrix, if there is one."""
+    """Of those that a mask, its draws and the vector take; through the identity matrix, if there is one."""
     asked = []
-    monkeypatch.setattr(digits, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
+    monkeypatch.setattr(draws, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
     x = drnn.CoopVec([llvm.Float16(v) for v in numbers(8, 3)])
     view = dropout.identity_matrix(llvm.Float16, 8)
-    with as_cuda(digits):
+    with as_cuda(draws):
         MaskLaw(0.3).apply(x, cn.Key(5), view)
         MaskLaw(0.3).apply(x, cn.Key(5))
     assert asked == [([view], 24)]

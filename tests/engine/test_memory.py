@@ -20,7 +20,7 @@ from drjit.opt import Adam
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.random import digits
+from coopnet.random import draws
 
 N, WIDTH, P = 3 << 12, 16, 0.25  # masks, halves and floats of N lanes are blocks of 1, 2 and 4 times 2^14 bytes
 KEY = cn.Key(2**35 + 1, step=6)
@@ -236,7 +236,7 @@ def test_a_kept_mask_would_be_noticed(backend, ns, name, monkeypatch):
         return run
 
     for function in ("decisions", "_as_expression"):
-        monkeypatch.setattr(digits, function, keeping(getattr(digits, function)))
+        monkeypatch.setattr(draws, function, keeping(getattr(draws, function)))
     found = []
     for dropped in (False, True):
         program = PROGRAMS[name](backend, ns, dropout=dropped)

@@ -13,7 +13,7 @@ import coopnet as cn
 from coopnet.engine import multipliers
 from coopnet.engine.affine import Affine, Weights
 from coopnet.engine.strategies import MATRICES, choose
-from coopnet.jit import core
+from coopnet.jit.native import core
 
 #: Some of them powers of two, whose columns share lines of the cache.
 SIZES = st.integers(1, 150) | st.sampled_from([64, 128])

@@ -7,8 +7,8 @@ import pytest
 
 from coopnet.engine import limits
 from coopnet.engine import products as blas
-from coopnet.jit import openblas
-from coopnet.jit.pool import parallel
+from coopnet.jit.native import openblas
+from coopnet.jit.native.pool import parallel
 
 
 @pytest.fixture

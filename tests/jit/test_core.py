@@ -4,7 +4,7 @@ import drjit as dr
 import pytest
 from support.machines import pretend, run
 
-from coopnet.jit import core
+from coopnet.jit.native import core
 
 
 def test_the_search_for_backends_is_over_before_dr_jit_is_asked(monkeypatch):
@@ -33,7 +33,7 @@ def test_functions_by_their_symbols():
 
 
 TARGET = """
-from coopnet.jit.core import llvm_lanes, set_llvm_target
+from coopnet.jit.native.core import llvm_lanes, set_llvm_target
 set_llvm_target("haswell", 8)
 print(llvm_lanes(), "lanes")
 import drjit as dr

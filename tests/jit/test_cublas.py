@@ -9,7 +9,7 @@ import drjit as dr
 import numpy as np
 import pytest
 
-from coopnet.jit import cublas
+from coopnet.jit.native import cublas
 
 
 @pytest.fixture

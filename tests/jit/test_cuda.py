@@ -4,7 +4,7 @@ import ctypes
 
 from support.machines import linux
 
-from coopnet.jit import cuda
+from coopnet.jit.native import cuda
 
 
 class Driver:

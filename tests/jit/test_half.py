@@ -41,7 +41,8 @@ def test_maximum_of_a_half_field(ns, backend):
 
 
 NARROW = """
-from coopnet.jit import core, half
+from coopnet.jit import half
+from coopnet.jit.native import core
 core.set_llvm_target("haswell", 8)
 import drjit as dr
 from drjit.llvm.ad import ArrayXf, Float, Float16

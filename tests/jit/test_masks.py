@@ -11,7 +11,7 @@ from coopnet.engine import Stack, stacking
 from coopnet.jit import lanes as lanes_of_batches
 from coopnet.jit import masks
 from coopnet.kernels.sparse_projection import TILE
-from coopnet.random.digits import PACKET
+from coopnet.random.draws import PACKET
 from coopnet.training.many.group import lanes_of
 
 

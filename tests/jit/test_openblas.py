@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coopnet.jit import openblas
+from coopnet.jit.native import openblas
 
 
 def test_a_numpy_of_another_make(monkeypatch):

@@ -9,7 +9,7 @@ import drjit as dr
 import numpy as np
 import pytest
 
-from coopnet.jit import pool
+from coopnet.jit.native import pool
 
 
 @pytest.fixture(params=["Dr.Jit's", "ours"])

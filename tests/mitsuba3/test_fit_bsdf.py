@@ -12,7 +12,7 @@ import coopnet as cn
 
 mi = pytest.importorskip("mitsuba")
 
-from coopnet.mitsuba.reflections import draw  # noqa: E402 - needs Mitsuba
+from coopnet.mitsuba.bsdf.reflections import draw  # noqa: E402 - needs Mitsuba
 
 
 @pytest.fixture(autouse=True)

@@ -76,7 +76,7 @@ def test_features_are_those_of_the_reference(spread):
     wo /= np.linalg.norm(wo, axis=0)
     wi, wo = wi[:, wo[2] > 0], wo[:, wo[2] > 0]
     wi, wo = wi.astype(np.float32).astype(float), wo.astype(np.float32).astype(float)
-    found = np.array([f.numpy() for f in cn.mitsuba.directions.rusinkiewicz(vector(wi), vector(wo))])
+    found = np.array([f.numpy() for f in cn.mitsuba.bsdf.directions.rusinkiewicz(vector(wi), vector(wo))])
     np.testing.assert_allclose(found, ref.rusinkiewicz_features(wi, wo), atol=2e-5)
 
 

@@ -16,7 +16,7 @@ mi = pytest.importorskip("mitsuba")
 from support.arrays import arrays  # noqa: E402 - needs Mitsuba
 from support.spheres import colour, decoder, environment, material, numbers, spheres  # noqa: E402 - needs Mitsuba
 
-from coopnet.mitsuba.decoders import Decoders  # noqa: E402 - needs Mitsuba
+from coopnet.mitsuba.path.scene_decoders import SceneDecoders  # noqa: E402 - needs Mitsuba
 
 DEPTH = 4
 
@@ -110,7 +110,7 @@ def test_materials_of_their_own_integrator():
     mask = {"type": "mask", "opacity": 0.5, "nested": material(third)}
     half = {"leaf": leaf(material(third), {"type": "diffuse"})}
     scene = spheres([material(first), material(first), mask], wall=leaf(material(first), material(second)), **half)
-    assert Decoders(scene).decoders == [first, second]
+    assert SceneDecoders(scene).decoders == [first, second]
 
 
 @pytest.mark.parametrize("networks", ["mask", "call"])
@@ -292,7 +292,7 @@ def test_banks_of_all_decoders_are_open_on_the_way_back(monkeypatch, neural):
         opened.append((fields, banks))
         return contextlib.nullcontext()
 
-    monkeypatch.setattr(sys.modules["coopnet.mitsuba.neural_path"], "gradient_banks", banks)
+    monkeypatch.setattr(sys.modules["coopnet.mitsuba.plugins.neural_path"], "gradient_banks", banks)
     scene = spheres([material(d) for d in made] if neural else [{"type": "diffuse"}], size=4)
     for count in (0, 7):
         gradients(scene, ours(banks=count, max_depth=2))

@@ -19,10 +19,10 @@ from coopnet.checks import shown
 
 mi = pytest.importorskip("mitsuba")
 
-from coopnet.mitsuba.camera import Camera  # noqa: E402
-from coopnet.mitsuba.short_paths import Ending  # noqa: E402
-from coopnet.mitsuba.surface import Box, inputs, material  # noqa: E402
-from coopnet.mitsuba.vertex import power_heuristic  # noqa: E402
+from coopnet.mitsuba.cache.camera import Camera  # noqa: E402
+from coopnet.mitsuba.cache.short_paths import Ending  # noqa: E402
+from coopnet.mitsuba.cache.surface import Box, inputs, material  # noqa: E402
+from coopnet.mitsuba.path.vertex import power_heuristic  # noqa: E402
 
 ALBEDO, EMISSION = 0.6, 0.5
 #: What is scattered in a closed box whose walls emit and reflect the same everywhere.
@@ -79,7 +79,7 @@ def test_the_field_of_a_cache_that_is_given_none(backend):
 def test_the_box_of_a_scene():
     """Of any size; what lies beyond it, as points of another scene may, is on its faces."""
     small = mi.load_dict({"type": "scene", "sensor": camera(4), "ball": {"type": "sphere", "radius": 1e-3}})
-    box = Box.of(small, "test")
+    box = Box.from_scene(small, "test")
     assert box.scale == pytest.approx(1 / (1.02 * 2e-3))
     found = box.to_unit(mi.Point3f([0, 1, -1], 0, 0)).numpy()
     np.testing.assert_allclose(found, [[0.5, 1, 0], [0.5] * 3, [0.5] * 3], atol=1e-5)
@@ -114,7 +114,7 @@ def test_inputs_agree_with_the_reference(backend):
         scene[name] = {"type": "sphere", "center": [3.0 * i, 0, 1.0 * i], "bsdf": bsdf}
     scene = mi.load_dict(scene)
     rng = np.random.default_rng(0)
-    box = Box.of(scene, "test")
+    box = Box.from_scene(scene, "test")
     corners = np.array([np.ravel(scene.bbox().min), np.ravel(scene.bbox().max)]).T
     for i, (_, roughness, diffuse, specular) in enumerate(kinds.values()):
         d = rng.normal(size=(3, 16))

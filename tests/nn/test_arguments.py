@@ -24,7 +24,7 @@ class Kept(cn.Module):
         (cn.LeakyReLU(0.5), {"negative_slope": 0.5}),
         (drnn.LeakyReLU(0.5), {"negative_slope": 0.5}),
         (drnn.SinEncode(3, 0.5), {"octaves": 3, "shift": 0.5}),
-        (cn.GaussianDropout(0.25), {"p": 0.25, "stream": None, "rounds": 10}),  # not the digits' bits, which are fixed
+        (cn.GaussianDropout(0.25), {"p": 0.25, "stream": None, "rounds": 10}),  # not the draws' bits, which are fixed
         (cn.Frequency(3), {"n_frequencies": 3, "in_features": -1}),
         (cn.SphericalHarmonics(2), {"degree": 2}),
         (drnn.Linear(2, 3), {"in_features": 2, "out_features": 3, "bias": True}),

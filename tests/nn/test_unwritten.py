@@ -11,7 +11,7 @@ from support.arrays import evaluated
 import coopnet as cn
 from coopnet.kernels.segment_sum import sum_rows
 from coopnet.nn import projection
-from coopnet.random import digits
+from coopnet.random import draws
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_projections(ns, monkeypatch, compare, samples, transposed):
 @pytest.mark.parametrize("layer", [cn.Dropout(0.3), cn.Dropout(0.3, bits=8), cn.DropPath(0.3)])
 @pytest.mark.parametrize("shape", [(37, 48), (16, 7), (3, 5)])
 def test_dropout_of_tensors(ns, monkeypatch, compare, layer, shape):
-    monkeypatch.setattr(digits, "LARGE", 1)
+    monkeypatch.setattr(draws, "LARGE", 1)
     x = ns.TensorXf(np.random.default_rng(0).random(shape).astype(np.float32))
     dr.eval(x)
     assert compare(lambda: layer(x, cn.Key(4)).numpy())

@@ -15,7 +15,7 @@ import coopnet as cn
 from coopnet import backend as backends
 from coopnet import reference as ref
 from coopnet.nn.tree import children
-from coopnet.random import digits
+from coopnet.random import draws
 from coopnet.random.law import GaussianLaw, MaskLaw, PathLaw
 
 N = 40
@@ -32,7 +32,7 @@ def numbers(rows=21, columns=N, seed=0):
 def blocks(request, monkeypatch):
     """Tensors element by element, and block by block."""
     if request.param == "blocks":
-        monkeypatch.setattr(digits, "LARGE", 1)
+        monkeypatch.setattr(draws, "LARGE", 1)
     return request.param
 
 
@@ -53,13 +53,13 @@ def test_scales_that_tell_the_adjoint(ns):
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
-def test_digits_of_a_block(ns, bits):
+def test_draws_of_a_block(ns, bits):
     """From the lowest of word 0 to the highest of word 3, each at the top of its word."""
     words = [int(w) for w in ref.philox4x32((5, 6, 7, 8), (9, 10))]
     expected = [w >> shift & 2**bits - 1 for w in words for shift in range(0, 32, bits)]
     law = MaskLaw(0.5, bits, stream=8)
     for one in (lambda v: np.array([v], np.uint32), ns.UInt32):
-        drawn = digits.block(one(5), one(6), one(7), (one(9), one(10)), law)
+        drawn = draws.block(one(5), one(6), one(7), (one(9), one(10)), law)
         assert [int(d[0]) >> (32 - bits) for d in drawn] == expected
 
 
@@ -151,7 +151,7 @@ def test_schedules_of_other_types(backend, ns):
 
 
 def test_values_that_a_kernel_cannot_refuse(ns):
-    """p is clipped, and at least one of 2^bits digits keeps."""
+    """p is clipped, and at least one of 2^bits values keeps."""
     x = ns.Float(1) + dr.zeros(ns.Float, 5000)
     key = cn.Key(1)
     assert dr.all(cn.dropout(x, ns.Float(-0.5), key) == 1)

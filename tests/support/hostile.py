@@ -486,7 +486,7 @@ def _rows_of_torch() -> Any:
 
 def _valid_in_mitsuba(backend: str) -> dict[str, dict[str, Any]]:
     plugins = _plugins(backend)
-    sizes = importlib.import_module("coopnet.mitsuba.directions").FEATURES
+    sizes = importlib.import_module("coopnet.mitsuba.bsdf.directions").FEATURES
     unbuilt = cn.NeuralField(None, cn.MLP(2, 3, width=4, depth=1))
     decoder = cn.NeuralField(None, cn.MLP(sizes["rusinkiewicz"] + 2, 3, width=4, depth=1)).build(backend)
     scene = {"type": "scene", "sensor": {"type": "perspective"}, "shape": {"type": "sphere"}}

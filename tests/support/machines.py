@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import drjit as dr
 import pytest
 
-from coopnet.jit import core
+from coopnet.jit.native import core
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "training" / "distributed" / "p
 
 @lru_cache(maxsize=1)
 def gpus() -> int:
-    from coopnet.jit.cuda import driver
+    from coopnet.jit.native.cuda import driver
 
     return len(driver()[2])
 

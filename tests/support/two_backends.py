@@ -10,7 +10,7 @@ import pytest
 from coopnet import backend as backends
 from coopnet import field as fields
 from coopnet.backend import section, transfer
-from coopnet.jit import crossing
+from coopnet.jit import backend_copies
 
 
 def both():
@@ -28,7 +28,7 @@ def two_backends():
         return
     pretended, known = set(), transfer._place
     flat, storage, require = transfer.Mover._flat, fields.storage, transfer.require
-    cross = crossing.crossing
+    cross = backend_copies.differentiable_copies
 
     def mark(tree):
         for array in tree if isinstance(tree, list) else [tree]:
@@ -81,7 +81,7 @@ def two_backends():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transfer, "_place", place)
         patch.setattr(transfer.Mover, "_flat", moved_flat)
-        patch.setattr(crossing, "crossing", crossed)
+        patch.setattr(backend_copies, "differentiable_copies", crossed)
         patch.setattr(transfer.Mover, "twin", lambda self, tp: tp)
         patch.setattr(transfer, "require", name_of)
         patch.setattr(transfer, "namespace", lambda backend: backends.namespace("llvm"))

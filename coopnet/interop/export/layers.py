@@ -246,8 +246,8 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec, owned: bool) -> tuple[Vec, bo
         stop = call("min", block * per_block + per_block, y.size) if y.size > per_block else y.size
         with b.loop("i", stop, block * per_block if y.size > per_block else 0) as i:
             word = At(words, (i >> per_word.bit_length() - 1) & 3)
-            digit = b.let("digit", word >> ((i & per_word - 1) * law.bits) if per_word > 1 else word)
-            b.set(y.at(i), change(y.at(i), digit))
+            draw = b.let("draw", word >> ((i & per_word - 1) * law.bits) if per_word > 1 else word)
+            b.set(y.at(i), change(y.at(i), draw))
     return y, True
 
 
@@ -262,14 +262,14 @@ def _draw(to: Lowering, words: Var, block: Expr, law: Law) -> None:
 
 
 def _change(to: Lowering, law: Law) -> Callable[[Expr, Expr], Expr]:
-    """What becomes of an element whose random digit stands in the lowest bits of a word."""
+    """What becomes of an element whose random draw stands in the lowest bits of a word."""
     leaf = np.float16 if to.half else np.float32
     if isinstance(law, MaskLaw):
         threshold, scale = law.threshold(leaf), law.scale(leaf)
 
         def dropped(v: Expr, word: Expr) -> Expr:
-            digit = word & 2**law.bits - 1 if law.bits < 32 else word
-            return select(digit >= threshold, v * scale, 0)
+            draw = word & 2**law.bits - 1 if law.bits < 32 else word
+            return select(draw >= threshold, v * scale, 0)
 
         return dropped
     sigma = law.traced(leaf).sigma  # type: ignore[attr-defined]

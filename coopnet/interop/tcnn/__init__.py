@@ -1,4 +1,18 @@
-"""tiny-cuda-nn: its JSON configurations, and the parameters of its models."""
+"""tiny-cuda-nn: its JSON configurations, and the parameters of its models.
+
+========================  =======================================
+:mod:`.configuration`     fields and training from JSON
+:mod:`.json_files`        its JSON, which is not quite JSON
+:mod:`.keys`              reading the keys of a component
+:mod:`.encodings`         encodings
+:mod:`.networks`          networks and activations
+:mod:`.losses`            losses
+:mod:`.optimizers`        optimizers
+parameters of its models
+:mod:`.parameters`        one flat array, to fields and from them
+:mod:`.padding`           features that it adds
+========================  =======================================
+"""
 
 from . import parameters  # noqa: F401  # gives fields their methods
 from .configuration import Configuration, from_config

@@ -1,4 +1,17 @@
-"""Several processes that train one field: who they are, what each does, and what they agree on."""
+"""Several processes that train one field: who they are, what each does, and what they agree on.
+
+===================  =============================================
+:mod:`.group`        what is asked of processes that work together
+:mod:`.torch_group`  groups of ``torch.distributed``
+:mod:`.mpi_group`    groups of MPI
+:mod:`.find`         which group an argument means
+:mod:`.replicas`     processes that hold the same field
+:mod:`.step`         a step of several processes
+:mod:`.shares`       which samples are whose
+:mod:`.data`         whether all draw the same batch
+:mod:`.facts`        what must be the same on all
+===================  =============================================
+"""
 
 from .data import compare_batches
 from .facts import facts

@@ -13,8 +13,8 @@ import drjit as dr
 import numpy as np
 
 from ...checks import shown
-from ...jit.core import cuda_device
-from ...jit.cuda import gpu_id
+from ...jit.native.core import cuda_device
+from ...jit.native.cuda import gpu_id
 from .. import limits
 from ..interrupts import caused_by_interrupt
 from .group import Group

@@ -13,7 +13,7 @@ from typing import Any
 import drjit as dr
 
 from ...checks import check, check_above
-from ...jit.core import cuda_device, cuda_stream
+from ...jit.native.core import cuda_device, cuda_stream
 from .group import Group
 
 #: What torchrun tells each of its processes, and ``torch.distributed`` needs.

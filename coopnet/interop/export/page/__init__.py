@@ -1,1 +1,6 @@
-"""Fields as web pages: one file that draws an image or a surface, by WebGPU or WebGL 2, without a network."""
+"""Fields as web pages: one file that draws an image or a surface, by WebGPU or WebGL 2, without a network.
+
+================  =============================================
+:mod:`.document`  the page, from templates, shaders and weights
+================  =============================================
+"""

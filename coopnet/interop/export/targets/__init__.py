@@ -1,4 +1,12 @@
-"""Languages that fields are exported to, by name."""
+"""Languages that fields are exported to, by name.
+
+===============  ============================
+:mod:`.printer`  what printers have in common
+:mod:`.c`        C99
+:mod:`.shaders`  GLSL, WGSL and Slang
+:mod:`.numpy`    NumPy
+===============  ============================
+"""
 
 from .c import C
 from .numpy import NumPy

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import drjit as dr
 
-from ..field import NeuralField
-from ..io import construct, describe
-from ..nn import MLP, Composite, HashGrid, Identity, OneBlob, SphericalHarmonics
-from ..nn.parameters import like
+from ...field import NeuralField
+from ...io import construct, describe
+from ...nn import MLP, Composite, HashGrid, Identity, OneBlob, SphericalHarmonics
+from ...nn.parameters import like
 from .surface import INPUTS
 
 FEATURES = sum(INPUTS.values())

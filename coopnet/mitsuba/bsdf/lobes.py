@@ -18,7 +18,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import ensure
+from ...checks import ensure
 
 #: Names of the parameters, in their order.
 PARAMETERS = ("specular", "alpha")

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import drjit as dr
 import mitsuba as mi
 
-from ..checks import ensure
-from ..field import NeuralField
-from ..random.key import Key
+from ...checks import ensure
+from ...field import NeuralField
+from ...random.key import Key
 
 #: Inputs of a radiance cache by name, with the number of components of each, in their order.
 INPUTS = {"position": 3, "direction": 3, "normal": 3, "roughness": 1, "diffuse": 3, "specular": 3}
@@ -69,8 +69,8 @@ class Box(NamedTuple):
     scale: Any
 
     @classmethod
-    def of(cls, scene: Any, where: str) -> Box:
-        """That of ``scene``; raises ``ValueError`` if it has none, or one of no size."""
+    def from_scene(cls, scene: Any, where: str) -> Box:
+        """The box of ``scene``; raises ``ValueError`` if it has none, or one of no size."""
         box = scene.bbox()
         side = max(float(v) for v in box.extents())
         ensure(scene.shapes() and 0 < side < math.inf, f"{where}: the scene has no surface with an extent.")

@@ -7,14 +7,16 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ..checks import check_type, ensure
-from ..random.key import Key
-from . import bsdf_file, callees, handed, keys
-from . import lobes as mixture
-from .decoder import Decoder
-from .fields import check_sizes, load_named
-from .latent import Latent
-from .variants import per_variant, remade
+from ...checks import check_type, ensure
+from ...random.key import Key
+from .. import call_targets, keys
+from ..bsdf import files
+from ..bsdf import lobes as mixture
+from ..bsdf.decoder import Decoder
+from ..bsdf.latent import Latent
+from ..fields import check_sizes, load_named
+from ..variants import per_variant, remade
+from .named_objects import object_named, object_or_file
 
 #: Lobes of a BSDF that is not told any.
 LOBES = (0.5, 0.3)
@@ -25,10 +27,10 @@ def NeuralBSDF() -> type:
     class NeuralBSDF(mi.BSDF):
         r"""A reflection that a shared :class:`Decoder` reads off a latent code of each surface point.
 
-        Its samples come from an analytic mixture of lobes (:mod:`coopnet.mitsuba.lobes`), so that values, samples and
-        densities are consistent whatever the weights. It reflects on the front side only; Mitsuba's ``twosided`` makes
-        it two of them. There is no transmission. As a plugin it is called ``neural_bsdf``, with ``filename`` (a file
-        of :meth:`save`, or a checkpoint of a decoder without latent code), or names from :func:`hand_over` as
+        Its samples come from an analytic mixture of lobes (:mod:`coopnet.mitsuba.bsdf.lobes`), so that values, samples
+        and densities are consistent whatever the weights. It reflects on the front side only; Mitsuba's ``twosided``
+        makes it two of them. There is no transmission. As a plugin it is called ``neural_bsdf``, with ``filename`` (a
+        file of :meth:`save`, or a checkpoint of a decoder without latent code), or names from :func:`hand_over` as
         ``decoder``, ``latent`` and ``lobes``; or numbers ``specular`` and ``alpha`` instead of the latter.
 
         Args:
@@ -36,7 +38,7 @@ def NeuralBSDF() -> type:
             latent: the code: ``None``, ``decoder.latent_features`` numbers, or an encoding of the texture coordinates,
                 which repeat in unit squares, or a built field of one.
             lobes: weight of the glossy lobe in [0, 1] and its roughness in [0.02, 1]; or an encoding of the texture
-                coordinates with two outputs, from which :func:`coopnet.mitsuba.lobes.from_raw` makes them.
+                coordinates with two outputs, from which :func:`coopnet.mitsuba.bsdf.lobes.from_raw` makes them.
             key: turns dropout on. Mitsuba's own integrators evaluate BSDFs in virtual calls, where it needs an index.
 
         Raises:
@@ -66,7 +68,7 @@ def NeuralBSDF() -> type:
             keys.with_index(key, where)
             super().__init__(mi.Properties() if properties is None else properties)
             self.decoder, self.latent, self.lobes, self.key = decoder, code, parameters, key
-            self.callees = callees.pointers()
+            self.call_targets = call_targets.pointers()
             flags = mi.BSDFFlags.GlossyReflection | mi.BSDFFlags.FrontSide
             if code.varies or parameters.varies:
                 flags |= mi.BSDFFlags.SpatiallyVarying
@@ -141,18 +143,18 @@ def NeuralBSDF() -> type:
             >>> bsdf.save("wood.safetensors")
             >>> mi.load_dict({"type": "neural_bsdf", "filename": "wood.safetensors"})
             """
-            bsdf_file.save(path, self.decoder, self.latent, self.lobes)
+            files.save(path, self.decoder, self.latent, self.lobes)
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_bsdf`` that a scene describes."""
             where = "neural_bsdf"
-            made = handed.one(properties, where, "decoder", lambda path: load_named(path, bsdf_file.read_bsdf))
+            made = object_or_file(properties, where, "decoder", lambda path: load_named(path, files.read_bsdf))
             decoder, latent, lobes = made if isinstance(made, tuple) else (made, None, None)
             if "latent" in properties:
-                latent = handed.handed(properties["latent"], where)
+                latent = object_named(properties["latent"], where)
             if "lobes" in properties:
-                lobes = handed.handed(properties["lobes"], where)
+                lobes = object_named(properties["lobes"], where)
             if "specular" in properties or "alpha" in properties:
                 lobes = [float(properties.get(n, v)) for n, v in zip(mixture.PARAMETERS, LOBES, strict=True)]
             return cls(decoder, latent, LOBES if lobes is None else lobes, properties=properties)

@@ -7,7 +7,7 @@ from typing import Any
 
 import mitsuba as mi
 
-from . import variants
+from .. import variants
 
 #: Name of a plugin -> Mitsuba's function that registers its kind, and the class, made for each variant. Its
 #: ``from_properties`` makes an instance of a scene's ``mi.Properties``.

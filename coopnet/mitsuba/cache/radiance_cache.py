@@ -8,17 +8,17 @@ from typing import Any
 
 import mitsuba as mi
 
-from ..checks import check, check_above, check_flag, check_int, check_type, check_unsigned, ensure, is_number
-from ..field import NeuralField
-from ..io import load, read, save
-from ..random.key import Key
-from ..training import FitResult
-from . import fields, variants
-from .cache_field import FEATURES, averaged_of, default_field
-from .cache_training import Training
-from .fields import check_field
+from ...checks import check, check_above, check_flag, check_int, check_type, check_unsigned, ensure, is_number
+from ...field import NeuralField
+from ...io import load, read, save
+from ...random.key import Key
+from ...training import FitResult
+from .. import fields, variants
+from ..fields import check_field
+from .field import FEATURES, averaged_of, default_field
 from .short_paths import LONGEST, Ending
 from .surface import Box, SurfaceRadiance
+from .training import Training
 
 _WHERE = "RadianceCache"
 #: Arguments that a file keeps beside the field.
@@ -71,7 +71,7 @@ class RadianceCache:
         backend = fields.backend(_WHERE)
         check_type(_WHERE, "scene", scene, mi.Scene, "a mi.Scene of the variant that is set")
         ensure(scene.sensors(), f"{_WHERE}: the scene has no sensor, from which the paths of the training start.")
-        box = Box.of(scene, _WHERE)
+        box = Box.from_scene(scene, _WHERE)
         check_flag(_WHERE, "factored", factored)
         scale = check_above(_WHERE, "scale", scale)
         check(is_number(average) and 0 <= average < 1, _WHERE, "average", average, "a number in [0, 1)")

@@ -7,10 +7,10 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ..random.key import Key
-from ..random.philox import philox4x32
-from ..random.words import halves
-from ..training import uniform
+from ...random.counter_words import halves
+from ...random.key import Key
+from ...random.philox import philox4x32
+from ...training import uniform
 
 #: Stream of the number that the sampler is seeded with: not one of :func:`uniform`'s, which have the highest bit set.
 _SEED_STREAM = 0x5EED

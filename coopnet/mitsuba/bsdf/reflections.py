@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import drjit as dr
 import mitsuba as mi
 
-from ..checks import ensure
-from ..random.key import Key
-from ..training.sampling import uniform
+from ...checks import ensure
+from ...random.key import Key
+from ...training.sampling import uniform
 
 
 class Reflections(NamedTuple):

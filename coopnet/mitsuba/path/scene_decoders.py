@@ -8,20 +8,20 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ..engine.modes import gradient_path
-from ..random.key import Key
-from . import lobes
-from .variants import made
+from ...engine.modes import gradient_path
+from ...random.key import Key
+from ..bsdf import lobes
+from ..variants import made
 from .vertex import Term
 
-#: How lanes that need no network are kept out of it: see :class:`Decoders`.
+#: How lanes that need no network are kept out of it: see :class:`SceneDecoders`.
 WAYS = ("auto", "branch", "mask", "call")
 
 #: What following a derivative forward leaves alone: the tangents it started from, which later ones start from, too.
 KEEP_INPUTS = dr.ADFlag.ClearInterior | dr.ADFlag.ClearEdges
 
 
-class Decoders:
+class SceneDecoders:
     """The distinct decoders among the materials of a scene, evaluated in the body of a loop over bounces.
 
     There, weights are uniform: in a virtual call, every lane would fetch each of them through a pointer of its own. A
@@ -40,14 +40,14 @@ class Decoders:
         cuda = dr.backend_v(mi.Float) == dr.JitBackend.CUDA
         self.way = way if way != "auto" else "call" if cuda else "branch"
         self._sides: dict[int, tuple] = {}
-        found: dict[int, Any] = {}
+        decoders: dict[int, Any] = {}
         for bsdf in (shape.bsdf() for shape in scene.shapes()):
             sides = _sides(bsdf)
             if sides:
                 self._sides[bsdf.ptr] = sides
-                found.update((id(side.decoder), side.decoder) for side in sides)
-        self.decoders = list(found.values())
-        self._number = {name: i + 1 for i, name in enumerate(found)}
+                decoders.update((id(side.decoder), side.decoder) for side in sides)
+        self.decoders = list(decoders.values())
+        self._number = {key: i + 1 for i, key in enumerate(decoders)}
         self._codes = max((d.latent_features for d in self.decoders), default=0)
 
     # ---- in virtual calls: what materials say --------------------------------------------------------------------
@@ -90,11 +90,11 @@ class Decoders:
     def _material(self, sides: tuple, si: Any, active: Any) -> tuple:
         """``(number, under, code, lobe)`` of the side that ``si.wi`` is on."""
         under = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
-        found = []
+        materials = []
         for side in sides:
             code, lobe = side.material(si, active)
-            found.append((mi.UInt32(self._number[id(side.decoder)]), self._padded(code), lobe))
-        number, code, lobe = found[0] if len(sides) == 1 else dr.select(under, found[1], found[0])
+            materials.append((mi.UInt32(self._number[id(side.decoder)]), self._padded(code), lobe))
+        number, code, lobe = materials[0] if len(sides) == 1 else dr.select(under, materials[1], materials[0])
         return number, under, code, lobe
 
     def _padded(self, code: list) -> list:
@@ -168,11 +168,11 @@ class Decoders:
             bodies = [lambda state, *_: state, *(_with(body, decoder) for decoder in self.decoders)]
             return dr.switch(number, bodies, state, code, *args)
         for i, decoder in enumerate(self.decoders):
-            own = number == i + 1
+            lanes = number == i + 1
             if self.way != "mask":
-                state = dr.if_stmt((state, code, *args), own, _with(body, decoder), lambda state, *_: state)
+                state = dr.if_stmt((state, code, *args), lanes, _with(body, decoder), lambda state, *_: state)
             else:
-                state = dr.select(own, _with(body, decoder)(state, code, *args), state)
+                state = dr.select(lanes, _with(body, decoder)(state, code, *args), state)
         return state
 
 

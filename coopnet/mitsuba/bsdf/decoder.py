@@ -7,12 +7,12 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ..checks import check_choice, check_int, ensure
-from ..field import NeuralField
-from ..jit.unpacked import Traversed
-from ..random.key import Key
+from ...checks import check_choice, check_int, ensure
+from ...field import NeuralField
+from ...jit.unpacked import Traversed
+from ...random.key import Key
+from ..fields import check_field, sizes
 from . import directions as features
-from .fields import check_field, sizes
 
 #: Raw outputs are cut here, exp(LARGEST) being about 1e5: more than any highlight that can be sampled.
 LARGEST = 11.5
@@ -27,7 +27,7 @@ class Decoder(Traversed):
     Args:
         field: a built field of ``latent_features`` + 8 (``"rusinkiewicz"``) or + 6 (``"plain"``) inputs and 3 outputs.
         latent_features: length of the code; ``None`` for what the directions leave of the field's inputs.
-        directions: see :mod:`coopnet.mitsuba.directions`.
+        directions: see :mod:`coopnet.mitsuba.bsdf.directions`.
 
     Raises:
         TypeError, ValueError: ``field`` is no built field of the backend that Mitsuba's variant runs on, or has other

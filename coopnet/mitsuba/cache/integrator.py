@@ -7,10 +7,10 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from . import callees, keys
+from .. import call_targets, keys
+from ..variants import per_variant
 from .short_paths import LONGEST, Ending, trace
 from .surface import SurfaceRadiance
-from .variants import per_variant
 
 
 @per_variant
@@ -28,7 +28,7 @@ def RadianceCacheIntegrator() -> type:
 
         def __init__(self, properties: Any):
             super().__init__(properties)
-            self.callees = callees.pointers()
+            self.call_targets = call_targets.pointers()
 
         def sample(self, scene: Any, sampler: Any, ray: Any, medium: Any = None, active: Any = True) -> tuple:
             assert self.output is not None

@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from .vertex import power_heuristic
+from ..path.vertex import power_heuristic
 
 #: No path is longer than this: only mirrors and glass let them be.
 LONGEST = 32

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..checks import ensure, shown
-from ..io import construct, describe, read
-from ..io import save as save_field
-from ..io.amounts import check_amounts
-from ..nn.parameters import parameters
+from ...checks import ensure, shown
+from ...io import construct, describe, read
+from ...io import save as save_field
+from ...io.amounts import check_amounts
+from ...nn.parameters import parameters
+from ..fields import build, load
 from .decoder import Decoder
-from .fields import build, load
 from .latent import Latent
 
 #: Name of the entry in the checkpoint's metadata.

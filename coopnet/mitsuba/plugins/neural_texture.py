@@ -8,11 +8,12 @@ import drjit as dr
 import mitsuba as mi
 import numpy as np
 
-from ..checks import check, check_choice, check_flag, check_positive, ensure
-from ..random.key import Key
-from . import callees, handed, keys
-from .fields import check_field, check_sizes, load_named, sizes
-from .variants import per_variant, remade
+from ...checks import check, check_choice, check_flag, check_positive, ensure
+from ...random.key import Key
+from .. import call_targets, keys
+from ..fields import check_field, check_sizes, load_named, sizes
+from ..variants import per_variant, remade
+from .named_objects import object_or_file
 
 COORDINATES = {"uv": 2, "position": 3}
 
@@ -69,7 +70,7 @@ def NeuralTexture() -> type:
             keys.with_index(key, where)
             super().__init__(mi.Properties() if properties is None else properties)
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
-            self.callees = callees.pointers()
+            self.call_targets = call_targets.pointers()
 
         # ---- values ---------------------------------------------------------
 
@@ -161,7 +162,7 @@ def NeuralTexture() -> type:
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_texture`` that a scene describes."""
-            field = handed.one(properties, "neural_texture", "field", load_named)
+            field = object_or_file(properties, "neural_texture", "field", load_named)
             names = ("coordinates", "transform", "repeat", "clamp", "resolution")
             given = {name: properties[name] for name in names if name in properties}
             return cls(field, **given, properties=properties)

@@ -34,7 +34,7 @@ def copied(value: Any, tp: type) -> Any:
     return numbers if tp is np.ndarray else from_numpy(numbers, tp)
 
 
-def crossing(values: Sequence[Any], types: Sequence[type]) -> list[Any]:
+def differentiable_copies(values: Sequence[Any], types: Sequence[type]) -> list[Any]:
     """:func:`copied`, with derivatives: flat arrays of one backend that track gradients, as such ``types``.
 
     What is copied together is differentiated together, by one traversal of the graph that leads there. Modes that

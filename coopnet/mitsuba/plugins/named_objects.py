@@ -7,7 +7,7 @@ from typing import Any
 
 import mitsuba as mi
 
-from ..checks import check_text, ensure, shown
+from ...checks import check_text, ensure, shown
 
 _objects: dict[str, Any] = {}
 
@@ -37,7 +37,7 @@ def hand_over(name: str, value: Any) -> str:
     return name
 
 
-def handed(name: Any, where: str) -> Any:
+def object_named(name: Any, where: str) -> Any:
     """What was handed over as ``name``; raises ``ValueError`` if nothing was."""
     known = ", ".join(map(shown, _objects)) or "none"
     missing = f"nothing was handed over as {shown(name)} (known: {known})"
@@ -45,15 +45,15 @@ def handed(name: Any, where: str) -> Any:
     return _objects[name]
 
 
-def one(properties: Any, where: str, name: str, load: Callable[[str], Any]) -> Any:
+def object_or_file(properties: Any, where: str, name: str, load: Callable[[str], Any]) -> Any:
     """What a plugin is made of: the object handed over as the property ``name``, or ``load(filename)``.
 
     Raises ``ValueError`` unless exactly one of the two is given.
     """
-    given = [n for n in (name, "filename") if n in properties]
-    which = " and ".join(given) or f"neither {name} nor filename"
-    ensure(len(given) == 1, f"{where}: got {which}; one of {name} and filename is needed.")
-    if given == [name]:
-        return handed(properties[name], where)
+    sources = [n for n in (name, "filename") if n in properties]
+    which = " and ".join(sources) or f"neither {name} nor filename"
+    ensure(len(sources) == 1, f"{where}: got {which}; one of {name} and filename is needed.")
+    if sources == [name]:
+        return object_named(properties[name], where)
     resolver: Any = mi.file_resolver
     return load(str(resolver().resolve(properties["filename"])))

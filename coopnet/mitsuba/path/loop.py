@@ -7,8 +7,8 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ..random.key import Key
-from .decoders import KEEP_INPUTS, upright
+from ...random.key import Key
+from .scene_decoders import KEEP_INPUTS, upright
 from .vertex import Term, power_heuristic
 
 
@@ -112,7 +112,7 @@ def _differentiate(mode, decoders, query, term, met, light, codes, values):
     """What a vertex adds to the gradients, or to the tangent of the radiance: ``(networks, tangent)``.
 
     Args:
-        query: arguments of :meth:`Decoders.evaluate`.
+        query: arguments of :meth:`SceneDecoders.evaluate`.
         met, light: radiance of emitters, with derivatives; ``light`` still wants the material's value as a factor.
         codes, values: what materials say, with derivatives.
     """

@@ -10,12 +10,12 @@ import drjit.nn as drnn
 import mitsuba as mi
 import numpy as np
 
-from ..checks import check_type, ensure, shown
-from ..field import NeuralField
-from ..jit.unpacked import Traversed
-from ..nn import Encoding, Identity
-from ..nn.tree import children
-from . import fields
+from ...checks import check_type, ensure, shown
+from ...field import NeuralField
+from ...jit.unpacked import Traversed
+from ...nn import Encoding, Identity
+from ...nn.tree import children
+from .. import fields
 
 
 class Latent(Traversed):

@@ -10,22 +10,22 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.random import digits
+from coopnet.random import draws
 
 SHAPE = (37, 48)  # the last block of a column is not full
 
 
 @pytest.fixture(autouse=True)
 def every_tensor_is_large(monkeypatch):
-    monkeypatch.setattr(digits, "LARGE", 1)
+    monkeypatch.setattr(draws, "LARGE", 1)
 
 
 @pytest.fixture
 def blocks(monkeypatch):
     """Calls of what makes blocks."""
     calls = []
-    function = digits._in_memory
-    monkeypatch.setattr(digits, "_in_memory", lambda *a: calls.append(1) or function(*a))
+    function = draws._in_memory
+    monkeypatch.setattr(draws, "_in_memory", lambda *a: calls.append(1) or function(*a))
     return calls
 
 
@@ -85,7 +85,7 @@ def test_index_and_step_per_sample(ns, columns, blocks):
 
 
 def test_memory_of_the_output_alone(backend, ns, monkeypatch):
-    monkeypatch.setattr(digits, "LARGE", 1 << 16)
+    monkeypatch.setattr(draws, "LARGE", 1 << 16)
     x = dr.full(ns.TensorXf, 1, (64, 1 << 12))
     dr.make_opaque(x)
     key = cn.Key(1).traced(ns.UInt32)
@@ -150,7 +150,7 @@ def test_expressions_stay_part_of_their_kernel(ns, blocks):
 
 
 def test_small_tensors_stay_part_of_their_kernel(ns, blocks, monkeypatch):
-    monkeypatch.setattr(digits, "LARGE", 37 * 48 + 1)
+    monkeypatch.setattr(draws, "LARGE", 37 * 48 + 1)
     cn.dropout(tensor(ns, numbers()), 0.3, cn.Key(1))
     assert not blocks
 

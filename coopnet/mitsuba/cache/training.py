@@ -9,16 +9,16 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Adam
 
-from ..field import NeuralField
-from ..random.key import Key
-from ..training import EMA, FitResult, relative_l2_luminance
-from ..training import arguments as training_arguments
-from ..training.metric import Metric
-from ..training.run import Run
-from ..training.scaler import LossScaler
-from ..training.state import File
-from ..training.step import Step
-from ..training.turns import TURNS
+from ...field import NeuralField
+from ...random.key import Key
+from ...training import EMA, FitResult, relative_l2_luminance
+from ...training import arguments as training_arguments
+from ...training.metric import Metric
+from ...training.run import Run
+from ...training.scaler import LossScaler
+from ...training.state import File
+from ...training.step import Step
+from ...training.turns import TURNS
 from .camera import Camera
 from .short_paths import Ending, trace
 from .surface import SurfaceRadiance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coopnet.random.words import halves, integers, philox_words
+from coopnet.random.counter_words import halves, integers, philox_words
 
 
 def test_halves(ns):

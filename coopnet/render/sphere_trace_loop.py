@@ -64,7 +64,7 @@ class FoundHit:
     smallest: Any
 
 
-def march(surface: Surface, limits: Limits, active: Any) -> FoundHit:
+def trace(surface: Surface, limits: Limits, active: Any) -> FoundHit:
     """Trace the rays, and refine the place of the smallest distance if there is a width."""
     leaf = surface.leaf
     mask, uint32 = dr.mask_t(leaf), dr.uint32_array_t(leaf)

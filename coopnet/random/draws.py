@@ -1,8 +1,9 @@
-"""Random digits for every kind of input.
+"""Random draws for every kind of input.
 
-An element's digit is a function of its sample, its place within the sample, and the key; a :class:`~.law.Law` says what
-it does to the element. Digits are drawn in blocks, as the generator makes them (:func:`block`), for all elements of a
-sample at once (:func:`decisions`). Tensors are handled separately, since their samples lie side by side in one array:
+An element's draw, a number of a few bits, is a function of its sample, its place within the sample, and the key; a
+:class:`~.law.Law` says what it does to the element. Draws come in blocks, as the generator makes them (:func:`block`),
+for all elements of a sample at once (:func:`decisions`). Tensors are handled separately, since their samples lie side
+by side in one array:
 
 * in memory, they are processed in packets of samples, see :func:`_in_memory`;
 * as expressions, which must not be evaluated here, element by element, see :func:`_as_expression`.
@@ -30,7 +31,7 @@ from .philox import philox4x32
 LARGE = 1 << 16
 #: Neighbouring samples that one lane of that kernel reads at a time.
 PACKET = {dr.JitBackend.LLVM: 8, dr.JitBackend.CUDA: 4}
-#: Rows of such a lane where all elements of a sample share one digit.
+#: Rows of such a lane where all elements of a sample share one draw.
 ROWS = 8
 
 
@@ -57,14 +58,14 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
         factors = [law.factor(d) for d in found]
         if identity is None:
             return x * drnn.CoopVec(factors)
-        # the vector, the factors, and the digits that they come from
+        # the vector, the factors, and the draws that they come from
         factors = with_room(factors, [identity], 3 * n)
         return x * drnn.matvec(identity, drnn.CoopVec(factors))
     return kinds.rebuild([law.element(v, d) for v, d in zip(kinds.components(x), found, strict=True)], x)
 
 
 def block(number: Any, sample: Any, step: Any, seed: Any, law: Any) -> Iterator[Any]:
-    """The digits of the generator's block ``number``, in the order of its elements, at the top of words."""
+    """The draws of the generator's block ``number``, in the order of its elements, at the top of words."""
     for word in philox4x32((number, sample, step, law.stream), seed, law.rounds):
         for shift in range(32 - law.bits, -1, -law.bits):
             yield word << shift if shift else word
@@ -82,7 +83,7 @@ def decisions(n: int, law: Any, key: Key, uint32: type, width: int) -> list:
         numbers: Any = np.arange(blocks, dtype=np.uint32)[:, None]
     else:
         numbers = kinds.nested_type(uint32)([uint32(b) for b in range(blocks)])
-    places = [law.decide(digit) for digit in itertools.islice(block(numbers, index, step, seed, law), count)]
+    places = [law.decide(draw) for draw in itertools.islice(block(numbers, index, step, seed, law), count)]
     found = [place[b] for b in range(blocks) for place in places]
     return found * n if law.shared else found[:n]
 
@@ -104,7 +105,7 @@ def _tensor(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
 def _as_expression(rows: int, columns: int, law: Any, key: Key, leaf: type) -> Any:
     """The decisions for a ``(rows, columns)`` tensor, flattened.
 
-    Every element draws the block it lies in and finds its own digit there: more arithmetic than :func:`_in_memory`, but
+    Every element draws the block it lies in and finds its own draw there: more arithmetic than :func:`_in_memory`, but
     it fuses with whatever reads or writes the tensor, and nothing is stored.
     """
     uint32 = dr.uint32_array_t(leaf)
@@ -160,12 +161,12 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
             sample = read(word, index, place)
         if dr.width(step) > 1:
             time = read(word, step, place)
-        digits = block(uint32(0) if law.shared else number, sample, time, seed, law)
-        decision = law.decide(next(digits)) if law.shared else None
+        drawn = block(uint32(0) if law.shared else number, sample, time, seed, law)
+        decision = law.decide(next(drawn)) if law.shared else None
         start = number * (size * packets) + place
         for r in range(height):
             if not law.shared:
-                decision = law.decide(next(digits))
+                decision = law.decide(next(drawn))
             target = start + r * packets
             y = law.element(read(packet, x, target), decision)
             # Permute promises that no two lanes write the same entry; without it every scatter is a kernel of its own.

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from coopnet import backend as backends
-from coopnet.jit.crossing import copied
-from coopnet.jit.crossing import crossing as cross
+from coopnet.jit.backend_copies import copied, differentiable_copies
 
 
 @pytest.fixture(params=["llvm", "cuda"])
@@ -33,7 +32,7 @@ def test_copies_have_memory_of_their_own(ns, other):
 
 
 def crossing(value, tp):
-    return cross([value], [tp])[0]
+    return differentiable_copies([value], [tp])[0]
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])

@@ -8,13 +8,13 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ..checks import check_choice, check_flag, check_int
-from ..nn.gradient_banks import MOST, gradient_banks
-from ..random.key import Key
-from . import callees, keys
-from .decoders import WAYS, Decoders
-from .path_loop import trace
-from .variants import per_variant, remade
+from ...checks import check_choice, check_flag, check_int
+from ...nn.gradient_banks import MOST, gradient_banks
+from ...random.key import Key
+from .. import call_targets, keys
+from ..path.loop import trace
+from ..path.scene_decoders import WAYS, SceneDecoders
+from ..variants import per_variant, remade
 
 #: Values of the plugin's properties that a scene does not set.
 DEFAULTS: dict[str, Any] = {"max_depth": 6, "rr_depth": 5, "hide_emitters": False, "networks": "auto", "banks": 0}
@@ -82,7 +82,7 @@ def NeuralPath() -> type:
             properties["hide_emitters"] = hide_emitters
             super().__init__(properties)
             self.hide_emitters, self.networks, self.banks = hide_emitters, networks, banks
-            self.key, self.callees = key, callees.pointers()
+            self.key, self.call_targets = key, call_targets.pointers()
 
         def sample(
             self,
@@ -96,13 +96,13 @@ def NeuralPath() -> type:
             **_: Any,
         ) -> tuple:
             keys.check_paths(self.key, dr.width(ray), "NeuralPath")
-            decoders = Decoders(scene, self.networks)
+            decoders = SceneDecoders(scene, self.networks)
             return trace(self, decoders, mode, scene, sampler, ray, δL, state_in, active)
 
         def render_backward(
             self, scene: Any, params: Any, grad_in: Any, sensor: Any = 0, seed: Any = 0, spp: int = 0
         ) -> None:
-            fields = [decoder.field for decoder in Decoders(scene).decoders]
+            fields = [decoder.field for decoder in SceneDecoders(scene).decoders]
             # Every turn of the loop is differentiated by itself, so that nothing would sum banks but this context.
             with gradient_banks(*fields, banks=self.banks or None) if fields else contextlib.nullcontext():
                 super().render_backward(scene, params, grad_in, sensor, seed, spp)
@@ -112,14 +112,14 @@ def NeuralPath() -> type:
             return f"NeuralPath[max_depth={depth}, rr_depth={self.rr_depth}, networks={self.networks!r}]"
 
         def __reduce__(self) -> tuple:
-            given = {name: getattr(self, name) for name in ("rr_depth", "hide_emitters", "networks", "banks", "key")}
-            given["max_depth"] = self.max_depth if self.max_depth < 2**31 else -1
-            return remade, ("NeuralPath", given, self.id())
+            options = {name: getattr(self, name) for name in ("rr_depth", "hide_emitters", "networks", "banks", "key")}
+            options["max_depth"] = self.max_depth if self.max_depth < 2**31 else -1
+            return remade, ("NeuralPath", options, self.id())
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_path`` that a scene describes."""
-            found = {name: properties.get(name, value) for name, value in DEFAULTS.items()}
-            return cls(**found, properties=properties)
+            arguments = {name: properties.get(name, value) for name, value in DEFAULTS.items()}
+            return cls(**arguments, properties=properties)
 
     return NeuralPath

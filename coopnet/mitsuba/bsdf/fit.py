@@ -8,18 +8,18 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ..bounds import corners
-from ..checks import check_above, check_choice, check_flag, check_positive, check_type, check_unsigned, ensure
-from ..field import NeuralField
-from ..nn import MLP, Composite, Grid, Identity
-from ..random.key import Key
-from ..training import FitResult, fit
-from ..training.schedules import cosine
+from ...bounds import corners
+from ...checks import check_above, check_choice, check_flag, check_positive, check_type, check_unsigned, ensure
+from ...field import NeuralField
+from ...nn import MLP, Composite, Grid, Identity
+from ...random.key import Key
+from ...training import FitResult, fit
+from ...training.schedules import cosine
+from .. import variants
+from ..fields import build
 from . import lobes as mixture
-from . import variants
 from .decoder import Decoder
 from .directions import FEATURES
-from .fields import build
 from .latent import Latent
 from .reflections import check_reflects, draw, spread
 
