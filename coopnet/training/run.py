@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from .distributed import Replicas, digest
 from .divergence import DivergenceMonitor
 from .interrupts import caused_by_interrupt, interrupts_held, no_collection
 from .metric import Metric
-from .progress import progress_bar
+from .progress import Progress, progress_bar
 from .recording import reasons
 from .result import FitResult
 from .state import File, arrays
@@ -40,9 +39,8 @@ class Run:
         content = self.replicas.once("the checkpoint to resume from", file.content)
         with self.replicas.alike("resuming"):
             self.best = file.restore(content, step, self.result)  # parameters of the best metric
-            self.bar = None
-            if progress and self.replicas.leads:
-                self.bar = progress_bar("fit", total=steps, initial=self.result.steps)
+            shown = progress and self.replicas.leads
+            self.progress = Progress(progress_bar("fit", total=steps, initial=self.result.steps) if shown else None)
         self.result.skipped = step.skipped()
         # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
         dr.make_opaque(step.optimizer.state)
@@ -57,7 +55,6 @@ class Run:
         self.interrupts: list = []  # what came of Ctrl-C and waits for the end of a step
         self.stepping = False  # between the beginning of a step and its end?
         self.start = time.monotonic()
-        self.shown = -math.inf  # when the bar last said the loss
         self.due = False  # Is a checkpoint to be written?
 
     @contextmanager
@@ -142,8 +139,7 @@ class Run:
         result = self.result
         if self.taken >= limits.WINDOW_STEPS and not self.collect():
             return
-        if self.bar is not None:
-            self.bar.update(self.stride)
+        self.progress.count(self.stride)
         measured = self.metric.due(result.steps, self.steps)
         if measured:
             if not self.collect():
@@ -152,19 +148,9 @@ class Run:
             value = self.replicas.once(f"the metric of step {result.steps}", self.measure)
             if self.metric.add(value, result):
                 self.best = snapshot(self.step.optimizer) if self.metric.patience is not None else None
-        if self.bar is not None:
-            self.show(measured or result.steps >= self.steps)
+        self.progress.say(self, measured or result.steps >= self.steps)
         if self.file.due() if self.replicas.alone else self.due:
             self.write()
-
-    def show(self, due: bool) -> None:
-        """Have the bar say the last loss: at first, when ``due``, and twice a second, for it waits for the device."""
-        if not due and time.monotonic() - self.shown < limits.PROGRESS_SECONDS:
-            return
-        self.shown = time.monotonic()
-        loss = self.step.losses.numpy()[(self.result.steps - 1) % limits.WINDOW_STEPS]
-        metric = f", metric {self.result.metrics[-1][1]:.4g}" if self.result.metrics else ""
-        self.bar.set_postfix_str(f"loss {loss:.3g}{metric}")  # type: ignore[union-attr]
 
     def measure(self) -> float:
         return self.metric.measure(self.step.field)
@@ -189,8 +175,7 @@ class Run:
 
     def leave(self, turn: bool) -> None:
         """Hand the field its final parameters, whatever ends the run, if this thread has the ``turn``."""
-        if self.bar is not None:
-            self.bar.close()
+        self.progress.close()
         if self.replicas.failed:  # others may have gone on without this process, or it without others
             set_values(self.step.optimizer, self.monitor.kept)
             if self.step.ema is not None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..interrupts import interrupts_held, no_collection
+from ..progress import Progress
 from ..result import FitResult
 from ..unrolled import UnrolledSteps
 from .bar import Bar
@@ -65,7 +66,7 @@ class Runs:
             cure = f"to begin it anew, move {str(file)!r} away or name another directory"
             kind = OSError if isinstance(error, OSError) else ValueError
             raise kind(f"it cannot go on: {error}; {cure}.") from error
-        run.bar = self.bar
+        run.progress = Progress(self.bar)
         self.results[number] = run.result
         diverged = self.jobs.diverged.get(number)
         if run.result.steps < run.steps and diverged is None:
