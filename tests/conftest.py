@@ -36,6 +36,11 @@ if TARGET:
     cpu, _, width = TARGET.partition(":")
     set_llvm_target(cpu, int(width))
 
+#: Processes of tests side by side share the processors. A thread that finds no work goes on looking for it for a while,
+#: and kernels of tests are small: on two cores, a second one takes a quarter more CPU time and makes nothing faster.
+THREADS = drjit().thread_count()
+drjit().set_thread_count(max(1, THREADS // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+
 
 def pytest_report_header() -> list[str]:
     return [
@@ -62,6 +67,11 @@ def pytest_collection_finish():
     """Modules and tests stay: collections, of which every fit and many tests make one, need not look at all of them."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure():
+    """What stayed may go at the end of the process: Dr.Jit would report it as lost."""
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -106,6 +116,22 @@ def chosen(monkeypatch):
 
     monkeypatch.setattr(module, "choose", noted)
     return seen
+
+
+@pytest.fixture
+def several_threads():
+    """As many threads as Dr.Jit has by itself, at least two: for what they may do to each other."""
+    before = drjit().thread_count()
+    drjit().set_thread_count(max(2, THREADS))
+    yield
+    drjit().set_thread_count(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_a_file_finds_stays():
+    """Collections need not look at what tests before have imported, either: a quarter of a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,8 @@ from coopnet.engine.activation_cache import ActivationCache
 from coopnet.engine.activations import FUNCTIONS
 from coopnet.engine.multipliers import BetweenKernels
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 #: Wide enough here that layers among them are products of their own: kernels of small networks compile fast.
 WIDTH = 12
 MEASURED = {name: getattr(limits, name) for name in ("WIDE_TRAINED", "WIDE_EVALUATED", "WIDE_LAYER", "WIDE_SAMPLES")}

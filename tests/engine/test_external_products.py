@@ -9,6 +9,8 @@ import coopnet as cn
 from coopnet.engine import ExternalProducts, products
 from coopnet.training.step import Step
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 
 @pytest.fixture
 def halves(backend, set_limits, monkeypatch):

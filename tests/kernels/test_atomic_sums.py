@@ -16,6 +16,8 @@ from coopnet.kernels.atomic_sums import MEMORY, MOST, TERMS, copies
 from coopnet.kernels.grid import FeatureGrid, levels, scales
 from coopnet.nn import lattice
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 KINDS = {
     "linear": dict(),
     "smoothstep": dict(interpolation="smoothstep"),

@@ -418,6 +418,7 @@ def test_a_run_that_was_killed_continues(backend, ns, tmp_path):
     program = textwrap.dedent(f"""
         import os, signal, sys
         sys.path[:0] = {[os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]}
+        import conftest  # which compiles for the same processor as here
         from test_many import *
         ns, seen = cn.backend.namespace({backend!r}), []
         def lr(step):

@@ -18,6 +18,8 @@ from support.training import tiny_batch, tiny_field
 import coopnet as cn
 from coopnet.training.turns import TURNS, Turns
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 SCRIPT = Path(__file__).resolve().parents[1] / "slow" / "threads.py"
 LONG = 120  # seconds to wait for what takes none, on a machine that does other things
 
