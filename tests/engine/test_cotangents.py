@@ -69,15 +69,9 @@ def in_a_frozen_function(ns, kind, networks, xs):
         frozen(kind, ns)(networks, xs)
 
 
-WANTED, RUNS = ["coordinates", "weights", "both"], [plain, in_a_frozen_function, in_a_loop]
-
-
-@pytest.mark.parametrize("run, kind, wanted", [
-    *((run, "literal", wanted) for run in RUNS for wanted in WANTED),
-    # the others go the same ways: each with every run, and with every set of inputs
-    *((run, "opaque", wanted) for run, wanted in zip(RUNS, WANTED, strict=True)),
-    *((run, "one of three", wanted) for run, wanted in zip(RUNS, reversed(WANTED), strict=True)),
-])  # fmt: skip
+@pytest.mark.parametrize("wanted", ["coordinates", "weights", "both"])
+@pytest.mark.parametrize("kind", ["literal", "opaque", "one of three"])
+@pytest.mark.parametrize("run", [plain, in_a_frozen_function, in_a_loop])
 def test_gradients_of_every_activation(backend, ns, run, kind, wanted):
     points = np.linspace(-0.7, 1, SAMPLES, dtype=np.float32)
     dy = np.zeros((OUTPUTS, SAMPLES))
