@@ -43,8 +43,7 @@ def learn(field, texture, steps):
 def scene(field):
     """A sphere on a plane, both with the field as their color."""
     mi.set_variant("llvm_ad_rgb")
-    from coopnet.mitsuba import NeuralTexture
-    from coopnet.mitsuba.plugins import register
+    from coopnet.mitsuba import NeuralTexture, register
 
     register()
     t = mi.ScalarTransform4f
