@@ -1,4 +1,4 @@
-"""Exported sources, every line of them, beside recorded ones: most of the languages run only under ``make test-export``.
+"""Exported sources, every line, beside recorded ones: most of the languages run only under ``make test-export``.
 
 Where sources change on purpose, run those tests, and then ``python tests/interop/test_export_sources.py`` records anew.
 """
