@@ -14,6 +14,10 @@ import coopnet as cn
 from coopnet import backend as backends
 from coopnet.backend import transfer
 from coopnet.jit import backend_copies
+from coopnet.jit.unpacked import Traversed
+
+#: As it is without another in CUDA's role.
+twin = transfer.Mover.twin
 
 pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="needs LLVM")
 
@@ -204,6 +208,32 @@ def test_none_where_nobody_asks(place, llvm):
     assert not isinstance(cn.to(w, "numpy"), dr.ArrayBase)
 
 
+class Doubled:
+    """Shows another array to everyone who asks."""
+
+    DRJIT_STRUCT = {"x": object}
+
+    def __init__(self, x):
+        self.own = x
+
+    @property
+    def x(self):
+        return self.own * 2
+
+    @x.setter
+    def x(self, value):
+        self.own = value
+
+
+def test_what_properties_make_has_derivatives(place, llvm):
+    w = llvm.Float(1, 2, 3)
+    dr.enable_grad(w)
+    there = cn.to(Doubled(w), "cuda").own
+    assert place(there) == "cuda"
+    dr.backward(there * there)
+    np.testing.assert_allclose(dr.grad(w).numpy(), [8, 16, 24])
+
+
 # ---- fields, optimizers, averages -------------------------------------------
 
 
@@ -311,7 +341,9 @@ def test_training_goes_on(place, llvm, kind):
         steps(llvm, "llvm", field, opt, ema, 5)
         if moves:
             field, opt, ema = cn.to((field, opt, ema), "cuda")
-            assert all(place(v) == "cuda" for v in [*dict(opt.items()).values(), *ema.average.values()])
+            beside = getattr(opt, "layers", {}).values()  # of Novograd: which layer an entry is of
+            assert len(beside) == (kind == "Novograd")
+            assert all(place(v) == "cuda" for v in [*dict(opt.items()).values(), *ema.average.values(), *beside])
             field, opt, ema = cn.to((field, opt, ema), "llvm")
         steps(llvm, "llvm", field, opt, ema, 5)
         ran[moves] = {name: v.numpy() for name, v in [*opt.items(), *(("ema " + n, v) for n, v in ema.average.items())]}
@@ -360,8 +392,17 @@ def test_an_optimizer_alone(place, llvm):
     with pytest.raises(TypeError, match="to: Adam works on"):
         cn.to((field, opt), "numpy")
     free = dr.opt.Adam(1e-2, params={"vertices": llvm.Array3f(1, 2, 3), "texels": llvm.TensorXf([1, 2], (1, 2))})
+    free["weights"] = llvm.TensorXf([3, 4], (1, 2))  # called as packed ones are, which are flat
     there = cn.to(free, "cuda")
     assert place(dict(there.items())["vertices"]) == "cuda" and dr.grad_enabled(there["texels"])
+    np.testing.assert_array_equal(there["weights"].numpy(), [[3, 4]])
+
+
+def test_an_optimizer_before_its_field(place, llvm):
+    field = grid_field()
+    opt = dr.opt.Adam(1e-2, params=field)
+    moved, ema, there = cn.to((opt, cn.training.EMA(field), field), "cuda")
+    assert place(there) == place(moved) == place(ema.average["network.weights"]) == "cuda"
 
 
 class Stored(dict):
@@ -388,7 +429,7 @@ def test_layouts_follow_a_permutation():
     expected[new] = (np.arange(8) + 1)[old]
     numbers = ns.UInt32(value)
     for given, single, tp in ((value, True, ns.Float), (value, False, ns.Float16), (numbers, False, ns.UInt32)):
-        moved = mover.follow("weights", given, single)
+        moved = mover.follow("weights", given, *([True] if single else []))
         assert type(moved) is tp
         np.testing.assert_array_equal(moved.numpy(), expected)
     # of two with as many entries, only what asks for them minds
@@ -418,6 +459,8 @@ def test_odd_trees(place, llvm):
         cn.with_backend("llvm", lambda x: deep, np.zeros(3))
     with pytest.raises(ValueError, match=r"^to: a NumPy array of shape \(2, 2147483648\) has 4294967296 entries; "):
         cn.to([flat], "cuda")
+    with pytest.raises(ValueError, match=r"^to: a NumPy array of shape \(3, 2147483648\) has 6442450944 entries; "):
+        cn.to(np.broadcast_to(np.float32(1), (3, 2**31)), "cuda")
 
     class Three(tuple):
         def __new__(cls, a, b, c):
@@ -446,6 +489,15 @@ def test_what_cannot_be_moved(place, llvm):
     net = cn.MLP(2, 1, width=4).alloc(llvm.TensorXf)
     with pytest.raises(TypeError, match=r"to: a Sequential cannot be moved by itself; put it into a field"):
         cn.to(net, "cuda")
+    with pytest.raises(TypeError, match=r"to: a packed matrix cannot be moved by itself; move the NeuralField"):
+        cn.to({"matrix": make_field("llvm").network.layers[0].weights}, "cuda")
+    foreign = type("Shape", (), {"__module__": "mitsuba.llvm_ad_rgb", "DRJIT_STRUCT": {}})
+    for other, name in ((Traversed(), "Traversed"), (foreign(), "Shape")):
+        with pytest.raises(TypeError, match=f"to: a {name} cannot be moved; move the arrays that it is made of"):
+            cn.to([other], "cuda")
+    for module in ("elsewhere", "drjit.llvm.ad"):
+        with pytest.raises(TypeError, match=r"to: a Strange cannot be moved; make an array of drjit's of it"):
+            twin(transfer.Mover("llvm", "auto"), type("Strange", (), {"__module__": module}))
     with pytest.raises(ValueError, match="to: precision"):
         cn.to(1, "llvm", precision=3)
     with pytest.raises(ValueError, match="is not a backend"):

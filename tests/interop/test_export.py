@@ -32,7 +32,7 @@ from support.exported import (
 import coopnet as cn
 from coopnet.interop.export.export import check_name
 from coopnet.interop.export.reserved import reserved
-from coopnet.interop.export.weights import fingerprint
+from coopnet.interop.export.weights import WeightFile, fingerprint
 
 TOLERANCE = {"single": 1e-5, "half": 1e-3}
 SUFFIX = {"c": ".c", "glsl": ".glsl", "wgsl": ".wgsl", "slang": ".slang", "slang-coopvec": ".slang", "numpy": ".py"}
@@ -40,33 +40,36 @@ SUFFIX = {"c": ".c", "glsl": ".glsl", "wgsl": ".wgsl", "slang": ".slang", "slang
 
 @pytest.fixture(scope="module", params=["single", "half"])
 def exported(request, backend, tmp_path_factory):
-    """Every layer's field, exported to C and NumPy: precision, cases, directory, the library."""
+    """Every layer's field, exported to C: precision, cases, directory, the library."""
     if backend == "cuda" and request.param == "single":
         pytest.skip("CUDA's cooperative vectors are half precision only")
     directory = tmp_path_factory.mktemp("exported")
     cases = {}
     for name, example in EXAMPLES.items():
-        field = make(name, example.size)
-        cases[name] = case(field, backend, request.param, example.ids)
-        options = {"name": f"f_{name}", "derivatives": True, "inline": len(cases) % 2 == 0}
-        for target, suffix in (("c", "c"), ("numpy", "py")):
-            cn.export(cases[name].field, target, directory / f"{name}.{suffix}", **options)
+        cases[name] = case(make(name, example.size), backend, request.param, example.ids)
+        cn.export(cases[name].field, "c", directory / f"{name}.c", **_options(name))
     library = Library([directory / f"{name}.c" for name in cases], directory)
     return request.param, cases, directory, library
+
+
+def _options(name: str) -> dict:
+    """Every other field has its weights in the source."""
+    return {"name": f"f_{name}", "derivatives": True, "inline": list(EXAMPLES).index(name) % 2 == 1}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("target", ["c", "numpy"])
 def test_every_layer_gives_its_values_and_derivatives(exported, name, target):
     precision, cases, directory, library = exported
-    c, weights = cases[name], directory / f"{name}.{'c' if target == 'c' else 'py'}.weights"
-    weights = weights if weights.exists() else None
+    c, source = cases[name], directory / f"{name}{SUFFIX[target]}"
     if target == "c":
+        weights = None if _options(name)["inline"] else directory / f"{name}.c.weights"
         (y,) = library.run(f"f_{name}", weights, c.x, (len(c.y),))
         both = library.run(f"f_{name}_jacobian", weights, c.x, (len(c.y), len(c.jacobian)))
     else:
-        (y,) = run_numpy(directory / f"{name}.py", f"f_{name}", weights, c.x)
-        both = run_numpy(directory / f"{name}.py", f"f_{name}_jacobian", weights, c.x)
+        weights = cn.export(c.field, target, source, **_options(name)).weights
+        (y,) = run_numpy(source, f"f_{name}", weights, c.x)
+        both = run_numpy(source, f"f_{name}_jacobian", weights, c.x)
     agree(y, c.y, TOLERANCE[precision])
     agree(y, c.own, 10 * TOLERANCE[precision])  # as half precision rounds every layer
     agree(both[0], c.y, TOLERANCE[precision])
@@ -227,6 +230,16 @@ def test_large_weights_in_the_source_are_warned_of(tmp_path):
         warnings.simplefilter("error")
         cn.export(field, "c", tmp_path / "f.c")
         cn.export(field, "c", tmp_path / "f.c", precision="half", inline=True)  # less than 1 MiB
+
+
+def test_files_of_weights_have_an_end():
+    for end in (2**33 - 64, 2**33):
+        weights = WeightFile()
+        weights.end = end  # of those before
+        with pytest.raises(ValueError, match=rf"the weights take {end + 64} bytes; fewer than 2\^33 can be exported"):
+            weights.add("one more", np.zeros(16), "single")
+    weights.end = 2**33 - 128
+    assert weights.add("the last", np.zeros(16), "single").offset == 2**33 - 128
 
 
 def test_programs_refuse_other_weights(tmp_path):

@@ -86,6 +86,18 @@ def test_titles_do_not_break_out(tmp_path):
     assert (a.names, a.attributes) == (b.names, b.attributes)
     assert (a.texts[0], a.texts[2]) == (b.texts[0], b.texts[2])
     assert page_data(hostile)["title"] == HOSTILE
+    assert b.texts[1].isascii() and not set("<>&") & set(b.texts[1])
+
+
+@pytest.mark.parametrize("region", [(8, 1, 16, 2), (1, 8, 2, 16)])
+def test_deviations_are_white_where_few_places_exceed_them(tmp_path, region):
+    """They grow with the coordinates."""
+    field = cn.NeuralField(None, cn.Sequential(cn.Dropout(0.5), cn.Linear(2, 1))).build("llvm")
+    field.set_matrix("layers.1.weights", np.ones((1, 2)))
+    written = cn.export(field, "html", tmp_path / "page.html", view=View(region=region))
+    deviation = image.render_mc(field, 64, 64, 8, 1, region)[1]
+    white = np.quantile(np.sqrt(np.mean(np.square(deviation), axis=2)), 0.98)
+    assert page_data(written.source)["white"] == float(f"{white:.1g}")
 
 
 def test_weights_that_are_not_finite_are_written(tmp_path):

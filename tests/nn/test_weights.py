@@ -625,6 +625,7 @@ def test_an_older_average_goes_on_as_it_was(backend, ns, tmp_path):
         (lambda f: tr.EMA(f, 10**400), ValueError, "EMA: decay is an int of"),
         (lambda f: tr.EMA(f, debias=1), ValueError, "EMA: debias is 1; True or False"),
         (lambda f: tr.EMA(3), TypeError, "EMA: net is a int"),
+        (lambda f: tr.layer_multipliers(3, {}), TypeError, "layer_multipliers: net is a int; a coopnet Module"),
         (lambda f: tr.EMA(f).update(Adam(lr=1)), ValueError, "EMA.update: params holds no parameters"),
         (lambda f: tr.EMA(f).apply(f.network), ValueError, "EMA.apply: the network has other parameters"),
         (lambda f: cn.fit(f, abs, 1, weight_decay=-1), ValueError, "fit: weight_decay is -1"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import drjit as dr
+import drjit.nn as drnn
 import numpy as np
 from nn.test_contracts import EXAMPLES
 from support.arrays import arrays
@@ -116,8 +117,9 @@ def masked(kind: str) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
     return field, x, key, _values(field, "llvm", x, own)
 
 
-def _grid(*args, **options):
-    return cn.Grid(*args, n_levels=3, hashmap_size=64, base_resolution=4, init_scale=1.0, **options)
+def _grid(*args, base_resolution=4, **options):
+    options |= {"n_levels": 3, "hashmap_size": 64, "base_resolution": base_resolution, "init_scale": 1.0}
+    return cn.Grid(*args, **options)
 
 
 #: What the examples of layers leave out: other options, widths of 1, and nothing to store.
@@ -143,7 +145,7 @@ VARIANTS = {
     ),
     "one level": lambda: cn.NeuralField(cn.HashGrid(1, 1, 1, init_scale=1.0), cn.Linear(-1, 1)),
     "tiled": lambda: cn.NeuralField(_grid(3, "tiled"), cn.Linear(-1, 1)),
-    "dense": lambda: cn.NeuralField(_grid(2, "dense"), cn.Linear(-1, 1)),
+    "dense": lambda: cn.NeuralField(_grid(2, "dense", base_resolution=5), cn.Linear(-1, 1)),
     "smoothstep": lambda: cn.NeuralField(_grid(2, interpolation="smoothstep"), cn.Linear(-1, 1)),
     "nearest": lambda: cn.NeuralField(_grid(2, interpolation="nearest"), cn.Linear(-1, 1)),
     "a product": lambda: cn.NeuralField(
@@ -151,6 +153,22 @@ VARIANTS = {
     ),
     "a sum": lambda: cn.NeuralField(
         cn.Composite([cn.Sinusoidal(2), cn.Frequency(2)], [1, 1], reduction="sum"), cn.Linear(-1, 1)
+    ),
+    "layers of Dr.Jit": lambda: cn.NeuralField(
+        drnn.SinEncode(2),
+        drnn.Sequential(
+            drnn.Linear(-1, 4),
+            drnn.Exp2(),
+            drnn.Linear(-1, 4),
+            drnn.Tanh(),
+            drnn.Linear(-1, 4),
+            drnn.LeakyReLU(0.2),
+            drnn.Exp(),
+            drnn.Linear(-1, 4),
+            drnn.ReLU(),
+            drnn.Linear(-1, 2),
+        ),
+        in_features=2,
     ),
     "two branches of one input": lambda: cn.NeuralField(
         None,

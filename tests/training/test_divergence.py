@@ -211,6 +211,20 @@ def test_parameters_that_no_loss_sees(ns, backend, field):
     assert math.isfinite(result.losses[0]) and same(weights(field), before)
 
 
+def test_an_interrupted_run(ns, backend):
+    """Its few losses are looked at as those of a run that has ended."""
+
+    def rate(step):
+        if step == 4:
+            raise KeyboardInterrupt
+        return 1e-3
+
+    result = diverges(
+        ["losses are not finite from step 0 on"], make(backend, "half"), batch_of(ns, range(99)), 9, lr=rate
+    )
+    assert result.steps == 4
+
+
 def test_average(ns, backend, field):
     ema = cn.training.EMA(field, 0.5)
     kept = {k: v.numpy() for k, v in ema.average.items()}

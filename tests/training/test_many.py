@@ -20,6 +20,7 @@ import coopnet as cn
 from coopnet.engine import StackError
 from coopnet.training.many.directory import Directory
 from coopnet.training.many.errors import one_kernel
+from coopnet.training.many.group_run import GroupRun
 from coopnet.training.many.job import JobStep
 
 JOBS, SAMPLES, STEPS, SEED = 5, 128, 12, 7
@@ -360,6 +361,37 @@ def test_a_diverged_job_is_not_done_again(backend, ns, tmp_path):
         results = many(make_fields(backend), batch, directory=tmp_path)
     assert results[2].stopped == "diverged" and "training diverged" in results[2].message
     assert not (tmp_path / "0002.safetensors").exists()
+
+
+def test_a_directory_knows_what_diverged(tmp_path):
+    """The first job, too; of lines that are not ours, nothing."""
+    directory = Directory(tmp_path, 2)
+    directory.note(0, 7, cn.FitResult(3, [float("nan")], stopped="diverged", message="said"))
+    directory.note(1, 8, cn.FitResult(3, [0.5]))
+    with open(tmp_path / "results.jsonl", "a") as file:
+        for job, message in ((-1, '"said"'), ("true", '"said"'), ('"1"', '"said"'), (1, "null")):
+            file.write(f'{{"job": {job}, "stopped": "diverged", "file": null, "message": {message}}}\n')
+    assert directory.diverged() == {0: {"stopped": "diverged", "file": None, "message": "said"}}
+
+
+def test_what_has_diverged_is_not_looked_at_again(backend, ns, set_limits, monkeypatch):
+    """It goes on with numbers that are finite: in every other window, the jobs are not taken apart."""
+    if backend == "cuda":
+        pytest.skip("a loss scaler skips a step that is not finite")
+    set_limits(WINDOW_STEPS=4)
+    handed, hand_back = [], GroupRun.hand_back
+    monkeypatch.setattr(GroupRun, "hand_back", lambda run: handed.append(run.steps) or hand_back(run))
+    draw = make_batch(ns, "hash")
+
+    def batch(key, job):
+        p, targets = draw(key, job)
+        bad = (job == 1) & (ns.UInt32(key.step) == 2)
+        return p, [dr.select(bad, dr.nan, t) for t in targets]
+
+    fields = make_fields(backend, encoding="hash", count=2)
+    with pytest.warns(RuntimeWarning, match="job 1: fit: training diverged"):
+        results = many(fields, batch, 16, together=2)
+    assert [r.stopped for r in results] == ["steps", "diverged"] and handed == [4, 16]
 
 
 def test_a_damaged_checkpoint_says_which(backend, ns, tmp_path):

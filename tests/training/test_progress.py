@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import sys
+from unittest.mock import Mock
 
 import pytest
 from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
+from coopnet.training.many.bar import Bar
+from coopnet.training.progress import progress_bar
 
 pytest.importorskip("tqdm")
 
@@ -40,6 +44,26 @@ def test_the_loss_waits_for_the_device_seldom(backend, ns, set_limits, monkeypat
     assert shown["3"].startswith(f"{losses[2]}, metric 0.25]") and shown["5"].startswith(f"{losses[4]}, metric 0.25]")
     # what is drawn in between says what is known
     assert all(shown[step].startswith(losses[0]) for step in {"2"} & set(shown))
+
+
+def test_bars_are_as_wide_as_the_terminal():
+    bar = progress_bar("fit", total=3, file=io.StringIO())
+    assert bar.dynamic_ncols and bar.unit == "step"
+    bar.close()
+
+
+def test_bars_need_tqdm(backend, ns, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(ImportError, match=r"^fit: progress=True needs tqdm; run pip install 'coopnet\[train\]'"):
+        cn.fit(tiny_field(backend), tiny_batch(ns), 5)
+
+
+def test_what_bars_say_of_many_fields_waits_to_be_drawn():
+    bar = Bar(jobs=2, steps=3, show=False)
+    bar.set_postfix_str("nobody sees it")
+    bar.bar = Mock()
+    bar.set_postfix_str("loss 0.5")
+    bar.bar.set_postfix_str.assert_called_once_with("0 of 2 fields, loss 0.5", refresh=False)
 
 
 def test_of_many_fields(backend, ns, set_limits, monkeypatch):

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 import drjit as dr
@@ -294,6 +295,20 @@ def test_ctrl_c_while_waiting():
     join([*thread, *other])
     with lock:
         assert lock.held()
+
+
+def test_ctrl_c_while_a_turn_is_taken():
+    """At the very moment: whoever comes next finds nobody there."""
+
+    class Queue(deque):
+        def popleft(self):
+            raise KeyboardInterrupt
+
+    lock = Turns()
+    lock.queue = Queue()
+    with pytest.raises(KeyboardInterrupt), lock:
+        pass
+    assert lock.owner is None and not lock.queue
 
 
 def test_waiting_for_a_while_is_no_error():

@@ -801,6 +801,13 @@ def test_a_plateau_is_no_improvement(ns, backend):
         assert [v for _, v in result.metrics] == values[:5]
 
 
+def test_patience_that_has_ended_before():
+    """As of a run that goes on with less of it."""
+    result = cn.FitResult(4, [0.5] * 4, [(1, 9.0), (2, 1.0), (3, 1.0), (4, 1.0)], (1, 9.0))
+    assert not Metric(lambda field: 1.0, 1, True, 2).add(1.0, result)
+    assert result.stopped == "patience" and result.best == (1, 9.0)
+
+
 def test_metrics_come_at_their_steps(ns, backend):
     """At multiples, and at the end once."""
     for steps, expected in ((7, [3, 6, 7]), (6, [3, 6]), (2, [2]), (0, [])):
