@@ -606,7 +606,8 @@ def test_an_older_average_goes_on_as_it_was(backend, ns, tmp_path):
         ema = tr.EMA(field, 0.8, debias)
         cn.fit(field, make_batch(ns), 5, ema=ema, checkpoint=path, resume=True, progress=False)
         found.append(ema.average["network.weights"].numpy())
-    np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-6 if backend == "cuda" else 1e-7)
+    # two runs: on a GPU, atomics add gradients up in any order
+    np.testing.assert_allclose(*found, rtol=1e-6, atol=2e-5 if backend == "cuda" else 1e-7)
 
 
 @pytest.mark.parametrize(
