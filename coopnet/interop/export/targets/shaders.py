@@ -157,7 +157,7 @@ uint NAME_mulhi(uint a, uint b) {
             assert words is not None
             return [
                 "",
-                "// in SPIR-V, a constant array is copied before every read of an entry, which drivers need long to undo",
+                "// in SPIR-V, constant arrays are copied before every read of an entry, which drivers undo slowly",
                 "#ifndef VULKAN",
                 "const",
                 "#endif",
