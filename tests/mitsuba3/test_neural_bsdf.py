@@ -315,6 +315,7 @@ def test_errors_in_words(backend):
         (lambda: Decoder(field), ValueError, "Decoder: the field is not built yet; call cn.mitsuba.build"),
         (lambda: Decoder(two), ValueError, "Decoder: field has 2 outputs; 3 is needed"),
         (lambda: Decoder(built, 4), ValueError, r"Decoder: field has 8 inputs, but latent_features=4 .* make 12"),
+        (lambda: Decoder(built, 10**5000), ValueError, "latent_features is an int of 16610 bits; a vector has"),
         (lambda: Decoder(built, directions="polar"), ValueError, "directions is 'polar'; accepted are 'rusinkiewicz'"),
         (lambda: Decoder(cn.mitsuba.build(cn.NeuralField(None, cn.MLP(5, 3, width=8)))), ValueError, "field has 5 inp"),
         (lambda: BSDF(built), TypeError, "NeuralBSDF: decoder is a NeuralField; a coopnet.mitsuba.Decoder is needed"),

@@ -8,6 +8,7 @@ import drjit as dr
 import mitsuba as mi
 
 from ...checks import check_choice, check_int, ensure
+from ...checks.sizes import check_features
 from ...field import NeuralField
 from ...jit.unpacked import Traversed
 from ...random.key import Key
@@ -45,7 +46,8 @@ class Decoder(Traversed):
             latent_features = field.in_features - self.direction_features
             needed = f"directions={directions!r} alone takes {self.direction_features}"
             ensure(latent_features >= 0, f"{where}: field has {field.in_features} inputs, but {needed}.")
-        self.latent_features = check_int(where, "latent_features", latent_features, 0)
+        latent_features = check_int(where, "latent_features", latent_features, 0)
+        self.latent_features = check_features(where, "latent_features", latent_features)
         needed_inputs = self.latent_features + self.direction_features
         ensure(
             field.in_features == needed_inputs,

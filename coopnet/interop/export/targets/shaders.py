@@ -155,8 +155,18 @@ uint NAME_mulhi(uint a, uint b) {
         if self._inside:
             words = self.program.words
             assert words is not None
-            head = f"const uint {self.name}_weights[{len(words)}] = uint[{len(words)}]("
-            return ["", head, *hexadecimal(words, "u"), ");", "", f"#define {self.name}_word(i) {self.name}_weights[i]"]
+            return [
+                "",
+                "// in SPIR-V, constant arrays are copied before every read of an entry, which drivers undo slowly",
+                "#ifndef VULKAN",
+                "const",
+                "#endif",
+                f"uint {self.name}_weights[{len(words)}] = uint[{len(words)}](",
+                *hexadecimal(words, "u"),
+                ");",
+                "",
+                f"#define {self.name}_word(i) {self.name}_weights[i]",
+            ]
         if not self._outside:
             return []
         return [
