@@ -85,7 +85,7 @@ class Call:
         """The network's output, of type ``result`` and in the container of the call, and its tangents as lists."""
         if self.kind == kinds.COOPVEC and y.type is result and self._gate is None and self.active is None:
             return y, list(tangents)
-        vectors = [widened(list(y), result) if result is self.single else [result(v) for v in y], *tangents]
+        vectors = [converted(y, result), *tangents]
         if self._gate is not None:
             flat = iter(self._gate.leave(kinds.flat(vectors)))
             vectors = [[next(flat) for _ in vector] for vector in vectors]
@@ -99,3 +99,8 @@ class Call:
             return drnn.CoopVec(parts)
         out = kinds.nested(list(parts))
         return dr.tensor_t(type(parts[0]))(out) if self.kind == kinds.TENSOR else out
+
+
+def converted(y: Sequence[Any], result: type) -> list:
+    """The components of a network's output ``y`` in the type ``result`` that a field returns."""
+    return widened(list(y), result) if result is dr.float32_array_t(result) else [result(v) for v in y]

@@ -193,7 +193,7 @@ class NeuralField(Module):
         (parts,) = call.enter(p)
         features = self._encode(self._unit(parts, call), call.key)
         (y,) = apply([self.network], [kinds.UnpackedVector(self._work(call.leaf)(v) for v in features)], call.key)
-        return call.leave(self._result(call.leaf), y)[0]
+        return call.leave(self.result_type(call.leaf), y)[0]
 
     def value_and_grad(self, p: Any, key: Key | None = None, active: Any = True) -> tuple[Any, Any]:
         r"""Value and gradient :math:`\nabla f(p)` of a field with one output.
@@ -268,7 +268,7 @@ class NeuralField(Module):
         parts, direction = call.enter(p, v)
         parts, direction = self._unit(parts, call), [d for (d,) in slopes([[d] for d in direction], self.bounds)]
         y, moved = pushforward(self.encoding, self.network, parts, [direction], self._work(leaf), call.key)
-        y, (dy,) = call.leave(self._result(leaf), y, *moved)
+        y, (dy,) = call.leave(self.result_type(leaf), y, *moved)
         return y, call.contained(dy)
 
     def _jacobian(self, p: Any, key: Key | None, active: Any, where: str) -> tuple[Any, list]:
@@ -277,7 +277,7 @@ class NeuralField(Module):
         attached = any(dr.grad_enabled(v) for v in (*parts, *self.values()))
         parts = self._unit(parts, call)
         y, columns = jacobian(self.encoding, self.network, parts, self._work(call.leaf), call.key, attached)
-        y, columns = call.leave(self._result(call.leaf), y, *slopes(columns, self.bounds))
+        y, columns = call.leave(self.result_type(call.leaf), y, *slopes(columns, self.bounds))
         return y, [like([column[i] for column in columns], p) for i in range(len(columns[0]))]
 
     def _enter(self, p: Any, key: Key | None, active: Any, where: str) -> Call:
@@ -291,7 +291,7 @@ class NeuralField(Module):
         """Type that the network runs in, on the backend of ``leaf``."""
         return dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
 
-    def _result(self, leaf: type) -> type:
+    def result_type(self, leaf: type) -> type:
         """Type of the outputs, on the backend of ``leaf``."""
         return dr.float16_array_t(leaf) if self.output == "float16" else dr.float32_array_t(leaf)
 

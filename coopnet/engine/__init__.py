@@ -18,6 +18,7 @@ what is done with it
 ways of weight gradients
 :mod:`.network_op`            what they have in common
 :mod:`.banks`                 in the kernel; in loops
+:mod:`.inner_loss`            in the kernel, with the loss between the ways forward and back
 :mod:`.loop_banks`            for ``dr.backward`` within a loop
 :mod:`.spill`                 as products, of what the way back writes
 :mod:`.store`                 as products, of what the way forward writes
@@ -40,6 +41,7 @@ from .elementwise import Mask, Nonlinearity, fused
 from .evaluate import evaluate
 from .explain import Explanation, explain
 from .external_products import ExternalProducts, innermost, leaving
+from .inner_loss import InnerLoss, loss_inside
 from .input_gradient import input_gradient
 from .loop_banks import LoopBanks, collecting
 from .modes import deterministic, gradient_path
@@ -52,6 +54,7 @@ __all__ = [
     "Branching",
     "Explanation",
     "ExternalProducts",
+    "InnerLoss",
     "LoopBanks",
     "Mask",
     "Nonlinearity",
@@ -67,6 +70,7 @@ __all__ = [
     "input_gradient",
     "leaving",
     "library",
+    "loss_inside",
     "stacked",
     "stacking",
 ]

@@ -36,7 +36,7 @@ from . import limits, loop_banks
 from .affine import Affine, Weights
 from .modes import forced_path, warn_stall
 from .network_op import NetworkOp, Plan
-from .ops import Op, affine, matrices, rebase
+from .ops import Op, Tape, affine, matrices, rebase
 from .strategies import SCOPES, GradientScope, choose
 
 
@@ -74,9 +74,21 @@ class BankOp(NetworkOp):
         dr.eval(dxs, sample)
         if sample is not None:
             pin_batch_size(sample)
-        if self.plan.wants_x:
-            self.set_grad_in("xs", dxs)
+        self.set_results(dxs)
         self.set_grad_in("buffers", [s.sum() for s in sets])
+
+    def set_results(self, results: list) -> None:
+        """Set the inputs' gradients, if wanted, to what :meth:`body` returned for all samples."""
+        if self.plan.wants_x:
+            self.set_grad_in("xs", results)
+
+    def live(self, given: list) -> Any:
+        """Mask of the samples of a body that have a gradient."""
+        return live(given)
+
+    def cotangents(self, tape: Tape, given: list) -> tuple[list, list]:
+        """The cotangents of what came out, and more results, from what is ``given`` for the samples of a body."""
+        return given, []
 
     def _fill(self, sets: list[Banks], count: int, xs: list, dys: list, key_args: list) -> list:
         """Add the gradients of all samples to the banks; returns the input's gradient."""
@@ -118,10 +130,12 @@ class BankOp(NetworkOp):
         def body(xs: list, dys: list, key_args: list) -> list:
             key = bank_key(key_args)
             # evaluated at 0, a lane without gradient has nothing that would spoil the product with it
-            xs = only(live(dys), xs)
+            xs = only(self.live(dys), xs)
             xs = with_room(xs, matrices(evaluated), in_use(evaluated, self.plan.vectors))
-            dx = self.plan.pullback(self.plan.evaluate(evaluated, xs, key), dys, key, visit)
-            return dx if self.plan.wants_x else [dys[0]]
+            tape = self.plan.evaluate(evaluated, xs, key)
+            dys, more = self.cotangents(tape, dys)
+            results = [*self.plan.pullback(tape, dys, key, visit), *more]
+            return results or [dys[0]]  # a call has some result
 
         return body
 

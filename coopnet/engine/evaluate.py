@@ -17,6 +17,7 @@ from ..jit.scopes import inside_call, symbolic
 from ..random.key import Key
 from . import external_products, limits
 from .banks import BankOp, ScopeBankOp
+from .inner_loss import InnerLossOp, inner_loss
 from .modes import warn_stall
 from .multipliers import copying
 from .network_op import NetworkOp, Plan, in_room
@@ -72,6 +73,9 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         if s.weights and s.in_call and s.cuda:
             warn_stall(None)
         return _by_drjit(plan, x, key)
+    if way == "banks" and (loss := inner_loss(ops)) is not None:
+        loss.taken = True
+        return plan.split(dr.custom(InnerLossOp, Plan(ops, packed, s, loss), packed, xs, key))
     if way != "loop banks":
         return plan.split(dr.custom(OPERATIONS[way], plan, packed, xs, key))
     later = [outside(b).buffer for b in packed if dr.grad_enabled(b)]

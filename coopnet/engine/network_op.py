@@ -23,8 +23,10 @@ class Plan:
     Inputs, outputs and their gradients are lists of arrays: the components of a bundle's vectors, one after the other.
     """
 
-    def __init__(self, ops: Sequence[Op], buffers: Sequence[Any], situation: Situation):
+    def __init__(self, ops: Sequence[Op], buffers: Sequence[Any], situation: Situation, loss: Any = None):
         self.ops, self.buffers, self.situation = ops, buffers, situation
+        #: The :class:`~.inner_loss.InnerLoss` that the way back computes, if it does.
+        self.loss = loss
         self.vectors, self.wants_x = situation.vectors, situation.inputs
 
     def split(self, components: Sequence[Any]) -> Bundle:

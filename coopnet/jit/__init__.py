@@ -3,27 +3,28 @@
 Each says which version it was checked against, and has tests under ``tests/jit`` that fail when that changes; ``make
 drjit-check`` runs them with the installed one.
 
-=======================  ===============================================================================================
-file                     what it relies on
-=======================  ===============================================================================================
-:mod:`.scopes`           flags of symbolic tracing and freezing; the C++ symbol that knows a virtual call's instance
-:mod:`.kinds`            which types are cooperative vectors, tensors and arrays, and what of theirs may be combined
-:mod:`.views`            the fields of ``drjit.nn.MatrixView``, and the attribute ``_packed_buffer``
-:mod:`.layout`           that packed layouts are permutations with gaps, which packing row and column numbers shows
-:mod:`.unpacked`         ``_traverse_1_cb_ro`` and ``_rw``, by which arrays are seen by some and hidden from others
-:mod:`.registers`        ``detail.new_scope`` orders a kernel; products longer than 64 make OptiX give all registers
-:mod:`.backend_copies`   a traversal may begin within a derivative, on another backend, and keep the edges that it takes
-:mod:`.owned`            frozen calls know no memory but Dr.Jit's; what shares memory with NumPy, and what copies
-:mod:`.deferred`         derivatives of variables older than a scope's second trace are postponed until it is left
-:mod:`.batch_size`       products check their operands' sizes when a frozen function is replayed
-:mod:`.lanes`            what comparisons with NaN answer, and that custom operations see lists of gradients
-:mod:`.constants`        the derivative of ``dr.select`` computes what would be a literal
-:mod:`.masks`            the stack of masks that evaluated loops lay on gathers and scatters
-:mod:`.half`             LLVM narrows maxima of widened half-precision numbers
-:mod:`.sorting`          ``detail.block_mkperm`` sorts and keeps the order of equals
-:mod:`.optimizers`       the tuples in an optimizer's state, ``_step``, its order, ``_reset``, and rates that are arrays
-:mod:`.native`           symbols of native libraries, Dr.Jit's and others, by ``ctypes``
-=======================  ===============================================================================================
+===========================  ===========================================================================================
+file                         what it relies on
+===========================  ===========================================================================================
+:mod:`.scopes`               flags of symbolic tracing and freezing; the C++ symbol that knows a virtual call's instance
+:mod:`.kinds`                which types are cooperative vectors, tensors and arrays, and what of theirs may be combined
+:mod:`.views`                the fields of ``drjit.nn.MatrixView``, and the attribute ``_packed_buffer``
+:mod:`.layout`               that packed layouts are permutations with gaps, which packing row and column numbers shows
+:mod:`.unpacked`             ``_traverse_1_cb_ro`` and ``_rw``, by which arrays are seen by some and hidden from others
+:mod:`.registers`            ``detail.new_scope`` orders a kernel; products longer than 64 make OptiX give all registers
+:mod:`.backend_copies`       a traversal may begin within a derivative, on another backend, and keep the edges that it takes
+:mod:`.owned`                frozen calls know no memory but Dr.Jit's; what shares memory with NumPy, and what copies
+:mod:`.deferred`             derivatives of variables older than a scope's second trace are postponed until it is left
+:mod:`.batch_size`           products check their operands' sizes when a frozen function is replayed
+:mod:`.lanes`                what comparisons with NaN answer, and that custom operations see lists of gradients
+:mod:`.constants`            the derivative of ``dr.select`` computes what would be a literal
+:mod:`.kernel_parameters`    what ``dr.opaque`` makes in a call that is being frozen is gone at replays
+:mod:`.masks`                the stack of masks that evaluated loops lay on gathers and scatters
+:mod:`.half`                 LLVM narrows maxima of widened half-precision numbers
+:mod:`.sorting`              ``detail.block_mkperm`` sorts and keeps the order of equals
+:mod:`.optimizers`           the tuples in an optimizer's state, ``_step``, its order, ``_reset``, and rates that are arrays
+:mod:`.native`               symbols of native libraries, Dr.Jit's and others, by ``ctypes``
+===========================  ===========================================================================================
 """
 
 #: The version of Dr.Jit that all of this was checked against.

@@ -5,7 +5,7 @@ a CPU without AVX512-FP16 has no instruction for. LLVM then calls a function of 
 cannot call any, ends the process. That strikes reductions (``dr.max`` and ``dr.min`` over components), but neither
 ``dr.maximum`` nor ``dr.minimum``, which are made of comparisons.
 
-Relies on LLVM not seeing through an opaque factor of 1. Checked with Dr.Jit 1.5.0, LLVM 19.1.
+Relies on LLVM not seeing through that condition. Checked with Dr.Jit 1.5.0, LLVM 19.1.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 
 import drjit as dr
 
+from .constants import never
+
 
 def largest(values: Sequence[Any]) -> Any:
     """The largest of ``values`` in each lane, as ``dr.max(..., axis=0)``."""
@@ -25,10 +27,10 @@ def largest(values: Sequence[Any]) -> Any:
 def widened(values: Sequence[Any], single: type) -> list[Any]:
     """``values`` as arrays of the single-precision type ``single``, for others to compute with.
 
-    Whatever they do, LLVM cannot narrow it: the factor is 1, but known to the kernel's caller only.
+    Whatever they do, LLVM cannot narrow it: each is selected under a condition that always holds, which LLVM does not
+    know.
     """
     wide = [single(v) for v in values]
     if dr.backend_v(single) != dr.JitBackend.LLVM or not dr.is_half_v(values[0]):
         return wide
-    one = dr.opaque(single, 1)
-    return [v * one for v in wide]
+    return [dr.select(never(v), 0, v) for v in wide]

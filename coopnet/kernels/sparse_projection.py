@@ -11,6 +11,7 @@ import drjit as dr
 import numpy as np
 
 from ..jit.batch_size import pin_batch_size
+from ..jit.kernel_parameters import kernel_parameter
 from ..jit.masks import unmasked
 from ..jit.scopes import frozen
 from ..random.philox import philox4x32
@@ -179,7 +180,7 @@ def _by_tiles(signs: Signs, x: Any, samples: int) -> Any:
     bands = -(-signs.rows // 4)
     lane = dr.arange(uint32, bands * -(-samples // tile))
     band, first = lane % bands, lane // bands * tile  # neighbours read the same samples
-    seed = dr.opaque(uint64, signs.seed)
+    seed = kernel_parameter(uint64, signs.seed)
     key = (uint32(seed), uint32(seed >> 32))
 
     def entry(word: Any) -> Any:

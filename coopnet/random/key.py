@@ -9,6 +9,7 @@ import drjit as dr
 import numpy as np
 
 from ..checks import check_backend, ensure
+from ..jit.kernel_parameters import kernel_parameter
 from ..jit.scopes import inside_call
 from .counter_words import halves, key_part
 
@@ -108,4 +109,4 @@ def _traced(value: Any, tp: type) -> Any:
     if isinstance(value, dr.ArrayBase):
         check_backend("Key: holds", value, tp)
         return tp(value)
-    return tp(value) if isinstance(value, np.ndarray) else dr.opaque(tp, value)
+    return tp(value) if isinstance(value, np.ndarray) else kernel_parameter(tp, value)

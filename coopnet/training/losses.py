@@ -303,6 +303,9 @@ LOSSES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (
 )}  # fmt: skip
 
 
+for _function in LOSSES.values():
+    _function.samplewise = True  # type: ignore[attr-defined]
+
 #: Other names that they go by.
 SYNONYMS = {"mse": "l2", "mae": "l1"}
 

@@ -11,7 +11,7 @@ import drjit as dr
 from drjit.opt import Optimizer
 
 from ..checks import check_above, check_number, check_type, ensure, shown
-from ..engine import ExternalProducts, innermost, leaving
+from ..engine import ExternalProducts, innermost, leaving, loss_inside
 from ..field import NeuralField
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
@@ -20,6 +20,7 @@ from . import limits
 from .average import EMA, check_averaged
 from .captures import Captures
 from .gradients import clip_gradient_norm
+from .inner_loss import inner_loss
 from .losses import components, loss_function
 from .memory import check_memory
 from .sampling import samples_by_index
@@ -159,13 +160,20 @@ class Step:
         """Pull the losses of ``key`` back; returns them, and the products that are left, if any may be."""
         left = None if whole else ExternalProducts.where_faster(self.field, self.runs)
         with leaving(left):
-            losses = self.evaluate(self.draw(key), key)
+            drawn = self.draw(key)
+            inner = inner_loss(self.field, self.loss, drawn) if self.objective is None else None
+            with loss_inside(inner):
+                losses = self.evaluate(drawn, key)
             value = dr.detach(losses)
-            dr.schedule(value)  # so that the kernel of the backward pass writes it along
+            if inner is not None and inner.taken:
+                inner.cotangent = self.scaled(self.float32(1 / dr.width(losses)))
+            else:
+                dr.schedule(value)  # so that the kernel of the backward pass writes it along
+                inner = None
             if left is not None:
                 left.open = True
             self.pullback(losses)
-        return value, left
+        return value if inner is None else inner.losses, left
 
     def finish(self, gradients: dict[str, Any], products: list, left: ExternalProducts) -> None:
         """The second half of a step that left products: the first does not know the gradients of networks yet."""
@@ -205,7 +213,7 @@ class Step:
     def pullback(self, losses: Any) -> None:
         """Gradients of the mean loss and the penalty, scaled, to the optimizer's parameters."""
         for root in self.roots(losses):
-            scaled = root if self.scaler is None else self.scaler.scale(root)
+            scaled = self.scaled(root)
             dr.set_grad(scaled, 1)
             dr.enqueue(dr.ADMode.Backward, scaled)
         dr.traverse(dr.ADMode.Backward)  # all at once: a second traversal would find the graph already freed
@@ -214,6 +222,10 @@ class Step:
         left = innermost()
         untouched = all(g.state == dr.VarState.Literal for g in gradients)
         self.untouched = untouched and not (left is not None and left.entries)
+
+    def scaled(self, value: Any) -> Any:
+        """``value`` times the loss scale, if there is one."""
+        return value if self.scaler is None else self.scaler.scale(value)
 
     def roots(self, losses: Any) -> list:
         """What the gradient is that of the sum of: the mean loss and the penalty."""

@@ -249,3 +249,29 @@ def test_calls_read_loaded_tables(backend, ns, tmp_path):
     for field in fields:
         for a, b in zip(frozen(field, x, which), inside(field, x, which), strict=True):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+@pytest.mark.parametrize("precision", ["half", "single"])
+def test_numbers_in_calls(backend, ns, precision):
+    """What a call makes of Python's numbers (seed and step of a key, factors) is still there at replays."""
+    if backend == "cuda" and precision == "single":
+        pytest.skip("half precision only")
+    net = cn.MLP(2, 1, width=8, depth=1, dropout=0.5)
+    fields = [cn.NeuralField(None, net).build(backend, precision, seed=s) for s in (1, 2)]
+
+    def evaluate(field, seed, x, y, index):
+        return field([x, y], cn.Key(seed, index, 5))[0]
+
+    @dr.freeze
+    def choose(fields, which, x, y, index):
+        return dr.switch(which, [lambda *p: evaluate(fields[0], 3, *p), lambda *p: evaluate(fields[1], 4, *p)], x, y, index)
+
+    for turn in range(5):
+        x, y = cn.uniform(2, cn.Key(turn), ns.Float, 64)
+        index, which = dr.arange(ns.UInt32, 64) + turn, dr.arange(ns.UInt32, 64) % 2
+        dr.eval(x, y, index, which)
+        found = choose(fields, which, x, y, index).numpy()
+        del_me = [dr.opaque(ns.Float, 7.0 + i) for i in range(50)]  # takes memory that was given back
+        wanted = [evaluate(f, s, x, y, index).numpy() for f, s in zip(fields, (3, 4), strict=True)]
+        np.testing.assert_allclose(found, np.where(which.numpy() == 0, *wanted), atol=2e-3)
+        del del_me

@@ -18,6 +18,9 @@ def _huber(y: Any, target: Any, *, pdf: Any = None) -> Any:
     return 2 * training.huber(y, target, 0.1, pdf=pdf)
 
 
+_huber.samplewise = True  # type: ignore[attr-defined]
+
+
 def _size(error: Any) -> Any:
     """The size of an error, whose derivative at 0 is 1 there, as that of a positive one: Dr.Jit's is 0."""
     return dr.copysign(error, 1)
@@ -30,6 +33,7 @@ def _of_size(name: str) -> Callable[..., Any]:
         return of_size(name, y, target, pdf, _size)
 
     loss.__name__ = loss.__qualname__ = name
+    loss.samplewise = True  # type: ignore[attr-defined]
     return loss
 
 

@@ -1,0 +1,87 @@
+"""Losses that are computed between the way forward and the way back, inside one kernel.
+
+Outer products are added up by callables that evaluate the network again. Whoever trains a network knows how the loss of
+a sample follows from its outputs: told of that in the context of :func:`loss_inside`, the callable computes it, and its
+cotangents, in between. The network is evaluated once for each step, every dropout mask is drawn once, and no output is
+written to memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import drjit as dr
+
+from ..jit.lanes import live
+from .banks import BankOp
+from .ops import Op, Tape
+
+
+class InnerLoss:
+    """How the losses of samples follow from the outputs of a network.
+
+    Args:
+        ops: the network, as it is going to be evaluated.
+        function: ``function(outputs, inputs) -> losses``, of each sample by itself. It is traced inside a call, so it
+            may refer to no other arrays.
+        inputs: arrays with an entry per sample, or one: targets, and what else the function looks at.
+    """
+
+    def __init__(self, ops: Sequence[Op], function: Callable, inputs: Sequence[Any]):
+        self.ops, self.function, self.inputs = ops, function, list(inputs)
+        #: Was the network evaluated so that its way back computes the losses? Then whoever goes back says before what
+        #: the cotangent of all of them is, an array with one entry, and finds them here afterwards.
+        self.taken, self.cotangent, self.losses = False, None, None
+
+    def differentiate(self, outputs: list, inputs: list, cotangent: Any) -> tuple[Any, list]:
+        """The losses, and the cotangents of ``outputs``, zeros where that of the loss is."""
+        with dr.isolate_grad():
+            outputs = [dr.detach(v) for v in outputs]
+            dr.enable_grad(outputs)
+            losses = self.function(outputs, inputs)
+            dr.set_grad(losses, cotangent)
+            dr.enqueue(dr.ADMode.Backward, losses)
+            dr.traverse(dr.ADMode.Backward)
+            return dr.detach(losses), [dr.select(cotangent == 0, 0, dr.grad(v)) for v in outputs]
+
+
+class InnerLossOp(BankOp):
+    """Accumulates in banks, and computes the losses on the way; cotangents that come from outside are not looked at."""
+
+    def pull_back(self, dys: list, samples: int) -> None:
+        loss = self.plan.loss
+        super().pull_back([*loss.inputs, loss.cotangent], samples)
+
+    def set_results(self, results: list) -> None:
+        *dxs, self.plan.loss.losses = results
+        super().set_results(dxs)
+
+    def live(self, given: list) -> Any:
+        return live(given[-1:])
+
+    def cotangents(self, tape: Tape, given: list) -> tuple[list, list]:
+        *inputs, cotangent = given
+        losses, dys = self.plan.loss.differentiate(tape.flat(), inputs, cotangent)
+        return dys, [losses]
+
+
+_active: contextvars.ContextVar[InnerLoss | None] = contextvars.ContextVar("inner loss", default=None)
+
+
+def inner_loss(ops: Sequence[Op]) -> InnerLoss | None:
+    """That of the innermost context, if it is about ``ops``."""
+    loss = _active.get()
+    return loss if loss is not None and loss.ops is ops else None
+
+
+@contextlib.contextmanager
+def loss_inside(loss: InnerLoss | None) -> Iterator[None]:
+    """A context in which the network of ``loss`` may compute it on its way back, if it is not ``None``."""
+    token = _active.set(loss)
+    try:
+        yield
+    finally:
+        _active.reset(token)

@@ -1,0 +1,41 @@
+"""The loss of a step as the engine may compute it between a network's ways forward and back."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import drjit as dr
+
+from ..call import converted
+from ..engine import InnerLoss
+from ..field import NeuralField
+from ..nn.sequential import known_ops
+from .losses import components
+
+
+def samplewise(loss: Callable) -> bool:
+    """Does ``loss`` say that it looks at one sample at a time, and at nothing but its arguments?"""
+    return getattr(getattr(loss, "func", loss), "samplewise", False)
+
+
+def inner_loss(field: NeuralField, loss: Callable, drawn: Any) -> InnerLoss | None:
+    """``loss`` of the batch ``drawn``, behind the network of ``field``; ``None`` where it depends on anything else."""
+    ops = known_ops([field.network])
+    if ops is None or not samplewise(loss):
+        return None
+    coordinates, targets, *pdf = drawn
+    parts = [components(targets, "fit: targets of batch()")]
+    parts += [[p] if isinstance(p, numbers.Real) else components(p, "fit: pdf") for p in pdf]
+    arrays = [v for part in parts for v in part if isinstance(v, dr.ArrayBase)]
+    if dr.grad_enabled(coordinates, arrays):
+        return None
+
+    def function(outputs: list, inputs: list) -> Any:
+        given = iter(inputs)
+        targets, *pdf = [[next(given) if isinstance(v, dr.ArrayBase) else v for v in part] for part in parts]
+        result = field.result_type(dr.float32_array_t(type(outputs[0])))
+        return loss(converted(outputs, result), targets, **({"pdf": pdf[0]} if pdf else {}))
+
+    return InnerLoss(ops, function, arrays)
