@@ -11,7 +11,6 @@ from typing import Any
 import drjit as dr
 
 from ..jit.batch_size import batch_sample, pin_batch_size
-from ..jit.scopes import frozen
 from ..random.key import Key
 from . import limits
 from .affine import Affine
@@ -144,10 +143,9 @@ class ActivationCache:
     def filled(self, y: Sequence[Any]) -> list[Any]:
         """The outputs ``y``, or NaN where something on the way was not finite, when all has been written."""
         result = self.marked(y)
-        sample = batch_sample(result, self.samples) if frozen() else None
+        sample = batch_sample(result, self.samples)
         dr.eval([vector.rows.numbers for vector in self._kept], result, sample)
-        if sample is not None:
-            pin_batch_size(sample)
+        pin_batch_size(sample)
         return result
 
     def reader(self) -> Any:

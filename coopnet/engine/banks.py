@@ -30,7 +30,7 @@ from ..jit.lanes import WARP, Warps, live, only
 from ..jit.layout import BIAS_COLUMNS
 from ..jit.masks import unmasked
 from ..jit.registers import with_room
-from ..jit.scopes import frozen, symbolic
+from ..jit.scopes import symbolic
 from ..random.key import Key
 from . import limits, loop_banks
 from .affine import Affine, Weights
@@ -55,25 +55,24 @@ class BankOp(NetworkOp):
     """Differentiates by accumulating in banks."""
 
     def pull_back(self, dys: list, samples: int) -> None:
-        xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(dys[0])))
+        xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(self.xs[0])))
         count = banks_for(samples * self.plan.vectors)
-        sample = batch_sample([*dys, *xs], samples) if frozen() else None
+        sample = batch_sample([*dys, *xs], samples)
         key_args, lanes = self._key_args(uint32, samples), None
+        sets = [Banks(b, self.ops, count) for b in self.buffers]
         if count > 1:
             # Computed in a kernel of their own: fused with the call, their computation would compete for its registers.
             # Before anything else is evaluated, as that would compute the scheduled losses, which share this kernel.
-            dr.eval(xs, dys, sample)
+            dr.eval(xs, dys, sample, [s.zeros for s in sets])
             lanes = Warps(uint32, samples)
             xs, dys = lanes.widen(xs), lanes.widen(dys)
             if self.key is not None and samples != lanes.count:
                 key_args[0] = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
-        sets = [Banks(b, self.ops, count) for b in self.buffers]
         dxs = self._fill(sets, count, xs, dys, key_args)
         if lanes is not None:
             dxs = lanes.narrow(dxs)
         dr.eval(dxs, sample)
-        if sample is not None:
-            pin_batch_size(sample)
+        pin_batch_size(sample)
         self.set_results(dxs)
         self.set_grad_in("buffers", [s.sum() for s in sets])
 
@@ -92,6 +91,8 @@ class BankOp(NetworkOp):
 
     def _fill(self, sets: list[Banks], count: int, xs: list, dys: list, key_args: list) -> list:
         """Add the gradients of all samples to the banks; returns the input's gradient."""
+        for one in sets:
+            one.open()
         uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
         bodies = [self.body(sets, k, self.ops, self.buffers, self.ops) for k in range(count)]
         if count == 1:
@@ -222,6 +223,7 @@ class Banks:
         # Nobody reads the banks' values, only their gradients, so that all can share one array.
         value = dr.opaque(leaf, 0, (width,)) if self.biased else dr.detach(buffer)
         self.banks = [leaf(value) for _ in range(count)]
+        self.zeros: list[Any] = []
         dr.enable_grad(self.banks)
         if symbolic():
             for bank in self.banks:
@@ -229,11 +231,15 @@ class Banks:
             return
         # Gradients of zero from one kernel. Equal arrays would be one variable; these differ in a lane beyond the end.
         lane = dr.arange(dr.uint32_array_t(leaf), width)
-        zeros = [dr.select(lane == 0xFFFFFFFF, leaf(k + 1), leaf(0)) for k in range(count)]
-        dr.eval(zeros)
-        for k, bank in enumerate(self.banks):
-            dr.set_grad(bank, zeros[k])
-            zeros[k] = None  # the bank must hold the only reference, or adding to it would copy
+        self.zeros = [dr.select(lane == 0xFFFFFFFF, leaf(k + 1), leaf(0)) for k in range(count)]
+
+    def open(self) -> None:
+        """Have the banks begin at zero."""
+        if not self.zeros:
+            return
+        dr.eval(self.zeros)
+        for bank in self.banks:
+            dr.set_grad(bank, self.zeros.pop(0))  # the bank must hold the only reference, or adding to it would copy
 
     def sides(self, ops: Sequence[Op], k: int) -> Iterator[tuple[Affine, Any]]:
         """Layers with a bias, and the views of bank ``k`` that accumulate its gradient."""
@@ -255,7 +261,7 @@ class Banks:
             with unmasked(self.leaf):  # it may be taken when a symbolic loop within an evaluated one is left
                 total = self._with_biases(total)
         total = self.leaf(total)
-        dr.eval(total)
+        dr.schedule(total)  # whoever looks at it next can share its kernel
         return total
 
     def _with_biases(self, total: Any) -> Any:

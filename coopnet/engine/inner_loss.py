@@ -33,8 +33,8 @@ class InnerLoss:
     def __init__(self, ops: Sequence[Op], function: Callable, inputs: Sequence[Any]):
         self.ops, self.function, self.inputs = ops, function, list(inputs)
         #: Was the network evaluated so that its way back computes the losses? Then whoever goes back says before what
-        #: the cotangent of all of them is, an array with one entry, and finds them here afterwards.
-        self.taken, self.cotangent, self.losses = False, None, None
+        #: the cotangent of all of them is, a ``share`` of an array with one entry, and finds them here afterwards.
+        self.taken, self.cotangent, self.share, self.losses = False, None, 1.0, None
 
     def differentiate(self, outputs: list, inputs: list, cotangent: Any) -> tuple[Any, list]:
         """The losses, and the cotangents of ``outputs``, zeros where that of the loss is."""
@@ -42,7 +42,7 @@ class InnerLoss:
             outputs = [dr.detach(v) for v in outputs]
             dr.enable_grad(outputs)
             losses = self.function(outputs, inputs)
-            dr.set_grad(losses, cotangent)
+            dr.set_grad(losses, cotangent * self.share)
             dr.enqueue(dr.ADMode.Backward, losses)
             dr.traverse(dr.ADMode.Backward)
             return dr.detach(losses), [dr.select(cotangent == 0, 0, dr.grad(v)) for v in outputs]

@@ -86,16 +86,15 @@ class SpillOp(NetworkOp):
             return back_from(cache, self.plan, self.xs, dys, self.key)
         vectors: list[Any] = []
         products, dxs = spill(self.plan, self.ops, self.taped(), dys, self.key, samples, vectors=vectors)
-        sample = batch_sample(vectors, samples) if frozen() else None
+        sample = batch_sample(vectors, samples)
         dr.eval([[p.cotangent.numbers, p.activation.numbers] for p in products], dxs, sample)
-        if sample is not None:
-            pin_batch_size(sample)
+        pin_batch_size(sample)
         return products, dxs
 
     def _in_chunks(self, xs: list, dys: list, samples: int, chunk: int, sums: Sums) -> list:
         leaf = dr.leaf_t(type(dys[0]))
         uint32 = dr.uint32_array_t(leaf)
-        sample = batch_sample([*dys, *xs], samples) if frozen() else None
+        sample = batch_sample([*dys, *xs], samples)
         dr.eval(xs, dys, sample)
         dxs = [dr.empty(type(x), samples) for x in xs] if self.plan.wants_x else []
         for part, key in Chunks(uint32, samples, chunk, self.key):
@@ -110,8 +109,7 @@ class SpillOp(NetworkOp):
             _add(sums, products)
             dr.eval(dxs)
             del cache
-        if sample is not None:
-            pin_batch_size(sample)
+        pin_batch_size(sample)
         return dxs
 
 

@@ -20,7 +20,7 @@ from ..checks import ensure
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.kinds import flat
 from ..jit.lanes import Warps
-from ..jit.scopes import frozen, symbolic
+from ..jit.scopes import symbolic
 from ..random.key import Key
 from .banks import BankOp, Banks, bank_key
 from .network_op import Plan
@@ -110,7 +110,7 @@ class StackOp(BankOp):
 
     def pull_back(self, dys: list, samples: int) -> None:
         xs, stack, uint32 = self.xs, self.stack, type(self.stack.which)
-        sample = batch_sample([*dys, *xs], samples) if frozen() else None
+        sample = batch_sample([*dys, *xs], samples)
         key_args, which = self._arguments(), stack.which
         dr.eval(xs, dys, which, sample)
         lanes = Warps(uint32, samples)
@@ -119,11 +119,12 @@ class StackOp(BankOp):
         key_args = [v if dr.width(v) == 1 else lanes.widen([v])[0] for v in key_args]
         first, own = self.sets[0], self.own[0]
         banks = [Banks(buffer, first, stack.count) for buffer in own]
+        for bank in banks:
+            bank.open()
         bodies = [self.body(banks, k, first, own, self.sets[k]) for k in range(stack.count)]
         dxs = lanes.narrow(dr.switch(which, bodies, xs, dys, key_args))
         dr.eval(dxs, sample)
-        if sample is not None:
-            pin_batch_size(sample)
+        pin_batch_size(sample)
         if self.plan.wants_x:
             self.set_grad_in("xs", dxs)
         self.set_grad_in("buffers", [bank.side_by_side() for bank in banks])

@@ -7,17 +7,36 @@ samples. Checked with Dr.Jit 1.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import drjit as dr
+
+from .scopes import frozen
+
+_known: contextvars.ContextVar[bool] = contextvars.ContextVar("batch size known", default=False)
+
+
+@contextlib.contextmanager
+def batch_size_known(known: bool = True) -> Iterator[None]:
+    """A context in a frozen function whose caller has it recorded anew for another batch size, if ``known``."""
+    token = _known.set(known)
+    try:
+        yield
+    finally:
+        _known.reset(token)
 
 
 def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
     """An array for :func:`pin_batch_size`, to be evaluated with ``vectors``, some of which have an entry per sample.
 
     It is their sum: one alone may be a constant, as gradients often are, which does not follow the number of samples.
+    ``None`` where nothing is recorded, or the caller sees to it.
     """
+    if not frozen() or _known.get():
+        return None
     parts = [v for v in vectors if dr.width(v) == samples and v.state != dr.VarState.Literal]
     total = sum(parts[1:], parts[0]) if parts else vectors[0] + dr.zeros(type(vectors[0]), samples)
     # nor does an array that is not computed in the recording
@@ -26,6 +45,8 @@ def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
 
 def pin_batch_size(sample: Any) -> None:
     """Have the recording fail its check for another size of ``sample``, a :func:`batch_sample` that is evaluated."""
+    if sample is None:
+        return
     tensor = dr.tensor_t(type(sample))
     n = dr.width(sample)
     # of the shapes that fit a GPU's grid at any size, a few dozen rows measured fastest

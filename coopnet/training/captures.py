@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+import drjit as dr
 
 from ..jit.unpacked import traversable
 
@@ -26,7 +28,7 @@ class Captures:
 
     A frozen function must be told of all its inputs. They are looked up at every call, since a variable may have been
     assigned since, but only the first call looks into every object: one that holds none then (a plot, a file) is left
-    alone by the others.
+    alone by the others. Numbers of entries are inputs, too: the number of samples may follow from any of them.
     """
 
     def __init__(self, *functions: Callable | None):
@@ -38,7 +40,7 @@ class Captures:
         walk.visit(*self.functions)
         if self.barren is None:
             self.barren = walk.barren
-        return _companions(walk.found) + walk.found
+        return [*_companions(walk.found), *walk.found, tuple(_widths(walk.found))]
 
 
 class _Walk:
@@ -82,6 +84,19 @@ class _Walk:
             self.visit(*getattr(value, "__dict__", {}).values(), numbers=False)
             if isinstance(inspect.getattr_static(type(value), "__call__", None), FunctionType):
                 self.visit(value.__call__)
+
+
+def _widths(value: Any) -> Iterator[int]:
+    """The numbers of entries of all arrays that are found in ``value`` by names and places."""
+    if isinstance(value, dr.ArrayBase):
+        yield dr.width(value)
+    elif isinstance(value, dict):
+        yield from _widths(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _widths(part)
+    elif fields := getattr(value, "DRJIT_STRUCT", None):
+        yield from _widths([getattr(value, name, None) for name in fields])
 
 
 def _companions(found: list) -> list:

@@ -33,6 +33,7 @@ class LossScaler:
     def unscale(self, gradients: Iterable[Any]) -> dict[str, Any]:
         """What ``Optimizer.step`` is to be called with, given flat gradients; the next scale takes effect."""
         gradients = list(gradients)
+        dr.schedule(gradients)
         good = dr.mask_t(dr.leaf_t(gradients[0]))(True)
         for grad in gradients:
             dr.scatter(good, False, 0, ~dr.isfinite(grad), mode=dr.ReduceMode.NoConflicts)
@@ -45,7 +46,7 @@ class LossScaler:
             larger = dr.select(self.it >= limits.SCALE_STEPS, larger * limits.SCALE_GROWTH, larger)
         scale = dr.select(good, larger, self.scale_factor * limits.SCALE_BACKOFF)
         it, unscaling = dr.select(good, self.it + 1, 0), dr.rcp(self.scale_factor)
-        dr.eval(good, unscaling, scale, it)
+        dr.schedule(unscaling, scale, it)
         self.scale_factor, self.it = scale, it
         self.skipped = self.skipped + dr.select(self.skips(), 1, 0)
         return {"grad_scale": unscaling, "active": good}

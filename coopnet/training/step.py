@@ -13,6 +13,7 @@ from drjit.opt import Optimizer
 from ..checks import check_above, check_number, check_type, ensure, shown
 from ..engine import ExternalProducts, innermost, leaving, loss_inside
 from ..field import NeuralField
+from ..jit.batch_size import batch_size_known
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
 from ..random.key import Key
@@ -159,14 +160,15 @@ class Step:
     def differentiate(self, key: Key, whole: bool = False) -> tuple[Any, ExternalProducts | None]:
         """Pull the losses of ``key`` back; returns them, and the products that are left, if any may be."""
         left = None if whole else ExternalProducts.where_faster(self.field, self.runs)
-        with leaving(left):
+        # captured arrays of other widths are recorded anew; what an objective evaluates is its own
+        with leaving(left), batch_size_known(self.objective is None):
             drawn = self.draw(key)
             inner = inner_loss(self.field, self.loss, drawn) if self.objective is None else None
             with loss_inside(inner):
                 losses = self.evaluate(drawn, key)
             value = dr.detach(losses)
             if inner is not None and inner.taken:
-                inner.cotangent = self.scaled(self.float32(1 / dr.width(losses)))
+                inner.cotangent, inner.share = self.scaled(self.float32(1)), 1 / dr.width(losses)
             else:
                 dr.schedule(value)  # so that the kernel of the backward pass writes it along
                 inner = None
