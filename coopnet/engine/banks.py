@@ -42,7 +42,7 @@ from .strategies import SCOPES, GradientScope, choose
 
 def banks_for(samples: int, most: int | None = None) -> int:
     """Number of banks for a batch; ``most`` is :data:`~.limits.BANKS` unless told."""
-    few = min(limits.BANKS_SMALL, -(-samples // limits.BANK_SAMPLES))
+    few = 1 if samples <= limits.ONE_BANK_SAMPLES else min(limits.BANKS_SMALL, -(-samples // limits.BANK_SAMPLES))
     return min(limits.BANKS if most is None else most, max(few, -(-samples // limits.BANK_SAMPLES_LARGE)))
 
 
@@ -260,9 +260,7 @@ class Banks:
             dr.eval(total)
             with unmasked(self.leaf):  # it may be taken when a symbolic loop within an evaluated one is left
                 total = self._with_biases(total)
-        total = self.leaf(total)
-        dr.schedule(total)  # whoever looks at it next can share its kernel
-        return total
+        return self.leaf(total)  # whoever evaluates it can share its kernel
 
     def _with_biases(self, total: Any) -> Any:
         uint32 = dr.uint32_array_t(self.leaf)

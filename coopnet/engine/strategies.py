@@ -103,7 +103,7 @@ GRADIENTS = (
         "so few steps do not make up for the seconds that outer products take to compile",
     ),
     Row(
-        "banks", lambda s: s.frozen or s.terms <= limits.BANK_SAMPLES,
+        "banks", lambda s: s.frozen or s.terms <= limits.ONE_BANK_SAMPLES,
         "the fastest way on the GPU that half precision does not stall",
     ),
     Row(

@@ -78,9 +78,10 @@ def clip_gradient_values(params: Any, limit: float) -> None:
 
 
 def gradients(where: str, params: Any) -> Iterator[tuple[Any, Any]]:
-    """Every array of :func:`arrays`, and its gradient, flat."""
-    for value in arrays(where, params).values():
-        yield value, dr.grad(value).array
+    """Every array of :func:`arrays`, and its gradient, flat, evaluated with the first that somebody looks at."""
+    pairs = [(value, dr.grad(value).array) for value in arrays(where, params).values()]
+    dr.schedule(pairs)
+    return iter(pairs)
 
 
 def arrays(where: str, params: Any) -> dict[str, Any]:

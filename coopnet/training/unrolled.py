@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import drjit as dr
-
 from . import limits
 from .schedules import is_of_steps_alone
-
-#: Where calls of several steps have been measured.
-BACKENDS = (dr.JitBackend.LLVM,)
-
 
 class UnrolledSteps:
     """Decides for runs that share what is traced, of ``ahead`` steps in all, with learning rates by ``rate``."""
@@ -34,7 +28,7 @@ class UnrolledSteps:
         if self.taken < limits.UNROLLED_STEPS_SEEN:
             return
         # a step that leaves products to a library is in two parts
-        able = self.foreseen and not step.left and dr.backend_v(step.float32) in BACKENDS
+        able = self.foreseen and not step.left
         short = self.seconds <= self.taken * limits.UNROLLED_SECONDS
         self.several = self.several or (able and short and self.ahead >= limits.UNROLLED_STEPS_LEFT)
         self.taken, self.seconds = 0, 0.0

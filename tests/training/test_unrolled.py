@@ -18,10 +18,8 @@ from coopnet.training.unrolled import UnrolledSteps
 
 
 @pytest.fixture
-def eager(backend, set_limits):
+def eager(set_limits):
     """As if steps were always short, and many were to come."""
-    if backend != "llvm":
-        pytest.skip("only on LLVM does one call take several steps (unrolled.BACKENDS)")
     set_limits(UNROLLED_STEPS_LEFT=1, UNROLLED_SECONDS=1e9)
 
 
@@ -56,6 +54,14 @@ def state(field, result, ema=None):
     arrays = [v.array for v in field.values()] + ([] if ema is None else list(ema.average.values()))
     dr.eval(arrays)
     return [np.array(result.losses)] + [dr.detach(v).numpy() for v in arrays]
+
+
+def assert_alike(backend, one, other):
+    """Equal to the bit; on CUDA, where atomics add up in any order, hundreds of steps drift apart a little."""
+    if backend == "llvm":
+        assert np.array_equal(one, other)
+    else:
+        np.testing.assert_allclose(one, other, rtol=0.1, atol=0.05)
 
 
 def options_of(name, field):
@@ -98,7 +104,7 @@ def test_equal_to_single_steps(backend, ns, set_limits, eager, calls, name):
         lr = options["optimizer"].lr if "optimizer" in options else 0.0
         found[-1].append(np.array(lr if isinstance(lr, float) else lr.numpy()))
     for one, other in zip(*found, strict=True):
-        assert np.array_equal(one, other)
+        assert_alike(backend, one, other)
 
 
 def test_resumed_in_the_middle(backend, ns, eager, calls, tmp_path):
@@ -110,7 +116,7 @@ def test_resumed_in_the_middle(backend, ns, eager, calls, tmp_path):
         found.append(state(field, result))
     assert 4 in calls
     for one, other in zip(*found, strict=True):
-        assert np.array_equal(one, other)
+        assert_alike(backend, one, other)
 
 
 @pytest.mark.usefixtures("ctrl_c_works")
@@ -129,7 +135,7 @@ def test_interrupted(backend, ns, eager, calls):
     calls.clear()
     expected = cn.fit(other, batch_of(ns), result.steps, lr=1e-3, progress=False)
     for one, two in zip(state(field, result), state(other, expected), strict=True):
-        assert np.array_equal(one, two)
+        assert_alike(backend, one, two)
 
 
 def test_divergence_names_the_step(backend, ns, eager, calls):
@@ -158,7 +164,7 @@ def test_schedules_that_end(backend, ns, eager, calls):
     assert 4 in calls and sum(calls) == 302
     cn.fit(other, batch_of(ns), 302, lr=1e-3, progress=False)
     for name in field:
-        assert np.array_equal(field[name].array.numpy(), other[name].array.numpy())
+        assert_alike(backend, field[name].array.numpy(), other[name].array.numpy())
 
 
 def test_kernels_are_those_of_single_steps(backend, ns, eager, calls):

@@ -1,0 +1,149 @@
+"""Losses that the way back of a network computes by itself, and the sizes of batches that are known to fit."""
+
+import drjit as dr
+import numpy as np
+import pytest
+from support.arrays import precisions
+
+import coopnet as cn
+from coopnet.engine import gradient_path
+from coopnet.interop.tcnn.losses import LOSSES as TCNN
+from coopnet.training.inner_loss import inner_loss, samplewise
+from coopnet.training.losses import LOSSES
+from coopnet.training.step import Step
+
+
+def step_of(ns, backend, precision, loss, samples, dropout=0.0, encoding=None, pdf=False):
+    outputs = {"gaussian_nll": 6}.get(loss, 3)
+    network = cn.MLP(-1 if encoding else 2, outputs, width=16, depth=2, bias=True, dropout=dropout)
+    field = cn.NeuralField(encoding, network, in_features=2).build(backend, precision, seed=1)
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, samples)
+        targets = [1 + x, 1.5 - y, 2 + dr.sin(9 * x)]
+        return ([x, y], targets, 0.5 + x) if pdf else ([x, y], targets)
+
+    return Step(field, cn.training.Adam(1e-3, params=field), batch, loss, loss_scale=64.0 if precision == "half" else None)
+
+
+def derivatives(step, ns, number, path, inside):
+    """The losses of step ``number``, and the gradients of all parameters, unscaled; frozen."""
+    own = step.loss
+    if not inside:
+        step.loss = lambda *args, **more: own(*args, **more)  # nobody knows what it looks at
+
+    @dr.freeze
+    def differentiate(step, seed, number):
+        step.push()
+        losses, _ = step.differentiate(cn.Key(seed, None, number), True)
+        gradients = [dr.grad(value).array for value in step.optimizer.values()]
+        dr.clear_grad(list(step.optimizer.values()))
+        return losses, gradients
+
+    try:
+        with gradient_path(path):
+            for turn in (number + 1, number + 2, number):  # the last is replayed
+                losses, gradients = differentiate(step, dr.opaque(ns.UInt64, 7), dr.opaque(ns.UInt32, turn))
+                dr.eval(losses, gradients)
+    finally:
+        step.loss = own
+    scale = 1 if step.scaler is None else step.scaler.scale_factor.numpy()[0]
+    return losses.numpy(), [g.numpy().astype(np.float64) / scale for g in gradients]
+
+
+def relative_error(one, other):
+    return np.linalg.norm(one - other) / np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("samples", [100, 5000])  # one bank; several, and no whole number of warps
+@pytest.mark.parametrize("kind", ["plain", "dropout", "grid", "pdf"])
+def test_equal_to_the_loss_outside(ns, backend, kind, samples):
+    options = {
+        "plain": {}, "dropout": {"dropout": 0.2}, "pdf": {"pdf": True},
+        "grid": {"encoding": cn.HashGrid(2, n_levels=2, hashmap_size=2**8)},
+    }[kind]  # fmt: skip
+    for precision in precisions(backend):
+        step = step_of(ns, backend, precision, "relative_l2", samples, **options)
+        losses, gradients = derivatives(step, ns, 3, "banks", True)
+        expected, right = derivatives(step, ns, 3, "spill", False)
+        tolerance = 1e-5 if precision == "single" else 1e-2
+        np.testing.assert_allclose(losses, expected, rtol=tolerance)
+        assert losses.shape == (samples,)
+        for one, other in zip(gradients, right, strict=True):
+            assert relative_error(one, other) < tolerance
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_every_loss(ns, backend, loss):
+    if backend == "cuda" and loss not in ("l1", "gaussian_nll", "variance"):
+        pytest.skip("the same code, a slow kernel each")
+    step = step_of(ns, backend, "auto", loss, 1500)
+    losses, gradients = derivatives(step, ns, 1, "banks", True)
+    expected, right = derivatives(step, ns, 1, "banks", False)
+    tolerance = 1e-5 if backend == "llvm" else 1e-2
+    np.testing.assert_allclose(losses, expected, rtol=tolerance, atol=tolerance)
+    for one, other in zip(gradients, right, strict=True):
+        assert relative_error(one, other) < tolerance
+
+
+def test_which_losses_are_known():
+    assert all(map(samplewise, LOSSES.values())) and all(samplewise(f) for f in TCNN.values() if callable(f))
+    assert not samplewise(lambda y, t: y[0])
+
+
+def test_what_depends_on_more_stays_outside(ns, backend):
+    """An unknown loss, targets with gradients, and a network of which the engine does not know all layers."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend)
+    x, y, t = (ns.Float([0.1, 0.2]) for _ in range(3))
+    assert inner_loss(field, cn.training.l2, ([x, y], [t])) is not None
+    assert inner_loss(field, lambda y, t: dr.square(y[0] - t[0]), ([x, y], [t])) is None
+    dr.enable_grad(t)
+    assert inner_loss(field, cn.training.l2, ([x, y], [t])) is None
+    other = cn.NeuralField(None, cn.Sequential(cn.MLP(2, 2, width=8, depth=1), cn.Sinusoidal(1), cn.Linear(-1, 1)))
+    assert inner_loss(other.build(backend), cn.training.l2, ([x, y], [1.0])) is None
+
+
+def test_kernels_go_forward_once(ns, backend):
+    """Of all kernels with a lane for each sample, one has the network; the features have their own."""
+    samples = 5000
+    step = step_of(ns, backend, "auto", "l2", samples)
+    seed, number = dr.opaque(ns.UInt64, 7), dr.opaque(ns.UInt32, 1)
+    sizes = []
+    with gradient_path("banks"):
+        for _ in range(3):
+            with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+                dr.kernel_history_clear()
+                step(seed, number)
+                history = dr.kernel_history((dr.KernelType.JIT,))
+            sizes.append(sum(k["size"] >= samples for k in history))
+    assert sizes[-1] == 2
+
+
+def test_another_number_of_samples_is_recorded_anew(ns, backend):
+    """Frozen steps know the widths of the arrays that the batch refers to, in lists, dictionaries and objects."""
+
+    class Data:
+        DRJIT_STRUCT = {"x": object, "y": object}
+
+    data, table = Data(), {}
+
+    def batch(key):
+        return [data.x, data.y], [table["of"][0]]
+
+    def fill(samples):
+        data.x, data.y = cn.uniform(2, cn.Key(samples), ns.Float, samples)
+        table["of"] = [data.x * data.y]
+        dr.eval(data.x, data.y, table)
+
+    fields = []
+    for path in ("banks", "spill"):
+        field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend, seed=1)
+        fill(64)
+        step = Step(field, cn.training.Adam(1e-2, params=field), batch)
+        with gradient_path(path):
+            for number, samples in enumerate([3000, 3000, 5000, 3000, 64, 5000]):
+                fill(samples)
+                step(dr.opaque(ns.UInt64, 1), dr.opaque(ns.UInt32, number))
+        field.update(step.optimizer)
+        fields.append(np.concatenate([v.array.numpy().ravel() for v in field.values()]).astype(np.float64))
+    assert relative_error(*fields) < (1e-4 if backend == "llvm" else 2e-2)
