@@ -40,15 +40,24 @@ from .ops import Op, Tape, affine, matrices, rebase
 from .strategies import SCOPES, GradientScope, choose
 
 
-def banks_for(samples: int, most: int | None = None) -> int:
-    """Number of banks for a batch; ``most`` is :data:`~.limits.BANKS` unless told."""
-    few = 1 if samples <= limits.ONE_BANK_SAMPLES else min(limits.BANKS_SMALL, -(-samples // limits.BANK_SAMPLES))
-    return min(limits.BANKS if most is None else most, max(few, -(-samples // limits.BANK_SAMPLES_LARGE)))
+def banks_for(samples: int, most: int | None = None, share: int | None = None) -> int:
+    """Number of banks for a batch of which ``share`` samples have one in common.
+
+    ``most`` and ``share`` are :data:`~.limits.BANKS` and :data:`~.limits.BANK_SAMPLES` unless told.
+    """
+    if samples <= limits.ONE_BANK_SAMPLES:
+        return 1
+    few = min(limits.BANKS_SMALL, -(-samples // (share or limits.BANK_SAMPLES)))
+    return min(most or limits.BANKS, max(few, -(-samples // limits.BANK_SAMPLES_LARGE)))
 
 
 def banks_in_scope(samples: int, vectors: int = 1, most: int | None = None) -> int:
-    """Number of banks for a batch inside a symbolic loop, where each sample sends ``vectors`` through the network."""
-    return min(banks_for(samples * vectors * limits.LOOP_TURNS, most), -(-samples // WARP))
+    """Number of banks for a batch inside a symbolic loop, where each sample sends ``vectors`` through the network.
+
+    All are traced, so that fewer are better.
+    """
+    count = banks_for(samples * vectors * limits.LOOP_TURNS, most, limits.ONE_BANK_SAMPLES)
+    return min(count, -(-samples // WARP))
 
 
 class BankOp(NetworkOp):

@@ -27,7 +27,7 @@ from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
 from .stack import stacked
 from .store import StoreOp, evaluate_between_kernels
-from .strategies import EVALUATION, GRADIENTS, choose
+from .strategies import EVALUATION, GRADIENTS, LOSSES, StepLoss, choose
 
 #: The ways of weight gradients that are operations of Dr.Jit's, by their names in :data:`~.strategies.GRADIENTS`.
 OPERATIONS: dict[str, type[NetworkOp]] = {
@@ -73,9 +73,9 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         if s.weights and s.in_call and s.cuda:
             warn_stall(None)
         return _by_drjit(plan, x, key)
-    if way == "banks" and (loss := inner_loss(ops)) is not None:
-        loss.taken = True
-        return plan.split(dr.custom(InnerLossOp, Plan(ops, packed, s, loss), packed, xs, key))
+    loss = inner_loss(ops)
+    if choose(LOSSES, StepLoss(loss is not None, way))[0] == "inside":
+        return plan.split(dr.custom(InnerLossOp, plan.computing(loss), packed, xs, key))
     if way != "loop banks":
         return plan.split(dr.custom(OPERATIONS[way], plan, packed, xs, key))
     later = [outside(b).buffer for b in packed if dr.grad_enabled(b)]

@@ -23,11 +23,16 @@ class Plan:
     Inputs, outputs and their gradients are lists of arrays: the components of a bundle's vectors, one after the other.
     """
 
-    def __init__(self, ops: Sequence[Op], buffers: Sequence[Any], situation: Situation, loss: Any = None):
+    def __init__(self, ops: Sequence[Op], buffers: Sequence[Any], situation: Situation):
         self.ops, self.buffers, self.situation = ops, buffers, situation
         #: The :class:`~.inner_loss.InnerLoss` that the way back computes, if it does.
-        self.loss = loss
+        self.loss: Any = None
         self.vectors, self.wants_x = situation.vectors, situation.inputs
+
+    def computing(self, loss: Any) -> Plan:
+        """The same plan, whose way back computes ``loss``."""
+        loss.taken, self.loss = True, loss
+        return self
 
     def split(self, components: Sequence[Any]) -> Bundle:
         """The bundle of a flat list."""

@@ -243,6 +243,25 @@ MULTIPLIERS = (
     Row("BLAS", _always, "the fastest on the CPU, in double precision"),
 )
 
+# ---- Where is the loss of a training step computed? --------------------------------------------------------------
+
+
+class StepLoss(NamedTuple):
+    """A loss, and the way in which the gradients of the weights in front of it come about."""
+
+    #: Does whoever evaluates the network know how the loss of a sample follows from its outputs?
+    known: bool
+    way: str
+
+
+LOSSES = (
+    Row(
+        "inside", lambda s: s.known and s.way == "banks",
+        "the call that fills banks evaluates the network: with the loss in it, nothing is evaluated twice",
+    ),
+    Row("behind the network", _always, "other ways keep what they need, and other losses may be any code"),
+)  # fmt: skip
+
 # ---- Where does a gradient go that comes up in a symbolic loop or conditional? -----------------------------------
 
 
@@ -270,5 +289,6 @@ TABLES = {
     "How does the gradient by the input come about, where nobody differentiates it?": SLOPES,
     "How does a CPU multiply a matrix and a vector in a kernel?": MATRICES,
     "Who multiplies matrices over samples?": MULTIPLIERS,
+    "Where is the loss of a training step computed?": LOSSES,
     "Where does a gradient go that comes up in a symbolic loop or conditional?": SCOPES,
 }

@@ -12,7 +12,7 @@ file                         what it relies on
 :mod:`.layout`               that packed layouts are permutations with gaps, which packing row and column numbers shows
 :mod:`.unpacked`             ``_traverse_1_cb_ro`` and ``_rw``, by which arrays are seen by some and hidden from others
 :mod:`.registers`            ``detail.new_scope`` orders a kernel; products longer than 64 make OptiX give all registers
-:mod:`.backend_copies`       a traversal may begin within a derivative, on another backend, and keep the edges that it takes
+:mod:`.backend_copies`       a traversal may begin within a derivative, on another backend, and keep its edges
 :mod:`.owned`                frozen calls know no memory but Dr.Jit's; what shares memory with NumPy, and what copies
 :mod:`.deferred`             derivatives of variables older than a scope's second trace are postponed until it is left
 :mod:`.batch_size`           products check their operands' sizes when a frozen function is replayed
@@ -22,7 +22,7 @@ file                         what it relies on
 :mod:`.masks`                the stack of masks that evaluated loops lay on gathers and scatters
 :mod:`.half`                 LLVM narrows maxima of widened half-precision numbers
 :mod:`.sorting`              ``detail.block_mkperm`` sorts and keeps the order of equals
-:mod:`.optimizers`           the tuples in an optimizer's state, ``_step``, its order, ``_reset``, and rates that are arrays
+:mod:`.optimizers`           an optimizer's state, ``_step``, its order, ``_reset``, and rates that are arrays
 :mod:`.native`               symbols of native libraries, Dr.Jit's and others, by ``ctypes``
 ===========================  ===========================================================================================
 """

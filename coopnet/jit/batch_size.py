@@ -32,11 +32,13 @@ def batch_size_known(known: bool = True) -> Iterator[None]:
 def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
     """An array for :func:`pin_batch_size`, to be evaluated with ``vectors``, some of which have an entry per sample.
 
-    It is their sum: one alone may be a constant, as gradients often are, which does not follow the number of samples.
     ``None`` where nothing is recorded, or the caller sees to it.
     """
-    if not frozen() or _known.get():
-        return None
+    return summed(vectors, samples) if frozen() and not _known.get() else None
+
+
+def summed(vectors: Sequence[Any], samples: int) -> Any:
+    """The sum of ``vectors``: one alone may be a constant, as gradients often are, and follows no number of samples."""
     parts = [v for v in vectors if dr.width(v) == samples and v.state != dr.VarState.Literal]
     total = sum(parts[1:], parts[0]) if parts else vectors[0] + dr.zeros(type(vectors[0]), samples)
     # nor does an array that is not computed in the recording

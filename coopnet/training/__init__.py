@@ -12,6 +12,7 @@
 what a step is made of
 :mod:`.sampling`        uniform random numbers
 :mod:`.losses`          loss functions
+:mod:`.inner_loss`      losses that the engine computes in its kernels
 :mod:`.optimizers`      optimizers with weight regularization
 :mod:`.novograd`        Novograd
 :mod:`.schedules`       learning rates

@@ -8,6 +8,7 @@ from typing import Any
 from . import limits
 from .schedules import is_of_steps_alone
 
+
 class UnrolledSteps:
     """Decides for runs that share what is traced, of ``ahead`` steps in all, with learning rates by ``rate``."""
 

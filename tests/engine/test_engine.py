@@ -385,7 +385,7 @@ def test_samples_are_spread_evenly_over_banks(ns, backend, monkeypatch, samples)
     x = dr.opaque(leaf, 1, samples)
     with cn.gradient_path("banks"):
         dr.backward(next(iter(net(drnn.CoopVec([x])))))
-    assert len(shares) == count == -(-samples // 1024) and sum(shares) == samples
+    assert len(shares) == count == -(-samples // 256) and sum(shares) == samples
     warps = -(-samples // 32)
     assert max(shares) <= 32 * -(-warps // count) and min(shares) >= 32 * (warps // count) - 31
 
@@ -396,12 +396,12 @@ def test_neighbouring_warps_have_banks_of_their_own(ns, backend, monkeypatch):
     monkeypatch.setattr(banks.dr, "switch", lambda index, *args: seen.append(index.numpy()) or switch(index, *args))
     net, *_ = network(ns, backend, depth=0)
     differentiate(net, ns, backend, np.ones((3, 3 * 1024)), np.ones((2, 3 * 1024)), path="banks")
-    np.testing.assert_array_equal(seen[0], np.arange(3 * 1024) // 32 % 3)
+    np.testing.assert_array_equal(seen[0], np.arange(3 * 1024) // 32 % 12)
 
 
 @pytest.mark.parametrize(
     "samples, few",
-    [(1, 1), (1024, 1), (1025, 2), (128 << 10, 128), (1 << 19, 128), ((1 << 19) + 1, 129), (1 << 30, 512)],
+    [(1, 1), (1024, 1), (1025, 5), (32 << 10, 128), (1 << 19, 128), ((1 << 19) + 1, 129), (1 << 30, 512)],
 )
 def test_number_of_banks(samples, few):
     assert banks.banks_for(samples) == few
@@ -635,7 +635,7 @@ def test_explain(ns, backend, play_lanes):
             assert (found.path, found.memory) == ("store", 4096 * row) and wide.explain(1024).path == "spill"
     with cn.gradient_path("banks"):
         found = field.explain(5000)
-    assert (found.path, found.banks, found.chunks) == ("banks", 5, 1)
+    assert (found.path, found.banks, found.chunks) == ("banks", 20, 1)
     assert found.memory == 5 * (2 if backend == "cuda" else 4) * dr.width(field["network.weights"])
     with pytest.raises(ValueError, match=r"explain: batch is 0"):
         field.explain(0)

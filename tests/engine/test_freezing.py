@@ -264,14 +264,16 @@ def test_numbers_in_calls(backend, ns, precision):
 
     @dr.freeze
     def choose(fields, which, x, y, index):
-        return dr.switch(which, [lambda *p: evaluate(fields[0], 3, *p), lambda *p: evaluate(fields[1], 4, *p)], x, y, index)
+        return dr.switch(
+            which, [lambda *p: evaluate(fields[0], 3, *p), lambda *p: evaluate(fields[1], 4, *p)], x, y, index
+        )
 
     for turn in range(5):
         x, y = cn.uniform(2, cn.Key(turn), ns.Float, 64)
         index, which = dr.arange(ns.UInt32, 64) + turn, dr.arange(ns.UInt32, 64) % 2
         dr.eval(x, y, index, which)
         found = choose(fields, which, x, y, index).numpy()
-        del_me = [dr.opaque(ns.Float, 7.0 + i) for i in range(50)]  # takes memory that was given back
+        other = [dr.opaque(ns.Float, 7.0 + i) for i in range(50)]  # takes memory that was given back
         wanted = [evaluate(f, s, x, y, index).numpy() for f, s in zip(fields, (3, 4), strict=True)]
         np.testing.assert_allclose(found, np.where(which.numpy() == 0, *wanted), atol=2e-3)
-        del del_me
+        del other

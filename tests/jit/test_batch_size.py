@@ -4,7 +4,7 @@ import drjit as dr
 import numpy as np
 import pytest
 
-from coopnet.jit.batch_size import batch_sample, pin_batch_size
+from coopnet.jit.batch_size import batch_sample, batch_size_known, pin_batch_size, summed
 
 
 @pytest.mark.parametrize("of", ["computed", "evaluated", "input", "nothing"])
@@ -40,6 +40,20 @@ def test_the_sample_depends_on_all(ns):
         ([dr.opaque(ns.Float, 2, 5)], [2] * 5),
         ([ns.Float(1)], [1] * 5),
     ):
-        made = batch_sample(vectors, 5)
+        made = summed(vectors, 5)
         assert made.state != dr.VarState.Evaluated
         np.testing.assert_array_equal(made.numpy(), expected)
+
+
+def test_callers_that_know_it(ns):
+    """Where nothing is recorded, or whoever froze the function sees to other numbers of samples, nothing is pinned."""
+    x = dr.arange(ns.Float, 64)
+    assert batch_sample([x], 64) is None
+    pin_batch_size(None)
+
+    @dr.freeze
+    def sample(x, known):
+        with batch_size_known(known):
+            return batch_sample([x * 2], dr.width(x))
+
+    assert sample(x, True) is None and dr.width(sample(x, False)) == 64

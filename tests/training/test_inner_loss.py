@@ -23,7 +23,9 @@ def step_of(ns, backend, precision, loss, samples, dropout=0.0, encoding=None, p
         targets = [1 + x, 1.5 - y, 2 + dr.sin(9 * x)]
         return ([x, y], targets, 0.5 + x) if pdf else ([x, y], targets)
 
-    return Step(field, cn.training.Adam(1e-3, params=field), batch, loss, loss_scale=64.0 if precision == "half" else None)
+    return Step(
+        field, cn.training.Adam(1e-3, params=field), batch, loss, loss_scale=64.0 if precision == "half" else None
+    )
 
 
 def derivatives(step, ns, number, path, inside):
