@@ -58,8 +58,8 @@ def fit(
     Step :math:`i` evaluates ``field(coordinates, Key(seed, step=i))`` on ``coordinates, targets =
     batch(Key(seed, step=i))``, so the masks and samples of a step depend on nothing but the seed and its number. A
     run that was stopped and resumed equals one that was not; on LLVM to the last bit. The whole step is one
-    ``dr.freeze``d function, traced once or twice. On LLVM, where steps turn out to take less than a millisecond, 2,048
-    are left, and ``lr`` is a number or a schedule of coopnet's, four are traced as one function, with the same results.
+    ``dr.freeze``d function, traced once or twice. Where steps turn out to take less than a millisecond, 2,048 are left,
+    and ``lr`` is a number or a schedule of coopnet's, four are traced as one function, with the same results.
 
     Args:
         field: a built :class:`NeuralField`; its parameters are updated.
@@ -76,7 +76,10 @@ def fit(
             ``coopnet.training.cosine``); 1e-3, or the given optimizer's own, if ``None``.
         loss: the name of a function in ``coopnet.training.losses``, such as ``"l2"`` (or ``"mse"``), ``"l1"``
             (``"mae"``), ``"huber"``, ``"relative_l2"`` or ``"cross_entropy"``, or traced code
-            ``(y, targets) -> loss of each sample``, both lists with an array for each output.
+            ``(y, targets) -> loss of each sample``, both lists with an array for each output. On CUDA the library's
+            own losses are computed in the kernel that goes back through the network, which then runs once for each
+            step and not twice. So is a function with the attribute ``samplewise = True``, which says that it treats
+            every sample by itself and refers to no other arrays.
         objective: traced code ``(field, drawn, key) -> loss of each sample``, single precision, instead of ``loss``.
             ``drawn`` is what ``batch`` returned, which may then be any PyTree. It evaluates the field itself, as often
             as it likes: for losses on its derivatives (see the second example).
