@@ -72,7 +72,7 @@ LAUNCHES_SAMPLES = 1 << 16
 #: Samples up to which one bank is enough, and tracing more outside ``dr.freeze`` costs more than they save.
 ONE_BANK_SAMPLES = 1024
 #: Samples that share a bank in batches of up to ``BANK_SAMPLES * BANKS_SMALL``: the fewer, the fewer threads wait for
-#: an address (benchmarks/step_launches.py), and the errors of several banks average out.
+#: an address (benchmarks/whole_jobs.py), and the errors of several banks average out.
 BANK_SAMPLES, BANKS_SMALL = 256, 128
 #: Samples that share a bank in larger batches, where there are enough banks for that anyway.
 BANK_SAMPLES_LARGE = 4096
