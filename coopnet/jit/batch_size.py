@@ -25,7 +25,12 @@ def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
 
 
 def pin_batch_size(sample: Any) -> None:
-    """Have the recording fail its check for another size of ``sample``, a :func:`batch_sample` that is evaluated."""
+    """Have the recording fail its check for another size of ``sample``, a :func:`batch_sample` that is evaluated.
+
+    Nothing for ``None``, as where no function is recorded.
+    """
+    if sample is None:
+        return
     tensor = dr.tensor_t(type(sample))
     n = dr.width(sample)
     # of the shapes that fit a GPU's grid at any size, a few dozen rows measured fastest
