@@ -36,7 +36,7 @@ from . import limits, loop_banks
 from .affine import Affine, Weights
 from .modes import forced_path, warn_stall
 from .network_op import NetworkOp, Plan
-from .ops import Op, affine, matrices, rebase
+from .ops import Op, Visit, affine, matrices, rebase
 from .strategies import SCOPES, GradientScope, choose
 
 
@@ -54,39 +54,66 @@ def banks_in_scope(samples: int, vectors: int = 1, most: int | None = None) -> i
 class BankOp(NetworkOp):
     """Differentiates by accumulating in banks."""
 
-    def pull_back(self, dys: list, samples: int) -> None:
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
+        sets, dxs = self.filled(dys, samples, banks_for(samples * self.plan.vectors))
+        return dxs, [banks.sum() for banks in sets]
+
+    def filled(self, dys: list, samples: int, count: int, which: Any = None) -> tuple[list[Banks], list]:
+        """``count`` banks for every buffer with the gradients of all samples, and the input's gradient; evaluated.
+
+        ``which`` is the bank of each sample; without it, warps take turns.
+        """
         xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(dys[0])))
-        count = banks_for(samples * self.plan.vectors)
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
         key_args, lanes = self._key_args(uint32, samples), None
-        if count > 1:
+        if count > 1 or which is not None:
             # Computed in a kernel of their own: fused with the call, their computation would compete for its registers.
             # Before anything else is evaluated, as that would compute the scheduled losses, which share this kernel.
-            dr.eval(xs, dys, sample)
+            dr.eval(xs, dys, which, sample)
             lanes = Warps(uint32, samples)
             xs, dys = lanes.widen(xs), lanes.widen(dys)
+            which = None if which is None else lanes.widen([which])[0]
             if self.key is not None and samples != lanes.count:
-                key_args[0] = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
+                # the lanes behind the samples may draw any mask
+                index = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
+                key_args = [index, *(v if dr.width(v) == 1 else lanes.widen([v])[0] for v in key_args[1:])]
         sets = [Banks(b, self.ops, count) for b in self.buffers]
-        dxs = self._fill(sets, count, xs, dys, key_args)
+        dxs = self._fill(sets, count, xs, dys, key_args, which)
         if lanes is not None:
             dxs = lanes.narrow(dxs)
         dr.eval(dxs, sample)
-        if sample is not None:
-            pin_batch_size(sample)
-        if self.plan.wants_x:
-            self.set_grad_in("xs", dxs)
-        self.set_grad_in("buffers", [s.sum() for s in sets])
+        pin_batch_size(sample)
+        return sets, dxs
 
-    def _fill(self, sets: list[Banks], count: int, xs: list, dys: list, key_args: list) -> list:
-        """Add the gradients of all samples to the banks; returns the input's gradient."""
-        uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
-        bodies = [self.body(sets, k, self.ops, self.buffers, self.ops) for k in range(count)]
-        if count == 1:
+    def _fill(self, sets: list[Banks], count: int, xs: list, dys: list, key_args: list, which: Any = None) -> list:
+        """Trace what adds the gradients of all samples to the banks; returns the input's gradient."""
+        bodies = [self._body(sets, k) for k in range(count)]
+        if which is None and count == 1:
             return bodies[0](xs, dys, key_args)
-        # By turns: warps that run at the same time are neighbours, and would queue for the addresses of one bank.
-        lane = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs]))
-        return dr.switch(lane // WARP % count, bodies, xs, dys, key_args)
+        if which is None:
+            # By turns: warps that run at the same time are neighbours, and would queue for the addresses of one bank.
+            uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
+            which = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs])) // WARP % count
+        return dr.switch(which, bodies, xs, dys, key_args)
+
+    def _body(self, sets: list[Banks], k: int) -> Any:
+        """What adds the gradients of its samples to bank ``k``."""
+        ops = self.ops_for(k)
+        visit = adding(sets, k, self.ops, self.buffers, ops)
+
+        def body(xs: list, dys: list, key_args: list) -> list:
+            key = bank_key(key_args)
+            # masked lanes are evaluated at 0: times a gradient of 0, NaN would be NaN
+            xs = only(live(dys), xs)
+            xs = with_room(xs, matrices(ops), in_use(ops, self.plan.vectors))
+            dx = self.plan.pullback(self.plan.evaluate(ops, xs, key), dys, key, visit)
+            return dx if self.plan.wants_x else [dys[0]]
+
+        return body
+
+    def ops_for(self, k: int) -> Sequence[Op]:
+        """The ops that samples of bank ``k`` are evaluated with: the same that the banks are for, or other weights."""
+        return self.ops
 
     def _key_args(self, uint32: type, samples: int) -> list:
         """The key for a call: there is no lane number inside, so every sample's identity goes in."""
@@ -95,41 +122,11 @@ class BankOp(NetworkOp):
         key = self.key.traced(uint32)
         return [key.words(uint32, samples)[0], key.step, key.seed]
 
-    def body(
-        self, sets: list[Banks], k: int, ops: Sequence[Op], buffers: Sequence[Any], evaluated: Sequence[Op]
-    ) -> Any:
-        """What adds the gradients of its samples to bank ``k``: ``ops`` read the ``buffers`` that banks are made of.
-
-        The ops ``evaluated`` are those, or the same with other weights.
-        """
-        own = affine(rebase(ops, buffers, [one.banks[k] for one in sets]))
-        known = {op: view for one in sets for op, view in one.sides(ops, k)}
-        layers = zip(affine(evaluated), affine(ops), own, strict=True)
-        targets = {op: (mine, Affine(Weights(known[layer])) if layer in known else None) for op, layer, mine in layers}
-
-        def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
-            target, side = targets[op]
-            side = side if biased else None
-            target.multiplier.outer(target, dy, x, biased and side is None)
-            if side is not None:
-                one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
-                side.multiplier.outer(side, dy, one, False)
-
-        def body(xs: list, dys: list, key_args: list) -> list:
-            key = bank_key(key_args)
-            # evaluated at 0, a lane without gradient has nothing that would spoil the product with it
-            xs = only(live(dys), xs)
-            xs = with_room(xs, matrices(evaluated), in_use(evaluated, self.plan.vectors))
-            dx = self.plan.pullback(self.plan.evaluate(evaluated, xs, key), dys, key, visit)
-            return dx if self.plan.wants_x else [dys[0]]
-
-        return body
-
 
 class ScopeBankOp(BankOp):
     """The same inside a symbolic loop or conditional: the banks are summed when it is left.
 
-    ``later`` are the :class:`Deferred` twins of those ``buffers`` that want gradients. The gradient goes to them;
+    ``later`` are the :class:`Deferred` buffers of those ``buffers`` that want gradients. The gradient goes to them;
     tangents come from ``buffers``, the only ones that Dr.Jit's forward mode knows a loop to depend on.
     """
 
@@ -150,40 +147,53 @@ class ScopeBankOp(BankOp):
 
         return dr.switch(uint32(0), [body], xs, key_args)
 
-    def forward(self) -> None:
-        if self.spread:
-            self.tape = self.plan.evaluate(self.ops, self.xs, self.key)
-        super().forward()
-
-    def pull_back(self, dys: list, samples: int) -> None:
-        xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(dys[0])))
-        # weights that want no gradient have no such twin, so that nobody reads their banks
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
+        # None for buffers without gradient, whose banks are not read
         deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-        waits, found = all(d.waits() for d in deferred if d is not None), loop_banks.innermost()
-        collected = not waits and self.spread and found is not None and found.takes(self.plan.buffers)
+        waits, context = all(d.waits() for d in deferred if d is not None), loop_banks.innermost()
+        collected = not waits and self.spread and context is not None and context.takes(self.plan.buffers)
         where, _ = choose(SCOPES, GradientScope(waits, self.spread, collected))
-        if where == "end of scope":
-            count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
-            sets = self._sets(count, [d and d.once for d in deferred])
-            dxs = self._fill(sets, count, xs, dys, self._key_args(uint32, samples))
-        elif where == "end of context":
-            assert found is not None
-            count = found.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
-            once = [functools.partial(found.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-            dxs = self._fill(self._sets(count, once), count, xs, dys, self._key_args(uint32, samples))
-        else:
+        if where == "one buffer":
             if self.plan.situation.cuda:
                 warn_stall(samples)
-            tape = self.plan.evaluate(self.plan.ops, only(live(dys), xs), self.key)
-            dxs = self.plan.pullback(tape, dys, self.key, _accumulate)
-        if self.plan.wants_x:
-            self.set_grad_in("xs", dxs)
-
-    def _sets(self, count: int, once: list) -> list[Banks]:
-        """Banks for every buffer, made by ``once`` of those that want gradients: the same for all uses in the scope."""
+            tape = self.plan.evaluate(self.plan.ops, only(live(dys), self.xs), self.key)
+            return self.plan.pullback(tape, dys, self.key, lambda op, *seen: op.multiplier.outer(op, *seen)), None
+        if where == "end of scope":
+            count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
+            once: list[Any] = [d and d.once for d in deferred]
+        else:
+            assert context is not None
+            count = context.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
+            once = [functools.partial(context.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
+        # of buffers that want gradients, the banks are the same for all uses of the network in the scope
         biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
         makes = [functools.partial(Banks, b, self.ops, count) for b in self.buffers]
-        return [make() if o is None else o((count, biases), make) for o, make in zip(once, makes, strict=True)]
+        sets = [make() if o is None else o((count, biases), make) for o, make in zip(once, makes, strict=True)]
+        key_args = self._key_args(dr.uint32_array_t(dr.leaf_t(type(dys[0]))), samples)
+        return self._fill(sets, count, self.xs, dys, key_args), None
+
+
+def adding(
+    sets: Sequence[Banks], k: int, ops: Sequence[Op], buffers: Sequence[Any], evaluated: Sequence[Op]
+) -> Visit:  # fmt: skip
+    """What adds outer products to bank ``k`` of each of ``sets`` in the kernel that the ops ``evaluated`` go back in.
+
+    ``ops`` read the ``buffers`` that the banks are for; those ``evaluated`` are the same, or have other weights.
+    """
+    in_bank = affine(rebase(ops, buffers, [banks.banks[k] for banks in sets]))
+    sides = {op: Affine(Weights(view)) for banks in sets for op, view in banks.sides(ops, k)}
+    layers = zip(affine(evaluated), affine(ops), in_bank, strict=True)
+    targets = {op: (target, sides.get(layer)) for op, layer, target in layers}
+
+    def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
+        target, side = targets[op]
+        side = side if biased else None
+        target.multiplier.outer(target, dy, x, biased and side is None)
+        if side is not None:
+            one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
+            side.multiplier.outer(side, dy, one, False)
+
+    return visit
 
 
 class Banks:
@@ -245,18 +255,20 @@ class Banks:
         return total
 
     def _with_biases(self, total: Any) -> Any:
-        uint32 = dr.uint32_array_t(self.leaf)
-        result = dr.gather(type(total), total, dr.arange(uint32, self.width))
-        for op, offset in self.biased.values():
-            row = dr.arange(uint32, op.weights.shape[0])
-            value = dr.gather(type(total), total, offset + dr.gather(uint32, op.layout.bias_places, row))
-            dr.scatter(result, value, views.places(op.bias, row), mode=dr.ReduceMode.Permute)
+        result = dr.gather(type(total), total, dr.arange(dr.uint32_array_t(self.leaf), self.width))
+        for source, target in self._bias_places():
+            dr.scatter(result, dr.gather(type(total), total, source), target, mode=dr.ReduceMode.Permute)
         return result
+
+    def _bias_places(self) -> Iterator[tuple[Any, Any]]:
+        """Where a bank has the gradient of each bias, and where it belongs in the packed buffer."""
+        for op, offset in self.biased.values():
+            row = dr.arange(dr.uint32_array_t(self.leaf), op.weights.shape[0])
+            yield offset + dr.gather(type(row), op.layout.bias_places, row), views.places(op.bias, row)
 
     def side_by_side(self) -> Any:
         """The banks' gradients one after the other, each in the layout of the packed buffer."""
-        uint32 = dr.uint32_array_t(self.leaf)
-        place = dr.arange(uint32, self.width)
+        place = dr.arange(dr.uint32_array_t(self.leaf), self.width)
         result = dr.empty(self.leaf, len(self.banks) * self.width)
         gradients = [dr.grad(bank) for bank in self.banks]
         for k, gradient in enumerate(gradients):
@@ -264,9 +276,7 @@ class Banks:
             dr.scatter(result, value, place + k * self.width, mode=dr.ReduceMode.Permute)
         if self.biased:
             dr.eval(result)
-        for op, offset in self.biased.values():
-            row = dr.arange(uint32, op.weights.shape[0])
-            source, target = offset + dr.gather(uint32, op.layout.bias_places, row), views.places(op.bias, row)
+        for source, target in self._bias_places():
             for k, gradient in enumerate(gradients):
                 value = dr.gather(self.leaf, gradient, source)
                 dr.scatter(result, value, target + k * self.width, mode=dr.ReduceMode.Permute)
@@ -286,7 +296,3 @@ def in_use(ops: Sequence[Op], vectors: int) -> int:
     """
     shapes = [view.shape for view in matrices(ops)]
     return vectors * (sum(columns for _, columns in shapes[1:]) + max(map(max, shapes), default=0))
-
-
-def _accumulate(op: Affine, dy: Any, x: Any, biased: bool) -> None:
-    op.multiplier.outer(op, dy, x, biased)
