@@ -16,7 +16,7 @@ In a symbolic loop or conditional the banks can be filled, but not summed; see :
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import drjit as dr
@@ -25,7 +25,6 @@ import drjit.nn as drnn
 from ..jit import views
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.deferred import outside
-from ..jit.kinds import flat
 from ..jit.lanes import WARP, Warps, live, only
 from ..jit.layout import BIAS_COLUMNS
 from ..jit.masks import unmasked
@@ -63,14 +62,14 @@ class BankOp(NetworkOp):
 
         ``which`` is the bank of each sample; without it, warps take turns.
         """
-        xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(dys[0])))
+        xs = self.xs
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
-        key_args, lanes = self._key_args(uint32, samples), None
+        key_args, lanes = self._key_args(samples), None
         if count > 1 or which is not None:
             # Computed in a kernel of their own: fused with the call, their computation would compete for its registers.
             # Before anything else is evaluated, as that would compute the scheduled losses, which share this kernel.
             dr.eval(xs, dys, which, sample)
-            lanes = Warps(uint32, samples)
+            lanes = Warps(dr.uint32_array_t(type(dys[0])), samples)
             xs, dys = lanes.widen(xs), lanes.widen(dys)
             which = None if which is None else lanes.widen([which])[0]
             if self.key is not None and samples != lanes.count:
@@ -92,11 +91,11 @@ class BankOp(NetworkOp):
             return bodies[0](xs, dys, key_args)
         if which is None:
             # By turns: warps that run at the same time are neighbours, and would queue for the addresses of one bank.
-            uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
+            uint32 = dr.uint32_array_t(type(dys[0]))
             which = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs])) // WARP % count
         return dr.switch(which, bodies, xs, dys, key_args)
 
-    def _body(self, sets: list[Banks], k: int) -> Any:
+    def _body(self, sets: list[Banks], k: int) -> Callable[[list, list, list], list]:
         """What adds the gradients of its samples to bank ``k``."""
         ops = self.ops_for(k)
         visit = adding(sets, k, self.ops, self.buffers, ops)
@@ -115,10 +114,20 @@ class BankOp(NetworkOp):
         """The ops that samples of bank ``k`` are evaluated with: the same that the banks are for, or other weights."""
         return self.ops
 
-    def _key_args(self, uint32: type, samples: int) -> list:
+    def called(self, which: Any, networks: Sequence[Sequence[Op]]) -> list:
+        """The outputs of every sample's one of ``networks``, which are the same but for their weights, in a call."""
+
+        def body(ops: Sequence[Op]) -> Callable[[list, list], list]:
+            return lambda xs, key_args: self.plan.evaluate(ops, xs, bank_key(key_args)).flat()
+
+        key_args = self._key_args(max(dr.width(v) for v in self.xs))
+        return dr.switch(which, [body(ops) for ops in networks], self.xs, key_args)
+
+    def _key_args(self, samples: int) -> list:
         """The key for a call: there is no lane number inside, so every sample's identity goes in."""
         if self.key is None:
             return []
+        uint32 = dr.uint32_array_t(type(self.xs[0]))
         key = self.key.traced(uint32)
         return [key.words(uint32, samples)[0], key.step, key.seed]
 
@@ -139,13 +148,7 @@ class ScopeBankOp(BankOp):
         self.ops = rebase(plan.ops, plan.buffers, buffers)
         # In a call, with registers of its own: beside other code of a long loop, above all one that traces rays, OptiX
         # spills the network's vectors, and calls cost little.
-        uint32 = dr.uint32_array_t(dr.leaf_t(type(xs[0])))
-        key_args = self._key_args(uint32, max(dr.width(v) for v in xs))
-
-        def body(xs: list, key_args: list) -> list:
-            return flat(plan.evaluate(self.ops, xs, bank_key(key_args)).y)
-
-        return dr.switch(uint32(0), [body], xs, key_args)
+        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         # None for buffers without gradient, whose banks are not read
@@ -169,8 +172,7 @@ class ScopeBankOp(BankOp):
         biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
         makes = [functools.partial(Banks, b, self.ops, count) for b in self.buffers]
         sets = [make() if o is None else o((count, biases), make) for o, make in zip(once, makes, strict=True)]
-        key_args = self._key_args(dr.uint32_array_t(dr.leaf_t(type(dys[0]))), samples)
-        return self._fill(sets, count, self.xs, dys, key_args), None
+        return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None
 
 
 def adding(

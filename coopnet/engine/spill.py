@@ -49,7 +49,7 @@ class SpillOp(NetworkOp):
         cache, self.cache = self.cache, None
         if cache is not None and cache.samples != samples:
             cache = None
-        itemsize = dr.itemsize_v(spilled(dr.leaf_t(type(dys[0]))))
+        itemsize = dr.itemsize_v(spilled(type(dys[0])))
         chunk, sums = chunk_size(self.ops, samples, itemsize, self.plan.vectors), Sums()
         if cache is None and chunk < samples:
             dxs = self._in_chunks(dys, samples, chunk, sums)
@@ -82,7 +82,7 @@ class SpillOp(NetworkOp):
         return products, dxs
 
     def _in_chunks(self, dys: list, samples: int, chunk: int, sums: Sums) -> list:
-        xs, leaf = self.xs, dr.leaf_t(type(dys[0]))
+        xs, leaf = self.xs, type(dys[0])
         sample = batch_sample([*dys, *xs], samples) if frozen() else None
         dr.eval(xs, dys, sample)
         dxs = [dr.empty(type(v), samples) for v in xs] if self.plan.wants_x else []

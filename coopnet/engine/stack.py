@@ -18,7 +18,7 @@ from ..checks import ensure
 from ..jit.kinds import flat
 from ..jit.scopes import symbolic
 from ..random.key import Key
-from .banks import BankOp, bank_key
+from .banks import BankOp
 from .modes import Context
 from .network_op import Plan
 from .ops import Bundle, Op, rebase
@@ -80,12 +80,7 @@ class StackOp(BankOp):
         self.fields = [rebase(plan.ops, plan.buffers, each) for each in zip(*parts, strict=True)]
         # banks are those of the first field: all of them look alike
         self.ops, self.buffers = self.fields[0], [part[0] for part in parts]
-
-        def forward(ops: Sequence[Op]) -> Callable[[list, list], list]:
-            return lambda xs, key_args: plan.evaluate(ops, xs, bank_key(key_args)).flat()
-
-        key_args = self._key_args(type(stack.which), dr.width(stack.which))
-        return dr.switch(stack.which, [forward(ops) for ops in self.fields], xs, key_args)
+        return self.called(stack.which, self.fields)
 
     def ops_for(self, k: int) -> Sequence[Op]:
         return self.fields[k]
