@@ -11,6 +11,8 @@ same weights.
 
 In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.jit.deferred`, and
 :mod:`coopnet.engine.loop_banks` for gradients that are taken in the loop itself.
+
+Another kernel that adds to banks overrides :meth:`BankOp.body`, or hands :func:`adding` to :func:`~.ops.pullback`.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class BankOp(NetworkOp):
 
     def _fill(self, sets: list[Banks], count: int, xs: list, dys: list, key_args: list, which: Any = None) -> list:
         """Trace what adds the gradients of all samples to the banks; returns the input's gradient."""
-        bodies = [self._body(sets, k) for k in range(count)]
+        bodies = [self.body(sets, k) for k in range(count)]
         if which is None and count == 1:
             return bodies[0](xs, dys, key_args)
         if which is None:
@@ -95,12 +97,16 @@ class BankOp(NetworkOp):
             which = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs])) // WARP % count
         return dr.switch(which, bodies, xs, dys, key_args)
 
-    def _body(self, sets: list[Banks], k: int) -> Callable[[list, list, list], list]:
-        """What adds the gradients of its samples to bank ``k``."""
+    def body(self, sets: list[Banks], k: int) -> Callable[[list, list, list], list]:
+        """What a kernel does that goes back: it adds the gradients of its samples to bank ``k``.
+
+        It is a function of the inputs, the cotangents and the arguments of :meth:`_key_args`, and returns the input's
+        gradient.
+        """
         ops = self.ops_for(k)
         visit = adding(sets, k, self.ops, self.buffers, ops)
 
-        def body(xs: list, dys: list, key_args: list) -> list:
+        def back(xs: list, dys: list, key_args: list) -> list:
             key = bank_key(key_args)
             # masked lanes are evaluated at 0: times a gradient of 0, NaN would be NaN
             xs = only(live(dys), xs)
@@ -108,7 +114,7 @@ class BankOp(NetworkOp):
             dx = self.plan.pullback(self.plan.evaluate(ops, xs, key), dys, key, visit)
             return dx if self.plan.wants_x else [dys[0]]
 
-        return body
+        return back
 
     def ops_for(self, k: int) -> Sequence[Op]:
         """The ops that samples of bank ``k`` are evaluated with: the same that the banks are for, or other weights."""
@@ -117,11 +123,11 @@ class BankOp(NetworkOp):
     def called(self, which: Any, networks: Sequence[Sequence[Op]]) -> list:
         """The outputs of every sample's one of ``networks``, which are the same but for their weights, in a call."""
 
-        def body(ops: Sequence[Op]) -> Callable[[list, list], list]:
+        def forth(ops: Sequence[Op]) -> Callable[[list, list], list]:
             return lambda xs, key_args: self.plan.evaluate(ops, xs, bank_key(key_args)).flat()
 
         key_args = self._key_args(max(dr.width(v) for v in self.xs))
-        return dr.switch(which, [body(ops) for ops in networks], self.xs, key_args)
+        return dr.switch(which, [forth(ops) for ops in networks], self.xs, key_args)
 
     def _key_args(self, samples: int) -> list:
         """The key for a call: there is no lane number inside, so every sample's identity goes in."""
