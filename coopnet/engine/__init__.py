@@ -8,8 +8,7 @@ what a network is
 :mod:`.activations`           formulas of activations and of their derivatives
 :mod:`.branches`              residual and skip connections, heads
 what is done with it
-:mod:`.evaluate`              the way in, for values and tangents
-:mod:`.input_gradient`        the same for the gradient by the input
+:mod:`.evaluate`              the way in, for values, tangents and the gradient by the input
 :mod:`.situation`             all that a choice of a way may look at
 :mod:`.strategies`            the tables that choose
 :mod:`.limits`                measured constants
@@ -38,11 +37,10 @@ from .activations import FUNCTIONS
 from .affine import Affine
 from .branches import Branching
 from .elementwise import Mask, Nonlinearity, fused
-from .evaluate import evaluate
+from .evaluate import evaluate, input_gradient
 from .explain import Explanation, explain
 from .external_products import ExternalProducts, innermost, leaving
 from .inner_loss import InnerLoss, loss_inside
-from .input_gradient import input_gradient
 from .loop_banks import LoopBanks, collecting
 from .modes import deterministic, gradient_path
 from .products import library

@@ -14,9 +14,9 @@ from ..jit.batch_size import batch_sample, pin_batch_size
 from ..random.key import Key
 from . import limits
 from .affine import Affine
-from .multipliers import BetweenKernels, between_kernels
+from .multipliers import between_kernels
 from .network_op import Plan
-from .ops import Bundle, Op, affine, multiplied
+from .ops import Bundle, Op, affine
 from .row_vectors import PACKET, Rows, RowVector, columns, spilled
 
 
@@ -39,7 +39,7 @@ class ActivationCache:
         cpu = not plan.situation.cuda
         self.kernel_per_layer = not cpu and plan.situation.network.width > limits.LONG_VECTOR
         self.unneeded = {op.origin for op in unneeded}
-        self.ops = multiplied(ops, between_kernels(affine(ops))) if cpu else ops
+        self.ops = between_kernels(ops) if cpu else ops
         self._one: Rows | None = None
         self._overflow: Any = None  # NaN where something was not finite, which was not stored, and 0 elsewhere
         self._kept: list[RowVector] = []
@@ -72,11 +72,11 @@ class ActivationCache:
     @property
     def between_kernels(self) -> bool:
         """Is any layer a product between kernels?"""
-        return any(isinstance(op.multiplier, BetweenKernels) for op in affine(self.ops))
+        return any(op.multiplier.between_kernels for op in affine(self.ops))
 
     def ends(self, op: Affine) -> bool:
         """Does a kernel end with what goes into ``op``, and with the cotangents of its output?"""
-        return self.kernel_per_layer or isinstance(op.multiplier, BetweenKernels)
+        return self.kernel_per_layer or op.multiplier.between_kernels
 
     def fill(self, plan: Plan, xs: list, key: Key | None) -> None:
         """Evaluate the ops for what goes into their matrices."""
@@ -85,7 +85,7 @@ class ActivationCache:
 
     def write(self, op: Affine, x: Bundle) -> Bundle:
         """Keep what goes into ``op``; returns what it is to go on with."""
-        multiplier = op.multiplier if isinstance(op.multiplier, BetweenKernels) else None
+        multiplier = op.multiplier if op.multiplier.between_kernels else None
         leaf = x[0].type
         overflow = leaf(0) if self._overflow is None else self._overflow
         written = []
@@ -122,7 +122,7 @@ class ActivationCache:
         """A 1 and zeros in every row: products with vectors would add up samples in another order."""
         if self._one is None:
             i = dr.arange(dr.uint32_array_t(like.leaf), dr.width(like.numbers) // like.columns * PACKET)
-            self._one = like.others(dr.select(i % PACKET == 0, like.leaf(1), 0), PACKET)
+            self._one = like.of(dr.select(i % PACKET == 0, like.leaf(1), 0), PACKET)
             dr.eval(self._one.numbers)
         return self._one.of(self._one.numbers)
 
@@ -197,9 +197,9 @@ def unneeded_outputs(ops: Sequence[Op], leaf: Any, key: Key | None, vectors: int
 
     They are those between whose output and the next layer's input there is a single function, whose output is enough.
     """
-    found = [op for one in ops for body in one.bodies for op in unneeded_outputs(body, leaf, key, vectors)]
+    result = [layer for op in ops for body in op.bodies for layer in unneeded_outputs(body, leaf, key, vectors)]
     for op, after, last in zip(ops, ops[1:], ops[2:], strict=False):
         enough = after.needs_only_output(leaf, key, vectors)
         if enough and isinstance(op, Affine) and isinstance(last, Affine):
-            found.append(op)
-    return found
+            result.append(op)
+    return result

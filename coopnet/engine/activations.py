@@ -23,21 +23,28 @@ LN2 = math.log(2.0)
 class Function:
     """One activation: value on arrays, value on a ``CoopVec``, and ``slope(w, x, y, *params)``, ``w`` times f'(x).
 
-    ``dropped_slope(w, y, scale, *params)`` is the same of the activation followed by dropout, where the dropped-out
-    output ``y`` alone determines it: a dropped element is 0, and so must its derivative be.
+    ``curvature(w, x, y, *params)`` is ``w`` times f''(x); a function without is linear in pieces.
 
-    ``curvature(w, x, y, *params)`` is ``w`` times f''(x); without it, Dr.Jit differentiates ``slope``. A function that
-    is ``piecewise_linear`` has none: it is linear in pieces. The slope of one that is ``from_output`` makes no use of
-    ``x``.
+    ``dropped_slope(w, y, scale, *params)`` is ``slope`` of the activation followed by dropout, where the dropped-out
+    output ``y`` alone determines it: a dropped element is 0, and so must its derivative be. The slope of one that is
+    ``from_output`` makes no use of ``x``.
     """
 
     array: Callable[..., Any]
     coopvec: Callable[..., Any]
     slope: Callable[..., Any]
-    dropped_slope: Callable[..., Any] | None = None
     curvature: Callable[..., Any] | None = None
-    piecewise_linear: bool = False
+    dropped_slope: Callable[..., Any] | None = None
     from_output: bool = False
+
+    @property
+    def piecewise_linear(self) -> bool:
+        return self.curvature is None
+
+
+def _each(f: Callable[[Any], Any], x: Any) -> Any:
+    """``f`` of every component of the ``CoopVec`` ``x``, for what cooperative vectors don't know."""
+    return drnn.CoopVec([f(v) for v in x])
 
 
 def _positive(y: Any) -> Any:
@@ -68,14 +75,9 @@ def _softplus_array(x: Any, beta: float) -> Any:
 
 def _softplus(x: Any, beta: float) -> Any:
     if dr.grad_enabled(x):  # Dr.Jit cannot differentiate log2 of a cooperative vector on the GPU
-        return drnn.CoopVec([_softplus_array(v, beta) for v in x])
+        return _each(lambda v: _softplus_array(v, beta), x)
     magnitude = x - dr.minimum(x, 0) * 2
     return _relu(x) + dr.log2(dr.exp2(magnitude * (-LOG2E * beta)) + 1) * (LN2 / beta)
-
-
-def _each(f: Callable[[Any], Any], x: Any) -> Any:
-    """``f`` of every component of the ``CoopVec`` ``x``, for what cooperative vectors don't know."""
-    return drnn.CoopVec([f(v) for v in x])
 
 
 def _single(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -125,10 +127,10 @@ def _gelu(x: Any) -> Any:
     return x * dr.fma(_gelu_step(x)[0], 0.5, 0.5)
 
 
-def _gelu_slope(dy: Any, x: Any, y: Any) -> Any:
+def _gelu_slope(w: Any, x: Any, y: Any) -> Any:
     t, slope = _gelu_step(x)
     inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)  # infinity times the 0 behind it would be NaN
-    return dy * (dr.fma(t, 0.5, 0.5) + (1 - t * t) * slope * inside * 0.5)
+    return w * (dr.fma(t, 0.5, 0.5) + (1 - t * t) * slope * inside * 0.5)
 
 
 def _squareplus_curvature(w: Any, x: Any, y: Any, beta: float) -> Any:
@@ -147,17 +149,9 @@ def _gelu_curvature(w: Any, x: Any, y: Any) -> Any:
     return w * ((1 - t * t) * (slope + inside * (inside * (3 * _GELU_CUBIC) - t * slope * slope)))
 
 
-def _sine(x: Any, omega: float) -> Any:
-    return drnn.CoopVec([dr.sin(v * omega) for v in x])
-
-
-def _sine_slope(dy: Any, x: Any, y: Any, omega: float) -> Any:
-    return dy * drnn.CoopVec([dr.cos(v * omega) * omega for v in x])
-
-
-def _silu_slope(dy: Any, x: Any, y: Any) -> Any:
+def _silu_slope(w: Any, x: Any, y: Any) -> Any:
     s = _sigmoid(x)
-    return dy * (s + y * (1 - s))
+    return w * (s + y * (1 - s))
 
 
 def _silu_curvature(w: Any, x: Any, y: Any) -> Any:
@@ -178,69 +172,59 @@ FUNCTIONS: dict[str, Function] = {
     "relu": Function(
         lambda x: dr.maximum(x, 0),
         _relu,
-        lambda dy, x, y: dy * _positive(y),
-        lambda dy, y, scale: dy * (_positive(y) * scale),
-        piecewise_linear=True,
+        lambda w, x, y: w * _positive(y),
+        dropped_slope=lambda w, y, scale: w * (_positive(y) * scale),
         from_output=True,
     ),
     "leaky_relu": Function(
         lambda x, a: dr.maximum(x, 0) + dr.minimum(x, 0) * a,
         _leaky_relu,
-        lambda dy, x, y, a: dy * dr.fma(dr.step(0, x), a - 1, 1),
-        piecewise_linear=True,
+        lambda w, x, y, a: w * dr.fma(dr.step(0, x), a - 1, 1),
     ),
     "tanh": Function(
-        lambda x: dr.tanh(x),
-        lambda x: dr.tanh(x),
-        lambda dy, x, y: dy * (1 - y * y),
-        curvature=lambda w, x, y: w * (y * (y * y - 1) * 2),
+        dr.tanh,
+        dr.tanh,
+        lambda w, x, y: w * (1 - y * y),
+        lambda w, x, y: w * (y * (y * y - 1) * 2),
         from_output=True,
     ),
     "sigmoid": Function(
         lambda x: dr.rcp(1 + dr.exp(-x)),
         _sigmoid,
-        lambda dy, x, y: dy * (y * (1 - y)),
-        lambda dy, y, scale: dy * (y * (1 - y * (1 / scale))),
+        lambda w, x, y: w * (y * (1 - y)),
         lambda w, x, y: w * (y * (1 - y) * (1 - y * 2)),
+        dropped_slope=lambda w, y, scale: w * (y * (1 - y * (1 / scale))),
         from_output=True,
     ),
-    "softplus": Function(
-        _softplus_array,
-        _softplus,
-        lambda dy, x, y, beta: dy * _sigmoid(x * beta),
-        curvature=_softplus_curvature,
-    ),
+    "softplus": Function(_softplus_array, _softplus, lambda w, x, y, beta: w * _sigmoid(x * beta), _softplus_curvature),
     "squareplus": Function(
         _squareplus_array,
         lambda x, beta: _each(lambda v: _squareplus_array(v, beta), x),
-        lambda dy, x, y, beta: dy * _squareplus_slope(y, beta),
-        lambda dy, y, scale, beta: dy * (_squareplus_slope(y, beta / scale) * scale),
+        lambda w, x, y, beta: w * _squareplus_slope(y, beta),
         _squareplus_curvature,
+        dropped_slope=lambda w, y, scale, beta: w * (_squareplus_slope(y, beta / scale) * scale),
         from_output=True,
     ),
-    "gelu": Function(_gelu, _gelu, _gelu_slope, curvature=_gelu_curvature),
-    "silu": Function(
-        lambda x: x * dr.rcp(1 + dr.exp(-x)),
-        lambda x: x * _sigmoid(x),
-        _silu_slope,
-        curvature=_silu_curvature,
-    ),
+    "gelu": Function(_gelu, _gelu, _gelu_slope, _gelu_curvature),
+    "silu": Function(lambda x: x * dr.rcp(1 + dr.exp(-x)), lambda x: x * _sigmoid(x), _silu_slope, _silu_curvature),
     "sine": Function(
-        lambda x, omega: dr.sin(x * omega), _sine, _sine_slope, curvature=lambda w, x, y, omega: w * y * -(omega**2)
+        lambda x, omega: dr.sin(x * omega),
+        lambda x, omega: _each(lambda v: dr.sin(v * omega), x),
+        lambda w, x, y, omega: w * _each(lambda v: dr.cos(v * omega) * omega, x),
+        lambda w, x, y, omega: w * y * -(omega**2),
     ),
     "exp": Function(
-        lambda x: dr.exp(x),
+        dr.exp,
         lambda x: dr.exp2(x * LOG2E),
-        lambda dy, x, y: dy * y,
-        lambda dy, y, scale: dy * y,
         lambda w, x, y: w * y,
+        lambda w, x, y: w * y,
+        dropped_slope=lambda w, y, scale: w * y,
         from_output=True,
     ),
     "identity": Function(
         _identity,
         _identity,
-        lambda dy, x, y, scale=1.0, offset=0.0: dy if scale == 1 else dy * scale,
-        piecewise_linear=True,
+        lambda w, x, y, scale=1.0, offset=0.0: w if scale == 1 else w * scale,
         from_output=True,
     ),
 }

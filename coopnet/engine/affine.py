@@ -30,10 +30,11 @@ class Affine(Op):
         origin: the op of the network that this one stands for, which outlives an evaluation.
     """
 
-    takes_rows = True
+    affine = takes_rows = piecewise_linear = True
 
     def __init__(self, source: Any, multiplier: Multiplier = IN_KERNEL, origin: Affine | None = None):
-        self.source, self.multiplier, self.origin = source, multiplier, origin or self
+        self.source, self.origin = source, origin or self
+        self.multiplier: Any = multiplier
 
     @property
     def weights(self) -> Any:
@@ -47,10 +48,6 @@ class Affine(Op):
     def layout(self) -> Any:
         layout = getattr(self.source, "layout", None)  # drjit.nn's layers have none
         return layout.value if isinstance(layout, Constant) else layout
-
-    @property
-    def piecewise_linear(self) -> bool:
-        return True
 
     def fill(self, x: Any) -> Any:
         """``x`` with zeros for columns of ``A`` that only padding put there."""
@@ -84,6 +81,3 @@ class Affine(Op):
     def multiplied(self, multiplier: Multiplier) -> Affine:
         """The same op with another multiplier."""
         return Affine(self.source, multiplier, self.origin)
-
-    def affine(self) -> list[Affine]:
-        return [self]

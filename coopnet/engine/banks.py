@@ -11,12 +11,15 @@ same weights.
 
 In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.jit.deferred`, and
 :mod:`coopnet.engine.loop_banks` for gradients that are taken in the loop itself.
+
+Another kernel that adds to banks overrides :meth:`BankOp.cotangents`, as :mod:`coopnet.engine.inner_loss` does, or
+hands :func:`adding` to :func:`~.ops.pullback`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import drjit as dr
@@ -25,7 +28,6 @@ import drjit.nn as drnn
 from ..jit import views
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.deferred import outside
-from ..jit.kinds import flat
 from ..jit.lanes import WARP, Warps, live, only
 from ..jit.layout import BIAS_COLUMNS
 from ..jit.masks import unmasked
@@ -36,7 +38,7 @@ from . import limits, loop_banks
 from .affine import Affine, Weights
 from .modes import forced_path, warn_stall
 from .network_op import NetworkOp, Plan
-from .ops import Op, Tape, affine, matrices, rebase
+from .ops import Op, Tape, Visit, affine, matrices, rebase
 from .strategies import SCOPES, GradientScope, choose
 
 
@@ -63,97 +65,104 @@ def banks_in_scope(samples: int, vectors: int = 1, most: int | None = None) -> i
 class BankOp(NetworkOp):
     """Differentiates by accumulating in banks."""
 
-    def pull_back(self, dys: list, samples: int) -> None:
-        xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(self.xs[0])))
-        count = banks_for(samples * self.plan.vectors)
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
+        sets, dxs = self.filled(dys, samples, banks_for(samples * self.plan.vectors))
+        return dxs, [banks.sum() for banks in sets]
+
+    def filled(self, dys: list, samples: int, count: int, which: Any = None) -> tuple[list[Banks], list]:
+        """``count`` banks for every buffer with the gradients of all samples, and the input's gradient; evaluated.
+
+        ``which`` is the bank of each sample; without it, warps take turns.
+        """
+        xs = self.xs
         sample = batch_sample([*dys, *xs], samples)
-        key_args, lanes = self._key_args(uint32, samples), None
+        key_args, lanes = self._key_args(samples), None
         sets = [Banks(b, self.ops, count) for b in self.buffers]
-        if count > 1:
+        if count > 1 or which is not None:
             # Computed in a kernel of their own: fused with the call, their computation would compete for its registers.
             # Before anything else is evaluated, as that would compute the scheduled losses, which share this kernel.
-            dr.eval(xs, dys, sample, [s.zeros for s in sets])
-            lanes = Warps(uint32, samples)
+            dr.eval(xs, dys, which, sample, [banks.zeros for banks in sets])
+            lanes = Warps(dr.uint32_array_t(type(dys[0])), samples)
             xs, dys = lanes.widen(xs), lanes.widen(dys)
+            which = None if which is None else lanes.widen([which])[0]
             if self.key is not None and samples != lanes.count:
-                key_args[0] = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
-        dxs = self._fill(sets, count, xs, dys, key_args)
+                # the lanes behind the samples may draw any mask
+                index = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
+                key_args = [index, *(v if dr.width(v) == 1 else lanes.widen([v])[0] for v in key_args[1:])]
+        dxs = self._fill(sets, count, xs, dys, key_args, which)
         if lanes is not None:
             dxs = lanes.narrow(dxs)
         dr.eval(dxs, sample)
         pin_batch_size(sample)
-        self.set_results(dxs)
-        self.set_grad_in("buffers", [s.sum() for s in sets])
+        return sets, dxs
 
-    def set_results(self, results: list) -> None:
-        """Set the inputs' gradients, if wanted, to what :meth:`body` returned for all samples."""
-        if self.plan.wants_x:
-            self.set_grad_in("xs", results)
-
-    def live(self, given: list) -> Any:
-        """Mask of the samples of a body that have a gradient."""
-        return live(given)
-
-    def cotangents(self, tape: Tape, given: list) -> tuple[list, list]:
-        """The cotangents of what came out, and more results, from what is ``given`` for the samples of a body."""
-        return given, []
-
-    def _fill(self, sets: list[Banks], count: int, xs: list, dys: list, key_args: list) -> list:
-        """Add the gradients of all samples to the banks; returns the input's gradient."""
-        for one in sets:
-            one.open()
-        uint32 = dr.uint32_array_t(dr.leaf_t(type(dys[0])))
-        bodies = [self.body(sets, k, self.ops, self.buffers, self.ops) for k in range(count)]
-        if count == 1:
+    def _fill(self, sets: list[Banks], count: int, xs: list, dys: list, key_args: list, which: Any = None) -> list:
+        """Trace what adds the gradients of all samples to the banks; returns the input's gradient."""
+        for banks in sets:
+            banks.open()
+        bodies = [self.body(sets, k) for k in range(count)]
+        if which is None and count == 1:
             return bodies[0](xs, dys, key_args)
-        # By turns: warps that run at the same time are neighbours, and would queue for the addresses of one bank.
-        lane = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs]))
-        return dr.switch(lane // WARP % count, bodies, xs, dys, key_args)
+        if which is None:
+            # By turns: warps that run at the same time are neighbours, and would queue for the addresses of one bank.
+            uint32 = dr.uint32_array_t(type(dys[0]))
+            which = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs])) // WARP % count
+        return dr.switch(which, bodies, xs, dys, key_args)
 
-    def _key_args(self, uint32: type, samples: int) -> list:
+    def body(self, sets: list[Banks], k: int) -> Callable[[list, list, list], list]:
+        """What a kernel does that goes back: it adds the gradients of its samples to bank ``k``.
+
+        It is a function of the inputs, the cotangents and the arguments of :meth:`_key_args`, and returns the input's
+        gradient.
+        """
+        ops = self.ops_for(k)
+        visit = adding(sets, k, self.ops, self.buffers, ops)
+
+        def back(xs: list, dys: list, key_args: list) -> list:
+            key = bank_key(key_args)
+            # masked lanes are evaluated at 0: times a gradient of 0, NaN would be NaN
+            xs = only(self.live(dys), xs)
+            xs = with_room(xs, matrices(ops), in_use(ops, self.plan.vectors))
+            tape = self.plan.evaluate(ops, xs, key)
+            dys, more = self.cotangents(tape, dys)
+            return [*self.plan.pullback(tape, dys, key, visit), *more] or [dys[0]]  # a call has some result
+
+        return back
+
+    def live(self, dys: list) -> Any:
+        """Mask of the samples of a body that have a gradient."""
+        return live(dys)
+
+    def cotangents(self, tape: Tape, dys: list) -> tuple[list, list]:
+        """The cotangents of what came out, and what else a body returns, from what :meth:`pull_back` was given."""
+        return dys, []
+
+    def ops_for(self, k: int) -> Sequence[Op]:
+        """The ops that samples of bank ``k`` are evaluated with: the same that the banks are for, or other weights."""
+        return self.ops
+
+    def called(self, which: Any, networks: Sequence[Sequence[Op]]) -> list:
+        """The outputs of every sample's one of ``networks``, which are the same but for their weights, in a call."""
+
+        def forth(ops: Sequence[Op]) -> Callable[[list, list], list]:
+            return lambda xs, key_args: self.plan.evaluate(ops, xs, bank_key(key_args)).flat()
+
+        key_args = self._key_args(max(dr.width(v) for v in self.xs))
+        return dr.switch(which, [forth(ops) for ops in networks], self.xs, key_args)
+
+    def _key_args(self, samples: int) -> list:
         """The key for a call: there is no lane number inside, so every sample's identity goes in."""
         if self.key is None:
             return []
+        uint32 = dr.uint32_array_t(type(self.xs[0]))
         key = self.key.traced(uint32)
         return [key.words(uint32, samples)[0], key.step, key.seed]
-
-    def body(
-        self, sets: list[Banks], k: int, ops: Sequence[Op], buffers: Sequence[Any], evaluated: Sequence[Op]
-    ) -> Any:
-        """What adds the gradients of its samples to bank ``k``: ``ops`` read the ``buffers`` that banks are made of.
-
-        The ops ``evaluated`` are those, or the same with other weights.
-        """
-        own = affine(rebase(ops, buffers, [one.banks[k] for one in sets]))
-        known = {op: view for one in sets for op, view in one.sides(ops, k)}
-        layers = zip(affine(evaluated), affine(ops), own, strict=True)
-        targets = {op: (mine, Affine(Weights(known[layer])) if layer in known else None) for op, layer, mine in layers}
-
-        def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
-            target, side = targets[op]
-            side = side if biased else None
-            target.multiplier.outer(target, dy, x, biased and side is None)
-            if side is not None:
-                one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
-                side.multiplier.outer(side, dy, one, False)
-
-        def body(xs: list, dys: list, key_args: list) -> list:
-            key = bank_key(key_args)
-            # evaluated at 0, a lane without gradient has nothing that would spoil the product with it
-            xs = only(self.live(dys), xs)
-            xs = with_room(xs, matrices(evaluated), in_use(evaluated, self.plan.vectors))
-            tape = self.plan.evaluate(evaluated, xs, key)
-            dys, more = self.cotangents(tape, dys)
-            results = [*self.plan.pullback(tape, dys, key, visit), *more]
-            return results or [dys[0]]  # a call has some result
-
-        return body
 
 
 class ScopeBankOp(BankOp):
     """The same inside a symbolic loop or conditional: the banks are summed when it is left.
 
-    ``later`` are the :class:`Deferred` twins of those ``buffers`` that want gradients. The gradient goes to them;
+    ``later`` are the :class:`Deferred` buffers of those ``buffers`` that want gradients. The gradient goes to them;
     tangents come from ``buffers``, the only ones that Dr.Jit's forward mode knows a loop to depend on.
     """
 
@@ -166,48 +175,54 @@ class ScopeBankOp(BankOp):
         self.ops = rebase(plan.ops, plan.buffers, buffers)
         # In a call, with registers of its own: beside other code of a long loop, above all one that traces rays, OptiX
         # spills the network's vectors, and calls cost little.
-        uint32 = dr.uint32_array_t(dr.leaf_t(type(xs[0])))
-        key_args = self._key_args(uint32, max(dr.width(v) for v in xs))
+        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
 
-        def body(xs: list, key_args: list) -> list:
-            return flat(plan.evaluate(self.ops, xs, bank_key(key_args)).y)
-
-        return dr.switch(uint32(0), [body], xs, key_args)
-
-    def forward(self) -> None:
-        if self.spread:
-            self.tape = self.plan.evaluate(self.ops, self.xs, self.key)
-        super().forward()
-
-    def pull_back(self, dys: list, samples: int) -> None:
-        xs, uint32 = self.xs, dr.uint32_array_t(dr.leaf_t(type(dys[0])))
-        # weights that want no gradient have no such twin, so that nobody reads their banks
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
+        # None for buffers without gradient, whose banks are not read
         deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-        waits, found = all(d.waits() for d in deferred if d is not None), loop_banks.innermost()
-        collected = not waits and self.spread and found is not None and found.takes(self.plan.buffers)
+        waits, context = all(d.waits() for d in deferred if d is not None), loop_banks.innermost()
+        collected = not waits and self.spread and context is not None and context.takes(self.plan.buffers)
         where, _ = choose(SCOPES, GradientScope(waits, self.spread, collected))
-        if where == "end of scope":
-            count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
-            sets = self._sets(count, [d and d.once for d in deferred])
-            dxs = self._fill(sets, count, xs, dys, self._key_args(uint32, samples))
-        elif where == "end of context":
-            assert found is not None
-            count = found.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
-            once = [functools.partial(found.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-            dxs = self._fill(self._sets(count, once), count, xs, dys, self._key_args(uint32, samples))
-        else:
+        if where == "one buffer":
             if self.plan.situation.cuda:
                 warn_stall(samples)
-            tape = self.plan.evaluate(self.plan.ops, only(live(dys), xs), self.key)
-            dxs = self.plan.pullback(tape, dys, self.key, _accumulate)
-        if self.plan.wants_x:
-            self.set_grad_in("xs", dxs)
-
-    def _sets(self, count: int, once: list) -> list[Banks]:
-        """Banks for every buffer, made by ``once`` of those that want gradients: the same for all uses in the scope."""
+            tape = self.plan.evaluate(self.plan.ops, only(live(dys), self.xs), self.key)
+            return self.plan.pullback(tape, dys, self.key, lambda op, *seen: op.multiplier.outer(op, *seen)), None
+        if where == "end of scope":
+            count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
+            once: list[Any] = [d and d.once for d in deferred]
+        else:
+            assert context is not None
+            count = context.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
+            once = [functools.partial(context.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
+        # of buffers that want gradients, the banks are the same for all uses of the network in the scope
         biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
         makes = [functools.partial(Banks, b, self.ops, count) for b in self.buffers]
-        return [make() if o is None else o((count, biases), make) for o, make in zip(once, makes, strict=True)]
+        sets = [make() if o is None else o((count, biases), make) for o, make in zip(once, makes, strict=True)]
+        return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None
+
+
+def adding(
+    sets: Sequence[Banks], k: int, ops: Sequence[Op], buffers: Sequence[Any], evaluated: Sequence[Op]
+) -> Visit:  # fmt: skip
+    """What adds outer products to bank ``k`` of each of ``sets`` in the kernel that the ops ``evaluated`` go back in.
+
+    ``ops`` read the ``buffers`` that the banks are for; those ``evaluated`` are the same, or have other weights.
+    """
+    in_bank = affine(rebase(ops, buffers, [banks.banks[k] for banks in sets]))
+    sides = {op: Affine(Weights(view)) for banks in sets for op, view in banks.sides(ops, k)}
+    layers = zip(affine(evaluated), affine(ops), in_bank, strict=True)
+    targets = {op: (target, sides.get(layer)) for op, layer, target in layers}
+
+    def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
+        target, side = targets[op]
+        side = side if biased else None
+        target.multiplier.outer(target, dy, x, biased and side is None)
+        if side is not None:
+            one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
+            side.multiplier.outer(side, dy, one, False)
+
+    return visit
 
 
 class Banks:
@@ -231,8 +246,7 @@ class Banks:
                 width += op.layout.bias.size
         # Nobody reads the banks' values, only their gradients, so that all can share one array.
         value = dr.opaque(leaf, 0, (width,)) if self.biased else dr.detach(buffer)
-        self.banks = [leaf(value) for _ in range(count)]
-        self.zeros: list[Any] = []
+        self.banks, self.zeros = [leaf(value) for _ in range(count)], list[Any]()
         dr.enable_grad(self.banks)
         if symbolic():
             for bank in self.banks:
@@ -243,11 +257,10 @@ class Banks:
         self.zeros = [dr.select(lane == 0xFFFFFFFF, leaf(k + 1), leaf(0)) for k in range(count)]
 
     def open(self) -> None:
-        """Have the banks begin at zero."""
-        if not self.zeros:
-            return
-        dr.eval(self.zeros)
-        for bank in self.banks:
+        """Have the banks begin at zero; :attr:`zeros` may have been evaluated with other arrays before."""
+        if self.zeros:
+            dr.eval(self.zeros)
+        for bank in self.banks[: len(self.zeros)]:
             dr.set_grad(bank, self.zeros.pop(0))  # the bank must hold the only reference, or adding to it would copy
 
     def sides(self, ops: Sequence[Op], k: int) -> Iterator[tuple[Affine, Any]]:
@@ -272,18 +285,20 @@ class Banks:
         return self.leaf(total)  # whoever evaluates it can share its kernel
 
     def _with_biases(self, total: Any) -> Any:
-        uint32 = dr.uint32_array_t(self.leaf)
-        result = dr.gather(type(total), total, dr.arange(uint32, self.width))
-        for op, offset in self.biased.values():
-            row = dr.arange(uint32, op.weights.shape[0])
-            value = dr.gather(type(total), total, offset + dr.gather(uint32, op.layout.bias_places, row))
-            dr.scatter(result, value, views.places(op.bias, row), mode=dr.ReduceMode.Permute)
+        result = dr.gather(type(total), total, dr.arange(dr.uint32_array_t(self.leaf), self.width))
+        for source, target in self._bias_places():
+            dr.scatter(result, dr.gather(type(total), total, source), target, mode=dr.ReduceMode.Permute)
         return result
+
+    def _bias_places(self) -> Iterator[tuple[Any, Any]]:
+        """Where a bank has the gradient of each bias, and where it belongs in the packed buffer."""
+        for op, offset in self.biased.values():
+            row = dr.arange(dr.uint32_array_t(self.leaf), op.weights.shape[0])
+            yield offset + dr.gather(type(row), op.layout.bias_places, row), views.places(op.bias, row)
 
     def side_by_side(self) -> Any:
         """The banks' gradients one after the other, each in the layout of the packed buffer."""
-        uint32 = dr.uint32_array_t(self.leaf)
-        place = dr.arange(uint32, self.width)
+        place = dr.arange(dr.uint32_array_t(self.leaf), self.width)
         result = dr.empty(self.leaf, len(self.banks) * self.width)
         gradients = [dr.grad(bank) for bank in self.banks]
         for k, gradient in enumerate(gradients):
@@ -291,9 +306,7 @@ class Banks:
             dr.scatter(result, value, place + k * self.width, mode=dr.ReduceMode.Permute)
         if self.biased:
             dr.eval(result)
-        for op, offset in self.biased.values():
-            row = dr.arange(uint32, op.weights.shape[0])
-            source, target = offset + dr.gather(uint32, op.layout.bias_places, row), views.places(op.bias, row)
+        for source, target in self._bias_places():
             for k, gradient in enumerate(gradients):
                 value = dr.gather(self.leaf, gradient, source)
                 dr.scatter(result, value, target + k * self.width, mode=dr.ReduceMode.Permute)
@@ -313,7 +326,3 @@ def in_use(ops: Sequence[Op], vectors: int) -> int:
     """
     shapes = [view.shape for view in matrices(ops)]
     return vectors * (sum(columns for _, columns in shapes[1:]) + max(map(max, shapes), default=0))
-
-
-def _accumulate(op: Affine, dy: Any, x: Any, biased: bool) -> None:
-    op.multiplier.outer(op, dy, x, biased)

@@ -9,7 +9,7 @@ import drjit.nn as drnn
 
 from ..jit.kinds import packed
 from ..random.key import Key
-from .ops import Bundle, Op, Record, Store, Visit, affine, evaluate, jvp, pullback
+from .ops import Bundle, Op, Record, Store, Visit, evaluate, jvp, pullback
 
 
 class Branching(Op):
@@ -43,14 +43,6 @@ class Branching(Op):
         """:meth:`join` of bundles, vector by vector."""
         return [self.join(vectors) for vectors in zip(*bundles, strict=True)]
 
-    @property
-    def dropout(self) -> bool:  # type: ignore[override]
-        return any(op.dropout for body in self.bodies for op in body)
-
-    @property
-    def piecewise_linear(self) -> bool:
-        return all(op.piecewise_linear for body in self.bodies for op in body)
-
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         inner = [evaluate(body, x, key, store) for body in self.bodies]
         return Record(self, x, self.joined([[packed(v) for v in tape.y] for tape in inner]), inner)
@@ -70,6 +62,3 @@ class Branching(Op):
 
     def map(self, function: Callable[[Any], Any]) -> Branching:
         return Branching([[op.map(function) for op in body] for body in self.bodies], self.merge)
-
-    def affine(self) -> list[Any]:
-        return [op for body in self.bodies for op in affine(body)]

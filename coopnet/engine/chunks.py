@@ -35,22 +35,13 @@ class Chunk:
             dr.scatter(target, part, self._place, self.inside, mode=dr.ReduceMode.Permute)
 
 
-class Chunks:
-    """A batch of ``samples`` in chunks of ``size``, with its ``key``.
-
-    Evaluates the key's numbers, so that each chunk reads its own.
-    """
-
-    def __init__(self, uint32: type, samples: int, size: int, key: Key | None):
-        self.uint32, self.samples, self.size, self.key = uint32, samples, size, key
-        self._words: list[Any] = []
-        if key is not None:
-            key = key.traced(uint32)  # of numbers, every seed would be a kernel of its own
-            self._words = [key.seed, key.words(uint32, samples)[0], key.step]
-            dr.eval(self._words)
-
-    def __iter__(self) -> Iterator[tuple[Chunk, Key | None]]:
-        for start in range(0, self.samples, self.size):
-            chunk = Chunk(self.uint32, start, self.size, self.samples)
-            key = None if self.key is None else Key(*map(chunk.part, self._words))
-            yield chunk, key
+def chunks(uint32: type, samples: int, size: int, key: Key | None) -> Iterator[tuple[Chunk, Key | None]]:
+    """A batch of ``samples`` in chunks of ``size``, each with its part of the ``key``, whose numbers are evaluated."""
+    words: list[Any] = []
+    if key is not None:
+        key = key.traced(uint32)  # of numbers, every seed would be a kernel of its own
+        words = [key.seed, key.words(uint32, samples)[0], key.step]
+        dr.eval(words)
+    for start in range(0, samples, size):
+        chunk = Chunk(uint32, start, size, samples)
+        yield chunk, None if key is None else Key(*map(chunk.part, words))

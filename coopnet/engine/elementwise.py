@@ -6,21 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
-import drjit.nn as drnn
 
 from ..jit.kinds import packed
 from ..random.key import Key
 from .activations import FUNCTIONS, Function
-from .multipliers import differentiate
 from .ops import Bundle, Op, Record, Store, Visit, evaluate, jvp, pullback
 from .row_vectors import in_place
 
 
 class Elementwise(Op):
     """``y_i = f(x_i)``: the Jacobian is diagonal, so that tangents and cotangents move alike."""
-
-    #: Is the second derivative other than zero?
-    curved = False
 
     def value(self, x: Any, key: Key | None) -> Any:
         raise NotImplementedError
@@ -44,7 +39,7 @@ class Elementwise(Op):
             return [self.slope(dy[0], record.x[0], record.y[0], key)]
         (x, *tangents), y, dy = [packed(v) for v in record.x], packed(record.y[0]), [packed(d) for d in dy]
         dx = [self.slope(d, x, y, key) for d in dy]
-        if self.curved:
+        if not self.piecewise_linear:
             weight = tangents[0] * dy[1]
             for t, d in zip(tangents[1:], dy[2:], strict=True):
                 weight = weight + t * d
@@ -54,7 +49,7 @@ class Elementwise(Op):
     def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
         (x, *tangents), y = [packed(v) for v in record.x], packed(record.y[0])
         dy = [self.slope(d, x, y, key) for d in dx]
-        if self.curved:
+        if not self.piecewise_linear:
             for i, tangent in enumerate(tangents, 1):
                 dy[i] = dy[i] + self.curvature(tangent * dx[0], x, y)
         return dy
@@ -73,12 +68,8 @@ class Nonlinearity(Elementwise):
         return FUNCTIONS[self.layer.function]
 
     @property
-    def piecewise_linear(self) -> bool:
+    def piecewise_linear(self) -> bool:  # type: ignore[override]
         return self.function.piecewise_linear
-
-    @property
-    def curved(self) -> bool:  # type: ignore[override]
-        return not self.piecewise_linear
 
     def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
         return self.function.from_output and (vectors == 1 or self.piecewise_linear)
@@ -96,15 +87,8 @@ class Nonlinearity(Elementwise):
         return self.function.slope(w, x, y, *self.layer.params())
 
     def curvature(self, w: Any, x: Any, y: Any) -> Any:
-        if self.function.curvature is not None:
-            return self.function.curvature(w, x, y, *self.layer.params())
-        # no formula: differentiate the slope
-        with dr.resume_grad():
-            xs = [dr.detach(v) for v in x]
-            dr.enable_grad(xs)
-            at = drnn.CoopVec(xs)
-            differentiate(self.slope(dr.detach(w), at, self.value(at)))
-            return drnn.CoopVec([dr.grad(v) for v in xs])
+        assert self.function.curvature is not None
+        return self.function.curvature(w, x, y, *self.layer.params())
 
 
 class Mask(Elementwise):
@@ -113,14 +97,10 @@ class Mask(Elementwise):
     ``layer`` has a ``law`` and is called as ``layer(x, key)``.
     """
 
-    dropout = True
+    dropout = piecewise_linear = True
 
     def __init__(self, layer: Any):
         self.layer = layer
-
-    @property
-    def piecewise_linear(self) -> bool:
-        return True
 
     def value(self, x: Any, key: Key | None) -> Any:
         return self.layer(x, key)
@@ -142,11 +122,11 @@ class MaskedNonlinearity(Op):
         self.activation, self.mask = activation, mask
 
     @property
-    def piecewise_linear(self) -> bool:
+    def piecewise_linear(self) -> bool:  # type: ignore[override]
         return self.activation.piecewise_linear
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
-        # the mask wants vectors, and reading them is dearer than the function
+        # the mask takes vectors only, and reading them from rows costs more than the function
         x = [packed(v) for v in x]
         inner = evaluate((self.activation, self.mask), x, key)
         return Record(self, x, inner.y, [inner])

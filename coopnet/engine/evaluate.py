@@ -1,4 +1,4 @@
-"""Evaluating a network on a bundle, by the way that the tables have for its situation."""
+"""Evaluating a network on a bundle, and its gradient by the input, as the tables have it for the situation."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..jit.constants import computed, varying
+from ..jit.constants import computed, varying, vector
 from ..jit.deferred import outside
 from ..jit.kinds import UnpackedVector, flat, split
 from ..jit.masks import unmasked
+from ..jit.native import core
 from ..jit.registers import ALL, in_separate_blocks
-from ..jit.scopes import inside_call, symbolic
+from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
 from . import external_products, limits
 from .banks import BankOp, ScopeBankOp
 from .inner_loss import InnerLossOp, inner_loss
-from .modes import warn_stall
-from .multipliers import copying
+from .modes import forced_path, is_deterministic, warn_stall
+from .multipliers import with_copies
 from .network_op import NetworkOp, Plan, in_room
-from .ops import Bundle, Op, multiplied
-from .situation import Network, Situation, situation
+from .ops import Bundle, Op, pullback
+from .situation import Network, Situation
 from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
 from .stack import stacked
-from .store import StoreOp, evaluate_between_kernels
-from .strategies import EVALUATION, GRADIENTS, LOSSES, StepLoss, choose
+from .store import StoreOp, evaluate_between_kernels, slopes
+from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, worth_copies
 
 #: The ways of weight gradients that are operations of Dr.Jit's, by their names in :data:`~.strategies.GRADIENTS`.
 OPERATIONS: dict[str, type[NetworkOp]] = {
@@ -51,48 +52,46 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 
 def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     s = situation_of(ops, x)
-    packed = s.network.buffers
-    if len(x) - 1 > (most := _tangents(s, len(x[0]))):
+    if len(x) > 1 and len(x) - 1 > (most := _tangents(s, len(x[0]))):
         return _in_parts(ops, x, key, most, s)
     x = varying(_widened(x, s.samples))
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
     if way == "kernel" and not s.inputs:
         return in_room(ops, x, key).y
-    plan, xs = Plan(ops, packed, s), flat(x)
+    if way == "copies":
+        return in_room(with_copies(ops), x, key).y
+    plan, xs = Plan(s), flat(x)
     if way == "lanes":
         return evaluate_lanes(plan, x, key)
-    if way == "copies":
-        own = s.network.layers
-        copies = copying(own, [True] * len(own), [False] * len(own))
-        return in_room(ops if copies is None else multiplied(ops, copies), x, key).y
     if way == "between kernels":
         return evaluate_between_kernels(plan, x, key)
     if way == "separate blocks":
-        return plan.split(in_separate_blocks(lambda given: flat(plan.evaluate(ops, given, key).y), xs))
+        return plan.split(in_separate_blocks(lambda parts: plan.evaluate(ops, parts, key).flat(), xs))
     if way in ("kernel", "builtin"):
         if s.weights and s.in_call and s.cuda:
             warn_stall(None)
         return _by_drjit(plan, x, key)
-    loss = inner_loss(ops)
-    if choose(LOSSES, StepLoss(loss is not None, way))[0] == "inside":
-        return plan.split(dr.custom(InnerLossOp, plan.computing(loss), packed, xs, key))
-    if way != "loop banks":
-        return plan.split(dr.custom(OPERATIONS[way], plan, packed, xs, key))
-    later = [outside(b).buffer for b in packed if dr.grad_enabled(b)]
-    # Dr.Jit notes that the scope depends on a buffer at ordinary operations only, not at custom ones; without the
-    # note, forward mode would lose the tangents of the weights.
-    _ = [b * 1 for b in packed]
-    return plan.split(dr.custom(OPERATIONS[way], plan, packed, xs, key, later))
+    loss, operation = inner_loss(ops), OPERATIONS[way]
+    if loss is not None and choose(LOSSES, StepLoss(way))[0] == "inside":
+        operation, plan.loss, loss.taken = InnerLossOp, loss, True
+    inputs: list[Any] = [plan, plan.buffers, xs, key]
+    if way == "loop banks":
+        inputs.append([outside(b).buffer for b in plan.buffers if dr.grad_enabled(b)])
+        # Dr.Jit notes that the scope depends on a buffer at ordinary operations only, not at custom ones; without the
+        # note, forward mode would lose the tangents of the weights.
+        _ = [b * 1 for b in plan.buffers]
+    return plan.split(dr.custom(operation, *inputs))
 
 
 def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
     """The situation of ``ops``, evaluated now on the bundle ``x``."""
     network, xs, caller = Network(ops), flat(x), external_products.innermost()
-    leaf = type(xs[0])
-    return situation(
-        network, dr.backend_v(leaf), max(dr.width(v) for v in xs), vectors=len(x),
-        in_call=symbolic() and inside_call(leaf), stacked=stacked() is not None,
+    leaf, in_scope = type(xs[0]), symbolic()
+    return Situation(
+        network, dr.backend_v(leaf), max(map(dr.width, xs)), len(x), core.llvm_lanes(),
         weights=dr.grad_enabled(network.buffers), inputs=dr.grad_enabled(xs),
+        symbolic=in_scope, in_call=in_scope and inside_call(leaf), frozen=frozen(), stacked=stacked() is not None,
+        deterministic=is_deterministic(), forced=forced_path(),
         caller=caller is not None and caller.knows(network.buffers), runs=0 if caller is None else caller.runs,
     )  # fmt: skip
 
@@ -103,7 +102,7 @@ def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
         return in_room(plan.ops, x, key).y
     xs = flat(x)
     x = [UnpackedVector(v) for v in split(computed(xs, xs), len(x))]
-    return plan.split(computed(flat(in_room(plan.ops, x, key).y), xs))
+    return plan.split(computed(in_room(plan.ops, x, key).flat(), xs))
 
 
 def _tangents(s: Situation, components: int) -> int:
@@ -138,10 +137,43 @@ def _widened(x: Bundle, samples: int) -> Bundle:
     if len(x) == 1:
         return x
 
-    def wide(vector: Any) -> Any:
-        parts = list(vector)
+    def wide(one: Any) -> Any:
+        parts = list(one)
         if all(dr.width(v) == samples for v in parts):
-            return vector
+            return one
         return UnpackedVector(v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in parts)
 
-    return [wide(vector) for vector in x]
+    return [wide(one) for one in x]
+
+
+# ---- The gradient by the input ---------------------------------------------------------------------------------
+
+
+def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, list] | None:
+    """The output of ``ops`` and its gradient by the input, which cannot be differentiated in turn.
+
+    One vector goes back through the layers instead of a tangent forward for every coordinate; ``None`` where tangents
+    are faster (:data:`~.strategies.SLOPES`).
+
+    Args:
+        ops: a network with one output.
+        x: its input, a ``CoopVec`` or :class:`UnpackedVector`.
+    """
+    # weights may track gradients, but none is taken of what is returned
+    s = situation_of(ops, [x])._replace(weights=False)
+    with unmasked(x.type):
+        way, _ = choose(SLOPES, s)
+        if way in ("between kernels", "kernels"):
+            result = slopes(Plan(s._replace(inputs=True)), x, key)
+            if result is not None:
+                return result
+            way, _ = choose(SLOPES, s._replace(room=False))
+        return _slopes_in_kernel(ops, x, key, s) if way == "kernel" else None
+
+
+def _slopes_in_kernel(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
+    tape = in_room(with_copies(ops, back=True) if worth_copies(s) else ops, [x], key)
+    one = dr.full(x.type, 1, s.samples)  # a lane for each sample: dropout would take one lane for one sample
+    dx = pullback(tape, [vector([one], list(x))], key, True, lambda *_: None)
+    assert dx is not None
+    return tape.y[0], list(dx[0])

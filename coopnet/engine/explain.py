@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import drjit as dr
 
 from ..checks import shown_bytes
+from ..jit.native import core
+from ..jit.scopes import symbolic
 from .activation_cache import bytes_per_sample, chunk_size, outputs_per_sample
 from .banks import banks_for
+from .modes import forced_path, is_deterministic
 from .ops import Op
 from .products import library
-from .situation import Network, situation
+from .situation import Network, Situation
 from .strategies import GRADIENTS, choose
 
 
@@ -50,15 +53,17 @@ class Explanation:
 def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsize: int) -> Explanation:
     """Explain the gradient of ``ops`` over ``samples`` samples; ``itemsize`` is that of the spilled numbers."""
     which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
-    on_gpu = which == dr.JitBackend.CUDA
-    s = situation(Network(ops), which, samples, caller=frozen and library(which))._replace(frozen=frozen)
+    s = Situation(
+        Network(ops), which, samples, lanes=core.llvm_lanes(), symbolic=symbolic(), frozen=frozen,
+        deterministic=is_deterministic(), forced=forced_path(), caller=frozen and library(which),
+    )  # fmt: skip
     way, reason = choose(GRADIENTS, s)
     path = "banks" if way == "loop banks" else way
     memory, chunks, banks = 0, 1, 1
     if path in ("spill", "store") and s.network.layers:
         chunk = chunk_size(ops, samples, itemsize)
-        one = bytes_per_sample(ops, itemsize) + (outputs_per_sample(ops) if path == "store" and not on_gpu else 0)
-        chunks, memory = -(-samples // chunk), chunk * one
+        sample = bytes_per_sample(ops, itemsize) + (outputs_per_sample(ops) if path == "store" and not s.cuda else 0)
+        chunks, memory = -(-samples // chunk), chunk * sample
     elif path == "banks":
         banks = banks_for(samples)
         memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in s.network.buffers)

@@ -7,13 +7,12 @@ them, the products are computed outside, and a second function brings them to th
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import drjit as dr
 
+from .modes import Context
 from .products import Product, Sums, library, multiply
 
 
@@ -35,8 +34,8 @@ class ExternalProducts:
     @classmethod
     def where_faster(cls, parameters: Mapping[str, Any], runs: int = 0) -> ExternalProducts | None:
         """One, if there is a library to multiply with on the backend of ``parameters``."""
-        found = next(iter(parameters.values()), None)
-        return cls(parameters, runs) if found is not None and library(dr.backend_v(found)) else None
+        first = next(iter(parameters.values()), None)
+        return cls(parameters, runs) if first is not None and library(dr.backend_v(first)) else None
 
     def name(self, buffer: Any) -> str | None:
         """The parameter that ``buffer`` is."""
@@ -80,19 +79,7 @@ class ExternalProducts:
         }
 
 
-_active: contextvars.ContextVar[ExternalProducts | None] = contextvars.ContextVar("external products", default=None)
-
-
-def innermost() -> ExternalProducts | None:
-    """That of the innermost context, if there is one."""
-    return _active.get()
-
-
-@contextlib.contextmanager
-def leaving(found: ExternalProducts | None) -> Iterator[None]:
-    """A context in which networks know ``found``, if it is not ``None``."""
-    token = _active.set(found)
-    try:
-        yield
-    finally:
-        _active.reset(token)
+#: ``with leaving(products)``: networks know these :class:`ExternalProducts`, if they are not ``None``.
+leaving = Context("external products")
+#: Those of the innermost context, or ``None``.
+innermost: Callable[[], ExternalProducts | None] = leaving.get

@@ -8,15 +8,14 @@ written to memory.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
 
 from ..jit.lanes import live
 from .banks import BankOp
+from .modes import Context
 from .ops import Op, Tape
 
 
@@ -51,37 +50,25 @@ class InnerLoss:
 class InnerLossOp(BankOp):
     """Accumulates in banks, and computes the losses on the way; cotangents that come from outside are not looked at."""
 
-    def pull_back(self, dys: list, samples: int) -> None:
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         loss = self.plan.loss
-        super().pull_back([*loss.inputs, loss.cotangent], samples)
+        (*dxs, loss.losses), gradients = super().pull_back([*loss.inputs, loss.cotangent], samples)
+        return dxs, gradients
 
-    def set_results(self, results: list) -> None:
-        *dxs, self.plan.loss.losses = results
-        super().set_results(dxs)
+    def live(self, dys: list) -> Any:
+        return live(dys[-1:])
 
-    def live(self, given: list) -> Any:
-        return live(given[-1:])
-
-    def cotangents(self, tape: Tape, given: list) -> tuple[list, list]:
-        *inputs, cotangent = given
+    def cotangents(self, tape: Tape, dys: list) -> tuple[list, list]:
+        *inputs, cotangent = dys
         losses, dys = self.plan.loss.differentiate(tape.flat(), inputs, cotangent)
         return dys, [losses]
 
 
-_active: contextvars.ContextVar[InnerLoss | None] = contextvars.ContextVar("inner loss", default=None)
+#: ``with loss_inside(loss)``: the network of ``loss`` may compute it on its way back, if it is not ``None``.
+loss_inside = Context("inner loss")
 
 
 def inner_loss(ops: Sequence[Op]) -> InnerLoss | None:
     """That of the innermost context, if it is about ``ops``."""
-    loss = _active.get()
+    loss = loss_inside.get()
     return loss if loss is not None and loss.ops is ops else None
-
-
-@contextlib.contextmanager
-def loss_inside(loss: InnerLoss | None) -> Iterator[None]:
-    """A context in which the network of ``loss`` may compute it on its way back, if it is not ``None``."""
-    token = _active.set(loss)
-    try:
-        yield
-    finally:
-        _active.reset(token)

@@ -7,7 +7,6 @@ sum banks, so :func:`collecting` marks a stretch of the program at whose end tha
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import drjit as dr
 
 from ..jit.scopes import frozen
 from . import limits
+from .modes import Context
 
 
 class LoopBanks:
@@ -66,12 +66,9 @@ class LoopBanks:
         self._found.clear()
 
 
-_active: contextvars.ContextVar[LoopBanks | None] = contextvars.ContextVar("loop banks", default=None)
-
-
-def innermost() -> LoopBanks | None:
-    """The innermost context's, if there is one."""
-    return _active.get()
+_collecting = Context("loop banks")
+#: The banks of the innermost context, or ``None``.
+innermost: Callable[[], LoopBanks | None] = _collecting.get
 
 
 @contextlib.contextmanager
@@ -81,10 +78,6 @@ def collecting(banks: LoopBanks) -> Iterator[None]:
     Nothing is added if the body raises. Of weights that were computed, the derivative goes on when the context is left:
     it is isolated, so that Dr.Jit does not follow older variables before.
     """
-    token = _active.set(banks)
-    try:
-        with dr.isolate_grad():
-            yield
-            banks.finish()
-    finally:
-        _active.reset(token)
+    with _collecting(banks), dr.isolate_grad():
+        yield
+        banks.finish()

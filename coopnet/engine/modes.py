@@ -1,4 +1,4 @@
-"""Switches that change how gradients are computed."""
+"""Switches that change how gradients are computed, and what contexts are made of."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import contextvars
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from ..checks import check_choice, check_flag
 from . import limits
@@ -15,8 +16,28 @@ from . import limits
 #: The paths by name.
 PATHS = ("auto", "spill", "store", "banks", "builtin")
 
-_deterministic: contextvars.ContextVar[bool] = contextvars.ContextVar("deterministic", default=False)
-_path: contextvars.ContextVar[str] = contextvars.ContextVar("path", default="auto")
+
+class Context:
+    """A value that holds in a ``with`` block of one thread; that of the innermost block counts."""
+
+    def __init__(self, name: str, default: Any = None):
+        self._variable = contextvars.ContextVar(name, default=default)
+        #: Asks for the value.
+        self.get = self._variable.get
+
+    @contextlib.contextmanager
+    def __call__(self, value: Any) -> Iterator[None]:
+        token = self._variable.set(value)
+        try:
+            yield
+        finally:
+            self._variable.reset(token)
+
+
+_deterministic, _path = Context("deterministic", False), Context("path", "auto")
+#: Is a fixed order of sums asked for, and which way of weight gradients?
+is_deterministic: Callable[[], bool] = _deterministic.get
+forced_path: Callable[[], str] = _path.get
 
 
 @contextlib.contextmanager
@@ -30,11 +51,8 @@ def deterministic(enabled: bool = True) -> Iterator[None]:
     >>> with cn.deterministic():
     ...     dr.backward(dr.mean(field(p)[0]))
     """
-    token = _deterministic.set(check_flag("deterministic", "enabled", enabled))
-    try:
+    with _deterministic(check_flag("deterministic", "enabled", enabled)):
         yield
-    finally:
-        _deterministic.reset(token)
 
 
 @contextlib.contextmanager
@@ -50,19 +68,8 @@ def gradient_path(name: str) -> Iterator[None]:
     >>> with cn.gradient_path("builtin"):
     ...     dr.backward(dr.mean(field(p)[0]))
     """
-    token = _path.set(check_choice("gradient_path", "name", name, PATHS))
-    try:
+    with _path(check_choice("gradient_path", "name", name, PATHS)):
         yield
-    finally:
-        _path.reset(token)
-
-
-def is_deterministic() -> bool:
-    return _deterministic.get()
-
-
-def forced_path() -> str:
-    return _path.get()
 
 
 _warned = False

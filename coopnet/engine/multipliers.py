@@ -18,6 +18,7 @@ from ..jit import views
 from ..jit.kinds import packed
 from ..jit.native import core
 from . import limits
+from .ops import Op, affine
 from .row_vectors import Rows, RowVector, columns
 from .strategies import Matrix, way_of
 
@@ -27,6 +28,8 @@ class Multiplier:
 
     The ``op`` of its methods is the :class:`~.affine.Affine` that multiplies.
     """
+
+    between_kernels = False
 
     def product(self, op: Any, x: Any, biased: bool) -> Any:
         """``A x``, and ``b`` added if ``biased``."""
@@ -43,7 +46,7 @@ class Multiplier:
     def outer(self, op: Any, dy: Any, x: Any, biased: bool) -> None:
         """Add the outer product of ``dy`` and ``x`` to the matrix's gradient and, if ``biased``, ``dy`` to the bias's.
 
-        Dr.Jit has this operation only as the adjoint of a product with the matrix, whose value nobody uses.
+        Dr.Jit has this operation only as the adjoint of a product with the matrix, whose value is not used.
         """
         with dr.resume_grad():
             differentiate(op.product(dr.detach(x), biased) * dr.detach(dy))
@@ -71,39 +74,41 @@ class Copies(Multiplier):
         return first(_by_parts(parts, packed(dy), None, turned), count)
 
 
-def copying(ops: Sequence[Any], forth: Sequence[bool], back: Sequence[bool]) -> list[Multiplier] | None:
-    """Multipliers of the affine ``ops``, with evaluated copies where they pay, for the directions that each is used in.
+def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> Sequence[Op]:
+    """The same ops with evaluated copies of matrices where they pay, also those for the way ``back`` if that is wanted.
 
-    ``None`` if no copy pays. Not in symbolic code. What the caller has scheduled is evaluated along.
+    That may end at the first layer, without the gradient of the ``inputs``. Not in symbolic code. What the caller has
+    scheduled is evaluated along.
     """
-    each = list(zip(ops, forth, back, strict=True))
-    if not any((f and _copied(op, False)) or (b and _copied(op, True)) for op, f, b in each):
-        return None
-    made = [
-        Copies(_copy(op.weights, False) if f else None, _copy(op.weights, True) if b else None) for op, f, b in each
-    ]
-    dr.eval([part.buffer for m in made for found in (m.forth, m.back) if found for part in found[0]])
-    return list(made)
+    first = next(iter(affine(ops)), None)
+
+    def copied(op: Any) -> Any:
+        transposed = back and (inputs or op is not first)
+        return op.multiplied(Copies(_copy(op.weights, False), _copy(op.weights, True) if transposed else None))
+
+    result = [op.map(copied) for op in ops]
+    made = [copy for op in affine(result) for copy in (op.multiplier.forth, op.multiplier.back) if copy is not None]
+    if not made:
+        return ops
+    dr.eval([part.buffer for parts, _ in made for part in parts])
+    return result
 
 
-def between_kernels(ops: Sequence[Any]) -> list[Multiplier]:
-    """Multipliers of the affine ``ops``, between kernels where they are large enough; evaluated."""
-    made = [BetweenKernels(op) if max(op.weights.shape) >= limits.WIDE_LAYER else IN_KERNEL for op in ops]
-    dr.eval([[m.entries, m.bias] for m in made if isinstance(m, BetweenKernels)])
-    return list(made)
+def between_kernels(ops: Sequence[Op]) -> list[Op]:
+    """The same ops, whose layers are products between kernels where they are large enough; evaluated."""
 
+    def moved(op: Any) -> Any:
+        return op.multiplied(BetweenKernels(op)) if max(op.weights.shape) >= limits.WIDE_LAYER else op
 
-def _copied(op: Any, transposed: bool) -> bool:
-    return _way(op.weights, transposed) in ("panels", "turned copy")
-
-
-def _way(view: Any, transposed: bool) -> str:
-    return way_of(described(view, transposed, copies=True))
+    result = [op.map(moved) for op in ops]
+    dr.eval([[op.multiplier.entries, op.multiplier.bias] for op in affine(result) if op.multiplier.between_kernels])
+    return result
 
 
 def _copy(view: Any, transposed: bool) -> tuple[list, bool] | None:
     """Blocks of rows of a copy of the matrix, or of its transpose, and whether their columns stand as rows."""
-    way, matrix = _way(view, transposed), described(view, transposed)
+    matrix = described(view, transposed, copies=True)
+    way = way_of(matrix)
     if way == "panels":
         bounds = _bounds(matrix.rows, limits.PANEL_ROWS)
         return [_entries(view, transposed, start, stop, turned=True) for start, stop in bounds], True
@@ -161,6 +166,8 @@ class BetweenKernels(Multiplier):
     registers are multiplied there, too.
     """
 
+    between_kernels = True
+
     def __init__(self, op: Any):
         m, n = op.weights.shape
         buffer = op.weights.buffer
@@ -186,7 +193,7 @@ class BetweenKernels(Multiplier):
 
     def multiply(self, rows: Rows) -> Rows:
         """``A x`` of the vectors in ``rows``."""
-        return rows.others(dr.matmul(rows.matrix(), self._matrix(), Bt=True).array, self.rows)
+        return rows.of(dr.matmul(rows.matrix(), self._matrix(), Bt=True).array, self.rows)
 
     def product(self, op: Any, x: Any, biased: bool) -> Any:
         rows = x.product if isinstance(x, RowVector) else None
@@ -200,7 +207,7 @@ class BetweenKernels(Multiplier):
     def transposed(self, op: Any, dy: Any, count: int) -> Any:
         if not self.back or not self.takes_cotangent(dy):
             return super().transposed(op, dy, count)
-        rows = dy.rows.others(dr.matmul(dy.rows.matrix(), self._matrix()).array, self.columns)
+        rows = dy.rows.of(dr.matmul(dy.rows.matrix(), self._matrix()).array, self.columns)
         return RowVector(rows, count, dy.type, dy.in_place)
 
     def _matrix(self) -> Any:

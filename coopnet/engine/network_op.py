@@ -23,16 +23,11 @@ class Plan:
     Inputs, outputs and their gradients are lists of arrays: the components of a bundle's vectors, one after the other.
     """
 
-    def __init__(self, ops: Sequence[Op], buffers: Sequence[Any], situation: Situation):
-        self.ops, self.buffers, self.situation = ops, buffers, situation
+    def __init__(self, situation: Situation):
+        self.situation, self.ops, self.buffers = situation, situation.network.ops, situation.network.buffers
+        self.vectors, self.wants_x = situation.vectors, situation.inputs
         #: The :class:`~.inner_loss.InnerLoss` that the way back computes, if it does.
         self.loss: Any = None
-        self.vectors, self.wants_x = situation.vectors, situation.inputs
-
-    def computing(self, loss: Any) -> Plan:
-        """The same plan, whose way back computes ``loss``."""
-        loss.taken, self.loss = True, loss
-        return self
 
     def split(self, components: Sequence[Any]) -> Bundle:
         """The bundle of a flat list."""
@@ -67,8 +62,8 @@ class NetworkOp(dr.CustomOp):
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
-        self.ops = self._prepared(rebase(plan.ops, plan.buffers, buffers))
-        tape = self.tape = plan.evaluate(self.ops, xs, key, self._store())
+        self.ops, store = self.prepared(rebase(plan.ops, plan.buffers, buffers))
+        tape = self.tape = plan.evaluate(self.ops, xs, key, store)
         return tape.flat()
 
     def taped(self) -> Tape:
@@ -77,13 +72,9 @@ class NetworkOp(dr.CustomOp):
             self.tape = self.plan.evaluate(self.ops, self.xs, self.key)
         return self.tape
 
-    def _prepared(self, ops: list[Op]) -> list[Op]:
-        """``ops`` as they are to be evaluated."""
-        return ops
-
-    def _store(self) -> Store | None:
-        """Who is to see what goes into the matrices on the way forward."""
-        return None
+    def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
+        """``ops`` as they are to be evaluated, and who is to see what goes into their matrices on the way forward."""
+        return ops, None
 
     def forward(self) -> None:
         moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))
@@ -95,10 +86,17 @@ class NetworkOp(dr.CustomOp):
         samples = max(dr.width(v) for v in [*dys, *self.xs])
         dys = present(dys, samples)
         with unmasked(type(dys[0])):
-            self.pull_back(dys, samples)
+            dxs, gradients = self.pull_back(dys, samples)
+            if self.plan.wants_x:
+                self.set_grad_in("xs", dxs)
+            if gradients is not None:
+                self.set_grad_in("buffers", gradients)
 
-    def pull_back(self, dys: list, samples: int) -> None:
-        """Set the gradients of ``xs``, if wanted, and of ``buffers``, given those of the ``samples``' outputs."""
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
+        """The gradients of ``xs``, if wanted, and of ``buffers``, from those of the outputs of so many ``samples``.
+
+        Those of ``buffers`` are ``None`` if they reach them later.
+        """
         raise NotImplementedError
 
     def name(self) -> str:

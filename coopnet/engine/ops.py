@@ -17,7 +17,7 @@ bundles take the same paths as those of plain vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
@@ -58,17 +58,16 @@ class Tape:
 class Op:
     """What the engine can do with a layer; the functions of the same names do it with a list of them."""
 
+    #: Does it multiply by a matrix?
+    affine = False
     #: Does it take :class:`~.row_vectors.RowVector`?
     takes_rows = False
     #: Is it dropout, or does it have some?
     dropout = False
+    #: Is it linear in pieces, so that no derivative is infinite?
+    piecewise_linear = False
     #: The lists of ops among which a vector is shared, if it is an op that has such.
     bodies: Sequence[Sequence[Op]] = ()
-
-    @property
-    def piecewise_linear(self) -> bool:
-        """Is it linear in pieces, so that no derivative is infinite?"""
-        return False
 
     def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
         """Does :meth:`pullback` of so many vectors do without the ones that went in, given those that came out?"""
@@ -86,10 +85,6 @@ class Op:
     def map(self, function: Callable[[Any], Any]) -> Op:
         """The same op with ``function(op)`` for every affine one in it."""
         return self
-
-    def affine(self) -> list[Any]:
-        """All affine ops in it, in a fixed order."""
-        return []
 
 
 #: ``visit(op, cotangent, vector, biased)`` sees every vector of every affine op on the way back, ``biased`` where its
@@ -120,7 +115,7 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None 
 
 def pullback(tape: Tape, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
     """The cotangents of the bundle that went in, from those of the one that came out; ``None`` unless ``wanted``."""
-    first = next((i for i, record in enumerate(tape.records) if record.op.affine()), len(tape.records))
+    first = next((i for i, record in enumerate(tape.records) if affine([record.op])), len(tape.records))
     for i in reversed(range(len(tape.records))):
         record = tape.records[i]
         dy = dy if record.op.takes_rows else [packed(d) for d in dy]
@@ -141,9 +136,20 @@ def jvp(tape: Tape, moving: Sequence[Op], dx: Bundle, key: Key | None) -> Bundle
     return dx
 
 
+def simple(ops: Sequence[Op]) -> list[Any]:
+    """All ops but branches, for which those of their bodies stand, in a fixed order."""
+    result: list[Any] = []
+    for op in ops:
+        if op.bodies:
+            result += [inner for body in op.bodies for inner in simple(body)]
+        else:
+            result.append(op)
+    return result
+
+
 def affine(ops: Sequence[Op]) -> list[Any]:
     """All affine ops, those of branches included, in a fixed order."""
-    return [op for one in ops for op in one.affine()]
+    return [op for op in simple(ops) if op.affine]
 
 
 def matrices(ops: Sequence[Op]) -> list[Any]:
@@ -153,14 +159,14 @@ def matrices(ops: Sequence[Op]) -> list[Any]:
 
 def buffers(layers: Sequence[Any]) -> list[Any]:
     """The distinct packed buffers that the affine ops ``layers`` read, in order of first use."""
-    found: list[Any] = []
+    result: list[Any] = []
     for op in layers:
         for view in (op.weights, op.bias):
             if view is not None:
                 buffer = view.buffer
-                if not [b for b in found if b is buffer]:
-                    found.append(buffer)
-    return found
+                if not [b for b in result if b is buffer]:
+                    result.append(buffer)
+    return result
 
 
 def rebase(ops: Sequence[Op], old: Sequence[Any], new: Sequence[Any]) -> list[Op]:
@@ -172,9 +178,3 @@ def rebase(ops: Sequence[Op], old: Sequence[Any], new: Sequence[Any]) -> list[Op
         return views.changed(view, buffer=next(n for o, n in zip(old, new, strict=True) if o is view.buffer))
 
     return [op.map(lambda layer: layer.moved(move)) for op in ops]
-
-
-def multiplied(ops: Sequence[Op], multipliers: Sequence[Any]) -> list[Op]:
-    """The same ops with these ``multipliers``, one for each affine op."""
-    each: Iterator[Any] = iter(multipliers)
-    return [op.map(lambda layer: layer.multiplied(next(each))) for op in ops]

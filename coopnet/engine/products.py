@@ -33,6 +33,10 @@ class Product:
     def __init__(self, op: Affine, cotangent: Rows, activation: Rows, of: str = "both"):
         self.op, self.cotangent, self.activation, self.of = op, cotangent, activation, of
 
+    def numbers(self) -> tuple[Any, Any]:
+        """Those of the operands."""
+        return self.cotangent.numbers, self.activation.numbers
+
     def unpack(self, product: Any, total: Any) -> None:
         """Write ``product``, which has rows and columns to spare, to its places in ``total``, a packed gradient."""
         op, uint32 = self.op, dr.uint32_array_t(type(total))
@@ -64,7 +68,11 @@ class Sums:
         known, total = self._entries.get(at, (p, None))
         self._entries[at] = (known, value if total is None else total + value)
 
-    def eval(self) -> None:
+    def compute(self, products: Sequence[Product]) -> None:
+        """Multiply, and add each product to those of its buffer, whose number is its name."""
+        parts = multiply([(p.cotangent, p.activation) for p in products])
+        for p, part in zip(products, parts, strict=True):
+            self.add(p.op.weights.buffer.index, p, part)
         dr.eval([total for _, total in self._entries.values()])
 
     def buffers(self) -> set[Any]:
@@ -75,19 +83,24 @@ class Sums:
         """Gradients of all matrices and biases of ``buffer``, in their packed layout, as the array ``like``."""
         entries = [(of, entry) for (at, of, _), entry in self._entries.items() if at == buffer]
         # each entry of a gradient is written once: those of whole layers and of their parts may be of the same layer
-        found = []
+        gradients = []
         for whole in (True, False):
-            own = [entry for of, entry in entries if (of == "both") == whole]
-            if own or (whole and not entries):
-                found.append(dr.zeros(type(like), dr.width(like)))
-            for p, product in own:
-                p.unpack(product, found[-1])
-        return sum(found[1:], found[0])
+            part = [entry for of, entry in entries if (of == "both") == whole]
+            if part or (whole and not entries):
+                gradients.append(dr.zeros(type(like), dr.width(like)))
+            for p, product in part:
+                p.unpack(product, gradients[-1])
+        return sum(gradients[1:], gradients[0])
 
 
 def library(backend: dr.JitBackend) -> bool:
     """Is there a library that multiplies matrices on ``backend``? It cannot be called in a recorded function."""
     return cublas.available() if backend == dr.JitBackend.CUDA else openblas.available()
+
+
+def who_multiplies(backend: dr.JitBackend, outside: bool = False) -> str:
+    """The name in :data:`~.strategies.MULTIPLIERS`; ``outside`` if the caller of a frozen function can."""
+    return choose(MULTIPLIERS, Products(backend, frozen(), outside, library(backend)))[0]
 
 
 def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
@@ -98,8 +111,7 @@ def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     """
     if not pairs:
         return []
-    backend = dr.backend_v(pairs[0][0].leaf)
-    return _BY[choose(MULTIPLIERS, Products(backend, frozen(), False, library(backend)))[0]](pairs)
+    return _BY[who_multiplies(dr.backend_v(pairs[0][0].leaf))](pairs)
 
 
 def _by_drjit(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
@@ -108,14 +120,13 @@ def _by_drjit(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
 
 
 def _by_cublas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
-    return [_one_by_cublas(a, b) for a, b in pairs]
-
-
-def _one_by_cublas(a: Rows, b: Rows) -> Any:
-    pieces, length = a.pieces, a.length
-    while pieces % 2 == 0 and length < limits.TENSOR_CORE_SAMPLES:
-        pieces, length = pieces // 2, length * 2
-    return cublas.batched(a.numbers, b.numbers, pieces, length, a.columns, b.columns)
+    result = []
+    for a, b in pairs:
+        pieces, length = a.pieces, a.length
+        while pieces % 2 == 0 and length < limits.TENSOR_CORE_SAMPLES:
+            pieces, length = pieces // 2, length * 2
+        result.append(cublas.batched(a.numbers, b.numbers, pieces, length, a.columns, b.columns))
+    return result
 
 
 def _sum(parts: Any, size: int) -> Any:
@@ -129,11 +140,11 @@ def _sum(parts: Any, size: int) -> Any:
 
 
 def _by_blas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
-    found = blas([(_matrix(a), _matrix(b)) for a, b in pairs])
+    products = blas([(_matrix(a), _matrix(b)) for a, b in pairs])
     # into memory of Dr.Jit's own: it compiles another kernel for other addresses, and NumPy's vary
-    results = [dr.empty(a.leaf, product.size) for (a, _), product in zip(pairs, found, strict=True)]
+    results = [dr.empty(a.leaf, product.size) for (a, _), product in zip(pairs, products, strict=True)]
     dr.eval(results)
-    for result, product in zip(results, found, strict=True):
+    for result, product in zip(results, products, strict=True):
         result.numpy()[:] = product.ravel()
     return results
 
@@ -155,7 +166,8 @@ def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     if len(pairs) > 1 and dr.thread_count() * sum(8 * a.shape[1] * b.shape[1] for a, b in pairs) > limits.SLICES_BYTES:
         return [product for pair in pairs for product in blas([pair])]
     work = [len(a) * max(limits.BLAS_COLUMNS, a.shape[1]) * max(limits.BLAS_COLUMNS, b.shape[1]) for a, b in pairs]
-    slices = [_slices(len(a), multiplications) for (a, _), multiplications in zip(pairs, work, strict=True)]
+    most = [min(dr.thread_count(), multiplications // limits.SLICE_MULTIPLICATIONS) for multiplications in work]
+    slices = [max(1, min(count, len(a))) for count, (a, _) in zip(most, pairs, strict=True)]
     tasks = [
         (a[len(a) * i // count : len(a) * (i + 1) // count], b[len(b) * i // count : len(b) * (i + 1) // count])
         for (a, b), count in zip(pairs, slices, strict=True) for i in range(count)
@@ -166,10 +178,6 @@ def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     rest = iter(parts)
     # in this order, whichever is done first
     return [functools.reduce(np.add, itertools.islice(rest, count)) for count in slices]
-
-
-def _slices(samples: int, multiplications: int) -> int:
-    return max(1, min(dr.thread_count(), multiplications // limits.SLICE_MULTIPLICATIONS, samples))
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:

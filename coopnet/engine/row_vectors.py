@@ -52,16 +52,10 @@ class Rows:
         row = dr.gather(nested_type(self.leaf), self.numbers, lane, shape=(self.columns, self.samples))
         return [leaf(row[i]) for i in range(count)]
 
-    def of(self, numbers: Any) -> Rows:
-        """A matrix of the same shape with other ``numbers``."""
+    def of(self, numbers: Any, columns: int | None = None) -> Rows:
+        """A matrix of as many rows, and of as many or so many ``columns``, with these ``numbers``."""
         other = copy.copy(self)
-        other.numbers = numbers
-        return other
-
-    def others(self, numbers: Any, columns: int) -> Rows:
-        """A matrix of as many rows, each of so many ``columns``, with these ``numbers``."""
-        other = self.of(numbers)
-        other.columns = columns
+        other.numbers, other.columns = numbers, columns or self.columns
         return other
 
     def take(self) -> Any:
@@ -83,12 +77,11 @@ class RowVector:
 
     Args:
         rows: the matrix; its numbers may be unevaluated.
-        count: components of the vector. What stands in further columns, and in rows beyond the samples, means nothing.
+        count: components of the vector. Further columns, and rows beyond the samples, are not read.
         leaf: type of the components.
         in_place: may functions act on all numbers of the matrix alike? That is one pass through memory in its order,
-        where
-            reading rows as vectors takes several times as long. The types of ``rows`` and of the components are then
-            the same.
+            where reading rows as vectors takes several times as long. The types of ``rows`` and of the components are
+            then the same.
         product: what the next layer makes of it, without its bias, where that is known already.
     """
 
@@ -114,10 +107,10 @@ class RowVector:
         return RowVector(self.rows.of(next(iter(numbers))), self.count, self.type, True)
 
     def slope(self, times: Callable[[drnn.CoopVec], drnn.CoopVec]) -> RowVector:
-        """This cotangent ``times`` a derivative; 0 stays 0, where nobody asks for one, which may be infinite there."""
+        """This cotangent ``times`` a derivative, but 0 where it is 0: in masked lanes, derivatives may be infinite."""
         dy = self.numbers()
-        (value,), (given,) = times(dy), dy
-        return self.of(drnn.CoopVec([dr.select(given == 0, 0, value)]))
+        (value,), (before,) = times(dy), dy
+        return self.of(drnn.CoopVec([dr.select(before == 0, 0, value)]))
 
 
 def in_place(*vectors: Any) -> bool:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import drjit as dr
 
-from ..jit.native import core
-from ..jit.scopes import frozen, symbolic
 from . import limits
-from .modes import forced_path, is_deterministic
-from .ops import Op, affine, buffers
+from .ops import Op, affine, buffers, simple
 
 
 class Network:
-    """What a choice may know of a list of ops; each fact is computed when somebody asks for it."""
+    """What a choice may know of a list of ops; each fact is computed when it is asked for."""
 
     def __init__(self, ops: Sequence[Op]):
         self.ops = ops
@@ -59,7 +56,7 @@ class Network:
 
     @property
     def piecewise_linear(self) -> bool:
-        return all(op.piecewise_linear for op in self.ops)
+        return all(op.piecewise_linear for op in simple(self.ops))
 
     @property
     def branches(self) -> bool:
@@ -68,7 +65,7 @@ class Network:
 
     @property
     def dropout(self) -> bool:
-        return any(op.dropout for op in self.ops)
+        return any(op.dropout for op in simple(self.ops))
 
     @property
     def layouts_known(self) -> bool:
@@ -126,11 +123,3 @@ class Situation(NamedTuple):
             return False
         sides = limits.by_lanes(limits.WIDE_TRAINED if self.weights else limits.WIDE_EVALUATED, self.lanes)
         return self.network.side >= sides[0 if self.network.piecewise_linear else 1]
-
-
-def situation(network: Network, backend: dr.JitBackend, samples: int, **more: Any) -> Situation:
-    """That of ``network`` evaluated now; ``more`` are fields that the caller knows."""
-    return Situation(
-        network, backend, samples, lanes=core.llvm_lanes(), symbolic=symbolic(), frozen=frozen(),
-        deterministic=is_deterministic(), forced=forced_path(), **more,
-    )  # fmt: skip

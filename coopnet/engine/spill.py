@@ -20,19 +20,18 @@ import drjit as dr
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.lanes import live, only
 from ..jit.registers import with_room
-from ..jit.scopes import frozen
 from ..random.key import Key
 from . import external_products
 from .activation_cache import ActivationCache, chunk_size, with_bias
 from .affine import Affine
 from .banks import in_use
-from .chunks import Chunks
-from .multipliers import BetweenKernels, copying
+from .chunks import chunks
+from .multipliers import with_copies
 from .network_op import NetworkOp, Plan
-from .ops import Op, Tape, affine, matrices, multiplied
-from .products import Product, Sums, library, multiply
+from .ops import Op, Store, Tape, matrices
+from .products import Product, Sums, who_multiplies
 from .row_vectors import Rows, spilled
-from .strategies import MULTIPLIERS, Products, choose, worth_copies
+from .strategies import worth_copies
 
 
 class SpillOp(NetworkOp):
@@ -40,73 +39,62 @@ class SpillOp(NetworkOp):
 
     cache: ActivationCache | None = None
 
-    def _prepared(self, ops: list[Op]) -> list[Op]:
+    def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
         # Copies for the way back, too: then, what the caller has scheduled meanwhile would get a kernel of its own.
-        if worth_copies(self.plan.situation):
-            own = affine(ops)
-            back = [self.plan.wants_x or i > 0 for i in range(len(own))]
-            if (copies := copying(own, [True] * len(own), back)) is not None:
-                return multiplied(ops, copies)
-        return ops
+        return with_copies(ops, True, self.plan.wants_x) if worth_copies(self.plan.situation) else ops, None
 
-    def pull_back(self, dys: list, samples: int) -> None:
-        xs, leaf = self.xs, dr.leaf_t(type(dys[0]))
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         # taken off: another backward pass through the same graph computes activations again
         cache, self.cache = self.cache, None
         if cache is not None and cache.samples != samples:
             cache = None
-        chunk = chunk_size(self.ops, samples, dr.itemsize_v(spilled(leaf)), self.plan.vectors)
-        sums, left = Sums(), False
-        if cache is not None or chunk == samples:
+        itemsize = dr.itemsize_v(spilled(type(dys[0])))
+        chunk, sums = chunk_size(self.ops, samples, itemsize, self.plan.vectors), Sums()
+        if cache is None and chunk < samples:
+            dxs = self._in_chunks(dys, samples, chunk, sums)
+        else:
             products, dxs = self._whole(dys, samples, cache)
             s, caller = self.plan.situation, external_products.innermost()
-            able = caller is not None and caller.open and s.outside and caller.knows(self.plan.buffers)
-            left = choose(MULTIPLIERS, Products(s.backend, frozen(), able, library(s.backend)))[0] == "caller"
-            if caller is not None and left:
+            outside = caller is not None and caller.open and s.outside and caller.knows(self.plan.buffers)
+            if caller is not None and who_multiplies(s.backend, outside) == "caller":
                 caller.leave(products)
-            else:
-                _add(sums, products)
-        else:
-            dxs = self._in_chunks(xs, dys, samples, chunk, sums)
-        if self.plan.wants_x:
-            self.set_grad_in("xs", dxs)
-        if not left:
-            gradients = [sums.gradient(buffer.index, buffer) for buffer in self.buffers]
-            dr.eval(gradients)
-            self.set_grad_in("buffers", gradients)
+                return dxs, None
+            sums.compute(products)
+        gradients = [sums.gradient(buffer.index, buffer) for buffer in self.buffers]
+        dr.eval(gradients)
+        return dxs, gradients
 
-    def _stored(self, xs: list, key: Key | None) -> ActivationCache | None:
+    def stored(self, xs: list, key: Key | None) -> ActivationCache | None:
         """What goes into the matrices, if it is to be written before the way back."""
         return None
 
     def _whole(self, dys: list, samples: int, cache: ActivationCache | None) -> tuple[list[Product], list]:
         """Spill the whole batch; returns the evaluated operands of the products and the input's gradient."""
-        cache = cache or self._stored(self.xs, self.key)
+        cache = cache or self.stored(self.xs, self.key)
         if cache is not None:
             return back_from(cache, self.plan, self.xs, dys, self.key)
         vectors: list[Any] = []
         products, dxs = spill(self.plan, self.ops, self.taped(), dys, self.key, samples, vectors=vectors)
         sample = batch_sample(vectors, samples)
-        dr.eval([[p.cotangent.numbers, p.activation.numbers] for p in products], dxs, sample)
+        dr.eval([p.numbers() for p in products], dxs, sample)
         pin_batch_size(sample)
         return products, dxs
 
-    def _in_chunks(self, xs: list, dys: list, samples: int, chunk: int, sums: Sums) -> list:
-        leaf = dr.leaf_t(type(dys[0]))
-        uint32 = dr.uint32_array_t(leaf)
+    def _in_chunks(self, dys: list, samples: int, chunk: int, sums: Sums) -> list:
+        xs, leaf = self.xs, type(dys[0])
         sample = batch_sample([*dys, *xs], samples)
         dr.eval(xs, dys, sample)
-        dxs = [dr.empty(type(x), samples) for x in xs] if self.plan.wants_x else []
-        for part, key in Chunks(uint32, samples, chunk, self.key):
-            own = [part.part(x) for x in xs]
+        dxs = [dr.empty(type(v), samples) for v in xs] if self.plan.wants_x else []
+        for part, key in chunks(dr.uint32_array_t(leaf), samples, chunk, self.key):
+            x = [part.part(v) for v in xs]
             dy = [dr.select(part.inside, part.part(v), leaf(0)) for v in dys]  # none of samples that are repeated
-            if (cache := self._stored(own, key)) is not None:
-                products, dx = back_from(cache, self.plan, own, dy, key)
+            if (cache := self.stored(x, key)) is not None:
+                products, dx = back_from(cache, self.plan, x, dy, key)
             else:
-                products, dx = spill(self.plan, self.ops, self.plan.evaluate(self.ops, own, key), dy, key, chunk)
-            dr.eval([[p.cotangent.numbers, p.activation.numbers] for p in products], dx)
+                products, dx = spill(self.plan, self.ops, self.plan.evaluate(self.ops, x, key), dy, key, chunk)
+            dr.eval([p.numbers() for p in products], dx)
             part.put(dxs, dx)
-            _add(sums, products)
+            sums.compute(products)
             dr.eval(dxs)
             del cache
         pin_batch_size(sample)
@@ -141,7 +129,7 @@ def spill(
     mask = None if cache is not None and plan.situation.network.piecewise_linear else live(dys)
 
     def visit(op: Affine, dy: Any, x: Any, biased: bool) -> Any:
-        if cache is not None and isinstance(op.multiplier, BetweenKernels):
+        if cache is not None and op.multiplier.between_kernels:
             in_rows = op.multiplier.takes_cotangent(dy)
             rows = dy.rows if in_rows else Rows(list(dy) if mask is None else only(mask, list(dy)), samples)
             dr.eval(rows.numbers)
@@ -168,13 +156,6 @@ def spill(
     width = plan.situation.network.width
     used = in_use(ops, plan.vectors) if cache is None else 2 * plan.vectors * width
     dys = with_room(dys, matrices(ops), used)
-    # the caller evaluates dx along, or whoever uses it next would run the whole network again
+    # the caller evaluates dx along: left for later, it would run the whole network again
     dx = plan.pullback(tape, dys, key, visit)
     return products, dx if mask is None else only(mask, dx)
-
-
-def _add(sums: Sums, products: list[Product]) -> None:
-    """Compute ``products`` and add them to those of their buffers."""
-    for p, parts in zip(products, multiply([(p.cotangent, p.activation) for p in products]), strict=True):
-        sums.add(p.op.weights.buffer.index, p, parts)
-    sums.eval()

@@ -9,20 +9,17 @@ instead.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import drjit as dr
 
 from ..checks import ensure
-from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.kinds import flat
-from ..jit.lanes import Warps
 from ..jit.scopes import symbolic
 from ..random.key import Key
-from .banks import BankOp, Banks, bank_key
+from .banks import BankOp
+from .modes import Context
 from .network_op import Plan
 from .ops import Bundle, Op, rebase
 
@@ -45,28 +42,17 @@ class Stack:
 
     def of(self, array: Any) -> Any:
         """What stands for the flat ``array`` of a network's own; raises :class:`StackError` for others."""
-        found = self.arrays.get(array.index)
-        ensure(found is not None, "a network is evaluated whose parameters are not those of the lanes", StackError)
-        return found
+        stacked_array = self.arrays.get(array.index)
+        wrong = "a network is evaluated whose parameters are not those of the lanes"
+        ensure(stacked_array is not None, wrong, StackError)
+        return stacked_array
 
 
 _OF_LANES = "of which each lane has parameters of its own"
-_active: contextvars.ContextVar[Stack | None] = contextvars.ContextVar("stack", default=None)
-
-
-def stacked() -> Stack | None:
-    """That of the innermost context, if there is one."""
-    return _active.get()
-
-
-@contextlib.contextmanager
-def stacking(stack: Stack) -> Iterator[None]:
-    """A context in which each lane has the parameters of its field in ``stack``."""
-    token = _active.set(stack)
-    try:
-        yield
-    finally:
-        _active.reset(token)
+#: ``with stacking(stack)``: each lane has the parameters of its field in ``stack``.
+stacking = Context("stack")
+#: The :class:`Stack` of the innermost context, or ``None``.
+stacked: Callable[[], Stack | None] = stacking.get
 
 
 def evaluate(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
@@ -76,8 +62,8 @@ def evaluate(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     xs, lanes = flat(x), dr.width(stack.which)
     ensure(not symbolic(), f"a network {_OF_LANES} is evaluated in a symbolic loop", StackError)
     samples = max(dr.width(v) for v in xs)
-    given = f"a network {_OF_LANES} is evaluated at {samples} samples, where there are {lanes} lanes"
-    ensure(samples in (1, lanes), given, StackError)
+    wrong = f"a network {_OF_LANES} is evaluated at {samples} samples, where there are {lanes} lanes"
+    ensure(samples in (1, lanes), wrong, StackError)
     xs = [v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes) for v in xs]
     return plan.split(dr.custom(StackOp, plan, [stack.of(b) for b in plan.buffers], xs, key))
 
@@ -88,46 +74,23 @@ class StackOp(BankOp):
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         stack = stacked()
         assert stack is not None
-        self.plan, self.buffers, self.xs, self.key, self.stack = plan, buffers, xs, key, stack
+        self.plan, self.xs, self.key, self.stack = plan, xs, key, stack
         parts = [_parts(buffer, stack.count) for buffer in buffers]
         dr.eval(parts)  # in a kernel of their own: calls take what is in memory
-        self.sets = [rebase(plan.ops, plan.buffers, own) for own in zip(*parts, strict=True)]
-        self.own = [list(own) for own in zip(*parts, strict=True)]
-        bodies = [self._forward(ops) for ops in self.sets]
-        return dr.switch(stack.which, bodies, xs, self._arguments())
+        self.fields = [rebase(plan.ops, plan.buffers, each) for each in zip(*parts, strict=True)]
+        # banks are those of the first field: all of them look alike
+        self.ops, self.buffers = self.fields[0], [part[0] for part in parts]
+        return self.called(stack.which, self.fields)
 
-    def _arguments(self) -> list:
-        return self._key_args(type(self.stack.which), dr.width(self.stack.which))
-
-    def _forward(self, ops: Sequence[Op]) -> Any:
-        def body(xs: list, key_args: list) -> list:
-            return flat(self.plan.evaluate(ops, xs, bank_key(key_args)).y)
-
-        return body
+    def ops_for(self, k: int) -> Sequence[Op]:
+        return self.fields[k]
 
     def forward(self) -> None:
         raise StackError(f"a network {_OF_LANES} has no forward mode")
 
-    def pull_back(self, dys: list, samples: int) -> None:
-        xs, stack, uint32 = self.xs, self.stack, type(self.stack.which)
-        sample = batch_sample([*dys, *xs], samples)
-        key_args, which = self._arguments(), stack.which
-        dr.eval(xs, dys, which, sample)
-        lanes = Warps(uint32, samples)
-        (which, *dys), xs = lanes.widen([which, *dys]), lanes.widen(xs)
-        # a lane number beyond the samples draws what nobody sees
-        key_args = [v if dr.width(v) == 1 else lanes.widen([v])[0] for v in key_args]
-        first, own = self.sets[0], self.own[0]
-        banks = [Banks(buffer, first, stack.count) for buffer in own]
-        for bank in banks:
-            bank.open()
-        bodies = [self.body(banks, k, first, own, self.sets[k]) for k in range(stack.count)]
-        dxs = lanes.narrow(dr.switch(which, bodies, xs, dys, key_args))
-        dr.eval(dxs, sample)
-        pin_batch_size(sample)
-        if self.plan.wants_x:
-            self.set_grad_in("xs", dxs)
-        self.set_grad_in("buffers", [bank.side_by_side() for bank in banks])
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
+        sets, dxs = self.filled(dys, samples, self.stack.count, self.stack.which)
+        return dxs, [banks.side_by_side() for banks in sets]
 
 
 def _parts(buffer: Any, count: int) -> list:

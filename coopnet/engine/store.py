@@ -2,12 +2,12 @@
 
 GPUs take it where all of a network's vectors do not fit into the registers of one kernel that goes forward and back.
 CPUs take it where layers are wide: their products are formed between kernels (:class:`~.multipliers.BetweenKernels`).
-What does not fit into a kernel's registers is faster by the way: functions between two layers act on the numbers where
-they stand (:class:`~.row_vectors.RowVector`).
+Functions between two such layers act on the numbers where they stand in memory (:class:`~.row_vectors.RowVector`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
@@ -18,10 +18,10 @@ from ..random.key import Key
 from . import limits
 from .activation_cache import ActivationCache
 from .affine import Affine
-from .chunks import Chunks
-from .multipliers import BetweenKernels, between_kernels
+from .chunks import chunks
+from .multipliers import between_kernels
 from .network_op import Plan
-from .ops import Bundle, Op, Store, affine, multiplied
+from .ops import Bundle, Op, Store, affine
 from .row_vectors import Rows, RowVector, columns
 from .spill import SpillOp, back_from
 
@@ -29,12 +29,9 @@ from .spill import SpillOp, back_from
 class StoreOp(SpillOp):
     """Differentiates by multiplying what was written on the way forward: nothing is computed again."""
 
-    def _prepared(self, ops: list[Op]) -> list[Op]:
+    def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
         self.cache = ActivationCache.make(self.plan, ops, self.xs, self.key)
-        return ops if self.cache is None else list(self.cache.ops)
-
-    def _store(self) -> Store | None:
-        return None if self.cache is None else self.cache.write
+        return (ops, None) if self.cache is None else (self.cache.ops, self.cache.write)
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         y = super().eval(plan, buffers, xs, key)
@@ -44,7 +41,7 @@ class StoreOp(SpillOp):
             self.tape = None  # it would keep what the way back does without
         return self.cache.filled(y)
 
-    def _stored(self, xs: list, key: Key | None) -> ActivationCache | None:
+    def stored(self, xs: list, key: Key | None) -> ActivationCache | None:
         """For another way back or a part of the samples, on CPUs: faster than one kernel there and back."""
         if self.plan.situation.cuda:
             return None
@@ -70,9 +67,9 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
     Not in symbolic code, nor in frozen functions.
     """
-    ops = multiplied(plan.ops, between_kernels(affine(plan.ops)))
+    ops = between_kernels(plan.ops)
     xs, samples = flat(x), plan.situation.samples
-    shapes = [op.weights.shape for op in affine(ops) if isinstance(op.multiplier, BetweenKernels)]
+    shapes = [op.weights.shape for op in affine(ops) if op.multiplier.between_kernels]
     size, piece = sum(4 * (columns(n, 4) + columns(m, 4)) for m, n in shapes), limits.PIECE_SAMPLES
     most = max(piece, limits.WIDE_BYTES // (len(x) * size) // piece * piece)
     if samples <= most:
@@ -81,7 +78,7 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
         return plan.split(y)
     dr.eval(xs)
     y = []
-    for chunk, part in Chunks(dr.uint32_array_t(x[0].type), samples, most, key):
+    for chunk, part in chunks(dr.uint32_array_t(x[0].type), samples, most, key):
         outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(most)).flat()
         y = y or [dr.empty(type(v), samples) for v in outputs]
         chunk.put(y, outputs)
@@ -90,11 +87,11 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
 
 def _ending_kernels(samples: int) -> Store:
-    """Ends a kernel before every large layer; nothing is kept for a way back."""
+    """Ends a kernel before every large layer, and keeps nothing."""
 
     def through(op: Affine, x: Bundle) -> Bundle:
         multiplier = op.multiplier
-        if not isinstance(multiplier, BetweenKernels) or not multiplier.forth:
+        if not (multiplier.between_kernels and multiplier.forth):
             return x
         rows = [v.rows if multiplier.takes(v) else Rows(list(op.fill(v)), samples) for v in x]
         dr.eval([one.numbers for one in rows])

@@ -243,23 +243,22 @@ MULTIPLIERS = (
     Row("BLAS", _always, "the fastest on the CPU, in double precision"),
 )
 
-# ---- Where is the loss of a training step computed? --------------------------------------------------------------
+# ---- Where is a loss computed that is known to look at one sample at a time? --------------------------------------
 
 
 class StepLoss(NamedTuple):
-    """A loss, and the way in which the gradients of the weights in front of it come about."""
+    """A loss of which it is known how that of a sample follows from the outputs of a network for it."""
 
-    #: Does whoever evaluates the network know how the loss of a sample follows from its outputs?
-    known: bool
+    #: In what way the gradients of the network's weights come about.
     way: str
 
 
 LOSSES = (
     Row(
-        "inside", lambda s: s.known and s.way == "banks",
+        "inside", lambda s: s.way == "banks",
         "the call that fills banks evaluates the network: with the loss in it, nothing is evaluated twice",
     ),
-    Row("behind the network", _always, "other ways keep what they need, and other losses may be any code"),
+    Row("behind the network", _always, "other ways keep what they need of the way forward"),
 )  # fmt: skip
 
 # ---- Where does a gradient go that comes up in a symbolic loop or conditional? -----------------------------------
@@ -289,6 +288,6 @@ TABLES = {
     "How does the gradient by the input come about, where nobody differentiates it?": SLOPES,
     "How does a CPU multiply a matrix and a vector in a kernel?": MATRICES,
     "Who multiplies matrices over samples?": MULTIPLIERS,
-    "Where is the loss of a training step computed?": LOSSES,
+    "Where is a loss computed that is known to look at one sample at a time?": LOSSES,
     "Where does a gradient go that comes up in a symbolic loop or conditional?": SCOPES,
 }

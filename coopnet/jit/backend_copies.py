@@ -105,7 +105,7 @@ def _pass_on(mode: dr.ADMode, starts: list, gradients: list) -> None:
 
 
 def _check_driven() -> None:
-    """Raise if nobody brought a gradient from the other side: it would count as zero."""
+    """Raise unless a traversal of the other graph has brought the gradient, which would count as zero."""
     if not _driving.depth:
         cure = "use dr.forward() from the inputs or dr.backward() from the outputs, or dr.detach() what was moved"
         what = "dr.forward_to() and dr.backward_to() see one backend only, and something was moved here from another"

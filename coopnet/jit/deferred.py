@@ -63,7 +63,9 @@ class _Buffer(dr.CustomOp):
         return dr.detach(self.deferred.origin)
 
     def backward(self) -> None:
-        _forget(self.deferred)  # Dr.Jit frees an edge of its graph after use, so this cannot run again
+        # Dr.Jit frees an edge of its graph after use, so this cannot run again
+        for key in [key for key, deferred in _cache.items() if deferred is self.deferred]:
+            del _cache[key]
         for sums in self.deferred.finish.values():
             # What leads on from there, if anything does, is older than the scope and has not been differentiated yet.
             dr.accum_grad(self.deferred.origin, sums.sum())
@@ -88,15 +90,9 @@ REMEMBERED = 32
 def outside(buffer: Any) -> Deferred:
     """The :class:`Deferred` of ``buffer``, made when first asked for."""
     key = (type(buffer), buffer.index_ad)
-    found = _cache.get(key)
-    if found is None:
-        found = _cache[key] = Deferred(buffer)
+    if key not in _cache:
+        _cache[key] = Deferred(buffer)
         while len(_cache) > REMEMBERED:
             _cache.popitem(last=False)
     _cache.move_to_end(key)
-    return found
-
-
-def _forget(deferred: Deferred) -> None:
-    for key in [k for k, v in _cache.items() if v is deferred]:
-        del _cache[key]
+    return _cache[key]

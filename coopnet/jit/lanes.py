@@ -1,9 +1,8 @@
-"""Lanes that count for nothing: zero gradients stay zero, whatever the numbers beside them are.
+"""Masked lanes: their gradients stay zero, also where what they are multiplied by is NaN or infinite.
 
 Renderers evaluate networks in lanes whose results they discard (rays that missed, paths that ended), often at
-coordinates that are no numbers. Discarding sends gradients of zero back there, but zero times NaN is NaN, and sums over
-samples spread it to all weights. So whoever differentiates a network here leaves out the lanes in which nothing but
-zeros comes in.
+coordinates that are NaN. Discarding sends gradients of zero back there, but zero times NaN is NaN, and sums over
+samples spread it to all weights. So a derivative leaves out the lanes whose incoming gradients are all zero.
 
 Relies on NaN being neither equal to 0 nor different from it, on ``dr.select`` not multiplying, and on custom operations
 taking and returning lists whose gradients come as lists. Checked with Dr.Jit 1.5.0.

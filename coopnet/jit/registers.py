@@ -67,7 +67,7 @@ def _request(value: Any, view: Any) -> Any:
 
 
 def _reshaped(view: Any, rows: int, columns: int) -> Any:
-    """A view of the same memory as a matrix of another shape, whether it is as large or not: nobody reads it."""
+    """A view of the same memory as a matrix of another shape, of any size, as it is not read."""
     plain = {"layout": "row_major", "transpose": False, "offset": 0}
     shape = {"shape": (rows, columns), "stride": columns, "size": rows * columns}
     return views.changed(view, buffer=dr.detach(view.buffer), **plain, **shape)

@@ -25,7 +25,7 @@ TERMS = 32
 #: Samples of a batch from which on copies are worth the kernel that adds them up: at 2^14 they were not, at 2^16 they
 #: were (benchmarks/grid_gradient.py).
 SAMPLES = 1 << 15
-#: Most copies of a level: beyond, nobody waits any more (benchmarks/grid_gradient.py).
+#: Most copies of a level: with more, threads do not wait any less (benchmarks/grid_gradient.py).
 MOST = 64
 #: Bytes that all copies have room in. They should stay in the cache of a GPU beside what else a kernel needs of it.
 MEMORY = 4 << 20

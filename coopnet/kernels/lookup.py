@@ -67,7 +67,9 @@ class _Settings:
 class _LookupOp(dr.CustomOp):
     """Looks rows up; backward, sums their gradients by row."""
 
-    def eval(self, settings: _Settings, data: Any, index: Any, active: Any) -> list:  # type: ignore[override]
+    def eval(  # type: ignore[override]
+        self, settings: _Settings, data: Any, index: Any, active: Any, later: Any = None
+    ) -> list:
         self.settings, self.table, self.index, self.active = settings, type(data), index, active
         return _read(data, settings.shape[1], index, active, settings.leaf)
 
@@ -97,9 +99,6 @@ class _ScopeLookupOp(_LookupOp):
     Gradients are added up in single precision beside it, and rounded when the scope is left; ``later`` is the
     :class:`Deferred` twin of the table.
     """
-
-    def eval(self, settings: _Settings, data: Any, index: Any, active: Any, later: Any) -> list:  # type: ignore[override]
-        return super().eval(settings, data, index, active)
 
     def backward(self) -> None:
         deferred = outside(self.settings.origin)

@@ -56,20 +56,17 @@ class _ProductOp(dr.CustomOp):
     def backward(self) -> None:
         dy, columns = self.grad_out(), len(self.coordinates)
         dy = present(dy, max(dr.width(v) for v in [*dy, *self.coordinates]))
-        with unmasked(type(dy[0])):
-            self._pull_back(dy, columns)
-
-    def _pull_back(self, dy: list, columns: int) -> None:
-        rows = _entries(self.matrix, columns)
-        dx = [sum(row[k] * d for row, d in zip(rows, dy, strict=True)) for k in range(columns)]
-        self.set_grad_in("coordinates", dx)
         leaf = type(dy[0])
-        lane = dr.arange(dr.uint32_array_t(leaf), len(dy))
-        gradient = dr.zeros(leaf, len(dy) * columns)
-        for k, x in enumerate(self.coordinates):
-            column = dr.sum(dr.tensor_t(leaf)(nested([d * x for d in dy])), axis=1)
-            dr.scatter(gradient, column.array, lane * columns + k, mode=dr.ReduceMode.Permute)
-        self.set_grad_in("matrix", gradient)
+        with unmasked(leaf):
+            rows = _entries(self.matrix, columns)
+            dx = [sum(row[k] * d for row, d in zip(rows, dy, strict=True)) for k in range(columns)]
+            self.set_grad_in("coordinates", dx)
+            lane = dr.arange(dr.uint32_array_t(leaf), len(dy))
+            gradient = dr.zeros(leaf, len(dy) * columns)
+            for k, x in enumerate(self.coordinates):
+                column = dr.sum(dr.tensor_t(leaf)(nested([d * x for d in dy])), axis=1)
+                dr.scatter(gradient, column.array, lane * columns + k, mode=dr.ReduceMode.Permute)
+            self.set_grad_in("matrix", gradient)
 
     def name(self) -> str:
         return "coopnet: small matrix"

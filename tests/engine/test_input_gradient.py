@@ -42,7 +42,7 @@ def ask_for(monkeypatch):
 
     def ask(way):
         first = strategies.Row(way, lambda s: s.room and not s.stacked, "the test asks for it")
-        monkeypatch.setattr(module("input_gradient"), "SLOPES", (first, *strategies.SLOPES))
+        monkeypatch.setattr(module("evaluate"), "SLOPES", (first, *strategies.SLOPES))
 
     return ask
 

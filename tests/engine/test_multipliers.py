@@ -62,8 +62,8 @@ def test_copies(backend, ns, lanes, rows, columns, biased, half):
     a, b, x = matrix(ns, rows, columns, half=half)
     y = matrix(ns, columns, rows, half=half)[2]
     op = Affine(Weights(a, b))
-    found = multipliers.copying([op], [True], [True])
-    forth, back = (found[0].forth, found[0].back) if found is not None else (None, None)
+    [copied] = multipliers.with_copies([op], back=True)
+    forth, back = (copied.multiplier.forth, copied.multiplier.back) if copied is not op else (None, None)
     size = 2 if half else 4
     large = rows * columns * size > 48 << 10
     assert (forth is not None) == (backend == "llvm" and lanes == 8 and large and rows >= 16)
@@ -71,10 +71,10 @@ def test_copies(backend, ns, lanes, rows, columns, biased, half):
     assert (back is not None) == (backend == "llvm" and expected)
     if forth is not None:
         whole = drnn.matvec(a, x, b) if biased else drnn.matvec(a, x)
-        assert np.array_equal(numbers(found[0].product(op, x, biased)), numbers(whole))
+        assert np.array_equal(numbers(copied.product(x, biased)), numbers(whole))
         assert max(part.shape[1] for part in forth[0]) <= 64
     if back is not None:
-        transposed = found[0].transposed(op, y, columns)
+        transposed = copied.multiplier.transposed(op, y, columns)
         assert np.array_equal(numbers(transposed), numbers(drnn.matvec(a, y, transpose=True)))
 
 
