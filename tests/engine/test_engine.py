@@ -636,7 +636,7 @@ def test_explain(ns, backend, play_lanes):
     with cn.gradient_path("banks"):
         found = field.explain(5000)
     assert (found.path, found.banks, found.chunks) == ("banks", 20, 1)
-    assert found.memory == 5 * (2 if backend == "cuda" else 4) * dr.width(field["network.weights"])
+    assert found.memory == 20 * (2 if backend == "cuda" else 4) * dr.width(field["network.weights"])
     with pytest.raises(ValueError, match=r"explain: batch is 0"):
         field.explain(0)
     with pytest.raises(ValueError, match="not built"):
