@@ -20,9 +20,11 @@ from coopnet import reference
 from coopnet.checks import shown_bytes
 from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, ops
 from coopnet.engine.activation_cache import bytes_per_sample, chunk_size
+from coopnet.engine.evaluate import OPERATIONS
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
     GRADIENTS,
+    LOSSES,
     MATRICES,
     MULTIPLIERS,
     SCOPES,
@@ -30,6 +32,7 @@ from coopnet.engine.strategies import (
     GradientScope,
     Matrix,
     Products,
+    StepLoss,
     choose,
 )  # fmt: skip
 from coopnet.nn.sequential import known_ops, segments
@@ -569,6 +572,8 @@ def everything(question, lanes):
     elif table is MULTIPLIERS:
         for backend, frozen, outside, found in itertools.product((CUDA, LLVM), *[flags] * 3):
             yield Products(backend, frozen, outside, found)
+    elif table is LOSSES:
+        yield from map(StepLoss, OPERATIONS)
     elif table is SCOPES:
         yield from itertools.starmap(GradientScope, itertools.product(*[flags] * 3))
     else:
