@@ -8,7 +8,7 @@ from coopnet.jit.kernel_parameters import kernel_parameter
 
 
 @pytest.mark.parametrize("make", [kernel_parameter, dr.opaque])
-def test_calls_that_are_replayed(ns, make):
+def test_calls_that_are_replayed(ns, backend, make):
     """What Dr.Jit's own function makes in a call is gone at replays: if not, there is nothing to work around."""
 
     @dr.freeze
@@ -23,7 +23,7 @@ def test_calls_that_are_replayed(ns, make):
         other = [dr.opaque(ns.Float, 7 + i) for i in range(50)]  # takes memory that was given back
         right.append(bool(np.array_equal(y, x.numpy() * (2 + which.numpy()))))
         del other
-    assert right[0] and all(right) == (make is kernel_parameter)
+    assert right[0] and (all(right) if make is kernel_parameter else backend == "cuda" or not all(right))
 
 
 def test_elsewhere_it_is_opaque(ns):
