@@ -49,11 +49,8 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     ...     i = dr.while_loop((UInt32(0),), lambda i: i < 4, turn)
     """
     for i, field in enumerate(fields):
-        ensure(
-            isinstance(field, drnn.Module),
-            f"gradient_banks: field {i} is {shown(field)}; a NeuralField or another module is needed.",
-            TypeError,
-        )
+        known, needed = isinstance(field, drnn.Module), "a NeuralField or another module is needed"
+        ensure(known, f"gradient_banks: field {i} is {shown(field)}; {needed}.", TypeError)
     if banks is not None:
         check_int("gradient_banks", "banks", banks, 1, MOST, f"None or an int from 1 to {MOST}")
     inside = "inside a symbolic loop, conditional or call the banks could not be summed; enter the context outside"
