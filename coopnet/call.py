@@ -43,13 +43,15 @@ def note(field: Any, parts: list, active: Any) -> None:
 class Call:
     """The checked arguments of one call: ``kind`` and scalar type ``leaf`` of the coordinates, and a traced ``key``.
 
-    Raises what :meth:`NeuralField.__call__` documents; ``where`` opens the messages.
+    ``directions`` are derivatives' and go with the coordinates. Raises what :meth:`NeuralField.__call__` and
+    :meth:`NeuralField.jvp` document; ``where`` opens the messages.
     """
 
-    def __init__(self, p: Any, in_features: int, key: Any, active: Any, where: str):
+    def __init__(self, p: Any, in_features: int, key: Any, active: Any, where: str, *directions: Any):
         kind, leaf = kinds.in_kernels(p, where, single=True)
         given = kinds.features(p, kind)
-        ensure(given == in_features, f"{where}: p has {given} coordinates, but the field takes {in_features}.")
+        if given != in_features:
+            raise ValueError(f"{where}: p has {given} coordinates, but the field takes {in_features}.")
         check_type(where, "key", key, Key | None, "a coopnet.Key or None")
         self.kind, self.leaf, self.single = kind, leaf, dr.float32_array_t(leaf)
         self.key = None if key is None else key.traced(dr.uint32_array_t(leaf))
@@ -57,7 +59,21 @@ class Call:
         if not (isinstance(active, (bool, np.bool_)) and active):
             self.active = check_mask(where, "active", active, leaf, "p")
             check_lanes(where, "active", self.active, kinds.samples(p, kind))
+        for v in directions:
+            self._check_direction(v, p, in_features, where)
         self._gate: Gate | None = None
+
+    def _check_direction(self, v: Any, p: Any, in_features: int, where: str) -> None:
+        kind, leaf = kinds.kind(v, f"{where}: v")
+        if kind != kinds.NUMPY:
+            kinds.require_single(leaf, f"{where}: v")
+        alike = kind == self.kind and dr.backend_v(leaf) == dr.backend_v(self.leaf)
+        both = [f"{k} of {tp.__module__}.{tp.__name__}" for k, tp in ((kind, leaf), (self.kind, self.leaf))]
+        ensure(alike, f"{where}: v is {both[0]} and p {both[1]}; both must agree.", TypeError)
+        given = kinds.features(v, kind)
+        ensure(given == in_features, f"{where}: v has {given} components, but p has {in_features}.")
+        one = len({kinds.samples(p, kind), kinds.samples(v, kind)} - {1}) < 2
+        ensure(one, f"{where}: p and v have different numbers of samples; they must have one, or 1.")
 
     def enter(self, *vectors: Any) -> list[list]:
         """The components of ``vectors``, which are of the kind of the coordinates, as the network is to see them.

@@ -138,8 +138,8 @@ class Module(drnn.Module):
         return twin
 
     def __deepcopy__(self, memo: dict) -> Any:
-        """A copy with parameters of its own, on the device; what was packed together is so again. As of Dr.Jit's
-        arrays, gradients are not copied, and nothing that is attached to the parameters is to those of the copy."""
+        """A copy with parameters of its own, on the device; what was packed together is so again. As with Dr.Jit's
+        arrays, gradients are not copied, and what depends on the parameters does not depend on those of the copy."""
         for p in parameters(self):
             if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
                 memo[id(p.value)] = changed(p.value, buffer=copy.deepcopy(p.value.buffer, memo))
@@ -148,7 +148,7 @@ class Module(drnn.Module):
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what is known of layers by their identity, which is found anew."""
+        """All but what has been looked up for these very layers, which their copies look up anew."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_segments", "_known")}
 
     # ---- parameters as in formulas --------------------------------------
@@ -337,16 +337,13 @@ class Module(drnn.Module):
             self[key] = value
 
 
-def _pairs(other: Any, where: str) -> list[tuple[Any, Any]]:
-    """``other`` as pairs of name and value, or ``TypeError``."""
-    found = None
-    if isinstance(other, Iterable) and not isinstance(other, (str, bytes, dr.ArrayBase, np.ndarray)):
-        found = entries(where, "the argument", other)
-        if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in found):
-            found = None
-    if found is None:
-        raise TypeError(f"{where}: got {shown(other)}; a mapping, or pairs of name and value, are needed.")
-    return [(key, value) for key, value in found]
+def _pairs(other: Any, where: str) -> list:
+    """``other`` as a list of pairs of name and value, or ``TypeError``."""
+    listed = isinstance(other, Iterable) and not isinstance(other, (str, bytes, dr.ArrayBase, np.ndarray))
+    pairs = entries(where, "the argument", other) if listed else [None]
+    ok = all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs)
+    ensure(ok, f"{where}: got {shown(other)}; a mapping, or pairs of name and value, are needed.", TypeError)
+    return pairs
 
 
 def _as_parameter(value: Any, current: Any, what: str) -> Any:
@@ -367,6 +364,14 @@ def _as_parameter(value: Any, current: Any, what: str) -> Any:
     if isinstance(value, dr.ArrayBase):
         check_same_backend(f"{what} lives", current, ", but the new value", value)
     return value if type(value) is type(current) else type(current)(value)
+
+
+def contained(parts: list, x: Any) -> Any:
+    """``parts``, however many arrays of one type, in a container of the kind that the input ``x`` is."""
+    if isinstance(x, (drnn.CoopVec, list, tuple)):
+        return kinds.rebuild(parts, x)
+    nested = kinds.nested(parts)
+    return dr.tensor_t(type(parts[0]))(nested) if dr.is_tensor_v(x) else nested
 
 
 def check_network(module: Any, where: str) -> None:
