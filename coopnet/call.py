@@ -80,7 +80,13 @@ class Call:
 
         In single precision, and zeros in inactive lanes.
         """
-        parts = [self._components(v) for v in vectors]
+        parts = [kinds.rows(v, self.kind) for v in vectors]
+        if symbolic():
+            # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
+            parts = [[v * 1 for v in vector] for vector in parts]
+        parts = [list(map(self.single, vector)) for vector in parts]
+        if self.active is not None:
+            parts = [only(self.active, vector) for vector in parts]
         flat = kinds.flat(parts)
         if any(dr.grad_enabled(v) for v in flat):
             self._gate = Gate()
@@ -88,14 +94,6 @@ class Call:
             gated = iter(self._gate.enter([v for v in even if dr.grad_enabled(v)]))
             parts = kinds.split([next(gated) if dr.grad_enabled(v) else v for v in even], len(parts))
         return parts
-
-    def _components(self, x: Any) -> list:
-        parts = kinds.rows(x, self.kind)
-        if symbolic():
-            # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
-            parts = [v * 1 for v in parts]
-        parts = [self.single(v) for v in parts]
-        return parts if self.active is None else only(self.active, parts)
 
     def leave(self, result: type, y: Any, *tangents: list) -> tuple[Any, list[list]]:
         """The network's output, of type ``result`` and in the container of the call, and its tangents as lists."""

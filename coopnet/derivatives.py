@@ -58,10 +58,9 @@ def jacobian(
     """
     features, moved = _encoded(encoding, parts, _unit_tangents(parts), key)
     known = segments([network])
-    if not attached and len(parts) > 1 and len(known) == 1 and known[0].ops is not None:
-        found = None
-        if known[0].output_width(len(features), work, key) == 1:
-            found = input_gradient(known[0].ops, kinds.UnpackedVector(map(work, features)), key)
+    one = len(known) == 1 and known[0].ops is not None and len(parts) > 1 and not attached
+    if one and known[0].output_width(len(features), work, key) == 1:
+        found = input_gradient(known[0].ops or [], kinds.UnpackedVector(map(work, features)), key)
         if found is not None:
             y, gradient = found[0], widened(found[1], dr.float32_array_t(work))
             return y, [[v] for v in gradient] if encoding is None else [[_dot(gradient, t)] for t in moved]
