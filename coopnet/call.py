@@ -49,9 +49,9 @@ class Call:
 
     def __init__(self, p: Any, in_features: int, key: Any, active: Any, where: str, *directions: Any):
         kind, leaf = kinds.in_kernels(p, where, single=True)
-        given = kinds.features(p, kind)
-        if given != in_features:
-            raise ValueError(f"{where}: p has {given} coordinates, but the field takes {in_features}.")
+        coordinates = kinds.features(p, kind)
+        if coordinates != in_features:
+            raise ValueError(f"{where}: p has {coordinates} coordinates, but the field takes {in_features}.")
         check_type(where, "key", key, Key | None, "a coopnet.Key or None")
         self.kind, self.leaf, self.single = kind, leaf, dr.float32_array_t(leaf)
         self.key = None if key is None else key.traced(dr.uint32_array_t(leaf))
@@ -70,10 +70,10 @@ class Call:
         alike = kind == self.kind and dr.backend_v(leaf) == dr.backend_v(self.leaf)
         both = [f"{k} of {tp.__module__}.{tp.__name__}" for k, tp in ((kind, leaf), (self.kind, self.leaf))]
         ensure(alike, f"{where}: v is {both[0]} and p {both[1]}; both must agree.", TypeError)
-        given = kinds.features(v, kind)
-        ensure(given == in_features, f"{where}: v has {given} components, but p has {in_features}.")
-        one = len({kinds.samples(p, kind), kinds.samples(v, kind)} - {1}) < 2
-        ensure(one, f"{where}: p and v have different numbers of samples; they must have one, or 1.")
+        components = kinds.features(v, kind)
+        ensure(components == in_features, f"{where}: v has {components} components, but p has {in_features}.")
+        one_size = len({kinds.samples(p, kind), kinds.samples(v, kind)} - {1}) < 2
+        ensure(one_size, f"{where}: p and v have different numbers of samples; they must have one, or 1.")
 
     def enter(self, *vectors: Any) -> list[list]:
         """The components of ``vectors``, which are of the kind of the coordinates, as the network is to see them.

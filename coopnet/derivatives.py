@@ -58,11 +58,11 @@ def jacobian(
     """
     features, moved = _encoded(encoding, parts, _unit_tangents(parts), key)
     known = segments([network])
-    one = len(known) == 1 and known[0].ops is not None and len(parts) > 1 and not attached
-    if one and known[0].output_width(len(features), work, key) == 1:
-        found = input_gradient(known[0].ops or [], kinds.UnpackedVector(map(work, features)), key)
-        if found is not None:
-            y, gradient = found[0], widened(found[1], dr.float32_array_t(work))
+    ops = known[0].ops if len(known) == 1 and len(parts) > 1 and not attached else None
+    if ops is not None and known[0].output_width(len(features), work, key) == 1:
+        backwards = input_gradient(ops, kinds.UnpackedVector(map(work, features)), key)
+        if backwards is not None:
+            y, gradient = backwards[0], widened(backwards[1], dr.float32_array_t(work))
             return y, [[v] for v in gradient] if encoding is None else [[_dot(gradient, t)] for t in moved]
     return _through(network, features, moved, work, key)
 
@@ -110,7 +110,7 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
 
     Costs two evaluations per coordinate. For hash grids its gradients reach all cells within ``eps`` of a point, where
     those of :meth:`NeuralField.value_and_grad` stay in one cell; shrinking ``eps`` during training from the size of
-    coarse cells to that of fine ones lets details appear by and by (Li et al. 2023, *Neuralangelo*, section 3.2). The
+    coarse cells to that of fine ones lets details appear gradually (Li et al. 2023, *Neuralangelo*, section 3.2). The
     error is about :math:`\epsilon^2 |f'''| / 6`, plus the rounding of ``f`` over ``eps``, about :math:`10^{-3} |f| /
     \epsilon` with networks in half precision.
 
@@ -149,12 +149,12 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     def at(i: int, step: Any) -> Any:
         moved = [v + step if i == j else v for j, v in enumerate(parts)]
         y = field(like(moved, p, kind), *(() if key is None else (key,)))
-        given, of_y = kinds.kind(y, f"{where}: the field's output")
-        outputs, here = kinds.features(y, given), given != kinds.NUMPY and dr.backend_v(of_y) == dr.backend_v(leaf)
+        kind_y, leaf_y = kinds.kind(y, f"{where}: the field's output")
+        outputs, here = kinds.features(y, kind_y), kind_y != kinds.NUMPY and dr.backend_v(leaf_y) == dr.backend_v(leaf)
         ensure(outputs == 1, f"{where}: the field has {outputs} outputs; one is needed.")
         needed = "an array of the backend of p is needed"
         ensure(here, f"{where}: the field returned {type(y).__name__}; {needed}.", TypeError)
-        return single(y.array if given == kinds.TENSOR else kinds.components(y)[0])
+        return single(y.array if kind_y == kinds.TENSOR else kinds.components(y)[0])
 
     return like([(at(i, eps) - at(i, -eps)) / (2 * eps) for i in range(len(parts))], p, kind)
 

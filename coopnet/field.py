@@ -130,16 +130,16 @@ class NeuralField(Module):
 
     def _to(self, mover: Any) -> Any:
         """This field on the backend that ``mover`` moves to, in the precision it asks for; see :func:`coopnet.to`."""
-        found = list(parameters(self))
-        if self.precision is None or not found:
+        own = list(parameters(self))
+        if self.precision is None or not own:
             return self
         if mover.backend == NUMPY:
-            return {p.name: p.numpy("to").copy() for p in found}
+            return {p.name: p.numpy("to").copy() for p in own}
         dtype, precision = storage(mover.backend, mover.precision, "to")
         if mover.has(self) and (mover.precision == "auto" or precision == self.precision):
             return self
         field = self.allocate(dtype, precision)
-        values = {p.name: p.numpy("to") for p in found}
+        values = {p.name: p.numpy("to") for p in own}
         for p in parameters(field):
             p.fill(values[p.name], "to")
         return field.pack()
@@ -198,10 +198,10 @@ class NeuralField(Module):
 
         Costs up to ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again: ``dr.backward``
         of a loss on it gives second derivatives with respect to parameters and coordinates. If neither has gradients
-        enabled it may be found backwards, faster (``docs/derivatives.md``), to the same precision. ReLU has
-        none, triangle waves and hash grids only mixed ones within a cell: use :class:`Softplus`, :class:`Sine` or
-        :class:`Tanh` for losses on curvature (``docs/derivatives.md`` has the Laplacian), and
-        :func:`numerical_gradient` for smoother ones on grids.
+        enabled, it may be computed backwards, which is faster and as precise (``docs/derivatives.md``). ReLU has no
+        second derivatives, triangle waves and hash grids only mixed ones within a cell: use :class:`Softplus`,
+        :class:`Sine` or :class:`Tanh` for losses on curvature (``docs/derivatives.md`` has the Laplacian), and
+        :func:`numerical_gradient` for smoother gradients on grids.
 
         Args:
             p, key, active: as in a call; value and gradient see the same dropout masks.

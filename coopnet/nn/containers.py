@@ -101,7 +101,8 @@ class Residual(Around):
     The key, if any, goes to ``body``. With ``MLP(..., zero_last=True)`` as the body it starts as the identity.
 
     Args:
-        body: what keeps the width: ``Linear(w, w)``, an ``MLP`` with equal ends, or a ``Sequential`` of layers.
+        body: a layer or network that keeps the width: ``Linear(w, w)``, an ``MLP`` from a width to the same, or a
+            ``Sequential`` of layers.
 
     Raises:
         TypeError: ``body`` is no module.

@@ -16,7 +16,7 @@ class HashGrid(Lattice):
     ``hashmap_size`` entries share them through a hash. Output: ``n_levels * n_features_per_level`` features.
     Coordinates belong in [0, 1].
 
-    This is :class:`Grid` with ``storage="hash"``, but for the sizes of levels that are not hashed: here they are
+    This is :class:`Grid` with ``storage="hash"``, except for the sizes of levels that are not hashed: here they are
     rounded up to a multiple of ``n_features_per_level``, so that the parameters are those of ``drjit.nn``.
 
     Its parameters are single precision on every backend, start uniform in :math:`\pm` ``init_scale``, and are not

@@ -233,13 +233,12 @@ class Module(drnn.Module):
 
     def _to(self, mover: Any) -> Any:
         """This layer on another backend, if all of its parameters are those of fields; see :func:`coopnet.to`."""
-        found = list(parameters(self))
-        inner = [layer for layer in children(self) if getattr(layer, "precision", None)]
-        own = len(found) - sum(len(list(parameters(field))) for field in inner)
+        fields = [layer for layer in children(self) if getattr(layer, "precision", None)]
+        others = len(list(parameters(self))) - sum(len(list(parameters(field))) for field in fields)
         name = type(self).__name__
         alone = f"a {name} cannot be moved by itself; put it into a field, NeuralField(None, {name}(...)).build()"
-        ensure(not own, f"to: {alone}.", TypeError)
-        return mover.parts_of(self) if inner else self
+        ensure(not others, f"to: {alone}.", TypeError)
+        return mover.parts_of(self) if fields else self
 
     def _layouts(self) -> dict[str, Packing]:
         """How the arrays that optimizers and averages know are stored, by their names."""
@@ -382,10 +381,10 @@ def check_network(module: Any, where: str) -> None:
 
 def allocated(module: Any, where: str) -> Any:
     """``module``, freshly allocated: dropouts numbered; raises ``ValueError`` if all its parameters have no room."""
-    found = list(parameters(module))
-    entries = sum(math.prod(p.shape) for p in found)
-    itemsize = max((dr.itemsize_v(p.storage) for p in found), default=2)
-    on_host = any(dr.backend_v(p.storage) == dr.JitBackend.LLVM for p in found)
+    own = list(parameters(module))
+    entries = sum(math.prod(p.shape) for p in own)
+    itemsize = max((dr.itemsize_v(p.storage) for p in own), default=2)
+    on_host = any(dr.backend_v(p.storage) == dr.JitBackend.LLVM for p in own)
     check_entries(where, "parameters", (entries,), itemsize, on_host)
     layers = list(children(module))
     for layer in layers:

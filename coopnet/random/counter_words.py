@@ -124,11 +124,11 @@ def integers(where: str, name: str, value: Any, leaf: type) -> tuple[Any, tuple[
     """
     if isinstance(value, dr.ArrayBase) and not issubclass(leaf, np.generic):
         return _unsigned(where, name, value, leaf), tuple(value.shape)
-    found = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(where, name, value)
-    right = found.size and np.issubdtype(found.dtype, np.integer) and not (found < 0).any()
-    given = f"dtype {found.dtype} and shape {found.shape}"
-    ensure(right, f"{where}: {name} has {given}; integers of at least 0 are needed.")
-    return found.ravel().astype(np.uint64), found.shape
+    array = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(where, name, value)
+    right = array.size and np.issubdtype(array.dtype, np.integer) and not (array < 0).any()
+    kind = f"dtype {array.dtype} and shape {array.shape}"
+    ensure(right, f"{where}: {name} has {kind}; integers of at least 0 are needed.")
+    return array.ravel().astype(np.uint64), array.shape
 
 
 def _numpy(where: str, name: str, value: Any) -> np.ndarray:
