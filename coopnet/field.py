@@ -259,7 +259,7 @@ class NeuralField(Module):
 
     def _jacobian(self, p: Any, key: Key | None, active: Any, where: str) -> tuple[Any, list]:
         call, x, _ = self._enter(p, key, active, where)
-        attached = any(dr.grad_enabled(v) for v in (*x, *self.values()))
+        attached = any(dr.grad_enabled(v) for v in (*x, *self._held().values()))
         y, columns = jacobian(self.encoding, self.network, x, self._work(call.leaf), call.key, attached)
         y, columns = call.leave(self._result(call.leaf), y, *slopes(columns, self.bounds))
         return y, [like([column[i] for column in columns], p, call.kind) for i in range(len(columns[0]))]
