@@ -23,7 +23,7 @@ from .random.key import Key
 
 # Layers of drjit.nn whose twins have other names.
 _ALIASES = {"SinEncode": "Sinusoidal", "TriEncode": "Triangular", "Cast": "Identity"}
-# Numbers that a layer is made of, but that its arithmetic does not need.
+# Numbers of a layer that its twin reads off the arrays instead.
 _SHAPES = {"in_features", "out_features", "channels"}
 
 
@@ -85,7 +85,7 @@ def audit(encoding: Any, network: Any, parts: list, work: type, precision: str, 
     samples = max(dr.width(v) for v in parts)
     if key is not None and key.index is None:
         key = Key(key.seed, dr.arange(dr.uint32_array_t(single), samples), key.step)
-    run = _Run(samples, key, [single(v) for v in parts])
+    run = _Run(samples, key, parts)
     if isinstance(encoding, (Encoding, Identity)):
         run.layer("encoding", encoding, lambda x: encoding(x, key))
     elif encoding is not None:

@@ -14,7 +14,7 @@ from .checks import check, ensure, entries, is_number
 Side: TypeAlias = "float | tuple[float, ...]"
 Bounds: TypeAlias = "tuple[Side, Side]"
 
-#: Least and largest extent of a box: single precision holds it, and one over it, with room for coordinates around.
+#: Smallest and largest extent of a box: single precision holds it and its reciprocal, and coordinates far outside.
 EXTENTS = 1e-30, 1e30
 _NEEDED = "a pair (low, high) of finite numbers, or of one for each coordinate,"
 

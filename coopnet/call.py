@@ -43,13 +43,15 @@ def note(field: Any, parts: list, active: Any) -> None:
 class Call:
     """The checked arguments of one call: ``kind`` and scalar type ``leaf`` of the coordinates, and a traced ``key``.
 
-    Raises what :meth:`NeuralField.__call__` documents; ``where`` opens the messages.
+    ``directions`` are derivatives' and go with the coordinates. Raises what :meth:`NeuralField.__call__` and
+    :meth:`NeuralField.jvp` document; ``where`` opens the messages.
     """
 
-    def __init__(self, p: Any, in_features: int, key: Any, active: Any, where: str):
+    def __init__(self, p: Any, in_features: int, key: Any, active: Any, where: str, *directions: Any):
         kind, leaf = kinds.in_kernels(p, where, single=True)
-        given = kinds.features(p, kind)
-        ensure(given == in_features, f"{where}: p has {given} coordinates, but the field takes {in_features}.")
+        coordinates = kinds.features(p, kind)
+        if coordinates != in_features:
+            raise ValueError(f"{where}: p has {coordinates} coordinates, but the field takes {in_features}.")
         check_type(where, "key", key, Key | None, "a coopnet.Key or None")
         self.kind, self.leaf, self.single = kind, leaf, dr.float32_array_t(leaf)
         self.key = None if key is None else key.traced(dr.uint32_array_t(leaf))
@@ -57,14 +59,34 @@ class Call:
         if not (isinstance(active, (bool, np.bool_)) and active):
             self.active = check_mask(where, "active", active, leaf, "p")
             check_lanes(where, "active", self.active, kinds.samples(p, kind))
+        for v in directions:
+            self._check_direction(v, p, in_features, where)
         self._gate: Gate | None = None
+
+    def _check_direction(self, v: Any, p: Any, in_features: int, where: str) -> None:
+        kind, leaf = kinds.kind(v, f"{where}: v")
+        if kind != kinds.NUMPY:
+            kinds.require_single(leaf, f"{where}: v")
+        alike = kind == self.kind and dr.backend_v(leaf) == dr.backend_v(self.leaf)
+        both = [f"{k} of {tp.__module__}.{tp.__name__}" for k, tp in ((kind, leaf), (self.kind, self.leaf))]
+        ensure(alike, f"{where}: v is {both[0]} and p {both[1]}; both must agree.", TypeError)
+        components = kinds.features(v, kind)
+        ensure(components == in_features, f"{where}: v has {components} components, but p has {in_features}.")
+        one_size = len({kinds.samples(p, kind), kinds.samples(v, kind)} - {1}) < 2
+        ensure(one_size, f"{where}: p and v have different numbers of samples; they must have one, or 1.")
 
     def enter(self, *vectors: Any) -> list[list]:
         """The components of ``vectors``, which are of the kind of the coordinates, as the network is to see them.
 
         In single precision, and zeros in inactive lanes.
         """
-        parts = [self._components(v) for v in vectors]
+        parts = [kinds.rows(v, self.kind) for v in vectors]
+        if symbolic():
+            # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
+            parts = [[v * 1 for v in vector] for vector in parts]
+        parts = [list(map(self.single, vector)) for vector in parts]
+        if self.active is not None:
+            parts = [only(self.active, vector) for vector in parts]
         flat = kinds.flat(parts)
         if any(dr.grad_enabled(v) for v in flat):
             self._gate = Gate()
@@ -72,14 +94,6 @@ class Call:
             gated = iter(self._gate.enter([v for v in even if dr.grad_enabled(v)]))
             parts = kinds.split([next(gated) if dr.grad_enabled(v) else v for v in even], len(parts))
         return parts
-
-    def _components(self, x: Any) -> list:
-        parts = kinds.rows(x, self.kind)
-        if symbolic():
-            # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
-            parts = [v * 1 for v in parts]
-        parts = [self.single(v) for v in parts]
-        return parts if self.active is None else only(self.active, parts)
 
     def leave(self, result: type, y: Any, *tangents: list) -> tuple[Any, list[list]]:
         """The network's output, of type ``result`` and in the container of the call, and its tangents as lists."""

@@ -28,24 +28,25 @@ def pushforward(
 ) -> tuple[Any, list[list]]:
     """``network(encoding(parts))`` as a ``CoopVec`` of type ``work``, and its tangents as lists of single precision.
 
+    ``parts`` are the checked coordinates of a field, and ``tangents`` directions of them, which may be none.
+
     In half precision, tangents go through the network scaled to a largest component between 1 and 2: they are linear,
     and the slopes of encodings exceed its range.
     """
-    features, moved = _encoded(encoding, parts, tangents, dr.float32_array_t(work), key)
+    features, moved = _encoded(encoding, parts, tangents, key)
     return _through(network, features, moved, work, key)
 
 
 def _through(network: Any, features: list, moved: list[list], work: type, key: Key | None) -> tuple[Any, list[list]]:
     """The network's part of :func:`pushforward`."""
-    single = dr.float32_array_t(work)
-    factors = [_exponent(t) if dr.is_half_v(work) else None for t in moved]
-    scaled = [t if f is None else [v * f[0] for v in t] for t, f in zip(moved, factors, strict=True)]
-    y, *dys = apply([network], [kinds.UnpackedVector(work(v) for v in vector) for vector in (features, *scaled)], key)
-    result = []
-    for dy, f in zip(dys, factors, strict=True):
-        parts = widened(list(dy), single)
-        result.append(parts if f is None else [v * f[1] for v in parts])
-    return y, result
+    scales = [_scale(t) for t in moved] if dr.is_half_v(work) else []
+    if scales:
+        moved = [[v * scale for v in t] for t, (scale, _) in zip(moved, scales, strict=True)]
+    y, *dys = apply([network], [kinds.UnpackedVector(map(work, vector)) for vector in (features, *moved)], key)
+    moved = [widened(list(dy), dr.float32_array_t(work)) for dy in dys]
+    if scales:
+        moved = [[v * inverse for v in t] for t, (_, inverse) in zip(moved, scales, strict=True)]
+    return y, moved
 
 
 def jacobian(
@@ -55,15 +56,13 @@ def jacobian(
 
     That is to go back from a network's only output, whose result cannot be differentiated: not for ``attached`` fields.
     """
-    single = dr.float32_array_t(work)
-    features, moved = _encoded(encoding, parts, _unit_tangents(parts), single, key)
+    features, moved = _encoded(encoding, parts, _unit_tangents(parts), key)
     known = segments([network])
-    if not attached and len(parts) > 1 and len(known) == 1 and known[0].ops is not None:
-        found = None
-        if known[0].output_width(len(features), work, key) == 1:
-            found = input_gradient(known[0].ops, kinds.UnpackedVector(work(v) for v in features), key)
-        if found is not None:
-            y, gradient = found[0], widened(found[1], single)
+    ops = known[0].ops if len(known) == 1 and len(parts) > 1 and not attached else None
+    if ops is not None and known[0].output_width(len(features), work, key) == 1:
+        backwards = input_gradient(ops, kinds.UnpackedVector(map(work, features)), key)
+        if backwards is not None:
+            y, gradient = backwards[0], widened(backwards[1], dr.float32_array_t(work))
             return y, [[v] for v in gradient] if encoding is None else [[_dot(gradient, t)] for t in moved]
     return _through(network, features, moved, work, key)
 
@@ -75,15 +74,16 @@ def _dot(a: list, b: list) -> Any:
     return total
 
 
-def _encoded(encoding: Any, parts: list, tangents: list, single: type, key: Key | None) -> tuple[list, list[list]]:
+def _encoded(encoding: Any, parts: list, tangents: list, key: Key | None) -> tuple[list, list[list]]:
     """Features and their tangents, these in single precision."""
     if encoding is None:
         features, moved = parts, tangents
     elif isinstance(encoding, (Encoding, Identity)):
-        features, moved = encoding.jvp(parts, tangents, key)
+        x = kinds.UnpackedVector(parts)
+        features, moved = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
     else:
         features, *moved = apply([encoding], [drnn.CoopVec(t) for t in (parts, *tangents)], key)
-    return list(features), [[single(v) for v in t] for t in moved]
+    return list(features), [list(map(type(parts[0]), t)) for t in moved]
 
 
 def _unit_tangents(parts: list) -> list[list]:
@@ -92,13 +92,12 @@ def _unit_tangents(parts: list) -> list[list]:
     return [[leaf(1 if i == j else 0) for j in range(len(parts))] for i in range(len(parts))]
 
 
-def like(parts: list, p: Any) -> Any:
-    """Single-precision ``parts`` in the container of the coordinates ``p``."""
+def like(parts: list, p: Any, kind: str) -> Any:
+    """Single-precision ``parts`` in the container of the coordinates ``p``, which are of that ``kind``."""
     leaf = type(parts[0])
-    kind, of_p = kinds.kind(p, "NeuralField")
     if kind == kinds.TENSOR:
         return dr.tensor_t(leaf)(kinds.nested(parts))
-    if of_p is leaf or kind == kinds.COOPVEC or isinstance(p, (list, tuple)):
+    if kind == kinds.COOPVEC or isinstance(p, (list, tuple)) or kinds.describe(type(p)).leaf is leaf:
         return kinds.rebuild(parts, p)
     return kinds.nested(parts)
 
@@ -111,7 +110,7 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
 
     Costs two evaluations per coordinate. For hash grids its gradients reach all cells within ``eps`` of a point, where
     those of :meth:`NeuralField.value_and_grad` stay in one cell; shrinking ``eps`` during training from the size of
-    coarse cells to that of fine ones lets details appear by and by (Li et al. 2023, *Neuralangelo*, section 3.2). The
+    coarse cells to that of fine ones lets details appear gradually (Li et al. 2023, *Neuralangelo*, section 3.2). The
     error is about :math:`\epsilon^2 |f'''| / 6`, plus the rounding of ``f`` over ``eps``, about :math:`10^{-3} |f| /
     \epsilon` with networks in half precision.
 
@@ -145,22 +144,22 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
         eps = single(eps)
     else:
         eps = check_above(where, "eps", eps)
-    parts = [single(v.array) for v in p] if kind == kinds.TENSOR else [single(v) for v in kinds.components(p)]
+    parts = [single(v) for v in kinds.rows(p, kind)]
 
     def at(i: int, step: Any) -> Any:
         moved = [v + step if i == j else v for j, v in enumerate(parts)]
-        y = field(like(moved, p)) if key is None else field(like(moved, p), key)
-        given, of_y = kinds.kind(y, f"{where}: the field's output")
-        outputs, here = kinds.features(y, given), given != kinds.NUMPY and dr.backend_v(of_y) == dr.backend_v(leaf)
+        y = field(like(moved, p, kind), *(() if key is None else (key,)))
+        kind_y, leaf_y = kinds.kind(y, f"{where}: the field's output")
+        outputs, here = kinds.features(y, kind_y), kind_y != kinds.NUMPY and dr.backend_v(leaf_y) == dr.backend_v(leaf)
         ensure(outputs == 1, f"{where}: the field has {outputs} outputs; one is needed.")
         needed = "an array of the backend of p is needed"
         ensure(here, f"{where}: the field returned {type(y).__name__}; {needed}.", TypeError)
-        return single(y.array if given == kinds.TENSOR else kinds.components(y)[0])
+        return single(y.array if kind_y == kinds.TENSOR else kinds.components(y)[0])
 
-    return like([(at(i, eps) - at(i, -eps)) / (2 * eps) for i in range(len(parts))], p)
+    return like([(at(i, eps) - at(i, -eps)) / (2 * eps) for i in range(len(parts))], p, kind)
 
 
-def _exponent(tangent: list) -> tuple[Any, Any]:
+def _scale(tangent: list) -> tuple[Any, Any]:
     """A power of two that brings the largest component of a tangent to [1, 2), and its inverse."""
     largest = abs(dr.detach(tangent[0]))
     for v in tangent[1:]:

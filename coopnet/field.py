@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from reprlib import recursive_repr
 from typing import Any, ClassVar
@@ -21,12 +20,12 @@ from .checks import check_choice, check_flag, check_in_features, check_int, chec
 from .checks.sizes import MAX_ENTRIES, check_features
 from .derivatives import jacobian, like, pushforward
 from .engine import Explanation, explain
-from .jit import kinds
 from .jit.scopes import recording
 from .nn import Encoding, Identity, Module
+from .nn.arguments import block
 from .nn.module import allocated, check_network
 from .nn.parameters import parameters
-from .nn.sequential import apply, segments, stated_width
+from .nn.sequential import segments, stated_width
 from .nn.tree import children
 from .random.key import Key
 
@@ -131,22 +130,23 @@ class NeuralField(Module):
 
     def _to(self, mover: Any) -> Any:
         """This field on the backend that ``mover`` moves to, in the precision it asks for; see :func:`coopnet.to`."""
-        found = list(parameters(self))
-        if self.precision is None or not found:
+        own = list(parameters(self))
+        if self.precision is None or not own:
             return self
         if mover.backend == NUMPY:
-            return {p.name: p.numpy("to").copy() for p in found}
+            return {p.name: p.numpy("to").copy() for p in own}
         dtype, precision = storage(mover.backend, mover.precision, "to")
         if mover.has(self) and (mover.precision == "auto" or precision == self.precision):
             return self
         field = self.allocate(dtype, precision)
-        values = {p.name: p.numpy("to") for p in found}
+        values = {p.name: p.numpy("to") for p in own}
         for p in parameters(field):
             p.fill(values[p.name], "to")
         return field.pack()
 
     def _input_size(self) -> int:
-        """Number of coordinates: what the encoding says, or what the first layer of the network leaves for it."""
+        """Number of coordinates: what the field or its encoding states, or what makes as many features of them as the
+        first layer of the network takes."""
         stated = self.in_features if self.in_features > 0 else getattr(self.encoding, "in_features", -1)
         if stated > 0:
             return stated
@@ -189,10 +189,8 @@ class NeuralField(Module):
 
         >>> y = field(p, active=hit)  # hit a Bool: the rays that hit something
         """
-        call = self._enter(p, key, active, "NeuralField")
-        (parts,) = call.enter(p)
-        features = self._encode(self._unit(parts, call), call.key)
-        (y,) = apply([self.network], [kinds.UnpackedVector(self._work(call.leaf)(v) for v in features)], call.key)
+        call, x, _ = self._enter(p, key, active, "NeuralField")
+        y, _ = pushforward(self.encoding, self.network, x, [], self._work(call.leaf), call.key)
         return call.leave(self.result_type(call.leaf), y)[0]
 
     def value_and_grad(self, p: Any, key: Key | None = None, active: Any = True) -> tuple[Any, Any]:
@@ -200,10 +198,10 @@ class NeuralField(Module):
 
         Costs up to ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again: ``dr.backward``
         of a loss on it gives second derivatives with respect to parameters and coordinates. If neither has gradients
-        enabled it may be found backwards, faster (``docs/derivatives.md``), to the same precision. ReLU has
-        none, triangle waves and hash grids only mixed ones within a cell: use :class:`Softplus`, :class:`Sine` or
-        :class:`Tanh` for losses on curvature (``docs/derivatives.md`` has the Laplacian), and
-        :func:`numerical_gradient` for smoother ones on grids.
+        enabled, it may be computed backwards, which is faster and as precise (``docs/derivatives.md``). ReLU has no
+        second derivatives, triangle waves and hash grids only mixed ones within a cell: use :class:`Softplus`,
+        :class:`Sine` or :class:`Tanh` for losses on curvature (``docs/derivatives.md`` has the Laplacian), and
+        :func:`numerical_gradient` for smoother gradients on grids.
 
         Args:
             p, key, active: as in a call; value and gradient see the same dropout masks.
@@ -253,39 +251,31 @@ class NeuralField(Module):
 
         >>> value, slope = field.jvp(p, direction)
         """
-        where = "NeuralField.jvp"
-        call = self._enter(p, key, active, where)
-        kind, leaf = kinds.kind(v, f"{where}: v")
-        if kind != kinds.NUMPY:
-            kinds.require_single(leaf, f"{where}: v")
-        both = f"v is {_described(kind, leaf)} and p {_described(call.kind, call.leaf)}"
-        alike = kind == call.kind and dr.backend_v(leaf) == dr.backend_v(call.leaf)
-        ensure(alike, f"{where}: {both}; both must agree.", TypeError)
-        given = kinds.features(v, kind)
-        ensure(given == self.in_features, f"{where}: v has {given} components, but p has {self.in_features}.")
-        one = len({kinds.samples(p, kind), kinds.samples(v, kind)} - {1}) < 2
-        ensure(one, f"{where}: p and v have different numbers of samples; they must have one, or 1.")
-        parts, direction = call.enter(p, v)
-        parts, direction = self._unit(parts, call), [d for (d,) in slopes([[d] for d in direction], self.bounds)]
-        y, moved = pushforward(self.encoding, self.network, parts, [direction], self._work(leaf), call.key)
-        y, (dy,) = call.leave(self.result_type(leaf), y, *moved)
+        call, x, (direction,) = self._enter(p, key, active, "NeuralField.jvp", v)
+        direction = [d for (d,) in slopes([[d] for d in direction], self.bounds)]
+        y, moved = pushforward(self.encoding, self.network, x, [direction], self._work(call.leaf), call.key)
+        y, (dy,) = call.leave(self.result_type(call.leaf), y, *moved)
         return y, call.contained(dy)
 
     def _jacobian(self, p: Any, key: Key | None, active: Any, where: str) -> tuple[Any, list]:
-        call = self._enter(p, key, active, where)
-        (parts,) = call.enter(p)
-        attached = any(dr.grad_enabled(v) for v in (*parts, *self.values()))
-        parts = self._unit(parts, call)
-        y, columns = jacobian(self.encoding, self.network, parts, self._work(call.leaf), call.key, attached)
+        call, x, _ = self._enter(p, key, active, where)
+        attached = any(dr.grad_enabled(v) for v in (*x, *self._held().values()))
+        y, columns = jacobian(self.encoding, self.network, x, self._work(call.leaf), call.key, attached)
         y, columns = call.leave(self.result_type(call.leaf), y, *slopes(columns, self.bounds))
-        return y, [like([column[i] for column in columns], p) for i in range(len(columns[0]))]
+        return y, [like([column[i] for column in columns], p, call.kind) for i in range(len(columns[0]))]
 
-    def _enter(self, p: Any, key: Key | None, active: Any, where: str) -> Call:
+    def _enter(self, p: Any, key: Any, active: Any, where: str, *directions: Any) -> tuple[Call, list, list[list]]:
+        """The arguments of a call, checked here and nowhere else; coordinates as the encoding is to see them; and the
+        components of ``directions``."""
         self._check_built(where)
-        return Call(p, self.in_features, key, active, where)
+        call = Call(p, self.in_features, key, active, where, *directions)
+        x, *components = call.enter(p, *directions)
+        note(self, x, call.active)
+        return call, to_unit(x, self.bounds), components
 
     def _check_built(self, where: str) -> None:
-        ensure(self.precision is not None, f"{where}: the field is not built yet; call field = field.build().")
+        if self.precision is None:
+            raise ValueError(f"{where}: the field is not built yet; call field = field.build().")
 
     def _work(self, leaf: type) -> type:
         """Type that the network runs in, on the backend of ``leaf``."""
@@ -331,31 +321,16 @@ class NeuralField(Module):
         >>> print(field.audit(p))
         """
         where = "NeuralField.audit"
-        call = self._enter(p, key, True, where)
+        call, x, _ = self._enter(p, key, True, where)
         cure = "called while Dr.Jit records a function or loop; audit the field outside"
         ensure(not recording(), f"{where}: {cure}.", RuntimeError)
         assert self.precision is not None
-        (parts,) = call.enter(p)
-        parts = self._unit(parts, call)
-        return run_audit(self.encoding, self.network, parts, self._work(call.leaf), self.precision, call.key)
-
-    def _unit(self, parts: list, call: Call) -> list:
-        """The coordinates of a call as the encoding is to see them."""
-        note(self, parts, call.active)
-        return to_unit(parts, self.bounds)
-
-    def _encode(self, parts: list, key: Key | None) -> list:
-        if self.encoding is None:
-            return parts
-        if isinstance(self.encoding, (Encoding, Identity)):
-            return self.encoding(parts, key)
-        return list(apply([self.encoding], [drnn.CoopVec(parts)], key)[0])
+        return run_audit(self.encoding, self.network, x, self._work(call.leaf), self.precision, call.key)
 
     @recursive_repr()
     def __repr__(self) -> str:
         names = ("encoding", "network", "output", "precision", *(("bounds",) if self.bounds is not None else ()))
-        parts = [f"{name}={getattr(self, name)!r}" for name in names]
-        return "NeuralField(\n" + textwrap.indent(",\n".join(parts), "  ") + "\n)"
+        return block(self, (f"{name}={getattr(self, name)!r}" for name in names))
 
 
 def storage(backend: Any, precision: str, where: str) -> tuple[type, str]:
@@ -376,10 +351,6 @@ def storage(backend: Any, precision: str, where: str) -> tuple[type, str]:
         )
     ns = namespace(backend)
     return (ns.TensorXf16 if precision == "half" else ns.TensorXf), precision
-
-
-def _described(kind: str, leaf: type) -> str:
-    return f"{kind} of {leaf.__module__}.{leaf.__name__}"
 
 
 def _pack(part: Any) -> Any:

@@ -104,9 +104,8 @@ def _values(name: str, value: Any) -> np.ndarray:
     if masked or not isinstance(value, (np.ndarray, dr.ArrayBase)):
         raise TypeError(f"{_WHERE}: {name} is {shown_typed(value)}; a NumPy or Dr.Jit array is needed.")
     if isinstance(value, dr.ArrayBase):
-        ensure(
-            not recording(), f"{_WHERE}: called while Dr.Jit records a function or loop; call it after.", RuntimeError
-        )
+        if recording():
+            raise RuntimeError(f"{_WHERE}: called while Dr.Jit records a function or loop; call it after.")
         value = value.numpy()
     check(value.dtype.kind in "iuf", _WHERE, name, value, "an array of real numbers", TypeError)
     return np.asarray(value, np.float64)

@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from .checks import check, check_type, ensure, shown_typed, whole
+from .checks import check, check_type, shown_typed, whole
 from .engine.modes import is_deterministic
 from .field import NeuralField
 from .jit import kinds
@@ -65,11 +65,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     >>> mean, deviation = cn.mc_dropout(field, [x], cn.Key(seed=0), samples=64)
     """
     samples = _check(field, key, samples)
-    kind, leaf = kinds.kind(x, _WHERE)
-    kinds.require_float(leaf, _WHERE)
-    ensure(
-        kind != kinds.NUMPY, f"{_WHERE}: got a NumPy array; accepted are {kinds.ACCEPTED}. {kinds.OF_NUMPY}", TypeError
-    )
+    kind, leaf = kinds.in_kernels(x, _WHERE)
     uint32 = dr.uint32_array_t(leaf)
     key = key.traced(uint32)
     count = dr.opaque(uint32, samples)

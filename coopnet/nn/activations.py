@@ -38,8 +38,9 @@ class Activation(Module):
         return engine.Nonlinearity(self)
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        kind, _ = kinds.in_kernels(x, type(self).__name__)
-        if kind == kinds.COOPVEC:
+        if not isinstance(x, kinds.UnpackedVector):  # whoever made it has checked its components
+            kinds.in_kernels(x, type(self).__name__)
+        if isinstance(x, drnn.CoopVec):
             return engine.evaluate([self.op()], [x], key)[0]
         f, params = engine.FUNCTIONS[self.function], self.params()
         if isinstance(x, (list, tuple)):
@@ -214,8 +215,8 @@ def activation(value: Any, where: str) -> Activation | None:
         return None
     if isinstance(value, Activation):
         return value
-    if isinstance(value, str) and SYNONYMS.get(value, value) in ACTIVATIONS:
-        return ACTIVATIONS[SYNONYMS.get(value, value)]()
+    if isinstance(value, str) and (name := SYNONYMS.get(value, value)) in ACTIVATIONS:
+        return ACTIVATIONS[name]()
     if isinstance(value, type) and issubclass(value, Activation):
         raise ValueError(f"{where}: activation is the class {value.__name__}; pass a layer, {value.__name__}().")
     accepted = f"None, an Activation layer, or one of {sorted([*ACTIVATIONS, *SYNONYMS])}"

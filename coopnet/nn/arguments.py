@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -27,6 +29,11 @@ def arguments(layer: Any, cls: Any = None) -> dict[str, Any]:
             value = getattr(layer, name)
             known[name] = getattr(layer, f"_{name}") if inspect.ismethod(value) else value
     return known
+
+
+def block(layer: Any, lines: Iterable[str]) -> str:
+    """The ``repr`` of a layer that holds others: its name, and ``lines`` in parentheses, indented."""
+    return f"{type(layer).__name__}(\n" + textwrap.indent(",\n".join(lines), "  ") + "\n)"
 
 
 def fields(init: Any, **others: type | None) -> dict[str, type]:

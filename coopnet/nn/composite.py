@@ -10,6 +10,7 @@ from typing import Any
 
 from ..checks import check, check_choice, check_in_features, check_type, ensure, entries, is_int
 from ..checks.sizes import check_features, check_layers
+from ..jit.kinds import UnpackedVector
 from .activations import Identity
 from .arguments import arguments, fields
 from .embedding import Embedding
@@ -49,13 +50,9 @@ class Composite(Encoding):
     """
 
     def __init__(
-        self,
-        nested: Sequence[Any] = (),
-        n_dims_to_encode: Sequence[int] | None = None,
-        dims_to_encode_begin: Sequence[int] | None = None,
-        reduction: str = "concatenation",
-        in_features: int = -1,
-    ):
+        self, nested: Sequence[Any] = (), n_dims_to_encode: Sequence[int] | None = None,
+        dims_to_encode_begin: Sequence[int] | None = None, reduction: str = "concatenation", in_features: int = -1,
+    ):  # fmt: skip
         check_type("Composite", "nested", nested, (list, tuple), "a list or tuple of encodings")
         nested = entries("Composite", "nested", nested)
         for i, e in enumerate(nested):
@@ -120,7 +117,8 @@ class Composite(Encoding):
         return sorted({begin + i for e, begin, n in self.parts(size) for i in in_unit(e, n)})
 
     def _features(self, coordinates: list) -> list:
-        return self._reduced([list(e(coordinates[begin : begin + n])) for e, begin, n in self.parts(len(coordinates))])
+        found = self.parts(len(coordinates))
+        return self._reduced([list(e(UnpackedVector(coordinates[begin : begin + n]))) for e, begin, n in found])
 
     def _reduced(self, parts: Sequence[list]) -> list:
         if self.reduction == "concatenation":
@@ -131,7 +129,8 @@ class Composite(Encoding):
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         bundles = []
         for e, begin, n in self.parts(len(coordinates)):
-            y, moved = e.jvp(coordinates[begin : begin + n], [t[begin : begin + n] for t in tangents])
+            x = UnpackedVector(coordinates[begin : begin + n])
+            y, moved = e.jvp(x, [t[begin : begin + n] for t in tangents])
             bundles.append([list(y), *map(list, moved)])
         ys, *dys = zip(*bundles, strict=True)
         if self.reduction != "product":  # linear

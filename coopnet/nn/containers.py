@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import copy
 from collections.abc import Mapping, Sequence
 from reprlib import recursive_repr
 from typing import Any
@@ -15,12 +15,12 @@ from ..checks import check_module, check_type, ensure, shown
 from ..checks.sizes import check_layers
 from ..jit import kinds
 from ..random.key import Key
-from .module import Module
-from .sequential import Sequential, apply, known_ops, segments, stated_width
-from .tangents import check_bundle
+from .arguments import block
+from .module import Module, contained
+from .sequential import Composed, Sequential, apply, known_ops, segments, stated_width
 
 
-class Parallel(Module):
+class Parallel(Composed):
     """Several bodies on one input. On a ``CoopVec`` it is one network with the layers around it to the engine, unless a
     body holds a layer that the engine does not know, such as an encoding."""
 
@@ -48,12 +48,7 @@ class Parallel(Module):
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kinds.in_kernels(x, type(self).__name__)
-        return apply([self], [x], key)[0]
-
-    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_bundle(self, x, tangents)
-        y, *moved = apply([self], [x, *tangents], key)
-        return y, moved
+        return super().__call__(x, key)
 
     def side_by_side(self, x: list, key: Key | None) -> list:
         """Evaluate one body after the other on the bundle ``x``, not as one network."""
@@ -69,17 +64,45 @@ class Parallel(Module):
         parts = [kinds.components(y) for y in ys]
         if self.merge == "sum":
             return kinds.rebuild([sum(v[1:], v[0]) for v in zip(*parts, strict=True)], like)
-        joined = [v for part in parts for v in part]
-        return kinds.rebuild(joined, like) if isinstance(like, (list, tuple)) else kinds.nested(joined)
+        return contained(kinds.flat(parts), like)
 
 
-class Residual(Parallel):
+class Around(Parallel):
+    """A body, and the input itself beside it."""
+
+    DRJIT_STRUCT = {"body": Module}
+
+    def __init__(self, body: Module | None = None):
+        check_module(type(self).__name__, "body", body)
+        self.body = body  # None only while nn.pack rebuilds the tree
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
+        name, layer = type(self).__name__, copy.copy(self)
+        ensure(self.body is not None, f"{name}: there is no body; call {name}(body).")
+        size = self.in_features if size < 0 else size
+        unknown = "the size of the input is unknown; give in_features, or call alloc(dtype, size)"
+        ensure(size > 0, f"{name}: {unknown}.")
+        layer.body, out = self.body._alloc(dtype, size, rng)  # type: ignore[union-attr]
+        out = out if out > 0 else size
+        if self.merge == "concatenate":
+            return layer, size + out
+        needed = f"a residual connection needs {size}; give the last layer out_features={size}"
+        ensure(out == size, f"{name}: body maps {size} features to {out}, but {needed}.")
+        return layer, size
+
+    @recursive_repr()
+    def __repr__(self) -> str:
+        return block(self, [f"body={self.body!r}"])
+
+
+class Residual(Around):
     r"""Adds a network's output to its input, :math:`y = x + f(x)` (He et al. 2016, *Deep Residual Learning*, eq. 1).
 
     The key, if any, goes to ``body``. With ``MLP(..., zero_last=True)`` as the body it starts as the identity.
 
     Args:
-        body: what keeps the width: ``Linear(w, w)``, an ``MLP`` with equal ends, or a ``Sequential`` of layers.
+        body: a layer or network that keeps the width: ``Linear(w, w)``, an ``MLP`` from a width to the same, or a
+            ``Sequential`` of layers.
 
     Raises:
         TypeError: ``body`` is no module.
@@ -88,28 +111,13 @@ class Residual(Parallel):
     >>> block = cn.Residual(cn.Sequential(cn.Linear(64, 64), cn.ReLU(), cn.Linear(-1, 64)))
     """
 
-    DRJIT_STRUCT = {"body": Module}
     merge = "sum"
-
-    def __init__(self, body: Module | None = None):
-        check_module("Residual", "body", body)
-        self.body = body  # None only while nn.pack rebuilds the tree
 
     def bodies(self) -> list[list]:
         return [[], [self.body]]
 
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Residual, int]:  # type: ignore[override]
-        body, size, out = _alloc_body(self, self.body, dtype, size, rng)
-        needed = f"a residual connection needs {size}; give the last layer out_features={size}"
-        ensure(out == size, f"Residual: body maps {size} features to {out}, but {needed}.")
-        return Residual(body), size
 
-    @recursive_repr()
-    def __repr__(self) -> str:
-        return _shown(self, {"body": self.body})
-
-
-class Skip(Parallel):
+class Skip(Around):
     r"""Puts its input behind a network's output, :math:`y = (f(x), x)`, as NeRF does after its fifth layer (Mildenhall
     et al. 2020, figure 7).
 
@@ -124,22 +132,8 @@ class Skip(Parallel):
     >>> net = cn.Sequential(cn.Skip(cn.MLP(60, 256, 256, 4, output_activation="relu")), cn.MLP(out_features=4))
     """
 
-    DRJIT_STRUCT = {"body": Module}
-
-    def __init__(self, body: Module | None = None):
-        check_module("Skip", "body", body)
-        self.body = body
-
     def bodies(self) -> list[list]:
         return [[self.body], []]
-
-    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Skip, int]:  # type: ignore[override]
-        body, size, out = _alloc_body(self, self.body, dtype, size, rng)
-        return Skip(body), out + size
-
-    @recursive_repr()
-    def __repr__(self) -> str:
-        return _shown(self, {"body": self.body})
 
 
 class Branches(Parallel):
@@ -157,14 +151,13 @@ class Branches(Parallel):
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Branches, int]:  # type: ignore[override]
         ensure(self.heads, "Heads: there are no heads; call Heads(trunk, {name: head}).")
         size = self.in_features if size < 0 else size
-        pairs = [head._alloc(dtype, size, rng) for head in self.heads]
-        result = Branches(dict(zip(self.names, (head for head, _ in pairs), strict=True)))
-        result.sizes = tuple(width for _, width in pairs)
-        return result, sum(result.sizes)
+        layer = copy.copy(self)
+        layer.heads, layer.sizes = zip(*(head._alloc(dtype, size, rng) for head in self.heads), strict=True)
+        return layer, sum(layer.sizes)
 
     @recursive_repr()
     def __repr__(self) -> str:
-        return _shown(self, dict(zip(self.names, self.heads, strict=True)))
+        return block(self, (f"{name}={head!r}" for name, head in zip(self.names, self.heads, strict=True)))
 
 
 class Heads(Sequential):
@@ -224,42 +217,21 @@ class Heads(Sequential):
         kind, _ = kinds.kind(y, "Heads.split")
         given = kinds.features(y, kind)
         ensure(given == sum(sizes), f"Heads.split: y has {given} features, but the heads have {sum(sizes)}.")
-        result, start = {}, 0
+        whole = kind in (kinds.TENSOR, kinds.NUMPY)
+        rows, start, result = y if whole else kinds.components(y), 0, {}
         for name, size in zip(names, sizes, strict=True):
-            if kind in (kinds.TENSOR, kinds.NUMPY):
-                result[name] = y[start : start + size]
-            else:
-                parts = kinds.components(y)[start : start + size]
-                simple = kind == kinds.COOPVEC or isinstance(y, (list, tuple))
-                result[name] = kinds.rebuild(parts, y) if simple else kinds.nested(parts)
+            part = rows[start : start + size]
+            result[name] = part if whole else contained(part, y)
             start += size
         return result
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Heads, int]:  # type: ignore[override]
-        layers = []
-        for layer in self.layers:
-            layer, size = layer._alloc(dtype, size, rng)
-            layers.append(layer)
+        net, size = super()._alloc(dtype, size, rng)
         result = Heads()
-        result.layers = tuple(layers)
+        result.layers = net.layers
         return result, size
 
     @recursive_repr()
     def __repr__(self) -> str:
-        return _shown(self, {"trunk": self.trunk, **self.heads})
-
-
-def _alloc_body(layer: Parallel, body: Any, dtype: type, size: int, rng: Any) -> tuple[Any, int, int]:
-    """An allocated body, and its widths: what goes in and what comes out."""
-    name = type(layer).__name__
-    ensure(body is not None, f"{name}: there is no body; call {name}(body).")
-    size = layer.in_features if size < 0 else size
-    unknown = "the size of the input is unknown; give in_features, or call alloc(dtype, size)"
-    ensure(size > 0, f"{name}: {unknown}.")
-    body, out = body._alloc(dtype, size, rng)
-    return body, size, out if out > 0 else size
-
-
-def _shown(layer: Any, parts: dict[str, Any]) -> str:
-    lines = ",\n".join(f"{name}={part!r}" for name, part in parts.items())
-    return f"{type(layer).__name__}(\n" + textwrap.indent(lines, "  ") + "\n)"
+        parts = {"trunk": self.trunk, **self.heads}
+        return block(self, (f"{name}={part!r}" for name, part in parts.items()))

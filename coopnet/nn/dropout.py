@@ -193,8 +193,8 @@ class Dropout(Module):
         # those of one width share one identity matrix, which a kernel then loads once
         view = self.identity.value
         if view is not None:
-            alike = (layer.identity for layer in others if (v := layer.identity.value) is not None and _alike(v, view))
-            self.identity = next(alike)
+            held = (layer.identity for layer in others if layer.identity.value is not None)
+            self.identity = next(c for c in held if (c.value.shape, c.value.dtype) == (view.shape, view.dtype))
 
     def __repr__(self) -> str:
         return super().__repr__().replace(", stream=None", "").replace(", rounds=10", "")
@@ -266,7 +266,3 @@ def identity_matrix(leaf: type, n: int) -> Any:
     entries = dr.select(i // stride == i % stride, leaf(1), leaf(0))
     dr.eval(entries)
     return drnn.view(dr.tensor_t(leaf)(entries, (n, stride)))[:, :n]
-
-
-def _alike(a: Any, b: Any) -> bool:
-    return (a.shape, a.dtype) == (b.shape, b.dtype)

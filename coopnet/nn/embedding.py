@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 import drjit as dr
-import drjit.nn as drnn
 import numpy as np
 
 from ..checks import check_choice, check_flag, check_number, check_positive, check_same_backend, check_text, ensure
@@ -19,7 +18,8 @@ from ..jit.unpacked import Unpacked
 from ..kernels.lookup import Table, lookup
 from ..random.key import Key
 from .arguments import fields
-from .module import Module
+from .linear import uniform
+from .module import Module, contained
 from .tangents import check_bundle, rebuilt
 
 _OUTPUTS = {"float16": dr.float16_array_t, "float32": dr.float32_array_t, "float64": dr.float64_array_t}
@@ -79,17 +79,10 @@ class Embedding(Module):
     in_features = 1  #: the id
 
     def __init__(
-        self,
-        count: int = 1,
-        width: int = 1,
-        init_scale: float = 1e-2,
-        precision: str = "auto",
-        output: str = "float32",
-        out_of_range: str = "zero",
-        check: bool = True,
-        deterministic: bool = True,
+        self, count: int = 1, width: int = 1, init_scale: float = 1e-2, precision: str = "auto",
+        output: str = "float32", out_of_range: str = "zero", check: bool = True, deterministic: bool = True,
         prefix: str = "",
-    ):
+    ):  # fmt: skip
         self.count = check_positive("Embedding", "count", count)
         self._width = check_positive("Embedding", "width", width)
         check_features("Embedding", "width", width)
@@ -103,8 +96,7 @@ class Embedding(Module):
         self.prefix = check_text("Embedding", "prefix", prefix)
         self.table = Unpacked()
 
-    DRJIT_STRUCT = fields(__init__, _width=int, table=Unpacked)
-    del DRJIT_STRUCT["width"]  # a method of all encodings
+    DRJIT_STRUCT = fields(__init__, width=None, _width=int, table=Unpacked)  # width is a method of all encodings
 
     def width(self, size: int) -> int:
         """Features in a row; ``size`` is 1, the id."""
@@ -125,11 +117,7 @@ class Embedding(Module):
             cure = "look rows up outside, or run the loop in evaluated mode"
             raise RuntimeError(f"deterministic: {what}, in no fixed order; {cure}.")
         features = lookup(data, index, active, leaf, self.deterministic or is_deterministic())
-        if isinstance(x, drnn.CoopVec):
-            return drnn.CoopVec(features)
-        if isinstance(x, (list, tuple)):
-            return features
-        return dr.tensor_t(leaf)(kinds.nested(features)) if _is_tensor(x) else kinds.nested(features)
+        return features if isinstance(x, tuple) else contained(features, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         """Rows jump from one id to the next: the derivative with respect to the id is zero."""
@@ -180,21 +168,16 @@ class Embedding(Module):
             leaf = dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
         on_host = dr.backend_v(leaf) == dr.JitBackend.LLVM
         check_entries("Embedding", "entries", (self.count, self._width), dr.itemsize_v(leaf), on_host)
-        samples = rng.random(dr.float32_array_t(leaf), self.count * self._width)
-        values = leaf(dr.fma(samples, 2 * self.init_scale, -self.init_scale))
+        values = leaf(uniform(dr.float32_array_t(leaf), self.count * self._width, self.init_scale, rng))
         layer.table = Unpacked(Table(dr.tensor_t(leaf)(values, (self.count, self._width))))
         return layer, self._width
-
-
-def _is_tensor(x: Any) -> bool:
-    return isinstance(x, dr.ArrayBase) and dr.is_tensor_v(x)
 
 
 def _ids(x: Any, own: type) -> Any:
     """The ids in ``x`` as one 1D array on the backend of ``own``, in their own type."""
     if isinstance(x, (int, np.integer, np.ndarray)) and not isinstance(x, bool):
         return _from_numpy(np.asarray(x), own)
-    if _is_tensor(x) and x.ndim == 1:
+    if dr.is_tensor_v(x) and x.ndim == 1:
         x = x.array
     kind, leaf = kinds.kind(x, "Embedding")
     features = kinds.features(x, kind)

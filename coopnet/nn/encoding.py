@@ -12,7 +12,7 @@ from ..checks import check_same_backend, ensure
 from ..checks.sizes import check_features
 from ..jit import kinds
 from ..random.key import Key
-from .module import Module
+from .module import Module, contained
 from .sequential import Sequential
 from .tangents import check_bundle, no_rule, rebuilt
 
@@ -22,8 +22,8 @@ class Encoding(Module):
 
     Lists and tuples come back as a list, arrays as a nested ``ArrayXf``, the others as what they were. To write one,
     implement ``width(size)`` and ``_features(coordinates)`` on a list of arrays; for derivatives also
-    ``_moved(coordinates, tangents)``, which returns the features and a list of tangents of them; and ``_alloc`` if it
-    has parameters (see :class:`Module`). ``_features`` and ``_moved`` get single precision, or double if the input is.
+    ``_moved(coordinates, tangents)``, which returns the features and a list of tangents of them, and then is enough;
+    and ``_alloc`` if it has parameters (see :class:`Module`). Both get single precision, or double if the input is.
 
     Raises:
         TypeError: the input is a NumPy array, or no floating point; a method that a class has to implement is missing.
@@ -47,27 +47,22 @@ class Encoding(Module):
         raise self._missing("width(size)")
 
     def _features(self, coordinates: list) -> list:
-        """The features of ``coordinates``, arrays in single precision, or in double if the input was double."""
-        raise self._missing("_features(coordinates)")
+        """The features of ``coordinates``, arrays in single precision, or in double if the input was double; those of
+        :meth:`_moved` in no direction, if a class has but that."""
+        if type(self)._moved is Encoding._moved:
+            raise self._missing("_features(coordinates)")
+        return self._moved(coordinates, [])[0]
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        kind = self._check(x)
-        parts = [v.array for v in x] if kind == kinds.TENSOR else kinds.even(kinds.components(x))
-        leaf = type(parts[0])
-        # high frequencies and fine levels need every bit of the coordinates, so half precision is widened
-        wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
+        parts = kinds.even(kinds.rows(x, self._check(x)))
+        leaf, wide = _types(parts)
         features = [leaf(f) for f in self._features([wide(v) for v in parts])]
-        if kind == kinds.COOPVEC:
-            return drnn.CoopVec(features)
-        if kind == kinds.TENSOR:
-            return type(x)(kinds.nested(features))
-        return features if isinstance(x, (list, tuple)) else kinds.nested(features)
+        return features if isinstance(x, tuple) else contained(features, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_bundle(self, x, tangents, arrays=True)
         self._check(x)
-        leaf = type(next(iter(x)))
-        wide = leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
+        leaf, wide = _types(list(x))
         y, moved = self._moved([wide(v) for v in x], [[wide(v) for v in t] for t in tangents])
         y, *moved = [rebuilt([leaf(v) for v in vector], x) for vector in (y, *moved)]
         return y, moved
@@ -81,14 +76,16 @@ class Encoding(Module):
         return TypeError(f"{name}: {method} is missing; coopnet.Encoding says what a class of encodings implements.")
 
     def _in_unit(self, size: int) -> list[int]:
-        """Those of ``size`` coordinates, by number, that mean little outside [0, 1]."""
+        """Numbers of those of ``size`` coordinates that belong in [0, 1]."""
         return []
 
     def _check(self, x: Any) -> str:
-        name = type(self).__name__
-        kind, _ = kinds.in_kernels(x, name)
+        name, kind = type(self).__name__, kinds.ARRAYS
+        if not isinstance(x, kinds.UnpackedVector):  # whoever made it has checked its components
+            kind, _ = kinds.in_kernels(x, name)
         n, takes = kinds.features(x, kind), self.in_features
-        ensure(takes in (-1, n), f"{name}: the input has {n} features, but the encoding takes {takes}.")
+        if takes not in (-1, n):
+            raise ValueError(f"{name}: the input has {n} features, but the encoding takes {takes}.")
         return kind
 
     def _size(self, size: int) -> int:
@@ -111,8 +108,17 @@ class Encoding(Module):
         check_same_backend(f"{type(self).__name__}: the input lives", leaf, " and the parameters", own)
 
 
+def _types(parts: list) -> tuple[type, type]:
+    """Type of the coordinates, and of those that features are computed from.
+
+    High frequencies and fine levels need every bit of the coordinates, so half precision is widened.
+    """
+    leaf = type(parts[0])
+    return leaf, leaf if dr.itemsize_v(leaf) == 8 else dr.float32_array_t(leaf)
+
+
 def in_unit(layer: Any, size: int) -> list[int]:
-    """Those of the ``size`` features that ``layer`` takes, by number, that mean little outside [0, 1]."""
+    """Numbers of those of the ``size`` features that ``layer`` takes which belong in [0, 1]."""
     if isinstance(layer, Encoding):
         return layer._in_unit(size)
     if isinstance(layer, (Sequential, drnn.Sequential)):

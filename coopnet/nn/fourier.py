@@ -13,7 +13,7 @@ from ..checks.sizes import check_entries, check_features
 from ..jit.unpacked import Constant, Unpacked
 from ..kernels.lookup import Table
 from ..kernels.small_matrix import project
-from ..random.philox import philox4x32
+from ..random.philox import generate, round_keys
 from .arguments import fields
 from .encoding import Encoding
 
@@ -64,9 +64,6 @@ class Fourier(Encoding):
     def width(self, size: int) -> int:
         return 2 * self.n_frequencies
 
-    def _features(self, coordinates: list) -> list:
-        return self._moved(coordinates, [])[0]
-
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         matrix = self._matrix(coordinates)
         y: list[Any] = []
@@ -104,8 +101,8 @@ class Fourier(Encoding):
 def normals(n: int, seed: int) -> np.ndarray:
     """``n`` samples of the standard normal distribution in double precision, from Philox4x32."""
     pairs = np.arange((n + 1) // 2, dtype=np.uint32)
-    zero = np.zeros_like(pairs)
-    words = philox4x32((pairs, zero, zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
+    zero, key = np.uint32(0), (np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32))
+    words = generate((pairs, zero, zero, zero), round_keys(key))
     # each pair takes two numbers of 53 bits, the first of them never zero
     high, low = (np.asarray(w, np.uint64) for w in (words[0], words[1]))
     u = (((high << np.uint64(32)) + low >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53

@@ -15,15 +15,17 @@ from .arguments import fields
 from .encoding import Encoding
 from .tangents import RULES
 
-#: The least number of single precision that has all its bits. Those below are 0 on GPUs and in some threads on CPUs.
+#: The smallest normal number of single precision. Denormal ones count as 0 on GPUs and in some threads on CPUs.
 TINY = 2.0**-126
 
 
 class _Waves(Encoding):
-    """``_each`` features of a coordinate for each of as many frequencies as the argument ``_count`` says."""
+    """Waves of a coordinate :math:`x` at the frequencies :math:`2^i` times the lowest: ``_each`` features of each."""
 
-    _count: str
+    _count: str  #: name of the argument that says how many frequencies there are
     _each = 2
+    _lowest = 1.0  #: frequency of the first feature, in periods per unit of the coordinates
+    shift = 0.0
 
     def _set(self, count: int, in_features: int) -> None:
         name, limit = type(self).__name__, f"at most {MAX_OCTAVES} are possible"
@@ -37,9 +39,6 @@ class _Waves(Encoding):
     def width(self, size: int) -> int:
         return self._each * getattr(self, self._count) * size
 
-    def _features(self, coordinates: list) -> list:
-        return self._moved(coordinates, [])[0]
-
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         y: list[Any] = []
         moved: list[list] = [[] for _ in tangents]
@@ -52,13 +51,10 @@ class _Waves(Encoding):
                         parts.append(tangent[k] * slope * self._lowest * 2.0**i)
         return y, moved
 
-    _lowest = 1.0  #: frequency of the first feature, in periods per unit of the coordinates
-    shift = 0.0
-
     def _phases(self, x: Any) -> Iterator[Any]:
-        """The phases of ``x`` for all frequencies, in periods, each less the whole number next to it.
+        """The phases of ``x`` for all frequencies, in periods, each minus the nearest integer.
 
-        Doubling a number and taking the nearest whole one off are exact, so phases have every bit however large ``x``
+        Doubling a number and subtracting the nearest integer are exact, so phases have every bit however large ``x``
         is, and do not overflow. Where the first one is below ``TINY``, it counts as 0.
         """
         phase = wrapped(x * self._lowest)
@@ -69,24 +65,19 @@ class _Waves(Encoding):
             phase = wrapped(phase * 2)
 
     def _waves(self, phase: Any, i: int) -> list[tuple]:
-        """The features of frequency ``i``, each with its derivative by the phase."""
-        raise NotImplementedError
+        """The features of frequency ``i``, each with its derivative by the phase: sine and cosine, or others."""
+        s, c = dr.sincos(phase * (2 * math.pi))
+        return [(s, c * (2 * math.pi)), (c, s * (-2 * math.pi))]
 
 
 def wrapped(phase: Any) -> Any:
-    """``phase`` less the whole number next to it: from -1/2 to 1/2, and exact. NaN if it is not finite."""
+    """``phase`` minus the nearest integer: from -1/2 to 1/2, and exact. NaN if it is not finite."""
     return phase - dr.round(phase)
 
 
 def shift_of(shift: float, i: int) -> float:
-    """The phase ``i shift``, less the whole number next to it."""
+    """The phase ``i shift``, minus the nearest integer."""
     return math.remainder(i * math.remainder(shift, 1), 1)
-
-
-def sines(phase: Any) -> list[tuple]:
-    """Sine and cosine of a phase in periods, with their slopes."""
-    s, c = dr.sincos(phase * (2 * math.pi))
-    return [(s, c * (2 * math.pi)), (c, s * (-2 * math.pi))]
 
 
 def triangle(phase: Any, quarters: int) -> tuple[Any, Any]:
@@ -138,9 +129,6 @@ class Sinusoidal(_Octaves):
     >>> field = cn.NeuralField(cn.Sinusoidal(6, in_features=2), cn.MLP(out_features=3)).build()
     """
 
-    def _waves(self, phase: Any, i: int) -> list[tuple]:
-        return sines(phase)
-
 
 class Triangular(_Octaves):
     r"""Triangle waves of doubling frequency, cheaper than sines (Müller et al. 2021; ``drjit.nn.TriEncode``).
@@ -183,9 +171,6 @@ class Frequency(_Frequencies):
 
     >>> field = cn.NeuralField(cn.Frequency(10, in_features=3), cn.MLP(out_features=4)).build()
     """
-
-    def _waves(self, phase: Any, i: int) -> list[tuple]:
-        return sines(phase)
 
 
 class TriangleWave(_Frequencies):

@@ -19,16 +19,16 @@ MOST = 4096
 def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.AbstractContextManager[None]:
     r"""Within this context, ``dr.backward`` inside symbolic loops gives right weight gradients on CUDA.
 
-    Loops that differentiate every turn by itself, such as the adjoint of path replay backpropagation (Vicini et al.
-    2021), leave nothing to run after them. Without this context the gradients of a network add up in one buffer in half
+    Loops that differentiate each iteration by itself, such as the adjoint of path replay backpropagation (Vicini et al.
+    2021), accumulate the gradients of weights inside the loop. Without this context they add up in one buffer in half
     precision, where a sum of more than about 2^13 increments of one sign stops growing. Within it, lane :math:`i` of
-    :math:`N` adds to the accumulator :math:`\lfloor i K / N \rfloor` of :math:`K`, and on leaving, those are summed in
-    single precision and added to the weights' gradients. Gradients are complete only then.
+    :math:`N` adds to the accumulator :math:`\lfloor i K / N \rfloor` of :math:`K`; on leaving the context, the
+    accumulators are summed in single precision and added to the weights' gradients, which are complete only then.
 
-    The networks may be evaluated anywhere in the body, also by functions that it calls; other networks, and gradients
-    taken outside symbolic loops, are as without. In virtual calls there are no lane numbers, so that one buffer stays:
-    evaluate networks outside, as ``neural_path`` does. On LLVM one buffer, in the precision of the weights, is right,
-    and stays.
+    The networks may be evaluated anywhere in the body of the loop, also by functions that it calls. Other networks, and
+    gradients taken outside symbolic loops, are not affected. In virtual calls there are no lane numbers, so that they
+    still add to one buffer: evaluate networks outside, as ``neural_path`` does. On LLVM, gradients always add up in one
+    buffer, in the precision of the weights, which is right.
 
     In a ``dr.freeze``\ d function, enter the context inside; with :func:`coopnet.fit`, in the objective.
 
@@ -49,11 +49,8 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     ...     i = dr.while_loop((UInt32(0),), lambda i: i < 4, turn)
     """
     for i, field in enumerate(fields):
-        ensure(
-            isinstance(field, drnn.Module),
-            f"gradient_banks: field {i} is {shown(field)}; a NeuralField or another module is needed.",
-            TypeError,
-        )
+        known, needed = isinstance(field, drnn.Module), "a NeuralField or another module is needed"
+        ensure(known, f"gradient_banks: field {i} is {shown(field)}; {needed}.", TypeError)
     if banks is not None:
         check_int("gradient_banks", "banks", banks, 1, MOST, f"None or an int from 1 to {MOST}")
     inside = "inside a symbolic loop, conditional or call the banks could not be summed; enter the context outside"

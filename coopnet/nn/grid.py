@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import drjit as dr
 import numpy as np
 
 from ..checks import check_choice
 from ..jit.unpacked import Constant, Unpacked
 from .arguments import fields
 from .lattice import INTERPOLATIONS, Lattice
+from .linear import uniform
 
 
 class Grid(Lattice):
@@ -71,18 +71,10 @@ class Grid(Lattice):
     _NUMBER = np.float32
 
     def __init__(
-        self,
-        in_features: int = -1,
-        storage: str = "hash",
-        n_levels: int = 16,
-        n_features_per_level: int = 2,
-        hashmap_size: int = 2**19,
-        base_resolution: int = 16,
-        per_level_scale: float | None = None,
-        init_scale: float = 1e-4,
-        interpolation: str = "linear",
-        max_level: float | None = None,
-    ):
+        self, in_features: int = -1, storage: str = "hash", n_levels: int = 16, n_features_per_level: int = 2,
+        hashmap_size: int = 2**19, base_resolution: int = 16, per_level_scale: float | None = None,
+        init_scale: float = 1e-4, interpolation: str = "linear", max_level: float | None = None,
+    ):  # fmt: skip
         self.storage = check_choice("Grid", "storage", storage, ("hash", "dense", "tiled"))
         self.interpolation = check_choice("Grid", "interpolation", interpolation, INTERPOLATIONS)
         sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
@@ -92,7 +84,7 @@ class Grid(Lattice):
 
     def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
         rng.random(leaf, 1)  # not used, but what a seed gives is the second draw
-        return dr.fma(rng.random(leaf, count), 2 * self.init_scale, -self.init_scale)
+        return uniform(leaf, count, self.init_scale, rng)
 
     def _growth(self) -> float:
         if self.per_level_scale is None and self.storage == "dense" and self.n_levels > 1:

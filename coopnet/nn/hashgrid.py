@@ -16,7 +16,7 @@ class HashGrid(Lattice):
     ``hashmap_size`` entries share them through a hash. Output: ``n_levels * n_features_per_level`` features.
     Coordinates belong in [0, 1].
 
-    This is :class:`Grid` with ``storage="hash"``, but for the sizes of levels that are not hashed: here they are
+    This is :class:`Grid` with ``storage="hash"``, except for the sizes of levels that are not hashed: here they are
     rounded up to a multiple of ``n_features_per_level``, so that the parameters are those of ``drjit.nn``.
 
     Its parameters are single precision on every backend, start uniform in :math:`\pm` ``init_scale``, and are not
@@ -38,17 +38,10 @@ class HashGrid(Lattice):
     """
 
     def __init__(
-        self,
-        in_features: int = -1,
-        n_levels: int = 16,
-        n_features_per_level: int = 2,
-        hashmap_size: int = 2**19,
-        base_resolution: int = 16,
-        per_level_scale: float = 2.0,
-        init_scale: float = 1e-4,
-        interpolation: str = "linear",
-        max_level: float | None = None,
-    ):
+        self, in_features: int = -1, n_levels: int = 16, n_features_per_level: int = 2, hashmap_size: int = 2**19,
+        base_resolution: int = 16, per_level_scale: float = 2.0, init_scale: float = 1e-4,
+        interpolation: str = "linear", max_level: float | None = None,
+    ):  # fmt: skip
         self.interpolation = check_choice("HashGrid", "interpolation", interpolation, INTERPOLATIONS)
         sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
         super().__init__(in_features, *sizes, per_level_scale, init_scale, max_level)

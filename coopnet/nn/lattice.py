@@ -39,16 +39,10 @@ class Lattice(Encoding):
     _NUMBER: Callable[[float], Any] = float  # precision that scales are computed in
 
     def __init__(
-        self,
-        in_features: int = -1,
-        n_levels: int = 16,
-        n_features_per_level: int = 2,
-        hashmap_size: int = 2**19,
-        base_resolution: int = 16,
-        per_level_scale: float | None = 2.0,
-        init_scale: float = 1e-4,
+        self, in_features: int = -1, n_levels: int = 16, n_features_per_level: int = 2, hashmap_size: int = 2**19,
+        base_resolution: int = 16, per_level_scale: float | None = 2.0, init_scale: float = 1e-4,
         max_level: float | None = None,
-    ):
+    ):  # fmt: skip
         where = type(self).__name__
         self.in_features = check_in_features(where, in_features)
         self.n_levels = check_positive(where, "n_levels", n_levels)
@@ -99,9 +93,6 @@ class Lattice(Encoding):
 
     def _in_unit(self, size: int) -> list[int]:
         return list(range(size))
-
-    def _features(self, coordinates: list) -> list:
-        return self._moved(coordinates, [])[0]
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         """Exact within a cell, to which its lower faces belong; see :mod:`coopnet.kernels.grid`."""

@@ -58,16 +58,12 @@ class Linear(drnn.Linear, Module):
     DRJIT_STRUCT = {**drnn.Linear.DRJIT_STRUCT, "layout": Constant, "init": str, "gain": float}
 
     def __init__(
-        self,
-        in_features: int = -1,
-        out_features: int = -1,
-        bias: bool = True,
-        init: str = "xavier_uniform",
+        self, in_features: int = -1, out_features: int = -1, bias: bool = True, init: str = "xavier_uniform",
         gain: float = 1.0,
-    ):
+    ):  # fmt: skip
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             check_features("Linear", name, check_in_features("Linear", value, name))
-        check_init("Linear", init)
+        check_choice("Linear", "init", init, tuple(INITS))
         super().__init__(in_features, out_features, check_flag("Linear", "bias", bias))
         self.init, self.gain = init, check_number("Linear", "gain", gain)
         self.layout = Constant()
@@ -106,18 +102,22 @@ class Linear(drnn.Linear, Module):
         check_entries("Linear", "weights", (n_out, n_in), dr.itemsize_v(dtype), on_host)
         layer = Linear(n_in, n_out, bias, self.init, self.gain)
         numbers = _initial(self.init, self.gain, dr.float32_array_t(dr.array_t(dtype)), n_in, n_out, rng)
-        weights = dtype(dr.array_t(dtype)(numbers), (n_out, n_in))
-        if n_in == 1 and dr.backend_v(dtype) == dr.JitBackend.CUDA:
-            # pack() takes a matrix of one column for a vector, which OptiX cannot multiply with: add a column of zeros
-            layer.weights = dr.zeros(dtype, (n_out, 2))
-            layer.weights[:, :1] = weights.array
-        else:
-            layer.weights = weights
+        layer._set_weights(dtype, numbers, n_out, n_in)
         if bias:
             layer.bias = dr.zeros(dtype, n_out)
         if dr.backend_v(dtype) == dr.JitBackend.CUDA and dr.is_half_v(dtype):
             layer.layout = Constant(Layout.find(dtype, layer.weights.shape, bias))
         return layer, n_out
+
+    def _set_weights(self, dtype: type, numbers: Any, n_out: int, n_in: int) -> None:
+        """Make ``numbers``, row by row, the weights of a layer that is not packed."""
+        weights = dtype(dr.array_t(dtype)(numbers), (n_out, n_in))
+        if n_in == 1 and dr.backend_v(dtype) == dr.JitBackend.CUDA:
+            # pack() takes a matrix of one column for a vector, which OptiX cannot multiply with: add a column of zeros
+            self.weights = dr.zeros(dtype, (n_out, 2))
+            self.weights[:, :1] = weights.array
+        else:
+            self.weights = weights
 
     def __repr__(self) -> str:
         extra = "" if self.init == "xavier_uniform" else f", init={self.init!r}"
@@ -137,9 +137,9 @@ INITS: dict[str, tuple[str, Callable[[int, int], float]]] = {
 }
 
 
-def check_init(where: str, value: Any) -> None:
-    """Raise ``ValueError`` unless ``value`` names an initialization."""
-    check_choice(where, "init", value, tuple(INITS))
+def uniform(leaf: type, count: int, bound: float, rng: Any) -> Any:
+    """``count`` random numbers of type ``leaf``, uniform in ``[-bound, bound]``."""
+    return dr.fma(rng.random(leaf, count), 2 * bound, -bound)
 
 
 def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any) -> Any:
@@ -149,15 +149,19 @@ def _initial(init: str, gain: float, leaf: type, n_in: int, n_out: int, rng: Any
         return dr.zeros(leaf, n_in * n_out)
     if law == "normal":
         return rng.normal(leaf, n_in * n_out, scale=scale)
-    return dr.fma(rng.random(leaf, n_in * n_out), 2 * scale, -scale)
+    return uniform(leaf, n_in * n_out, scale, rng)
 
 
 def checked_width(layer: drnn.Linear, features: int, leaf: type, key: Key | None = None) -> int:
     """Width of the output; raises unless ``layer`` is packed and takes vectors of ``features`` values of ``leaf``."""
-    if not isinstance(layer.weights, drnn.MatrixView):
+    weights = layer.weights
+    if not isinstance(weights, drnn.MatrixView):
         raise refused(layer, drnn.CoopVec(dr.zeros(leaf)))
-    check_input(layer, features, leaf)
-    return int(layer.weights.shape[0])  # type: ignore[union-attr]
+    if features == layer.config[0] and type(weights.buffer) is leaf:
+        check_precision(leaf, "Linear")
+    else:
+        check_input(layer, features, leaf)
+    return int(weights.shape[0])
 
 
 def refused(layer: drnn.Linear, x: Any) -> NetworkError:

@@ -6,13 +6,13 @@ import copy
 import itertools
 from typing import Any
 
-from ..checks import check_flag, check_in_features, check_int, ensure
+from ..checks import check_choice, check_flag, check_in_features, check_int, ensure
 from ..checks.sizes import check_features, check_layers
 from ..random.law import MaskLaw
 from .activations import Sine
 from .activations import activation as as_activation
 from .dropout import Dropout
-from .linear import Linear, check_init
+from .linear import INITS, Linear
 from .sequential import Sequential
 
 
@@ -44,18 +44,10 @@ class MLP(Sequential):
     """
 
     def __init__(
-        self,
-        in_features: int = -1,
-        out_features: int = -1,
-        width: int = 64,
-        depth: int = 3,
-        activation: Any = "relu",
-        output_activation: Any = None,
-        dropout: float | Dropout = 0.0,
-        bias: bool = False,
-        init: str = "xavier_uniform",
+        self, in_features: int = -1, out_features: int = -1, width: int = 64, depth: int = 3, activation: Any = "relu",
+        output_activation: Any = None, dropout: float | Dropout = 0.0, bias: bool = False, init: str = "xavier_uniform",
         zero_last: bool = False,
-    ):
+    ):  # fmt: skip
         check_features("MLP", "width", check_int("MLP", "width", width, 1))
         check_int("MLP", "depth", depth, 0)
         for name, value in (("in_features", in_features), ("out_features", out_features)):
@@ -67,7 +59,7 @@ class MLP(Sequential):
         law.check_entries()
         check_flag("MLP", "bias", bias)
         check_flag("MLP", "zero_last", zero_last)
-        check_init("MLP", init)
+        check_choice("MLP", "init", init, tuple(INITS))
         hidden, output = as_activation(activation, "MLP"), as_activation(output_activation, "MLP")
         each = 1 + (hidden is not None) + law.drops
         check_layers("MLP", "depth", depth, depth * each + 1 + (output is not None))

@@ -138,8 +138,8 @@ class Module(drnn.Module):
         return twin
 
     def __deepcopy__(self, memo: dict) -> Any:
-        """A copy with parameters of its own, on the device; what was packed together is so again. As of Dr.Jit's
-        arrays, gradients are not copied, and nothing that is attached to the parameters is to those of the copy."""
+        """A copy with parameters of its own, on the device; what was packed together is so again. As with Dr.Jit's
+        arrays, gradients are not copied, and what depends on the parameters does not depend on those of the copy."""
         for p in parameters(self):
             if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
                 memo[id(p.value)] = changed(p.value, buffer=copy.deepcopy(p.value.buffer, memo))
@@ -148,7 +148,7 @@ class Module(drnn.Module):
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what is known of layers by their identity, which is found anew."""
+        """All but what has been looked up for these very layers, which their copies look up anew."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_segments", "_known")}
 
     # ---- parameters as in formulas --------------------------------------
@@ -233,13 +233,12 @@ class Module(drnn.Module):
 
     def _to(self, mover: Any) -> Any:
         """This layer on another backend, if all of its parameters are those of fields; see :func:`coopnet.to`."""
-        found = list(parameters(self))
-        inner = [layer for layer in children(self) if getattr(layer, "precision", None)]
-        own = len(found) - sum(len(list(parameters(field))) for field in inner)
+        fields = [layer for layer in children(self) if getattr(layer, "precision", None)]
+        others = len(list(parameters(self))) - sum(len(list(parameters(field))) for field in fields)
         name = type(self).__name__
         alone = f"a {name} cannot be moved by itself; put it into a field, NeuralField(None, {name}(...)).build()"
-        ensure(not own, f"to: {alone}.", TypeError)
-        return mover.parts_of(self) if inner else self
+        ensure(not others, f"to: {alone}.", TypeError)
+        return mover.parts_of(self) if fields else self
 
     def _layouts(self) -> dict[str, Packing]:
         """How the arrays that optimizers and averages know are stored, by their names."""
@@ -337,16 +336,13 @@ class Module(drnn.Module):
             self[key] = value
 
 
-def _pairs(other: Any, where: str) -> list[tuple[Any, Any]]:
-    """``other`` as pairs of name and value, or ``TypeError``."""
-    found = None
-    if isinstance(other, Iterable) and not isinstance(other, (str, bytes, dr.ArrayBase, np.ndarray)):
-        found = entries(where, "the argument", other)
-        if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in found):
-            found = None
-    if found is None:
-        raise TypeError(f"{where}: got {shown(other)}; a mapping, or pairs of name and value, are needed.")
-    return [(key, value) for key, value in found]
+def _pairs(other: Any, where: str) -> list:
+    """``other`` as a list of pairs of name and value, or ``TypeError``."""
+    listed = isinstance(other, Iterable) and not isinstance(other, (str, bytes, dr.ArrayBase, np.ndarray))
+    pairs = entries(where, "the argument", other) if listed else [None]
+    ok = all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs)
+    ensure(ok, f"{where}: got {shown(other)}; a mapping, or pairs of name and value, are needed.", TypeError)
+    return pairs
 
 
 def _as_parameter(value: Any, current: Any, what: str) -> Any:
@@ -369,6 +365,14 @@ def _as_parameter(value: Any, current: Any, what: str) -> Any:
     return value if type(value) is type(current) else type(current)(value)
 
 
+def contained(parts: list, x: Any) -> Any:
+    """``parts``, however many arrays of one type, in a container of the kind that the input ``x`` is."""
+    if isinstance(x, (drnn.CoopVec, list, tuple)):
+        return kinds.rebuild(parts, x)
+    nested = kinds.nested(parts)
+    return dr.tensor_t(type(parts[0]))(nested) if dr.is_tensor_v(x) else nested
+
+
 def check_network(module: Any, where: str) -> None:
     """Raise ``ValueError`` for a network that contains itself or has too many layers."""
     leaves = sum(1 for layer in children(module) if len(list(islice(children(layer), 2))) == 1)
@@ -377,10 +381,10 @@ def check_network(module: Any, where: str) -> None:
 
 def allocated(module: Any, where: str) -> Any:
     """``module``, freshly allocated: dropouts numbered; raises ``ValueError`` if all its parameters have no room."""
-    found = list(parameters(module))
-    entries = sum(math.prod(p.shape) for p in found)
-    itemsize = max((dr.itemsize_v(p.storage) for p in found), default=2)
-    on_host = any(dr.backend_v(p.storage) == dr.JitBackend.LLVM for p in found)
+    own = list(parameters(module))
+    entries = sum(math.prod(p.shape) for p in own)
+    itemsize = max((dr.itemsize_v(p.storage) for p in own), default=2)
+    on_host = any(dr.backend_v(p.storage) == dr.JitBackend.LLVM for p in own)
     check_entries(where, "parameters", (entries,), itemsize, on_host)
     layers = list(children(module))
     for layer in layers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from reprlib import recursive_repr
 from typing import Any
 
@@ -10,8 +9,9 @@ import drjit as dr
 
 from ..checks import check_int, check_number, check_type
 from ..checks.sizes import check_features
+from ..jit.kinds import UnpackedVector
 from .activations import Identity
-from .arguments import fields
+from .arguments import block, fields
 from .embedding import Embedding
 from .encoding import Encoding, in_unit
 
@@ -57,10 +57,10 @@ class Pad(Encoding):
         return in_unit(self.nested, size)
 
     def _features(self, coordinates: list) -> list:
-        return self._between(list(self.nested(coordinates)), self.value)
+        return self._between(list(self.nested(UnpackedVector(coordinates))), self.value)
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        y, moved = self.nested.jvp(coordinates, tangents)
+        y, moved = self.nested.jvp(UnpackedVector(coordinates), tangents)
         return self._between(list(y), self.value), [self._between(list(t), 0.0) for t in moved]
 
     def _between(self, features: list, value: float) -> list:
@@ -75,5 +75,4 @@ class Pad(Encoding):
 
     @recursive_repr()
     def __repr__(self) -> str:
-        inner = textwrap.indent(repr(self.nested), "  ")
-        return f"Pad(\n{inner},\n  before={self.before}, after={self.after}, value={self.value}\n)"
+        return block(self, [repr(self.nested), f"before={self.before}, after={self.after}, value={self.value}"])

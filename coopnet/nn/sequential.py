@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import textwrap
 from collections.abc import Iterator, Sequence
 from reprlib import recursive_repr
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from ..jit.constants import varying
 from ..jit.kinds import UnpackedVector, packed
 from ..random.key import Key
 from .activations import Activation
+from .arguments import block
 from .dropout import Dropout
 from .linear import checked_width
 from .module import Module
@@ -25,7 +25,21 @@ from .tangents import check_bundle, jvp
 from .tree import check_acyclic
 
 
-class Sequential(Module):
+class Composed(Module):
+    """A network of other layers, one after the other or side by side, which :func:`apply` evaluates."""
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        check_type("Sequential", "key", key, Key | None, "a coopnet.Key or None")
+        return apply([self], [x], key)[0]
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_bundle(self, x, tangents)
+        check_type("Sequential", "key", key, Key | None, "a coopnet.Key or None")
+        y, *moved = apply([self], [x, *tangents], key)
+        return y, moved
+
+
+class Sequential(Composed):
     """Applies ``layers`` in order, passing the key to each that takes one.
 
     Layers of ``drjit.nn`` may stand among them. On a ``CoopVec``, runs of linear layers, activations and dropouts go
@@ -55,14 +69,6 @@ class Sequential(Module):
             raise TypeError(f"Sequential: prefix is {shown(prefix)}; a string is needed.")
         self.layers, self.prefix = layers, prefix
 
-    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        return apply([self], [x], key)[0]
-
-    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_bundle(self, x, tangents)
-        y, *moved = apply([self], [x, *tangents], key)
-        return y, moved
-
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         layers = []
         for layer in self.layers:
@@ -72,7 +78,7 @@ class Sequential(Module):
 
     @recursive_repr()
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(\n" + textwrap.indent(",\n".join(map(repr, self.layers)), "  ") + "\n)"
+        return block(self, map(repr, self.layers))
 
 
 class Segment(NamedTuple):
@@ -95,10 +101,8 @@ class Segment(NamedTuple):
 def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
     """Evaluate ``layers`` on the bundle ``x``: any input, or a ``CoopVec`` or :class:`UnpackedVector` with tangents.
 
-    Neighbours that the engine knows run as one network.
+    Neighbours that the engine knows run as one network. ``key`` is a checked one; layers check the input.
     """
-    if key is not None:
-        check_type("Sequential", "key", key, Key, "a coopnet.Key or None")
     try:
         for segment in segments(layers):
             if segment.ops is not None and isinstance(x[0], (drnn.CoopVec, UnpackedVector)):

@@ -10,7 +10,7 @@ import drjit as dr
 from ..checks import check_above, check_in_features, check_positive
 from ..checks.sizes import check_features, check_layers
 from .activations import Sine
-from .linear import Linear
+from .linear import Linear, uniform
 from .sequential import Sequential
 
 
@@ -42,14 +42,9 @@ class SIREN(Sequential):
     """
 
     def __init__(
-        self,
-        in_features: int = -1,
-        out_features: int = 1,
-        width: int = 64,
-        depth: int = 3,
-        omega_0: float = 30.0,
+        self, in_features: int = -1, out_features: int = 1, width: int = 64, depth: int = 3, omega_0: float = 30.0,
         omega: float = 30.0,
-    ):
+    ):  # fmt: skip
         check_features("SIREN", "in_features", check_in_features("SIREN", in_features))
         for name, value in (("out_features", out_features), ("width", width)):
             check_features("SIREN", name, check_positive("SIREN", name, value))
@@ -63,19 +58,10 @@ class SIREN(Sequential):
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         net, size = super()._alloc(dtype, size, rng)
+        leaf = dr.float32_array_t(dr.array_t(dtype))
         for i, layer in enumerate(net.layers[::2]):
-            n = layer.config[0]
-            bound = 1 / n if i == 0 else math.sqrt(6 / n) / self.omega
-            columns = layer.weights.shape[1]
-            weights = _uniform(dtype, (layer.config[1], n), bound, rng)
-            if columns == n:
-                layer.weights = weights
-            else:  # one of zeros pads a single one on CUDA
-                layer.weights[:, :n] = weights.array
-            layer.bias = _uniform(dtype, (layer.config[1],), 1 / math.sqrt(n), rng)
+            n_in, n_out, _ = layer.config
+            bound = 1 / n_in if i == 0 else math.sqrt(6 / n_in) / self.omega
+            layer._set_weights(dtype, uniform(leaf, n_out * n_in, bound, rng), n_out, n_in)
+            layer.bias = dtype(dr.array_t(dtype)(uniform(leaf, n_out, 1 / math.sqrt(n_in), rng)), (n_out,))
         return net, size
-
-
-def _uniform(dtype: type, shape: tuple[int, ...], bound: float, rng: Any) -> Any:
-    samples = rng.random(dr.float32_array_t(dr.array_t(dtype)), math.prod(shape))
-    return dtype(dr.array_t(dtype)(dr.fma(samples, 2 * bound, -bound)), shape)

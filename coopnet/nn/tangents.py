@@ -37,6 +37,8 @@ def jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]
 def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``x`` is a ``CoopVec`` (or, with ``arrays``, a list of arrays) and
     ``tangents`` a list of such of the same type and length."""
+    if isinstance(x, kinds.UnpackedVector):  # whoever made it has checked its components
+        return
     where = f"{type(layer).__name__}.jvp"
     listed = arrays and not isinstance(x, drnn.CoopVec)
     also = " or a list of arrays" if arrays else ""
@@ -46,9 +48,9 @@ def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> Non
     for i, t in enumerate(entries(where, "tangents", tangents)):
         what, like = f"{where}: tangents[{i}]", isinstance(t, (list, tuple) if listed else drnn.CoopVec)
         ensure(like, f"{what} is a {type(t).__name__}, but x a {type(x).__name__}.", TypeError)
-        own = kinds.kind(t, what)[1]
+        _, leaf_t = kinds.kind(t, what)
         ensure(len(t) == len(x), f"{what} has {len(t)} components, but x has {len(x)}.")
-        ensure(own is leaf, f"{what} is of {own.__name__}, but x of {leaf.__name__}.", TypeError)
+        ensure(leaf_t is leaf, f"{what} is of {leaf_t.__name__}, but x of {leaf.__name__}.", TypeError)
     kinds.check_sizes(kinds.flat([x, *tangents]), where)
 
 

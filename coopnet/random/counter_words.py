@@ -58,7 +58,7 @@ def key_part(value: Any, name: str, bits: int) -> Any:
 # ---- words of the generator: ints beside 32-bit arrays of one kind --------------------------------------------
 
 
-def philox_words(counter: Any, key: Any) -> list:
+def checked_words(counter: Any, key: Any) -> list:
     """The 6 words of ``counter`` and ``key``, whose kinds and sizes go together, or an error."""
     counter, key = _sequence("counter", counter), _sequence("key", key)
     given = f"a counter of {len(counter)} and a key of {len(key)} words"
@@ -68,7 +68,13 @@ def philox_words(counter: Any, key: Any) -> list:
     alike = len({isinstance(w, np.ndarray) for w in arrays}) < 2
     ensure(alike, f"{_PHILOX}: NumPy and Dr.Jit words cannot be mixed; convert one kind first.", TypeError)
     if arrays and isinstance(arrays[0], dr.ArrayBase):
-        _check_sizes(arrays)
+        check_sizes(arrays)
+        return words
+    try:
+        np.broadcast_shapes(*map(np.shape, words))
+    except ValueError:
+        shapes = shown([np.shape(w) for w in words])
+        raise ValueError(f"{_PHILOX}: words of the shapes {shapes} cannot be broadcast together.") from None
     return words
 
 
@@ -97,7 +103,7 @@ def _word(word: Any, name: str) -> Any:
     return number
 
 
-def _check_sizes(arrays: list) -> None:
+def check_sizes(arrays: list) -> None:
     """Raise unless these Dr.Jit words belong to one backend, and are of one size (or single ones): others abort."""
     if len({type(w) for w in arrays}) > 1 or not dr.is_jit_v(arrays[0]):
         backends = {dr.backend_v(w) for w in arrays}
@@ -118,11 +124,11 @@ def integers(where: str, name: str, value: Any, leaf: type) -> tuple[Any, tuple[
     """
     if isinstance(value, dr.ArrayBase) and not issubclass(leaf, np.generic):
         return _unsigned(where, name, value, leaf), tuple(value.shape)
-    found = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(where, name, value)
-    right = found.size and np.issubdtype(found.dtype, np.integer) and not (found < 0).any()
-    given = f"dtype {found.dtype} and shape {found.shape}"
-    ensure(right, f"{where}: {name} has {given}; integers of at least 0 are needed.")
-    return found.ravel().astype(np.uint64), found.shape
+    array = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(where, name, value)
+    right = array.size and np.issubdtype(array.dtype, np.integer) and not (array < 0).any()
+    kind = f"dtype {array.dtype} and shape {array.shape}"
+    ensure(right, f"{where}: {name} has {kind}; integers of at least 0 are needed.")
+    return array.ravel().astype(np.uint64), array.shape
 
 
 def _numpy(where: str, name: str, value: Any) -> np.ndarray:

@@ -25,9 +25,9 @@ from ..jit.masks import unmasked
 from ..jit.registers import with_room
 from ..jit.scopes import inside_call, symbolic
 from .key import Key
-from .philox import philox4x32
+from .philox import generate, round_keys
 
-#: Elements from which on a tensor in memory is worth a kernel of its own, see :func:`_in_memory`.
+#: Number of elements from which a tensor in memory gets a kernel of its own, see :func:`_in_memory`.
 LARGE = 1 << 16
 #: Neighbouring samples that one lane of that kernel reads at a time.
 PACKET = {dr.JitBackend.LLVM: 8, dr.JitBackend.CUDA: 4}
@@ -64,28 +64,27 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
     return kinds.rebuild([law.element(v, d) for v, d in zip(kinds.components(x), found, strict=True)], x)
 
 
-def block(number: Any, sample: Any, step: Any, seed: Any, law: Any) -> Iterator[Any]:
-    """The draws of the generator's block ``number``, in the order of its elements, at the top of words."""
-    for word in philox4x32((number, sample, step, law.stream), seed, law.rounds):
-        for shift in range(32 - law.bits, -1, -law.bits):
+def block(counter: Any, keys: Any, bits: int) -> Iterator[Any]:
+    """The draws of one block of the generator, in the order of its elements, each at the top of a word."""
+    for word in generate(counter, keys):
+        for shift in range(32 - bits, -1, -bits):
             yield word << shift if shift else word
 
 
 def decisions(n: int, law: Any, key: Key, uint32: type, width: int) -> list:
-    """Decisions for ``n`` elements as arrays over ``width`` samples; NumPy's if ``uint32`` is.
-
-    All blocks run as one nested array, so tracing costs the same few operations for 8 elements as for 128.
-    """
+    """Decisions for ``n`` elements as arrays over ``width`` samples; NumPy's if ``uint32`` is."""
     index, step, seed = key.words(uint32, width)
+    sample, keys = (index, step, uint32(law.stream)), round_keys(seed, law.rounds)
     count = 1 if law.shared else n
-    blocks = -(-count * law.bits // 128)
-    if uint32 is np.uint32:
-        numbers: Any = np.arange(blocks, dtype=np.uint32)[:, None]
+    blocks = range(-(-count * law.bits // 128))
+    if uint32 is np.uint32:  # as one array
+        numbers = np.array(blocks, uint32)[:, None]
+        places = [law.decide(draw) for draw in block((numbers, *sample), keys, law.bits)]
+        decided = [place[b] for b in blocks for place in places][:count]
     else:
-        numbers = kinds.nested_type(uint32)([uint32(b) for b in range(blocks)])
-    places = [law.decide(draw) for draw in itertools.islice(block(numbers, index, step, seed, law), count)]
-    found = [place[b] for b in range(blocks) for place in places]
-    return found * n if law.shared else found[:n]
+        drawn = (draw for b in blocks for draw in block((uint32(b), *sample), keys, law.bits))
+        decided = [law.decide(draw) for draw in itertools.islice(drawn, count)]
+    return decided * n if law.shared else decided
 
 
 # ---- Tensors -----------------------------------------------------------------------------------------------
@@ -123,7 +122,7 @@ def _as_expression(rows: int, columns: int, law: Any, key: Key, leaf: type) -> A
     sample = column if key.index is None else dr.gather(uint32, index, column) if dr.width(index) > 1 else index
     fields = 32 // law.bits
     word_number = row // fields
-    words = philox4x32((word_number // 4, sample, step, law.stream), seed, law.rounds)
+    words = generate((word_number // 4, sample, step, uint32(law.stream)), round_keys(seed, law.rounds))
     lane = word_number & 3
     word = dr.select(lane < 2, dr.select(lane == 0, words[0], words[1]), dr.select(lane == 2, words[2], words[3]))
     return law.decide(word << ((fields - 1 - row % fields) * law.bits) if fields > 1 else word)
@@ -138,6 +137,7 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     leaf = type(x)
     uint32 = dr.uint32_array_t(leaf)
     index, step, seed = key.words(uint32, columns, tensor=True)
+    stream, keys = uint32(law.stream), round_keys(seed, law.rounds)
     v = next(v for v in (8, 4, 2, 1) if v <= PACKET[dr.backend_v(leaf)] and columns % v == 0)
     packets = columns // v
     packet = kinds.nested_type(leaf) if v > 1 else leaf
@@ -161,7 +161,7 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
             sample = read(word, index, place)
         if dr.width(step) > 1:
             time = read(word, step, place)
-        drawn = block(uint32(0) if law.shared else number, sample, time, seed, law)
+        drawn = block((uint32(0) if law.shared else number, sample, time, stream), keys, law.bits)
         decision = law.decide(next(drawn)) if law.shared else None
         start = number * (size * packets) + place
         for r in range(height):

@@ -11,7 +11,7 @@ import numpy as np
 from ..checks import check_backend, ensure
 from ..jit.kernel_parameters import kernel_parameter
 from ..jit.scopes import inside_call
-from .counter_words import halves, key_part
+from .counter_words import check_sizes, halves, key_part
 
 
 @dataclass(eq=False)
@@ -64,10 +64,13 @@ class Key:
         """This key with seed and step as Dr.Jit values of ``uint32``'s backend.
 
         Python ints become opaque values rather than literals, so that they are kernel parameters and a new seed
-        finds the old kernel. Idempotent; networks call it once so that their layers share the parameters.
+        finds the old kernel. A key that is traced already is returned as it is; networks trace theirs once, so that
+        their layers share the parameters.
         """
-        seed = _traced(self.seed, dr.uint64_array_t(uint32))
-        return Key(seed, _traced(self.index, uint32), _traced(self.step, uint32))
+        uint64 = dr.uint64_array_t(uint32)
+        if type(self.seed) is uint64 and type(self.step) is uint32 and type(self.index) in (uint32, type(None)):
+            return self
+        return Key(_traced(self.seed, uint64), _traced(self.index, uint32), _traced(self.step, uint32))
 
     def words(self, uint32: type, width: int, tensor: bool = False) -> tuple[Any, Any, tuple[Any, Any]]:
         """``(index, step, (seed_low, seed_high))`` for samples of a given width, in the 32-bit type ``uint32``.
@@ -94,6 +97,8 @@ class Key:
             if n == 0 or (exact and n not in (1, width)):
                 raise ValueError(f"Key: {name} has {n} entries, but the input has {width} samples.")
         ensure(len(seed) == 1 or not tensor, f"Key: seed has {len(seed)} entries; one is needed for a tensor.")
+        if width == 1 and not on_host:
+            check_sizes([seed, index, step])
         return index, step, halves(seed, uint32)
 
 

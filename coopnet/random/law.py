@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import numbers
 import statistics
@@ -129,8 +130,9 @@ class MaskLaw(Law):
     for draws of :math:`k` bits. Also refuses a number ``p`` that rounds to dropping everything.
     """
 
-    bound: Any
-    kept: Any
+    bound: Any  #: least draw that keeps, at the top of a word
+    kept: Any  #: factors of elements that are kept and dropped
+    zero: Any
 
     def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout", rounds: int = 10):
         super().__init__(p, bits, stream, where, rounds)
@@ -158,9 +160,9 @@ class MaskLaw(Law):
 
     def traced(self, leaf: type) -> MaskLaw:
         law = super().traced(leaf)
-        t, scale = self.threshold(leaf), self.scale(leaf)
-        law.bound = (t if _is_number(t) else dr.uint32_array_t(leaf)(t)) << (32 - self.bits)
-        law.kept = leaf(scale)
+        uint32 = np.uint32 if issubclass(leaf, np.generic) else dr.uint32_array_t(leaf)
+        law.bound = uint32(self.threshold(leaf)) << uint32(32 - self.bits)
+        law.kept, law.zero = leaf(self.scale(leaf)), leaf(0)
         return law
 
     def decide(self, word: Any) -> Any:
@@ -168,10 +170,10 @@ class MaskLaw(Law):
 
     def element(self, x: Any, decision: Any) -> Any:
         select = np.where if isinstance(x, np.ndarray) else dr.select
-        return select(decision, x * self.kept, self.leaf(0))
+        return select(decision, x * self.kept, self.zero)
 
     def factor(self, decision: Any) -> Any:
-        return dr.select(decision, self.kept, self.leaf(0))
+        return dr.select(decision, self.kept, self.zero)
 
 
 class PathLaw(MaskLaw):
@@ -235,6 +237,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
+@functools.cache
 def numpy_dtype(leaf: type) -> np.dtype:
     """The NumPy twin of a Dr.Jit floating point type, or of a NumPy type."""
     return np.dtype(leaf if issubclass(leaf, np.generic) else dr.type_v(leaf).name.lower())

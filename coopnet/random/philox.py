@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
 import numpy as np
 
-from ..checks import check, is_int, shown
+from ..checks import check, is_int
 from ..checks.sizes import MAX_ROUNDS
-from .counter_words import philox_words
+from .counter_words import checked_words
 
 # Multipliers and key increments ("Weyl constants") of Salmon et al. 2011, table 2 and section 4.
 M0, M1 = 0xD2511F53, 0xCD9E8D57
 W0, W1 = 0x9E3779B9, 0xBB67AE85
-MASK32 = 0xFFFFFFFF
 
 
 def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> tuple[Any, Any, Any, Any]:
@@ -48,42 +48,48 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
     """
     fits = is_int(rounds, 1, MAX_ROUNDS)
     check(fits, "philox4x32", "rounds", rounds, f"an int of at least 1, and of at most {MAX_ROUNDS},")
-    words = philox_words(counter, key)
-    arrays = [w for w in words if not isinstance(w, int)]
-    if not arrays:
-        return _rounds(words, rounds, _mul_int, lambda k, w: (k + w) & MASK32)
-    if isinstance(arrays[0], np.ndarray):
-        try:
-            words = list(np.broadcast_arrays(*[np.asarray(w, np.uint32) for w in words]))
-        except ValueError:
-            shapes = shown([np.shape(w) for w in words])
-            raise ValueError(f"philox4x32: words of the shapes {shapes} cannot be broadcast together.") from None
-        return _rounds(words, rounds, _mul_numpy, lambda k, w: np.add(k, np.uint32(w)))
-    scalar = dr.leaf_t(type(arrays[0]))
-    words = [scalar(w) if isinstance(w, int) else w for w in words]
-    return _rounds(words, rounds, _mul_drjit, lambda k, w: k + scalar(w))
+    words = checked_words(counter, key)
+    array = next((w for w in words if not isinstance(w, int)), None)
+    if isinstance(array, dr.ArrayBase):
+        uint32 = dr.leaf_t(type(array))
+        words = [uint32(w) if isinstance(w, int) else w for w in words]
+    else:
+        words = list(np.broadcast_arrays(*[np.asarray(w, np.uint32) for w in words]))
+    c0, c1, c2, c3 = generate(words[:4], round_keys(words[4:], rounds))
+    return (int(c0), int(c1), int(c2), int(c3)) if array is None else (c0, c1, c2, c3)
 
 
-def _rounds(words: list, rounds: int, mul: Any, bump: Any) -> tuple[Any, Any, Any, Any]:
-    c0, c1, c2, c3, k0, k1 = words
-    for r in range(rounds):
-        if r:
-            k0, k1 = bump(k0, W0), bump(k1, W1)
-        hi0, lo0 = mul(c0, M0)
-        hi1, lo1 = mul(c2, M1)
+def round_keys(key: Sequence[Any], rounds: int = 10) -> list[tuple[Any, Any]]:
+    """The key of every round, from two words of Dr.Jit's or NumPy's 32-bit type, which are not checked."""
+    k0, k1 = key
+    keys = [(k0, k1)]
+    uint32, add = (dr.leaf_t(type(k0)), operator.add) if isinstance(k0, dr.ArrayBase) else (np.uint32, np.add)
+    w0, w1 = uint32(W0), uint32(W1)
+    for _ in range(rounds - 1):
+        k0, k1 = add(k0, w0), add(k1, w1)
+        keys.append((k0, k1))
+    return keys
+
+
+def generate(counter: Sequence[Any], keys: Sequence[tuple[Any, Any]]) -> tuple[Any, Any, Any, Any]:
+    """:func:`philox4x32` of 4 words and the :func:`round_keys` that go with them: nothing is checked."""
+    c0, c1, c2, c3 = counter
+    if isinstance(c0, dr.ArrayBase):
+        uint32 = dr.leaf_t(type(c0))
+        m0, m1, product = uint32(M0), uint32(M1), _product_drjit
+    else:
+        m0, m1, product = np.uint64(M0), np.uint64(M1), _product_numpy
+    for k0, k1 in keys:
+        hi0, lo0 = product(c0, m0)
+        hi1, lo1 = product(c2, m1)
         c0, c1, c2, c3 = hi1 ^ c1 ^ k0, lo1, hi0 ^ c3 ^ k1, lo0
     return c0, c1, c2, c3
 
 
-def _mul_int(a: int, m: int) -> tuple[int, int]:
-    p = a * m
-    return p >> 32, p & MASK32
-
-
-def _mul_numpy(a: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
-    p = a.astype(np.uint64) * np.uint64(m)
+def _product_numpy(a: np.ndarray, m: Any) -> tuple[np.ndarray, np.ndarray]:
+    p = a.astype(np.uint64) * m
     return (p >> np.uint64(32)).astype(np.uint32), p.astype(np.uint32)
 
 
-def _mul_drjit(a: Any, m: int) -> tuple[Any, Any]:
+def _product_drjit(a: Any, m: Any) -> tuple[Any, Any]:
     return dr.mul_hi(a, m), a * m

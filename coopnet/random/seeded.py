@@ -15,7 +15,7 @@ from ..jit.kernel_parameters import kernel_parameter
 from ..jit.scopes import inside_call
 from .counter_words import check_uint, halves, integers
 from .law import check_probability, numpy_dtype, rounded
-from .philox import philox4x32
+from .philox import generate, round_keys
 
 CONVENTIONS = ("triton", "ztensor")
 #: Triton's float32 just below 2^-31, which maps 31 random bits to [0, 1).
@@ -173,7 +173,7 @@ def _keeps(place: Any, shape: tuple[int, ...], seeds: Any, offsets: Any, p: floa
         offsets = take(offsets, column)
     elif uint32 is np.uint32:
         offsets = offsets[place]
-    word = philox4x32((*halves(offsets, uint32), 0, 0), halves(seeds, uint32))[0]
+    word = generate((*halves(offsets, uint32), uint32(0), uint32(0)), round_keys(halves(seeds, uint32)))[0]
     if convention == "ztensor":
         bound = math.ceil(p * 2**32)  # it may be 2^32 itself, which no word reaches
         if uint32 is np.uint32:

@@ -186,21 +186,9 @@ def _interleave(s: Array, c: Array) -> Array:
     return np.stack([s, c], axis=2).reshape(-1, s.shape[-1])
 
 
-def _wave_slopes(x: Array, octaves: int, shift: float, lowest: float = 1) -> Array:
-    """Derivatives of each channel's features by its phases, shape (channels, octaves, features, samples)."""
-    angle = 2 * np.pi * _octaves(x, octaves, shift, lowest)
-    return 2 * np.pi * np.stack([np.cos(angle), -np.sin(angle)], axis=2)
-
-
-def _triangle_slopes(x: Array, octaves: int, shift: float) -> Array:
-    """As :func:`_wave_slopes`; zero at the tips of the waves."""
-    phase = _octaves(x, octaves, shift)
-    return np.stack([_triangle_slope(phase, quarters) for quarters in (3, 0)], axis=2)
-
-
-def _triangle_wave_slopes(x: Array, n_frequencies: int, shift: float = 0) -> Array:
-    phase = _octaves(x, n_frequencies, lowest=0.5)
-    return np.stack([_triangle_slope(phase[:, i], i % 4) for i in range(n_frequencies)], axis=1)[:, :, None]
+def _sine_slopes(phase: Array, i: int) -> list[Array]:
+    """Derivatives of the features of octave i by its phase, of shape (channels, samples)."""
+    return [2 * np.pi * np.cos(2 * np.pi * phase), -2 * np.pi * np.sin(2 * np.pi * phase)]
 
 
 def _triangle_slope(phase: Array, quarters: int) -> Array:
@@ -214,12 +202,14 @@ def _triangle_slope(phase: Array, quarters: int) -> Array:
 
 
 def _derivatives(
-    slopes: Callable[[Array, int, float], Array], name: str, lowest: float = 1
+    name: str, slopes: Callable[[Array, int], list[Array]], lowest: float = 1
 ) -> tuple[Callable[..., Array], Callable[..., Array]]:
     """From slopes by phase, the gradient with respect to x, and the derivative in direction dx."""
 
     def jacobian(x: Array, octaves: int, shift: float) -> Array:
-        return lowest * 2.0 ** np.arange(octaves)[:, None, None] * slopes(x, octaves, shift)
+        """Derivatives of each channel's features, shape (channels, octaves, features, samples)."""
+        phase = _octaves(x, octaves, shift, lowest)
+        return np.stack([lowest * 2.0**i * np.stack(slopes(phase[:, i], i), 1) for i in range(octaves)], 1)
 
     def vjp(x: Array, dy: Array, octaves: int, shift: float = 0) -> Array:
         j = jacobian(x, octaves, shift)
@@ -244,7 +234,7 @@ def _derivatives(
     return vjp, jvp
 
 
-sinusoidal_vjp, sinusoidal_jvp = _derivatives(_wave_slopes, "sinusoidal")
-triangular_vjp, triangular_jvp = _derivatives(_triangle_slopes, "triangular")
-frequency_vjp, frequency_jvp = _derivatives(lambda x, n, shift: _wave_slopes(x, n, shift, 0.5), "frequency", 0.5)
-triangle_wave_vjp, triangle_wave_jvp = _derivatives(_triangle_wave_slopes, "triangle_wave", 0.5)
+sinusoidal_vjp, sinusoidal_jvp = _derivatives("sinusoidal", _sine_slopes)
+triangular_vjp, triangular_jvp = _derivatives("triangular", lambda t, i: [_triangle_slope(t, k) for k in (3, 0)])
+frequency_vjp, frequency_jvp = _derivatives("frequency", _sine_slopes, 0.5)
+triangle_wave_vjp, triangle_wave_jvp = _derivatives("triangle_wave", lambda t, i: [_triangle_slope(t, i % 4)], 0.5)

@@ -205,9 +205,8 @@ def _simplex_vertices(x: Array, table: Array, n_levels: int, **options: Any) -> 
     for number, level in enumerate(_grid_levels(x, table, n_levels, **options)):
         vertex, fraction = _cells(x, level, 0.5)
         order = np.argsort(-fraction, axis=0, kind="stable")
-        bounds = np.concatenate(
-            [np.ones((1, x.shape[1])), np.take_along_axis(fraction, order, 0), np.zeros_like(x[:1])]
-        )
+        falling = np.take_along_axis(fraction, order, 0)
+        bounds = np.concatenate([np.ones((1, x.shape[1])), falling, np.zeros_like(x[:1])])
         for step in range(len(x) + 1):
             if step:
                 vertex = vertex + (np.arange(len(x))[:, None] == order[step - 1])

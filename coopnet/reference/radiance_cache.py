@@ -22,14 +22,8 @@ def radiance_cache_inputs(
     low, high = box[:, :1], box[:, 1:]
     unit = (position - (low + high) / 2) / (1.02 * np.max(high - low)) + 0.5
     facing = np.where(np.sum(direction * normal, axis=0) < 0, -normal, normal)
-    parts = [
-        np.clip(unit, 0, 1),
-        (direction + 1) / 2,
-        (facing + 1) / 2,
-        1 - np.exp(-roughness)[None],
-        diffuse,
-        specular,
-    ]
+    unit, direction, facing = np.clip(unit, 0, 1), (direction + 1) / 2, (facing + 1) / 2
+    parts = [unit, direction, facing, 1 - np.exp(-roughness)[None], diffuse, specular]
     return np.concatenate(parts).astype(np.float64)
 
 

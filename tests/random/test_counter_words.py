@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coopnet.random.counter_words import halves, integers, philox_words
+from coopnet.random.counter_words import checked_words, halves, integers
 
 
 def test_halves(ns):
@@ -32,8 +32,8 @@ def test_integers_of_every_kind(ns):
 
 def test_words_are_taken_as_they_are(ns):
     word, more = ns.UInt32([1, 2]), np.zeros(2, np.uint32)
-    first, *others = philox_words((word, 0, np.int64(3), 4), (5, 6))
+    first, *others = checked_words((word, 0, np.int64(3), 4), (5, 6))
     assert first is word and others == [0, 3, 4, 5, 6]
-    assert philox_words([1, 2, 3, 4], [5, 6]) == [1, 2, 3, 4, 5, 6]
+    assert checked_words([1, 2, 3, 4], [5, 6]) == [1, 2, 3, 4, 5, 6]
     with pytest.raises(TypeError, match="cannot be mixed"):
-        philox_words((word, more, 0, 0), (0, 0))
+        checked_words((word, more, 0, 0), (0, 0))

@@ -17,6 +17,7 @@ from coopnet import reference as ref
 from coopnet.nn.tree import children
 from coopnet.random import draws
 from coopnet.random.law import GaussianLaw, MaskLaw, PathLaw
+from coopnet.random.philox import round_keys
 
 N = 40
 P = st.floats(0, 0.9921875, width=32) | st.sampled_from(
@@ -57,9 +58,8 @@ def test_draws_of_a_block(ns, bits):
     """From the lowest of word 0 to the highest of word 3, each at the top of its word."""
     words = [int(w) for w in ref.philox4x32((5, 6, 7, 8), (9, 10))]
     expected = [w >> shift & 2**bits - 1 for w in words for shift in range(0, 32, bits)]
-    law = MaskLaw(0.5, bits, stream=8)
     for one in (lambda v: np.array([v], np.uint32), ns.UInt32):
-        drawn = draws.block(one(5), one(6), one(7), (one(9), one(10)), law)
+        drawn = draws.block(tuple(map(one, (5, 6, 7, 8))), round_keys((one(9), one(10))), bits)
         assert [int(d[0]) >> (32 - bits) for d in drawn] == expected
 
 

@@ -44,9 +44,9 @@ def decisions(ns, monkeypatch, words, p, convention):
     """Which of the ``words`` keep their element, by Dr.Jit and by NumPy, as if the generator had drawn them."""
     n = len(words)
     with monkeypatch.context() as m:
-        m.setattr(seeded, "philox4x32", lambda counter, key: (ns.UInt32(words),) * 4)
+        m.setattr(seeded, "generate", lambda counter, keys: (ns.UInt32(words),) * 4)
         on_device = cn.seeded_dropout(dr.ones(ns.Float, n), p, 0, convention=convention).numpy() != 0
-        m.setattr(seeded, "philox4x32", lambda counter, key: (words,) * 4)
+        m.setattr(seeded, "generate", lambda counter, keys: (words,) * 4)
         on_host = cn.seeded_dropout(np.ones(n, np.float32), p, 0, convention=convention) != 0
     return on_device, on_host
 
