@@ -20,7 +20,7 @@ class Marcher:
         termination: the transmittance at which a ray ends.
     """
 
-    def __init__(self, radiance: Any, occupancy: Any, termination: float):
+    def __init__(self, radiance: Any, occupancy: Any, termination: Any):
         self.radiance, self.occupancy, self.termination = radiance, occupancy, termination
 
     def goes_on(self, i: Any, transmittance: Any, steps: int) -> Any:

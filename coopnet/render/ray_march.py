@@ -13,7 +13,7 @@ from ..checks.sizes import MAX_ENTRIES
 from ..field import NeuralField
 from ..jit.scopes import symbolic
 from ..random.key import Key
-from .arguments import Rays
+from .arguments import Rays, kept
 from .march_arguments import modules, sampled
 from .march_loop import Marcher
 from .march_replay import march_replay
@@ -151,7 +151,7 @@ def ray_march(
     if occupancy is not None:
         occupancy.check_backend(rays.float32, where)
     behind = None if background is None else checked.three("background", background)
-    marcher = Marcher(radiance, occupancy, float(termination))
+    marcher = Marcher(radiance, occupancy, kept(checked.leaf(termination)))
     n = dr.width(rays.dt)
     mode = _mode(mode, found, rays, n, where)
     if mode != "wide":
