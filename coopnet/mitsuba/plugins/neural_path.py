@@ -17,7 +17,7 @@ from ..path.scene_decoders import WAYS, SceneDecoders
 from ..variants import per_variant, remade
 
 #: Values of the plugin's properties that a scene does not set.
-DEFAULTS: dict[str, Any] = {"max_depth": 6, "rr_depth": 5, "hide_emitters": False, "networks": "auto", "banks": 0}
+DEFAULTS: dict[str, Any] = {"max_depth": -1, "rr_depth": 5, "hide_emitters": False, "networks": "auto", "banks": 0}
 
 
 @per_variant
@@ -38,7 +38,8 @@ def NeuralPath() -> type:
         As a plugin it is called ``neural_path``, with the arguments but ``key`` as properties.
 
         Args:
-            max_depth: longest path, in edges; -1 for any, 1 shows emitters only.
+            max_depth: longest path, in edges; 1 shows emitters only. -1, as in ``path``, for any: Russian roulette ends
+                them, and memory does not depend on their length, derivatives included.
             rr_depth: number of edges after which Russian roulette may end paths.
             hide_emitters: leave out emitters that the camera sees directly.
             networks: how lanes that need no network are kept out of it. ``"branch"`` skips each decoder where none
