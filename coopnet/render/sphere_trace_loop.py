@@ -111,8 +111,9 @@ def _turn(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     over = free & (s.relaxation > 1) & (abs(r) + s.r0 < t - s.t0)  # a gap between the balls: take the step back
     crosses = free & ~over & (r < 0)
     spent, ahead = count >= limits.steps, t + s.relaxation * r
-    near = (r < dr.select((s.left > 0) | spent, limits.near, limits.fine)) | (ahead == t)
-    arrives = free & ~over & ~crosses & near
+    # a ray that grazes is near enough where it is on the surface, or gets no further
+    near = dr.select((s.left > 0) | spent | (ahead == t), limits.near, limits.fine)
+    arrives = free & ~over & ~crosses & (r < near)
     steps = free & ~over & ~crosses & ~arrives
     lost = (steps & (t + r > limits.end)) | (s.free & ~s.hit & ~finite)
     lost |= (over | steps) & spent
@@ -143,6 +144,7 @@ def _turn(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     left = dr.select(refined & (r_hit < limits.near), left - 1, left)
     fine = (r_hit <= limits.fine) | ~finite | (guess == t) | (count >= limits.steps + limits.bisections)
     fine |= arrives & first  # it started on the surface
+    # the distance falls too slowly for a surface to be ahead
     grazes = refined & ~crossed & (r > 0.5 * s.r_hit) & ~fine & ~spent
     done = (reached | refined) & (fine | (left == 0)) & ~grazes
     hit = s.hit | done

@@ -21,10 +21,7 @@ from coopnet.mitsuba.path.scene_decoders import SceneDecoders  # noqa: E402 - ne
 DEPTH = 4
 
 
-@pytest.fixture(autouse=True)
-def variant(backend):
-    mi.set_variant(f"{backend}_ad_rgb")
-    cn.mitsuba.register()
+pytestmark = pytest.mark.usefixtures("variant")
 
 
 def tolerance(backend, single):

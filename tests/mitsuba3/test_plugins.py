@@ -15,10 +15,7 @@ import coopnet as cn
 mi = pytest.importorskip("mitsuba")
 
 
-@pytest.fixture(autouse=True)
-def variant(backend):
-    mi.set_variant(f"{backend}_ad_rgb")
-    cn.mitsuba.register()
+pytestmark = pytest.mark.usefixtures("variant")
 
 
 def same(found, expected, rtol=1e-6, atol=1e-6):

@@ -15,9 +15,7 @@ from .. import call_targets, keys
 from ..path.loop import trace
 from ..path.scene_decoders import WAYS, SceneDecoders
 from ..variants import per_variant, remade
-
-#: Values of the plugin's properties that a scene does not set.
-DEFAULTS: dict[str, Any] = {"max_depth": -1, "rr_depth": 5, "hide_emitters": False, "networks": "auto", "banks": 0}
+from .named_objects import given
 
 
 @per_variant
@@ -63,15 +61,9 @@ def NeuralPath() -> type:
         key = keys.of_paths
 
         def __init__(
-            self,
-            max_depth: int = DEFAULTS["max_depth"],
-            rr_depth: int = DEFAULTS["rr_depth"],
-            hide_emitters: bool = DEFAULTS["hide_emitters"],
-            networks: str = DEFAULTS["networks"],
-            banks: int = DEFAULTS["banks"],
-            key: Key | None = None,
-            properties: Any = None,
-        ):
+            self, max_depth: int = -1, rr_depth: int = 5, hide_emitters: bool = False, networks: str = "auto",
+            banks: int = 0, key: Key | None = None, properties: Any = None,
+        ):  # fmt: skip
             where = "NeuralPath"
             check_int(where, "max_depth", max_depth, -1, 2**31 - 1, "-1 or an int from 0 on")
             check_int(where, "rr_depth", rr_depth, 1, 2**31 - 1, "an int from 1 on")
@@ -83,19 +75,12 @@ def NeuralPath() -> type:
             properties["hide_emitters"] = hide_emitters
             super().__init__(properties)
             self.hide_emitters, self.networks, self.banks = hide_emitters, networks, banks
-            self.key, self.call_targets = key, call_targets.pointers()
+            self.longest, self.key, self.call_targets = max_depth, key, call_targets.pointers()
 
         def sample(
-            self,
-            mode: Any,
-            scene: Any,
-            sampler: Any,
-            ray: Any,
-            δL: Any = None,
-            state_in: Any = None,
-            active: Any = True,
-            **_: Any,
-        ) -> tuple:
+            self, mode: Any, scene: Any, sampler: Any, ray: Any, δL: Any = None, state_in: Any = None,
+            active: Any = True, **_: Any,
+        ) -> tuple:  # fmt: skip
             keys.check_paths(self.key, dr.width(ray), "NeuralPath")
             decoders = SceneDecoders(scene, self.networks)
             return trace(self, decoders, mode, scene, sampler, ray, δL, state_in, active)
@@ -109,18 +94,16 @@ def NeuralPath() -> type:
                 super().render_backward(scene, params, grad_in, sensor, seed, spp)
 
         def to_string(self) -> str:
-            depth = self.max_depth if self.max_depth < 2**31 else -1
-            return f"NeuralPath[max_depth={depth}, rr_depth={self.rr_depth}, networks={self.networks!r}]"
+            return f"NeuralPath[max_depth={self.longest}, rr_depth={self.rr_depth}, networks={self.networks!r}]"
 
         def __reduce__(self) -> tuple:
             options = {name: getattr(self, name) for name in ("rr_depth", "hide_emitters", "networks", "banks", "key")}
-            options["max_depth"] = self.max_depth if self.max_depth < 2**31 else -1
-            return remade, ("NeuralPath", options, self.id())
+            return remade, ("NeuralPath", {"max_depth": self.longest, **options}, self.id())
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_path`` that a scene describes."""
-            arguments = {name: properties.get(name, value) for name, value in DEFAULTS.items()}
-            return cls(**arguments, properties=properties)
+            names = ("max_depth", "rr_depth", "hide_emitters", "networks", "banks")
+            return cls(**given(properties, *names), properties=properties)
 
     return NeuralPath

@@ -11,9 +11,9 @@ import numpy as np
 from ...checks import check, check_choice, check_flag, check_positive, ensure
 from ...random.key import Key
 from .. import call_targets, keys
-from ..fields import check_field, check_sizes, load_named, sizes
+from ..fields import check_field, check_sizes, load, sizes
 from ..variants import per_variant, remade
-from .named_objects import object_or_file
+from .named_objects import given, object_or_file
 
 COORDINATES = {"uv": 2, "position": 3}
 
@@ -57,18 +57,10 @@ def NeuralTexture() -> type:
         key = keys.in_calls
 
         def __init__(
-            self,
-            field: Any,
-            coordinates: str = "uv",
-            transform: Any = None,
-            repeat: bool = True,
-            clamp: bool = True,
-            resolution: int = 256,
-            key: Key | None = None,
-            wrap_mode: str | None = None,
-            to_uv: Any = None,
+            self, field: Any, coordinates: str = "uv", transform: Any = None, repeat: bool = True, clamp: bool = True,
+            resolution: int = 256, key: Key | None = None, wrap_mode: str | None = None, to_uv: Any = None,
             properties: Any = None,
-        ):
+        ):  # fmt: skip
             where = "NeuralTexture"
             self.coordinates = check_choice(where, "coordinates", coordinates, tuple(COORDINATES))
             self.channels = check_field(field, where, inputs=(COORDINATES[coordinates],), outputs=(1, 3))
@@ -85,7 +77,6 @@ def NeuralTexture() -> type:
             rows = None if transform is None else _rows("transform", transform, "an affine mi.ScalarTransform4f", 4)
             if to_uv is not None:
                 rows = _rows("to_uv", to_uv, "an affine mi.ScalarTransform3f", 3, 4)
-            keys.with_index(key, where)
             super().__init__(mi.Properties() if properties is None else properties)
             self.wrap_mode = (wrap_mode or "repeat") if repeat and coordinates == "uv" else None
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
@@ -173,18 +164,16 @@ def NeuralTexture() -> type:
             )
 
         def __reduce__(self) -> tuple:
-            given = {name: getattr(self, name) for name in ("field", "coordinates", "clamp", "key")}
-            given |= {"resolution": self.texels, "transform": self.rows and [*self.rows, [0, 0, 0, 1]]}
-            given |= {"repeat": self.wrap_mode is not None, "wrap_mode": self.wrap_mode}
-            return remade, ("NeuralTexture", given, self.id())
+            options = {name: getattr(self, name) for name in ("field", "coordinates", "clamp", "key", "wrap_mode")}
+            options |= {"resolution": self.texels, "transform": self.rows and [*self.rows, [0, 0, 0, 1]]}
+            return remade, ("NeuralTexture", options | {"repeat": self.wrap_mode is not None}, self.id())
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_texture`` that a scene describes."""
-            field = object_or_file(properties, "neural_texture", "field", load_named)
+            field = object_or_file(properties, "neural_texture", "field", load)
             names = ("coordinates", "transform", "repeat", "clamp", "resolution", "wrap_mode", "to_uv")
-            given = {name: properties[name] for name in names if name in properties}
-            return cls(field, **given, properties=properties)
+            return cls(field, **given(properties, *names), properties=properties)
 
     return NeuralTexture
 
