@@ -197,10 +197,8 @@ class RadianceCache:
             check_above(where, "spread", spread)
         check_int(where, "max_depth", max_depth, 1)
         check_flag(where, "hide_emitters", hide_emitters)
-        made = variants.made("RadianceCacheIntegrator")(mi.Properties())
-        made.field, made.output, made.ending = self.averaged, self.output, Ending(vertices, spread)
-        made.longest, made.no_emitters = max_depth, hide_emitters
-        return made
+        made = variants.made("RadianceCacheIntegrator")
+        return made(self.averaged, self.output, Ending(vertices, spread), max_depth, hide_emitters)
 
     # ---- files --------------------------------------------------------------
 

@@ -75,7 +75,7 @@ def NeuralPath() -> type:
             properties["hide_emitters"] = hide_emitters
             super().__init__(properties)
             self.hide_emitters, self.networks, self.banks = hide_emitters, networks, banks
-            self.longest, self.key, self.call_targets = max_depth, key, call_targets.pointers()
+            self.key, self.call_targets = key, call_targets.pointers()
 
         def sample(
             self, mode: Any, scene: Any, sampler: Any, ray: Any, δL: Any = None, state_in: Any = None,
@@ -92,6 +92,11 @@ def NeuralPath() -> type:
             # Every turn of the loop is differentiated by itself, so that nothing would sum banks but this context.
             with gradient_banks(*fields, banks=self.banks or None) if fields else contextlib.nullcontext():
                 super().render_backward(scene, params, grad_in, sensor, seed, spp)
+
+        @property
+        def longest(self) -> int:
+            """``max_depth`` as it was given: -1 for any."""
+            return self.max_depth if self.max_depth < 2**31 else -1
 
         def to_string(self) -> str:
             return f"NeuralPath[max_depth={self.longest}, rr_depth={self.rr_depth}, networks={self.networks!r}]"
