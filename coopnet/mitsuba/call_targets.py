@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import drjit as dr
@@ -12,7 +13,6 @@ from . import variants
 
 #: Kinds of plugins that calls visit and that scenes hold no pointers to; to emitters, shapes and sensors they do.
 _KINDS = ("BSDFPtr", "MediumPtr", "PhaseFunctionPtr")
-_made: dict[str, list[Any]] = {}
 
 
 def pointers() -> list[Any]:
@@ -23,11 +23,12 @@ def pointers() -> list[Any]:
     raises where others hold any.
     """
     variant = mi.variant()
-    if variant not in variants.VARIANTS:
-        return []
-    if variant not in _made:  # once: another array, as another input, would be another recording
-        _made[variant] = [dr.opaque(getattr(mi, kind), 0) for kind in _KINDS]
-    return list(_made[variant])
+    return list(_pointers(variant)) if variant in variants.VARIANTS else []
+
+
+@functools.cache  # another array, as another input, would be another recording
+def _pointers(variant: str) -> list[Any]:
+    return [dr.opaque(getattr(mi, kind), 0) for kind in _KINDS]
 
 
 COMPANIONS["mitsuba"] = pointers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
@@ -13,11 +12,6 @@ from ..checks import check_backend, check_type, ensure
 from ..field import NeuralField
 from ..io import load as load_field
 from . import variants
-
-
-def backend(where: str) -> str:
-    """The backend that the variant runs on; raises as :func:`variants.current`."""
-    return variants.current(where).split("_")[0]
 
 
 def build(field: NeuralField, precision: str = "auto", seed: int = 0) -> NeuralField:
@@ -30,7 +24,7 @@ def build(field: NeuralField, precision: str = "auto", seed: int = 0) -> NeuralF
     >>> field = cn.mitsuba.build(cn.NeuralField(cn.Sinusoidal(4), cn.MLP(16, 3)))
     """
     check_type("mitsuba.build", "field", field, NeuralField, "a NeuralField")
-    return field.build(backend("mitsuba.build"), precision, seed)
+    return field.build(variants.backend("mitsuba.build"), precision, seed)
 
 
 def load(filename: str | os.PathLike[str], precision: str = "auto") -> NeuralField:
@@ -38,15 +32,7 @@ def load(filename: str | os.PathLike[str], precision: str = "auto") -> NeuralFie
 
     >>> field = cn.mitsuba.load("field.safetensors")
     """
-    return load_field(filename, backend("mitsuba.load"), precision)
-
-
-def load_named(filename: str, read: Callable[[str], Any] = load) -> Any:
-    """``read(filename)`` for plugins, whose errors Mitsuba passes on as text: the file's name is in all of them."""
-    try:
-        return read(filename)
-    except OSError as error:
-        raise type(error)(f"mitsuba.load: {filename}: {error.strerror or error}") from None
+    return load_field(filename, variants.backend("mitsuba.load"), precision)
 
 
 def check_field(field: Any, where: str, inputs: tuple[int, ...] = (), outputs: tuple[int, ...] = ()) -> int:
@@ -60,13 +46,15 @@ def check_field(field: Any, where: str, inputs: tuple[int, ...] = (), outputs: t
     variants.current(where)
     for name, value in field.items():
         check_backend(f"{where}: {name} is", value, mi.Float, f"Mitsuba's variant {mi.variant()}")
-    given = field.in_features
-    fits = not inputs or given in inputs
-    ensure(fits, f"{where}: field has {given} inputs; {_either(inputs)} needed.")
-    found = len(field([dr.zeros(mi.Float)] * given))
-    fits = not outputs or found in outputs
-    ensure(fits, f"{where}: field has {found} outputs; {_either(outputs)} needed.")
-    return found
+    _check_count(where, "inputs", field.in_features, inputs)
+    count = len(field([dr.zeros(mi.Float)] * field.in_features))
+    _check_count(where, "outputs", count, outputs)
+    return count
+
+
+def _check_count(where: str, what: str, count: int, accepted: tuple[int, ...]) -> None:
+    needed = " or ".join(map(str, accepted)) + (" is" if len(accepted) < 3 else " are")
+    ensure(not accepted or count in accepted, f"{where}: field has {count} {what}; {needed} needed.")
 
 
 def sizes(field: NeuralField) -> dict[str, int]:
@@ -78,7 +66,3 @@ def check_sizes(field: NeuralField, before: dict[str, int], where: str) -> None:
     """Raise ``ValueError`` unless parameters are as long as ``before``; kernels would read beyond shorter ones."""
     for name, given in sizes(field).items():
         ensure(given == before[name], f"{where}: {name} has {given} entries now; {before[name]} are needed.")
-
-
-def _either(numbers: tuple[int, ...]) -> str:
-    return " or ".join(map(str, numbers)) + (" is" if len(numbers) < 3 else " are")

@@ -13,6 +13,7 @@ and :func:`made` finds the class of the variant that is set.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,6 @@ from ..backend.transfer import to
 VARIANTS = ("llvm_ad_rgb", "cuda_ad_rgb")
 
 _makers: dict[str, Callable[[], type]] = {}
-_made: dict[tuple[str, str], type] = {}
 
 
 def per_variant(make: Callable[[], type]) -> Callable[[], type]:
@@ -42,20 +42,26 @@ def made(name: str) -> type:
     """
     if name not in _makers:
         raise AttributeError(f"module 'coopnet.mitsuba' has no attribute {name!r}")
-    variant = current(f"mitsuba.{name}")
-    found = _made.get((name, variant))
-    if found is None:
-        found = _made[name, variant] = _makers[name]()
-    return found
+    return _made(name, current(f"mitsuba.{name}"))
+
+
+@functools.cache
+def _made(name: str, variant: str) -> type:
+    return _makers[name]()
 
 
 def remade(name: str, arguments: dict[str, Any], identifier: str) -> Any:
     """A plugin from a pickle, or a copy of one: the class ``name`` of the variant that is set, of ``arguments``, which
     are moved to its backend if they come from another."""
-    backend = current(f"mitsuba.{name}").split("_")[0]
-    plugin = made(name)(**{key: to(value, backend) for key, value in arguments.items()})
+    here = backend(f"mitsuba.{name}")
+    plugin = made(name)(**{key: to(value, here) for key, value in arguments.items()})
     plugin.set_id(identifier)
     return plugin
+
+
+def backend(where: str) -> str:
+    """The backend that the variant runs on; raises as :func:`current`."""
+    return current(where).split("_")[0]
 
 
 def current(where: str) -> str:

@@ -10,7 +10,6 @@ surfaces
 :mod:`.visibility`         soft visibility
 volumes
 :mod:`.ray_march`          radiance along rays
-:mod:`.march_arguments`    what a march takes beside rays
 :mod:`.march_loop`         in one loop, differentiated by Dr.Jit
 :mod:`.march_replay`       twice, the second time for gradients
 :mod:`.march_wide`         all samples at once

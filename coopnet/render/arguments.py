@@ -13,7 +13,8 @@ from ..backend import namespace, require
 from ..checks import check, check_backend, check_lanes, check_mask, check_type, ensure, entries, is_number, shown
 from ..field import NeuralField
 from ..jit import kinds
-from ..jit.scopes import frozen
+from ..jit.constants import constant
+from ..jit.scopes import frozen, recording
 
 
 def vector_type(leaf: type) -> Any:
@@ -37,6 +38,16 @@ def home(*given: Any) -> type:
     return namespace(require("auto")).Float32
 
 
+def kept(value: Any) -> Any:
+    """``value``, from which kernels read a number that would be a constant in them, so that one serves for all numbers.
+
+    Not while something is recorded or traced symbolically.
+    """
+    if recording() or dr.width(value) > 1 or dr.grad_enabled(value) or not constant(value):
+        return value
+    return dr.opaque(type(value), value[0])
+
+
 def vector(where: str, name: str, value: Any, leaf: type) -> Any:
     """``value`` as an ``Array3f``: anything with 3 components that a field takes, or numbers.
 
@@ -48,7 +59,7 @@ def vector(where: str, name: str, value: Any, leaf: type) -> Any:
     given = kinds.features(value, kind)
     ensure(given == 3, f"{where} has {given} components; 3 are needed.")
     single = dr.float32_array_t(leaf)
-    return vector_type(single)(*(single(v) for v in kinds.rows(value, kind)))
+    return vector_type(single)(*(kept(single(v)) for v in kinds.rows(value, kind)))
 
 
 def _arrays(where: str, name: str, value: Any, leaf: type) -> Any:
@@ -74,8 +85,12 @@ def _row(where: str, name: str, value: Any, single: type) -> Any:
             row = np.asarray(value)
     fits = row.dtype.kind in "iuf" and row.ndim < 2
     check(fits, where, name, value, "a number, a list of numbers or a Dr.Jit Float", TypeError)
+    # kernels of the CPU depend on where arrays begin, modulo 64 bytes, and those of NumPy's begin anywhere
+    memory = np.empty(row.size + 15, np.float32)
+    start = -memory.ctypes.data % 64 // 4
     with np.errstate(over="ignore"):
-        row = row.astype(np.float32)
+        memory[start : start + row.size] = row
+    row = memory[start : start + row.size]
     if row.size == 1:
         return single(row.item())
     cure = "of which Dr.Jit makes no array while it records a frozen function; make it before, as in Float(x)"
@@ -147,7 +162,7 @@ class Rays:
 
     def number(self, name: str, value: Any, positive: bool = False) -> Any:
         """The argument ``name``, a number or one for each ray, as a ``Float``."""
-        return self._fit(name, number(self.where, name, value, self.leaf, positive))
+        return self._fit(name, kept(number(self.where, name, value, self.leaf, positive)))
 
     def constant(self, name: str, value: Any, positive: bool = False) -> Any:
         """As :meth:`number`, without its gradient."""

@@ -22,22 +22,21 @@ from typing import Any
 
 import drjit as dr
 
-from .march_loop import Marcher, Sums
+from .march_loop import Marcher, Sums, add
 
 
 class Pullback:
     """Cotangents of samples from those of a ray's sums, one sample after the other.
 
     Args:
-        sums, cotangents: ``[r, g, b, transmittance, depth]`` of the rays, and what a loss says of them.
+        sums, cotangents: ``[r, g, b, depth, transmittance]`` of the rays, and what a loss says of them.
     """
 
     def __init__(self, sums: Sums, cotangents: Sums):
-        self.total = [dr.detach(v) for v in (*sums[:3], sums[4])]
-        self.weights = [dr.detach(v) for v in (*cotangents[:3], cotangents[4])]
-        self.constant = dr.detach(sums[3]) * dr.detach(cotangents[3])
+        *total, transmittance = (dr.detach(v) for v in sums)
+        *self.weights, weight = (dr.detach(v) for v in cotangents)
         # the loss of all that lies behind the camera: the sums enter by this number alone
-        self.behind = sum((v * w for v, w in zip(self.total, self.weights, strict=True)), self.constant)
+        self.behind = sum((v * w for v, w in zip(total, self.weights, strict=True)), transmittance * weight)
 
     def sample(self, transmittance: Any, behind: Any, tau: Any, values: list) -> tuple[Any, Any, Any, list]:
         """One sample of thickness ``tau`` and ``values = [r, g, b, t]``, where light of ``behind`` comes from.
@@ -63,7 +62,7 @@ class CompositeOp(dr.CustomOp):
         self.uint32, self.float32 = dr.uint32_array_t(type(tau)), type(tau)
         self.tau, self.values = self._spread(tau), [self._spread(v) for v in values]
         dr.eval(self.tau, self.values)
-        self.sums = self._walk(self._add, [self.float32(0)] * 4)
+        self.sums = self._walk(lambda place, *sample: add(*sample), [0, 0, 0, 0])
         return self.sums
 
     def _spread(self, v: Any) -> Any:
@@ -74,39 +73,24 @@ class CompositeOp(dr.CustomOp):
         dr.scatter(full, v, self.where, mode=dr.ReduceMode.Permute)
         return full
 
-    def _there(self, v: Any) -> Any:
-        """The inverse of :meth:`_spread`."""
-        return v if self.where is None else dr.gather(type(v), v, self.where)
-
-    def _walk(self, visit: Any, state: list, arrays: list | None = None) -> Sums:
-        """A loop over the samples: ``visit(place, transmittance, state, tau, values) -> (transmittance, state)``."""
+    def _walk(self, visit: Any, state: list) -> list:
+        """:meth:`Marcher.walk` with ``visit(place, transmittance, state, tau, values) -> (transmittance, state)``."""
         lane = dr.arange(self.uint32, self.n)
-        zero = dr.zeros(self.float32, self.n)
 
-        def cond(i: Any, transmittance: Any, state: list) -> Any:
-            return self.marcher.goes_on(i, transmittance, self.steps)
-
-        def body(i: Any, transmittance: Any, state: list) -> tuple:
+        def gathered(i: Any, transmittance: Any, state: list, active: Any) -> tuple:
             place = dr.fma(i, self.n, lane)
-            at = [dr.gather(self.float32, v, place) for v in (self.tau, *self.values)]
-            transmittance, state = visit(place, transmittance, state, at[0], at[1:])
-            return i + 1, transmittance, state
+            tau, *values = [dr.gather(self.float32, v, place) for v in (self.tau, *self.values)]
+            return visit(place, transmittance, state, tau, values)
 
-        start = (dr.zeros(self.uint32, self.n), zero + 1, [zero + v for v in state])
-        _, transmittance, state = dr.while_loop(start, cond, body, mode="symbolic", label="coopnet.composite")
-        return [*state[:3], transmittance, *state[3:]]
-
-    def _add(self, place: Any, transmittance: Any, state: list, tau: Any, values: list) -> tuple:
-        left = transmittance * dr.exp(-tau)
-        weight = transmittance - left
-        return left, [dr.fma(weight, v, s) for v, s in zip(values, state, strict=True)]
+        return self.marcher.walk(dr.zeros(self.uint32, self.n), self.steps, gathered, state, "coopnet.composite")
 
     def forward(self) -> None:
-        dtau, *dvalues = [self._moved(v) for v in (self.grad_in("tau"), *self.grad_in("values"))]
+        dtau, *dvalues = [self._spread(self.float32(v)) for v in (self.grad_in("tau"), *self.grad_in("values"))]
+        dr.eval(dtau, dvalues)
 
-        def add(place: Any, transmittance: Any, state: list, tau: Any, values: list) -> tuple:
+        def move(place: Any, transmittance: Any, state: list, tau: Any, values: list) -> tuple:
             # state: tangents of the sums, and of the logarithm of the transmittance
-            tangents, log = state[:4], state[4]
+            *tangents, log = state
             left = transmittance * dr.exp(-tau)
             weight = transmittance - left
             dt = dr.gather(self.float32, dtau, place)
@@ -115,13 +99,8 @@ class CompositeOp(dr.CustomOp):
             tangents = [s + dweight * v + weight * dv for s, v, dv in zip(tangents, values, moved, strict=True)]
             return left, [*tangents, log - dt]
 
-        r, g, b, transmittance, depth, log = self._walk(add, [self.float32(0)] * 5)
-        self.set_grad_out([r, g, b, transmittance * log, depth])
-
-    def _moved(self, v: Any) -> Any:
-        v = self._spread(self.float32(v))
-        dr.eval(v)
-        return v
+        *tangents, log, transmittance = self._walk(move, [0] * 5)
+        self.set_grad_out([*tangents, transmittance * log])
 
     def backward(self) -> None:
         pullback = Pullback(self.sums, self.grad_out())
@@ -135,7 +114,9 @@ class CompositeOp(dr.CustomOp):
 
         dr.eval(targets)
         dr.eval(self._walk(visit, [pullback.behind]))
-        dtau, *dvalues = [self._there(v) for v in targets]
+        if self.where is not None:
+            targets = [dr.gather(self.float32, v, self.where) for v in targets]
+        dtau, *dvalues = targets
         self.set_grad_in("tau", dtau)
         self.set_grad_in("values", dvalues)
 

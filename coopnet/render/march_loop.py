@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
 
 from .rays import SampledRays
 
-#: What a march sums up: ``[r, g, b, transmittance, depth]``.
+#: What a march sums up: ``[r, g, b, depth, transmittance]``.
 Sums = list
 
 
@@ -20,18 +21,44 @@ class Marcher:
         termination: the transmittance at which a ray ends.
     """
 
-    def __init__(self, radiance: Any, occupancy: Any, termination: float):
+    def __init__(self, radiance: Any, occupancy: Any, termination: Any):
         self.radiance, self.occupancy, self.termination = radiance, occupancy, termination
 
-    def goes_on(self, i: Any, transmittance: Any, steps: int) -> Any:
-        """Mask of the rays that have a sample ``i`` and light left for it."""
-        return (i < steps) & (transmittance > self.termination)
+    def walk(
+        self, start: Any, steps: int, visit: Callable, state: list, label: str, following: Callable = lambda i: i + 1,
+        max_iterations: int | None = None,
+    ) -> list:  # fmt: skip
+        """Visit the samples of every ray in a symbolic loop, from number ``start`` on while there is light left.
 
-    def start(self, rays: SampledRays) -> Any:
-        """Number of the first sample of each ray; ``steps`` where there is none."""
-        return dr.select(rays.alive, self.occupied(rays, rays.uint32(0)), rays.steps)
+        Args:
+            visit: traced code ``(i, transmittance, state, active) -> (transmittance, state)`` of the sample ``i``.
+            state: numbers or ``Float`` s to begin with.
+            following: number of the sample that comes after ``i``.
 
-    def occupied(self, rays: SampledRays, i: Any) -> Any:
+        Returns:
+            ``[*state, transmittance]``.
+        """
+        zero = dr.zeros(dr.float32_array_t(type(start)), dr.width(start))
+
+        def cond(i: Any, transmittance: Any, state: list) -> Any:
+            return (i < steps) & (transmittance > self.termination)
+
+        def body(i: Any, transmittance: Any, state: list) -> tuple:
+            return following(i), *visit(i, transmittance, state, cond(i, transmittance, state))
+
+        first = (start, zero + 1, [zero + v for v in state])
+        _, transmittance, state = dr.while_loop(
+            first, cond, body, mode="symbolic", max_iterations=max_iterations, label=label
+        )
+        return [*state, transmittance]
+
+    def along(self, rays: SampledRays, visit: Callable, state: list, label: str, **options: Any) -> list:
+        """:meth:`walk` over those samples of ``rays`` whose cells are not empty."""
+        start = dr.select(rays.alive, self._occupied(rays, rays.uint32(0)), rays.steps)
+        start += dr.zeros(rays.uint32, dr.width(rays.dt))
+        return self.walk(start, rays.steps, visit, state, label, lambda i: self._occupied(rays, i + 1), **options)
+
+    def _occupied(self, rays: SampledRays, i: Any) -> Any:
         """The first sample from ``i`` on whose cell is not empty; ``steps`` if there is none."""
         if self.occupancy is None:
             return i
@@ -40,29 +67,17 @@ class Marcher:
 
     def march(self, rays: SampledRays, max_iterations: int | None = None) -> Sums:
         """The sums of each ray, by a loop that Dr.Jit differentiates; in reverse mode, up to ``max_iterations``."""
-        n = max(dr.width(v) for v in [*rays.o, *rays.d, rays.near, rays.dt, rays.alive])
-        zero = dr.zeros(rays.float32, n)
 
-        def cond(i: Any, transmittance: Any, *sums: Any) -> Any:
-            return self.goes_on(i, transmittance, rays.steps)
-
-        def body(i: Any, transmittance: Any, r: Any, g: Any, b: Any, depth: Any) -> tuple:
+        def visit(i: Any, transmittance: Any, sums: list, active: Any) -> tuple:
             t = rays.distance(i)
-            active = cond(i, transmittance)
-            sigma, (red, green, blue) = self.radiance(rays.point(t), rays.d, rays.key(i), active)
-            left = transmittance * dr.exp(-sigma * rays.dt)
-            weight = transmittance - left
-            r, g, b = dr.fma(weight, red, r), dr.fma(weight, green, g), dr.fma(weight, blue, b)
-            return self.occupied(rays, i + 1), left, r, g, b, dr.fma(weight, t, depth)
+            sigma, rgb = self.radiance(rays.point(t), rays.d, rays.key(i), active)
+            return add(transmittance, sums, sigma * rays.dt, [*rgb, t])
 
-        start = (self.start(rays) + dr.zeros(rays.uint32, n), zero + 1, zero, zero, zero, zero)
-        _, transmittance, r, g, b, depth = dr.while_loop(
-            start,
-            cond,
-            body,
-            labels=("i", "transmittance", "r", "g", "b", "depth"),
-            mode="symbolic",
-            max_iterations=max_iterations,
-            label="coopnet.ray_march",
-        )
-        return [r, g, b, transmittance, depth]
+        return self.along(rays, visit, [0, 0, 0, 0], "coopnet.ray_march", max_iterations=max_iterations)
+
+
+def add(transmittance: Any, sums: list, tau: Any, values: list) -> tuple[Any, list]:
+    """The transmittance behind a sample of thickness ``tau``, and the sums with its ``values = [r, g, b, t]``."""
+    left = transmittance * dr.exp(-tau)
+    weight = transmittance - left
+    return left, [dr.fma(weight, v, s) for v, s in zip(values, sums, strict=True)]

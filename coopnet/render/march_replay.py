@@ -16,9 +16,8 @@ from .rays import SampledRays
 
 def march_replay(marcher: Marcher, rays: SampledRays, parameters: ModuleParameters) -> Sums:
     """The sums of rays, in memory that does not depend on the number of steps, forward and backward."""
-    geometry = [*rays.o, *rays.d, rays.near, rays.dt]
-    moving = any(dr.grad_enabled(v) for v in geometry)
-    return dr.custom(Replay, marcher, rays, parameters, moving, geometry, parameters.arrays())
+    moving = dr.grad_enabled(rays.geometry)
+    return dr.custom(Replay, marcher, rays, parameters, moving, rays.geometry, parameters.arrays())
 
 
 class Replay(dr.CustomOp):
@@ -29,32 +28,22 @@ class Replay(dr.CustomOp):
     """
 
     def eval(  # type: ignore[override]
-        self,
-        marcher: Marcher,
-        rays: SampledRays,
-        parameters: ModuleParameters,
-        moving: bool,
-        geometry: list,
+        self, marcher: Marcher, rays: SampledRays, parameters: ModuleParameters, moving: bool, geometry: list,
         arrays: list,
-    ) -> Sums:
+    ) -> Sums:  # fmt: skip
         self.marcher, self.parameters, self.moving, self.arrays = marcher, parameters, moving, arrays
-        self.rays = self._placed(rays, geometry)
+        self.rays = rays.moved(geometry)
         with parameters.replaced(arrays):
             self.sums = marcher.march(self.rays)
         return self.sums
 
-    @staticmethod
-    def _placed(rays: SampledRays, geometry: list) -> SampledRays:
-        return rays.moved(geometry[:3], geometry[3:6], geometry[6], geometry[7])
-
     def forward(self) -> None:
         with dr.resume_grad(), dr.isolate_grad():
-            geometry = [*self.rays.o, *self.rays.d, self.rays.near, self.rays.dt]
-            moving = [self._moving(v, g) for v, g in zip(geometry, self.grad_in("geometry"), strict=True)]
+            moving = [self._moving(v, g) for v, g in zip(self.rays.geometry, self.grad_in("geometry"), strict=True)]
             arrays = [self._moving(v, g) for v, g in zip(self.arrays, self.grad_in("arrays"), strict=True)]
             # also while it is differentiated, for which Dr.Jit traces the loop's body again
             with self.parameters.replaced(arrays):
-                tangents = dr.forward_to(*self.marcher.march(self._placed(self.rays, moving)))
+                tangents = dr.forward_to(*self.marcher.march(self.rays.moved(moving)))
         self.set_grad_out([dr.detach(v) for v in tangents])
 
     @staticmethod
@@ -67,36 +56,29 @@ class Replay(dr.CustomOp):
         return value
 
     def backward(self) -> None:
-        marcher, rays, n = self.marcher, self.rays, dr.width(self.rays.dt)
         pullback = Pullback(self.sums, self.grad_out())
-        zero = dr.zeros(rays.float32, n)
         arrays = [self._moving(v, 0) for v in self.arrays]
 
-        def cond(i: Any, transmittance: Any, *rest: Any) -> Any:
-            return marcher.goes_on(i, transmittance, rays.steps)
+        def visit(i: Any, transmittance: Any, state: list, active: Any) -> tuple:
+            behind, *sums = state
+            left, behind, added = self._sample(pullback, i, transmittance, behind, active)
+            return left, [behind, *(s + dr.select(active, a, 0) for s, a in zip(sums, added, strict=True))]
 
-        def body(i: Any, transmittance: Any, behind: Any, sums: list) -> tuple:
-            t, active = rays.distance(i), cond(i, transmittance)
-            left, behind, added = self._sample(pullback, i, t, transmittance, behind, active)
-            sums = [s + dr.select(active, a, 0) for s, a in zip(sums, added, strict=True)]
-            return marcher.occupied(rays, i + 1), left, behind, sums
-
-        start: tuple = (marcher.start(rays) + dr.zeros(rays.uint32, n), zero + 1, zero + pullback.behind)
-        start += ([zero] * (8 if self.moving else 0),)
+        start = [pullback.behind, *[0] * (8 if self.moving else 0)]
         # one buffer in half precision, as CUDA has it, would not hold the sum of so many samples
         banks = gradient_banks(*self.parameters.modules) if arrays else contextlib.nullcontext()
         with self.parameters.replaced(arrays), banks:
-            *_, behind, sums = dr.while_loop(start, cond, body, mode="symbolic", label="coopnet.replay")
+            behind, *sums, _ = self.marcher.along(self.rays, visit, start, "coopnet.replay")
             dr.eval(behind, sums)
         if self.moving:
             self.set_grad_in("geometry", sums)
         self.set_grad_in("arrays", [dr.grad(v) for v in arrays])
 
     def _sample(
-        self, pullback: Pullback, i: Any, t: Any, transmittance: Any, behind: Any, active: Any
+        self, pullback: Pullback, i: Any, transmittance: Any, behind: Any, active: Any
     ) -> tuple[Any, Any, list]:
-        """Differentiate sample ``i``, at ``t``: transmittance and light behind it, and what the geometry gets of it."""
-        rays = self.rays
+        """Differentiate sample ``i``: the transmittance and the light behind it, and what the geometry gets of it."""
+        rays, t = self.rays, self.rays.distance(i)
         with dr.resume_grad(), dr.isolate_grad():
             p, d = [dr.detach(v) for v in rays.point(t)], [v + 0 * t for v in rays.d]
             if self.moving:

@@ -31,7 +31,7 @@ def march_wide(marcher: Marcher, rays: SampledRays) -> Sums:
         where = sample = dr.compress(occupied)
         if dr.width(where) == 0:
             zero = dr.zeros(rays.float32, n)
-            return [zero, zero, zero, zero + 1, zero]
+            return [zero, zero, zero, zero, zero + 1]
         occupied = None
     here, i = rays.gather(sample % n), sample // n
     t = here.distance(i)

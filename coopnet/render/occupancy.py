@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
+import numpy as np
 
 from ..backend import namespace, require
 from ..checks import (
@@ -81,8 +83,7 @@ class OccupancyGrid:
     @property
     def cells(self) -> int:
         """Number of cells."""
-        x, y, z = self.resolution
-        return x * y * z
+        return math.prod(self.resolution)
 
     def _padded(self) -> int:
         return -(-self.cells // WORD) * WORD
@@ -108,10 +109,16 @@ class OccupancyGrid:
 
     def holds(self, p: list) -> Any:
         """:meth:`occupied` for three arrays that are known to be right."""
-        cell, inside = self._cell([(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)])
-        number = self._number(cell)
-        word = dr.gather(type(self.bits), self.bits, number // WORD, inside)
-        return inside & (((word >> (number % WORD)) & 1) == 1)
+        place, inside = [(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)], True
+        for v, n in zip(place, self.resolution, strict=True):
+            inside = inside & (v >= 0) & (v < n)
+        x, y, z = (type(self.bits)(dr.select(inside, v, 0)) for v in place)
+        return inside & self._bit(dr.fma(dr.fma(z, self.resolution[1], y), self.resolution[0], x), inside)
+
+    def _bit(self, number: Any, active: Any) -> Any:
+        """Mask of the cells ``number`` whose bit is set."""
+        word = dr.gather(type(self.bits), self.bits, number // WORD, active)
+        return ((word >> (number % WORD)) & 1) == 1
 
     def interval(self, o: Any, d: Any = None) -> tuple[Any, Any]:
         """``(near, far)``: where rays ``o + t d``, :math:`t >= 0`, enter and leave the box; ``far < near`` for others.
@@ -136,8 +143,7 @@ class OccupancyGrid:
         >>> share = grid.share()
         """
         lane = dr.arange(type(self.bits), self._padded())
-        word = dr.gather(type(self.bits), self.bits, lane // WORD, lane < self.cells)
-        return float(dr.count(((word >> (lane % WORD)) & 1) == 1)[0]) / self.cells
+        return float(dr.count(self._bit(lane, lane < self.cells))[0]) / self.cells
 
     def skip(self, rays: SampledRays, i: Any) -> Any:
         """The first sample from ``i`` on in an occupied cell; ``rays.steps`` if there is none.
@@ -172,17 +178,6 @@ class OccupancyGrid:
 
     def _scale(self) -> list[float]:
         return [n / (b - a) for n, a, b in zip(self.resolution, self.lower, self.upper, strict=True)]
-
-    def _cell(self, place: list) -> tuple[list, Any]:
-        """Cells of points in units of cells, and the mask of those inside."""
-        uint32, inside = type(self.bits), True
-        for v, n in zip(place, self.resolution, strict=True):
-            inside = inside & (v >= 0) & (v < n)
-        return [uint32(dr.select(inside, v, 0)) for v in place], inside
-
-    def _number(self, cell: list) -> Any:
-        x, y, _ = self.resolution
-        return dr.fma(dr.fma(cell[2], y, cell[1]), x, cell[0])
 
     # ---- changes --------------------------------------------------------
 
@@ -228,7 +223,7 @@ class OccupancyGrid:
             cell = [number % x, (number // x) % y, number // (x * y)]
             p = [(float32(c) + v) / s + a for c, v, s, a in zip(cell, u[:3], self._scale(), self.lower, strict=True)]
             up = [float32(0), float32(0), float32(1)]
-            sigma, _ = radiance(p, up, None, type(lane == lane)(True))
+            sigma, _ = radiance(p, up, None, dr.mask_t(uint32)(True))
             old = dr.select(dr.isfinite(self.density), self.density, 0) * decay
             there = dr.gather(float32, old, number)
             dr.scatter(old, dr.maximum(there, sigma), number, mode=dr.ReduceMode.Permute)
@@ -286,8 +281,6 @@ def _corner(where: str, name: str, value: Any) -> tuple:
 
 
 def _numbers(where: str, values: Any) -> Any:
-    import numpy as np
-
     try:
         return np.ascontiguousarray(values, np.float32).ravel()
     except Exception as error:  # whatever NumPy says

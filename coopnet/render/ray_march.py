@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import drjit as dr
+import drjit.nn as drnn
 
-from ..checks import check, check_choice, check_flag, check_int, check_number, check_type, ensure
+from ..checks import check, check_choice, check_flag, check_int, check_number, check_type, ensure, entries
 from ..checks.sizes import MAX_ENTRIES
 from ..field import NeuralField
 from ..jit.scopes import symbolic
+from ..nn import Module
 from ..random.key import Key
-from .arguments import Rays
-from .march_arguments import modules, sampled
+from .arguments import Rays, kept
 from .march_loop import Marcher
 from .march_replay import march_replay
 from .march_wide import march_wide
@@ -145,38 +146,52 @@ def ray_march(
     check_number(where, "termination", termination, 0)
     check(termination < 1, where, "termination", termination, "a number in [0, 1)")
     radiance = Radiance(field, density, color, where)
-    found = modules(field, parameters, mode, where)
+    networks = _networks(field, parameters, mode, where)
     checked = Rays(o, d, where, field, None if occupancy is None else occupancy.bits)
-    rays, alive = sampled(checked, near, far, steps, key, jitter, dropout, active)
+    rays, alive = SampledRays.of(checked, near, far, steps, key, jitter, dropout, active)
     if occupancy is not None:
         occupancy.check_backend(rays.float32, where)
     behind = None if background is None else checked.three("background", background)
-    marcher = Marcher(radiance, occupancy, float(termination))
-    n = dr.width(rays.dt)
-    mode = _mode(mode, found, rays, n, where)
-    if mode != "wide":
-        radiance.probe(rays.float32, rays.key(rays.uint32(0)))
+    marcher = Marcher(radiance, occupancy, kept(checked.leaf(termination)))
+    mode = _mode(mode, networks, rays, where)
     if mode == "wide":
         sums = march_wide(marcher, rays)
-    elif mode == "replay":
-        assert found is not None  # or modules() has raised
-        sums = march_replay(marcher, rays, found)
     else:
-        sums = marcher.march(rays, max_iterations=min(steps, KEPT))
-    r, g, b, transmittance, depth = (dr.select(alive, v, 0) for v in sums)
-    seen = [r, g, b] if behind is None else [c + transmittance * v for c, v in zip((r, g, b), behind, strict=True)]
+        radiance.probe(rays.float32, rays.key(rays.uint32(0)))
+        if mode == "replay":
+            assert networks is not None  # or _networks() has raised
+            sums = march_replay(marcher, rays, networks)
+        else:
+            sums = marcher.march(rays, max_iterations=min(steps, KEPT))
+    *seen, depth, transmittance = (dr.select(alive, v, 0) for v in sums)
+    seen = seen if behind is None else [c + transmittance * v for c, v in zip(seen, behind, strict=True)]
     return March(checked.point(seen), transmittance, depth)
 
 
-def _mode(mode: str, found: ModuleParameters | None, rays: SampledRays, n: int, where: str) -> str:
+def _networks(field: Any, parameters: Any, mode: str, where: str) -> ModuleParameters | None:
+    """The networks that the march depends on, or ``None`` if traced code does not tell."""
+    if isinstance(field, NeuralField):
+        check(parameters is None, where, "parameters", parameters, "None, the field having its own,")
+        return ModuleParameters([field])
+    if parameters is None:
+        unknown = "parameters is None, but field is traced code; the modules that it evaluates, or [],"
+        ensure(mode != "replay", f"{where}: {unknown} are needed in mode 'replay'.")
+        return None
+    modules = [parameters] if isinstance(parameters, drnn.Module) else entries(where, "parameters", parameters)
+    for i, module in enumerate(modules):
+        check_type(where, f"parameters[{i}]", module, Module, "a coopnet Module")
+    return ModuleParameters(list({id(m): m for m in modules}.values()))
+
+
+def _mode(mode: str, networks: ModuleParameters | None, rays: SampledRays, where: str) -> str:
     """The mode that is meant by ``mode``; raises where it is not possible."""
-    geometry = any(dr.grad_enabled(v) for v in [*rays.o, *rays.d, rays.near, rays.dt])
-    wanted = geometry or found is None or found.wanted()  # traced code may depend on anything
-    many = n * rays.steps > WIDE
+    # traced code may depend on anything
+    wanted = dr.grad_enabled(rays.geometry) or networks is None or networks.wanted()
+    n = dr.width(rays.dt)
     if mode == "auto":
         if symbolic() or not wanted:
             return "loop"
-        return "replay" if many and found is not None else "wide"
+        return "replay" if n * rays.steps > WIDE and networks is not None else "wide"
     inside = "inside a symbolic loop, conditional or call; use mode='loop' there"
     ensure(mode != "wide" or not symbolic(), f"{where}: mode is 'wide' {inside}.", RuntimeError)
     if mode == "replay" and not wanted:

@@ -9,6 +9,7 @@ import drjit as dr
 from ..random.key import Key
 from ..random.philox import philox4x32
 from ..training.sampling import SAMPLE_STREAM
+from .arguments import Rays
 
 #: Stream of :func:`coopnet.uniform` that jitter is drawn from: the last one, which others hardly take.
 JITTER_STREAM = (1 << 31) - 1
@@ -35,8 +36,36 @@ class SampledRays:
         self.words, self.jitter, self.masks = words, jitter and words is not None, masks
         self.float32, self.uint32 = type(dt), dr.uint32_array_t(type(dt))
 
-    def moved(self, o: list, d: list, near: Any, dt: Any) -> SampledRays:
+    @classmethod
+    def of(
+        cls, rays: Rays, near: Any, far: Any, steps: int, key: Key | None, jitter: bool, masks: str, active: Any
+    ) -> tuple[SampledRays, Any]:
+        """``rays``, with zeros for those that are not marched, and the mask of those that are."""
+        near, far, alive = rays.number("near", near), rays.number("far", far), rays.mask(active)
+        leaf, n = rays.leaf, rays.lanes
+        parts = [*rays.o, *rays.d, near, far]
+        parts = [v + dr.zeros(leaf, n) if dr.width(v) == 1 else v for v in parts]
+        for v in parts:
+            alive = alive & dr.isfinite(v)
+        parts = [dr.select(alive, v, 0) for v in parts]
+        o, d, (near, far) = parts[:3], parts[3:6], parts[6:]
+        words = None
+        if key is not None:
+            uint32 = dr.uint32_array_t(leaf)
+            key = key.traced(uint32)
+            index, step, _ = key.words(uint32, n)
+            words = index, step, key.seed
+        dt = (far - near) * (1 / steps)
+        return cls(o, d, near, dt, steps, alive & (far > near), words, jitter, masks), alive
+
+    @property
+    def geometry(self) -> list:
+        """Components of origins and directions, near, and the lengths of bins."""
+        return [*self.o, *self.d, self.near, self.dt]
+
+    def moved(self, geometry: list) -> SampledRays:
         """The same rays in other places."""
+        o, d, (near, dt) = geometry[:3], geometry[3:6], geometry[6:]
         return SampledRays(o, d, near, dt, self.steps, self.alive, self.words, self.jitter, self.masks)
 
     def gather(self, ray: Any) -> SampledRays:
@@ -45,9 +74,10 @@ class SampledRays:
         def get(v: Any) -> Any:
             return dr.gather(type(v), v, ray) if dr.width(v) > 1 else v
 
-        words = None if self.words is None else tuple(get(w) for w in self.words)
-        parts = [get(v) for v in self.o], [get(v) for v in self.d], get(self.near), get(self.dt)
-        return SampledRays(*parts, self.steps, get(self.alive), words, self.jitter, self.masks)
+        rays = self.moved([get(v) for v in self.geometry])
+        rays.alive = get(self.alive)
+        rays.words = None if self.words is None else tuple(get(w) for w in self.words)
+        return rays
 
     def distance(self, i: Any) -> Any:
         """The distance :math:`t_i` of sample ``i``."""

@@ -10,8 +10,8 @@ import drjit as dr
 
 from ..checks import check, check_above, check_int, is_number
 from ..random.key import Key
-from .arguments import Rays
-from .sphere_trace_loop import FoundHit, Limits, trace
+from .arguments import Rays, kept
+from .sphere_trace_loop import FINE, FoundHit, Limits, trace
 from .surface import Surface
 
 #: Smallest length of a direction or gradient that counts as one.
@@ -71,7 +71,8 @@ def sphere_trace(
     A ball around :math:`p` of radius :math:`|f(p)|` is free of the surface, so a ray may advance by it (Hart 1996,
     *Sphere Tracing*). Steps are ``relaxation`` times as long, and taken back where two balls in a row don't touch
     (Keinert et al. 2014, *Enhanced Sphere Tracing*, section 3.1). Where the sign has changed or the distance is below
-    ``eps``, regula falsi (the Illinois variant, which keeps the root between its ends) finds the hit more precisely.
+    ``eps``, regula falsi (the Illinois variant, which keeps the root between its ends) finds the hit more precisely; a
+    ray that comes so close and finds none, since it grazes the surface, goes on.
     One symbolic loop evaluates the distance once per turn; rays that are done leave it. Evaluated together, all results
     come from one kernel.
 
@@ -99,13 +100,14 @@ def sphere_trace(
         t_max: end of the rays, in units of the length of ``d``: a number, a row of numbers or a ``Float``, one or one
             for each ray. Left out, it is the ``maxt`` of a ``mi.Ray3f``.
         steps: most evaluations of the distance, plus ``bisections``; rays that have found no surface by then miss.
-        eps: distance from the surface that counts as a hit, in units of ``sdf / lipschitz``: a number or a ``Float``.
+        eps: distance below which regula falsi looks for the surface, in units of ``sdf / lipschitz``: a number or a
+            ``Float``. Up to a hundredth of it is a hit, and up to all of it where ``steps`` are used up.
         t_min: start of the rays, as ``t_max``. A ray that starts where the distance is negative is traced through the
             inside, and its hit is where it leaves. One that starts within ``eps`` of the surface hits it there at
             once: start rays that leave a surface some ``eps`` above it.
         relaxation: factor of step lengths in [1, 2); 1 is plain sphere tracing.
         bisections: most steps of regula falsi after the first sample within ``eps``, which end within a hundredth of
-            it; 0 for no regula falsi, so that rays end at the first such sample or behind the surface.
+            it; 0 for no regula falsi, so that rays end, and hit, at the first such sample or behind the surface.
         lipschitz: a bound on the length of the gradient of ``sdf`` (a number or a ``Float``), by which distances are
             divided. Networks that have not been trained to be distances need more than 1, or hits are missed.
         silhouette: if not ``None``, the width of soft visibility, in units of ``sdf`` (a number or a ``Float``). Rays
@@ -124,7 +126,7 @@ def sphere_trace(
             several outputs.
         TypeError: arguments of another kind or backend, or in double precision.
 
-    >>> t, hit, position, normal = cn.render.sphere_trace(sdf, o, d, t_max=4, steps=64, eps=1e-3)
+    >>> t, hit, position, normal = cn.render.sphere_trace(sdf, o, d, t_max=4, steps=64)
     """
     where = "sphere_trace"
     steps = check_int(where, "steps", steps, 1, 2**31, "a positive int")
@@ -146,12 +148,15 @@ def sphere_trace(
         o, d, alive = _finite(rays, alive)
         # distances in units of t from here on
         scale = dr.rcp(bound * dr.norm(d))
+        near = near * bound * scale
+        uint32 = dr.uint32_array_t(rays.leaf)
         limits = Limits(
-            o, d, start, end, near * bound * scale, scale, None if width is None else width * scale, steps, bisections,
-            float(relaxation),
+            o, d, start, end, near, FINE * near if bisections else near, scale,
+            None if width is None else width * scale, kept(uint32(steps)), kept(uint32(bisections)),
+            kept(rays.leaf(relaxation)),
         )  # fmt: skip
         found = trace(surface, limits, alive)
-    return _attached(surface, rays, found, float(min_cosine))
+    return _attached(surface, rays, found, kept(rays.leaf(min_cosine)))
 
 
 def _finite(rays: Rays, active: Any) -> tuple[Any, Any, Any]:
@@ -163,7 +168,7 @@ def _finite(rays: Rays, active: Any) -> tuple[Any, Any, Any]:
     return dr.select(ok, o, 0), dr.select(ok, d, rays.point(0, 0, 1)), ok
 
 
-def _attached(surface: Surface, rays: Rays, found: FoundHit, min_cosine: float) -> SurfaceHit:
+def _attached(surface: Surface, rays: Rays, found: FoundHit, min_cosine: Any) -> SurfaceHit:
     """The hits with their gradients."""
     point, hit = rays.point, found.hit
     t = dr.select(hit, found.t_hit, 0)

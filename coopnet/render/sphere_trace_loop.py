@@ -19,18 +19,21 @@ POLISH = 4
 
 @dataclass
 class Limits:
-    """The rays, and how to trace them; ``near`` and ``width`` in units of ``t``, ``scale`` from ``sdf`` to that."""
+    """The rays, and how to trace them. ``near``, ``fine`` and ``width`` are in units of ``t``, ``scale`` turns ``sdf``
+    into those. Samples below ``near`` are refined, and those of at most ``fine`` are on the surface.
+    """
 
     o: Any
     d: Any
     start: Any
     end: Any
     near: Any
+    fine: Any
     scale: Any
     width: Any
-    steps: int
-    bisections: int
-    relaxation: float
+    steps: Any
+    bisections: Any
+    relaxation: Any
 
     def at(self, t: Any) -> Any:
         return self.o + t * self.d
@@ -41,7 +44,9 @@ class FoundHit:
     """The state of the rays between two evaluations: the variables of the loop.
 
     A ray is *free* until it is near the surface or has crossed it. Then it is *refined* between ``t0``, in front, and
-    ``t1``, behind, where it has *crossed*, or from two samples in front. Then it is done, or goes on *behind*.
+    ``t1``, behind, where it has *crossed*, or from two samples in front. Then it is done, or goes on *behind*. If there
+    is no surface where two samples in front point to, the ray grazes it: it is free again, without ``left`` steps until
+    it has gone away from the surface or crosses it.
     """
 
     active: Any
@@ -50,7 +55,7 @@ class FoundHit:
     hit: Any
     inside: Any  # did it start inside? Then distances are negative in front of the surface
     evaluations: Any
-    left: Any  # steps of refinement
+    left: Any  # steps of refinement; none where the ray grazes
     t: Any  # where it is evaluated next
     t0: Any  # in front of the surface, at distance r0
     r0: Any
@@ -76,9 +81,9 @@ def trace(surface: Surface, limits: Limits, active: Any) -> FoundHit:
     start = limits.start + full(0)
     state = FoundHit(
         active=active & (start < limits.end), free=full(True, mask), crossed=full(False, mask), hit=full(False, mask),
-        inside=full(False, mask), evaluations=full(0, uint32), left=full(limits.bisections, uint32), t=start,
+        inside=full(False, mask), evaluations=full(0, uint32), left=limits.bisections + full(0, uint32), t=start,
         t0=leaf(start), r0=full(0), t1=leaf(start), r1=full(0), last=full(False, mask),
-        relaxation=full(limits.relaxation), t_hit=leaf(start), r_hit=full(dr.inf), closest=leaf(start),
+        relaxation=limits.relaxation + full(0), t_hit=leaf(start), r_hit=full(dr.inf), closest=leaf(start),
         smallest=full(dr.inf),
     )  # fmt: skip
 
@@ -105,11 +110,14 @@ def _turn(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     free = s.free & ~s.hit & finite
     over = free & (s.relaxation > 1) & (abs(r) + s.r0 < t - s.t0)  # a gap between the balls: take the step back
     crosses = free & ~over & (r < 0)
-    arrives = free & ~over & ~crosses & (r < limits.near)
+    spent, ahead = count >= limits.steps, t + s.relaxation * r
+    # a ray that grazes is near enough where it is on the surface, or gets no further
+    near = dr.select((s.left > 0) | spent | (ahead == t), limits.near, limits.fine)
+    arrives = free & ~over & ~crosses & (r < near)
     steps = free & ~over & ~crosses & ~arrives
     lost = (steps & (t + r > limits.end)) | (s.free & ~s.hit & ~finite)
-    lost |= (over | steps) & (count >= limits.steps)
-    onward = dr.minimum(t + s.relaxation * r, limits.end)
+    lost |= (over | steps) & spent
+    onward = dr.minimum(ahead, limits.end)
     back = s.t0 + s.r0
 
     # ---- refined: between samples in front and behind, or from two in front
@@ -127,19 +135,23 @@ def _turn(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     back_end = crosses | (refined & behind)
     t1, r1 = dr.select(back_end, t, s.t1), dr.select(back_end, r, r1)
     crossed = s.crossed | back_end
-    # the secant is at most twenty distances long: a ray that grazes the surface does not approach it by much
+    # the secant is at most fifty distances long: a ray that grazes the surface does not approach it by much
     far = t - t_old
-    fall = dr.select(crossed, r0 - r1, dr.maximum(r_old - r, 0.05 * far))
+    fall = dr.select(crossed, r0 - r1, dr.maximum(r_old - r, 0.02 * far))
     rise = dr.select(crossed, (t1 - t0) * r0, far * r)
     guess = dr.minimum(dr.select(crossed, t0, t) + rise / fall, limits.end)
-    left = dr.select(refined & (r_hit < limits.near), s.left - 1, s.left)
-    enough = (left == 0) | (r_hit <= FINE * limits.near) | (count >= limits.steps + limits.bisections)
-    done = (reached | refined) & (enough | ~finite | (guess == t))
-    done |= arrives & first  # it started on the surface
+    left = dr.select(crosses | (steps & (r >= limits.near)), limits.bisections, s.left)
+    left = dr.select(refined & (r_hit < limits.near), left - 1, left)
+    fine = (r_hit <= limits.fine) | ~finite | (guess == t) | (count >= limits.steps + limits.bisections)
+    fine |= arrives & first  # it started on the surface
+    # the distance falls too slowly for a surface to be ahead
+    grazes = refined & ~crossed & (r > 0.5 * s.r_hit) & ~fine & ~spent
+    done = (reached | refined) & (fine | (left == 0)) & ~grazes
     hit = s.hit | done
 
     # ---- what comes next
     t_next = dr.select(over, back, dr.select(steps, onward, guess))
+    t_next = dr.select(grazes, dr.minimum(t_hit + s.relaxation * r_hit, limits.end), t_next)
     active = s.active & ~lost
     if limits.width is None:
         active &= ~hit
@@ -151,9 +163,10 @@ def _turn(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
         deep = (smallest < INSIDE * limits.width) | (place >= limits.end) | (count >= limits.steps + limits.bisections)
         active &= ~(hit & (deep | ~finite))
     return FoundHit(
-        active=active, free=s.free & ~reached, crossed=crossed, hit=hit, inside=inside, evaluations=count, left=left,
-        t=t_next, t0=t0, r0=r0, t1=t1, r1=r1, last=behind, relaxation=dr.select(over, 1, s.relaxation), t_hit=t_hit,
-        r_hit=r_hit, closest=closest, smallest=smallest,
+        active=active, free=(s.free & ~reached) | grazes, crossed=crossed, hit=hit, inside=inside, evaluations=count,
+        left=dr.select(grazes, 0, left), t=t_next, t0=dr.select(grazes, t_hit, t0), r0=dr.select(grazes, r_hit, r0),
+        t1=t1, r1=r1, last=behind, relaxation=dr.select(over, 1, s.relaxation), t_hit=t_hit,
+        r_hit=dr.select(grazes, dr.inf, r_hit), closest=closest, smallest=smallest,
     )  # fmt: skip
 
 

@@ -14,10 +14,7 @@ mi = pytest.importorskip("mitsuba")
 
 from coopnet.mitsuba.bsdf.reflections import draw  # noqa: E402 - needs Mitsuba
 
-
-@pytest.fixture(autouse=True)
-def variant(backend):
-    mi.set_variant(f"{backend}_ad_rgb")
+pytestmark = pytest.mark.usefixtures("variant")
 
 
 def learn(reference, steps=250, field=None, **options):

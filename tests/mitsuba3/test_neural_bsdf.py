@@ -14,10 +14,7 @@ hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 
 
-@pytest.fixture(autouse=True)
-def variant(backend):
-    mi.set_variant(f"{backend}_ad_rgb")
-    cn.mitsuba.register()
+pytestmark = pytest.mark.usefixtures("variant")
 
 
 def same(found, expected, rtol=1e-5):

@@ -21,10 +21,7 @@ from coopnet.mitsuba.path.scene_decoders import SceneDecoders  # noqa: E402 - ne
 DEPTH = 4
 
 
-@pytest.fixture(autouse=True)
-def variant(backend):
-    mi.set_variant(f"{backend}_ad_rgb")
-    cn.mitsuba.register()
+pytestmark = pytest.mark.usefixtures("variant")
 
 
 def tolerance(backend, single):
@@ -130,6 +127,15 @@ def test_options_of_path(options, same):
         render(scene, mi.load_dict({"type": "neural_path", "max_depth": DEPTH} | options)),
         render(scene, mitsubas(**options)),
     )
+
+
+def test_defaults_are_those_of_path(same):
+    scene = spheres([{"type": "dielectric"}, {"type": "diffuse", "reflectance": 0.9}])
+    default, path = mi.load_dict({"type": "neural_path"}), mi.load_dict({"type": "path"})
+    assert str(default) == str(cn.mitsuba.NeuralPath()) and "max_depth=-1, rr_depth=5" in str(default)
+    assert "max_depth = 4294967295" in str(path) and "rr_depth = 5" in str(path)
+    same(render(scene, default), render(scene, path))
+    assert not np.allclose(render(scene, default), render(scene, ours()), rtol=1e-3)
 
 
 def test_alpha(same):
@@ -273,6 +279,15 @@ def test_gradients_of_prb(scene, close):
     for name, value in wanted.items():
         assert np.abs(value).max() > 0, name
         close(got[name], value)
+
+
+def test_gradients_of_paths_of_any_length(scene, close):
+    """``prb`` begins roulette one edge later than ``path``, which is followed here."""
+    got, wanted = (gradients(scene, i) for i in (ours(max_depth=-1), mitsubas("prb", max_depth=-1, rr_depth=4)))
+    shorter = gradients(scene, ours())
+    for name, value in wanted.items():
+        close(got[name], value)
+    assert any(np.abs(got[name] - value).max() > 1e-2 * np.abs(value).max() for name, value in shorter.items())
 
 
 def test_gradients_by_banks(scene, close):

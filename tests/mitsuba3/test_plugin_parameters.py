@@ -9,10 +9,7 @@ mi = pytest.importorskip("mitsuba")
 
 import coopnet as cn  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def variant(backend):
-    mi.set_variant(f"{backend}_ad_rgb")
+pytestmark = pytest.mark.usefixtures("variant")
 
 
 def made(inputs, **options):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import drjit as dr
 import numpy as np
 import pytest
@@ -13,10 +15,7 @@ import coopnet as cn
 mi = pytest.importorskip("mitsuba")
 
 
-@pytest.fixture(autouse=True)
-def variant(backend):
-    mi.set_variant(f"{backend}_ad_rgb")
-    cn.mitsuba.register()
+pytestmark = pytest.mark.usefixtures("variant")
 
 
 def same(found, expected, rtol=1e-6, atol=1e-6):
@@ -125,6 +124,40 @@ def test_gradient_in_uv(turned):
     solid = cn.mitsuba.NeuralTexture(field(1, 3), "position")
     with pytest.raises(RuntimeError, match="a field of positions has no gradient in uv"):
         solid.eval_1_grad(si)
+
+
+TO_UV = {
+    "none": lambda: None,
+    "three": lambda: mi.ScalarTransform3f().translate([0.1, 0.2]).rotate(30).scale([0.5, 1.5]),
+    "four": lambda: mi.ScalarTransform4f().translate([0.1, 0.2, 0.3]).rotate([0, 0, 1], 30).scale([0.5, 1.5, 1]),
+}
+
+
+@pytest.mark.parametrize("to_uv", TO_UV)
+@pytest.mark.parametrize("wrap_mode", ["repeat", "mirror", "clamp"])
+def test_coordinates_are_those_of_bitmaps(wrap_mode, to_uv):
+    """A bitmap of a field and the field itself are one texture, also beyond the unit square, with one slope."""
+    f, n = field(3, precision="single"), 512
+    i = (np.arange(n) + 0.5) / n
+    u, v = (mi.Float(x.ravel().astype(np.float32)) for x in np.meshgrid(i, i))
+    texels = f([u, v]).numpy().T.reshape(n, n, 3).copy()
+    options = {"wrap_mode": wrap_mode} | ({} if to_uv == "none" else {"to_uv": TO_UV[to_uv]()})
+    bitmap = mi.load_dict({"type": "bitmap", "bitmap": mi.Bitmap(texels), "raw": True, **options})
+    name = cn.mitsuba.hand_over("test.wrapped", f)
+    described = mi.load_dict({"type": "neural_texture", "field": name, "clamp": False, **options})
+    si = points(2000)
+    si.uv = 6 * si.uv - 3
+    at = si.uv if to_uv == "none" else mi.Point2f(mi.Transform3f(TO_UV["three"]().matrix) @ si.uv)
+    inside = [abs(x - dr.round(x)) > 2 / n for x in at]  # bitmaps are smooth across the edge
+    keep = (inside[0] & inside[1]).numpy()
+    assert keep.mean() > 0.9
+    for texture in (cn.mitsuba.NeuralTexture(f, clamp=False, **options), described):
+        same(texture.eval(si).numpy()[:, keep], bitmap.eval(si).numpy()[:, keep], atol=0.02)
+        slopes, expected = (t.eval_1_grad(si).numpy()[:, keep] for t in (texture, bitmap))
+        assert np.median(np.abs(slopes - expected)) < 0.02 * np.abs(expected).max()
+        assert np.corrcoef(slopes.ravel(), expected.ravel())[0, 1] > 0.999
+    again = pickle.loads(pickle.dumps(described))
+    np.testing.assert_array_equal(again.eval(si), described.eval(si))
 
 
 def test_mean_and_largest_value():
@@ -262,6 +295,23 @@ def test_errors_reach_the_user(tmp_path):
         (lambda: cn.mitsuba.NeuralTexture(field(1), "st"), ValueError, "coordinates is 'st'; accepted are 'uv', 'pos"),
         (lambda: cn.mitsuba.NeuralTexture(field(1), clamp=1), ValueError, "NeuralTexture: clamp is 1"),
         (lambda: cn.mitsuba.NeuralTexture(field(1), transform=2), TypeError, "NeuralTexture: transform is 2; an affi"),
+        (lambda: cn.mitsuba.NeuralTexture(field(1), to_uv=2), TypeError, "NeuralTexture: to_uv is 2; an affine mi"),
+        (lambda: cn.mitsuba.NeuralTexture(field(1), wrap_mode="zero"), ValueError, "wrap_mode is 'zero'; accepted are"),
+        (
+            lambda: cn.mitsuba.NeuralTexture(field(1), repeat=False, wrap_mode="clamp"),
+            ValueError,
+            "NeuralTexture: wrap_mode is 'clamp', but repeat=False",
+        ),
+        (
+            lambda: cn.mitsuba.NeuralTexture(field(1, 3), "position", wrap_mode="clamp"),
+            ValueError,
+            "NeuralTexture: wrap_mode and to_uv are for coordinates='uv'",
+        ),
+        (
+            lambda: cn.mitsuba.NeuralTexture(field(1), transform=np.eye(4), to_uv=np.eye(3)),
+            ValueError,
+            "NeuralTexture: got transform and to_uv",
+        ),
         (lambda: cn.mitsuba.NeuralTexture(field(1), key=3), TypeError, "NeuralTexture: key is a int; a coopnet.Key"),
         (lambda: cn.mitsuba.hand_over(3, 3), ValueError, "mitsuba.hand_over: name is 3; a string is needed"),
         (lambda: cn.mitsuba.NeuralNothing, AttributeError, "has no attribute 'NeuralNothing'"),

@@ -29,9 +29,7 @@ ALBEDO, EMISSION = 0.6, 0.5
 SCATTERED = ALBEDO * EMISSION / (1 - ALBEDO)
 
 
-@pytest.fixture(autouse=True)
-def variant(backend):
-    mi.set_variant(f"{backend}_ad_rgb")
+pytestmark = pytest.mark.usefixtures("variant")
 
 
 def camera(size: int, **more):

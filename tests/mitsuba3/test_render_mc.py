@@ -11,9 +11,7 @@ import coopnet as cn
 mi = pytest.importorskip("mitsuba")
 
 
-@pytest.fixture(autouse=True)
-def variant(backend):
-    mi.set_variant(f"{backend}_ad_rgb")
+pytestmark = pytest.mark.usefixtures("variant")
 
 
 def field(backend, inputs, dropout=0.3, outputs=3):

@@ -268,6 +268,55 @@ def test_steep_functions(ns):
     assert hits[1].sum() < hits[0].sum()
 
 
+def outline(ns, count=257, radius=0.5):
+    """Parallel rays at a ball, many of which pass by its outline; which of them meet it, and where."""
+    x, y = np.meshgrid(*[np.linspace(-0.52, 0.52, count)] * 2)
+    x, y = (v.ravel().astype(np.float32) for v in (x, y))
+    inside = radius**2 - x.astype(np.float64) ** 2 - y.astype(np.float64) ** 2
+    return ns.Array3f(x, y, -2), ns.Array3f(0, 0, 1), inside >= 0, 2 - np.sqrt(np.maximum(inside, 0))
+
+
+@pytest.mark.parametrize("eps", [1e-2, 1e-3, 1e-4])
+def test_rays_that_pass_close_by_are_no_hits(ns, eps):
+    """All rays that meet the ball hit it, and hardly any others, however coarse ``eps`` is."""
+    o, d, meets, t = outline(ns)
+    got = cn.render.sphere_trace(lambda p: dr.norm(p) - 0.5, o, d, 4, eps=eps)
+    hit = got.hit.numpy()
+    assert hit[meets].all() and hit[~meets].sum() <= 32
+    assert np.abs(got.t.numpy() - t)[meets].max() < 10 * eps
+    coarse = cn.render.sphere_trace(lambda p: dr.norm(p) - 0.5, o, d, 4, eps=eps, bisections=0).hit.numpy()
+    assert (hit <= coarse).all() and (eps < 1e-3 or coarse.sum() > hit.sum() + 100)
+
+
+def test_what_lies_behind_an_outline_is_hit(ns):
+    o, d, meets, _ = outline(ns, 129)
+    behind = ns.Bool(~meets & (np.hypot(*o.numpy()[:2]) < 0.505))
+    scene = lambda p: dr.minimum(dr.norm(p) - 0.5, 1 - p.z)  # noqa: E731 - a ball in front of a wall
+    got = cn.render.sphere_trace(scene, o, d, 4, 400, 1e-2, active=behind)
+    wall = abs(got.t.numpy() - 3) < 1e-3
+    assert behind.numpy().sum() > 200 and wall[behind.numpy()].mean() > 0.95
+
+
+def test_other_numbers_find_the_old_kernel(ns):
+    """Of a call, as far as it is given numbers; an array for one of them takes another kernel."""
+
+    def kernels(o=(0, 0, -2), t_max=4.0, **options):
+        with launched() as found:
+            dr.eval(cn.render.sphere_trace(sphere, o, [0, 0.1, ns.Float(1, 2)], t_max, **options))
+        return [kernel["hash"] for kernel in found]
+
+    first = kernels()
+    assert len(first) == 1
+    numbers = dict(steps=64, eps=1e-3, t_min=0.25, relaxation=1.5, bisections=3, lipschitz=1.5, min_cosine=0.1)
+    for name, value in numbers.items():
+        assert kernels(**{name: value}) == first, name
+    assert kernels([0, 0.5, -3], 5) == first
+    rows = [kernels(t_max=np.full(2, 4.0), t_min=[0.0, 0.1]) for _ in range(4)]
+    assert all(row == rows[0] for row in rows)
+    assert kernels(silhouette=0.1) == kernels(silhouette=0.2) != first
+    assert kernels(t_max=ns.Float(4, 5)) != first
+
+
 def test_refinement(ns):
     """A few steps of regula falsi are worth a much smaller eps."""
     o, d, o_, d_ = rays(ns)

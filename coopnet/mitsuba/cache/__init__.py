@@ -2,7 +2,6 @@
 
 ========================  =======================================================
 :mod:`.radiance_cache`    the public class
-:mod:`.field`             the field that it has by default, and its averaged copy
 :mod:`.surface`           what the field is told of a point on a surface
 :mod:`.short_paths`       paths that end after a few bounces
 :mod:`.camera`            where those of the training begin

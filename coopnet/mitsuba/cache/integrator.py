@@ -9,7 +9,7 @@ import mitsuba as mi
 
 from .. import call_targets, keys
 from ..variants import per_variant
-from .short_paths import LONGEST, Ending, trace
+from .short_paths import Ending, trace
 from .surface import SurfaceRadiance
 
 
@@ -20,18 +20,14 @@ def RadianceCacheIntegrator() -> type:
     class RadianceCacheIntegrator(mi.SamplingIntegrator):
         """Ends paths in a field; made by :meth:`RadianceCache.integrator`."""
 
-        field: Any = None
-        output: SurfaceRadiance | None = None
-        ending = Ending()
-        longest, no_emitters = LONGEST, False
         key = keys.of_paths
 
-        def __init__(self, properties: Any):
-            super().__init__(properties)
-            self.call_targets = call_targets.pointers()
+        def __init__(self, field: Any, output: SurfaceRadiance, ending: Ending, longest: int, no_emitters: bool):
+            super().__init__(mi.Properties())
+            self.field, self.output, self.ending = field, output, ending
+            self.longest, self.no_emitters, self.call_targets = longest, no_emitters, call_targets.pointers()
 
         def sample(self, scene: Any, sampler: Any, ray: Any, medium: Any = None, active: Any = True) -> tuple:
-            assert self.output is not None
             keys.check_paths(self.key, dr.width(ray), "RadianceCacheIntegrator")
             with dr.suspend_grad():
                 paths = trace(scene, sampler, ray, self.ending, active, None, self.no_emitters, self.longest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from typing import Any
@@ -11,18 +12,27 @@ import mitsuba as mi
 from ...checks import check, check_above, check_flag, check_int, check_type, check_unsigned, ensure, is_number
 from ...field import NeuralField
 from ...io import load, read, save
+from ...nn import MLP, Composite, HashGrid, Identity, OneBlob, SphericalHarmonics
 from ...random.key import Key
 from ...training import FitResult
-from .. import fields, variants
+from .. import variants
 from ..fields import check_field
-from .field import FEATURES, averaged_of, default_field
 from .short_paths import LONGEST, Ending
-from .surface import Box, SurfaceRadiance
+from .surface import INPUTS, Box, SurfaceRadiance
 from .training import Training
 
 _WHERE = "RadianceCache"
+FEATURES = sum(INPUTS.values())
 #: Arguments that a file keeps beside the field.
 _KEPT = ("factored", "scale")
+
+
+def default_field() -> NeuralField:
+    """A field for a room or an object: a hash grid of 6 levels, from 8 to 113 cells a side, and a small network."""
+    grid = HashGrid(3, n_levels=6, hashmap_size=2**16, base_resolution=8, per_level_scale=1.7)
+    parts = [grid, SphericalHarmonics(3), SphericalHarmonics(2), OneBlob(4), Identity()]
+    encoding = Composite(parts, [3, 3, 3, 1, 6])
+    return NeuralField(encoding, MLP(out_features=3, width=32, depth=2), in_features=FEATURES)
 
 
 class RadianceCache:
@@ -68,7 +78,7 @@ class RadianceCache:
         self, scene: Any, field: NeuralField | None = None, *, factored: bool = True, scale: float = 1.0,
         average: float = 0.95, seed: int = 0,
     ):  # fmt: skip
-        backend = fields.backend(_WHERE)
+        backend = variants.backend(_WHERE)
         check_type(_WHERE, "scene", scene, mi.Scene, "a mi.Scene of the variant that is set")
         ensure(scene.sensors(), f"{_WHERE}: the scene has no sensor, from which the paths of the training start.")
         box = Box.from_scene(scene, _WHERE)
@@ -79,7 +89,7 @@ class RadianceCache:
         if field is None:
             field = default_field().build(backend, seed=seed)
         check_field(field, _WHERE, (FEATURES,), (3,))
-        self.scene, self.field, self.averaged = scene, field, averaged_of(field)
+        self.scene, self.field, self.averaged = scene, field, copy.deepcopy(field)
         self.output = SurfaceRadiance(box, factored, scale)
         self._training = Training(scene, field, self.averaged, self.output, average, seed)
 
@@ -187,10 +197,8 @@ class RadianceCache:
             check_above(where, "spread", spread)
         check_int(where, "max_depth", max_depth, 1)
         check_flag(where, "hide_emitters", hide_emitters)
-        made = variants.made("RadianceCacheIntegrator")(mi.Properties())
-        made.field, made.output, made.ending = self.averaged, self.output, Ending(vertices, spread)
-        made.longest, made.no_emitters = max_depth, hide_emitters
-        return made
+        made = variants.made("RadianceCacheIntegrator")
+        return made(self.averaged, self.output, Ending(vertices, spread), max_depth, hide_emitters)
 
     # ---- files --------------------------------------------------------------
 
@@ -219,7 +227,7 @@ class RadianceCache:
 
         >>> cache = cn.mitsuba.RadianceCache.load("cache.safetensors", scene)
         """
-        backend = fields.backend(f"{_WHERE}.load")
+        backend = variants.backend(f"{_WHERE}.load")
         kept = read(path).metadata.get("radiance_cache")
         if not isinstance(kept, dict) or set(kept) != set(_KEPT):
             raise ValueError(f"{_WHERE}.load: {os.fspath(path)!r} holds a field, but not that of a radiance cache.")

@@ -113,7 +113,7 @@ class SceneDecoders:
             key: of the dropout masks, with an explicit index; both directions see the same masks.
         """
 
-        def body(decoder: Any, state: list, code: list, wi: Any, pair: list, key: Any) -> list:
+        def body(decoder: Any, code: list, wi: Any, pair: list, key: Any) -> list:
             return [decoder.evaluate(code, wi, wo, key) for wo in pair]
 
         return self._each(number, body, _black(), code, wi, pair, key, derivative=False)
@@ -128,7 +128,7 @@ class SceneDecoders:
             codes: is the gradient by codes wanted? It is 0 otherwise.
         """
 
-        def body(decoder: Any, state: tuple, code: list, wi: Any, pair: list, key: Any, term: Term) -> tuple:
+        def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, term: Term) -> tuple:
             with dr.resume_grad():
                 leaves = _leaves(code, wi)
                 if codes:
@@ -144,9 +144,7 @@ class SceneDecoders:
     def forward(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, term: Term, moved: list) -> tuple:
         """``(values, tangent)``: values as :meth:`evaluate`, and the tangent of ``term``, for tangents of codes."""
 
-        def body(
-            decoder: Any, state: tuple, code: list, wi: Any, pair: list, key: Any, term: Term, moved: list
-        ) -> tuple:
+        def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, term: Term, moved: list) -> tuple:
             # Networks in loops keep their weights' gradients for the end of the loop, which cannot be followed forward
             # inside it; on the built-in path, Dr.Jit differentiates their operations one by one.
             with dr.resume_grad(), gradient_path("builtin"):
@@ -163,7 +161,7 @@ class SceneDecoders:
         return self._each(number, body, (_black(), mi.Color3f(0)), code, wi, pair, key, term, moved)
 
     def _each(self, number: Any, body: Callable, state: Any, code: list, *args: Any, derivative: bool = True) -> Any:
-        """The ``state`` after ``body(decoder, state, code, *args)`` by every decoder in its own lanes."""
+        """What ``body(decoder, code, *args)`` returns in the lanes of every decoder, and ``state`` in those of none."""
         if self.way == "call" and self.decoders and not derivative:
             bodies = [lambda state, *_: state, *(_with(body, decoder) for decoder in self.decoders)]
             return dr.switch(number, bodies, state, code, *args)
@@ -199,7 +197,7 @@ def _sides(bsdf: Any) -> tuple:
 
 
 def _with(body: Callable, decoder: Any) -> Callable:
-    return lambda state, code, *args: body(decoder, state, code[: decoder.latent_features], *args)
+    return lambda state, code, *args: body(decoder, code[: decoder.latent_features], *args)
 
 
 def _black() -> list:

@@ -37,6 +37,11 @@ def hand_over(name: str, value: Any) -> str:
     return name
 
 
+def given(properties: Any, *names: str) -> dict[str, Any]:
+    """Those of the properties ``names`` that a scene sets."""
+    return {name: properties[name] for name in names if name in properties}
+
+
 def object_named(name: Any, where: str) -> Any:
     """What was handed over as ``name``; raises ``ValueError`` if nothing was."""
     known = ", ".join(map(shown, _objects)) or "none"
@@ -48,12 +53,17 @@ def object_named(name: Any, where: str) -> Any:
 def object_or_file(properties: Any, where: str, name: str, load: Callable[[str], Any]) -> Any:
     """What a plugin is made of: the object handed over as the property ``name``, or ``load(filename)``.
 
-    Raises ``ValueError`` unless exactly one of the two is given.
+    Raises ``ValueError`` unless exactly one of the two is given. Mitsuba passes errors on as text: the file's name is
+    in all of them.
     """
-    sources = [n for n in (name, "filename") if n in properties]
+    sources = given(properties, name, "filename")
     which = " and ".join(sources) or f"neither {name} nor filename"
     ensure(len(sources) == 1, f"{where}: got {which}; one of {name} and filename is needed.")
-    if sources == [name]:
-        return object_named(properties[name], where)
+    if name in sources:
+        return object_named(sources[name], where)
     resolver: Any = mi.file_resolver
-    return load(str(resolver().resolve(properties["filename"])))
+    filename = str(resolver().resolve(sources["filename"]))
+    try:
+        return load(filename)
+    except OSError as error:
+        raise type(error)(f"mitsuba.load: {filename}: {error.strerror or error}") from None

@@ -14,7 +14,7 @@ from ..bsdf import files
 from ..bsdf import lobes as mixture
 from ..bsdf.decoder import Decoder
 from ..bsdf.latent import Latent
-from ..fields import check_sizes, load_named
+from ..fields import check_sizes
 from ..variants import per_variant, remade
 from .named_objects import object_named, object_or_file
 
@@ -50,22 +50,16 @@ def NeuralBSDF() -> type:
         key = keys.in_calls
 
         def __init__(
-            self,
-            decoder: Any,
-            latent: Any = None,
-            lobes: Any = LOBES,
-            key: Key | None = None,
-            properties: Any = None,
+            self, decoder: Any, latent: Any = None, lobes: Any = LOBES, key: Key | None = None, properties: Any = None
         ):
             where = "NeuralBSDF"
             check_type(where, "decoder", decoder, Decoder, "a coopnet.mitsuba.Decoder")
             code, parameters = Latent(latent, where, "latent"), Latent(lobes, where, "lobes")
-            given, needed = code.count, decoder.latent_features
-            ensure(given == needed, f"{where}: latent has {given} numbers, but the decoder takes {needed}.")
+            needed = decoder.latent_features
+            ensure(code.count == needed, f"{where}: latent has {code.count} numbers, but the decoder takes {needed}.")
             ensure(parameters.count == 2, f"{where}: lobes has {parameters.count} numbers; two are needed.")
             if not parameters.varies:
                 mixture.check(parameters.constants.numpy().tolist(), where)
-            keys.with_index(key, where)
             super().__init__(mi.Properties() if properties is None else properties)
             self.decoder, self.latent, self.lobes, self.key = decoder, code, parameters, key
             self.call_targets = call_targets.pointers()
@@ -134,8 +128,8 @@ def NeuralBSDF() -> type:
 
         def __reduce__(self) -> tuple:
             latent, lobes = self.latent.source(), self.lobes.source()
-            given = {"decoder": self.decoder, "latent": latent, "lobes": lobes, "key": self.key}
-            return remade, ("NeuralBSDF", given, self.id())
+            options = {"decoder": self.decoder, "latent": latent, "lobes": lobes, "key": self.key}
+            return remade, ("NeuralBSDF", options, self.id())
 
         def save(self, path: Any) -> None:
             """Write decoder, latent code and lobes to one safetensors file; raises as :func:`coopnet.save`.
@@ -149,7 +143,7 @@ def NeuralBSDF() -> type:
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_bsdf`` that a scene describes."""
             where = "neural_bsdf"
-            made = object_or_file(properties, where, "decoder", lambda path: load_named(path, files.read_bsdf))
+            made = object_or_file(properties, where, "decoder", files.read_bsdf)
             decoder, latent, lobes = made if isinstance(made, tuple) else (made, None, None)
             if "latent" in properties:
                 latent = object_named(properties["latent"], where)

@@ -15,9 +15,7 @@ from .. import call_targets, keys
 from ..path.loop import trace
 from ..path.scene_decoders import WAYS, SceneDecoders
 from ..variants import per_variant, remade
-
-#: Values of the plugin's properties that a scene does not set.
-DEFAULTS: dict[str, Any] = {"max_depth": 6, "rr_depth": 5, "hide_emitters": False, "networks": "auto", "banks": 0}
+from .named_objects import given
 
 
 @per_variant
@@ -38,7 +36,8 @@ def NeuralPath() -> type:
         As a plugin it is called ``neural_path``, with the arguments but ``key`` as properties.
 
         Args:
-            max_depth: longest path, in edges; -1 for any, 1 shows emitters only.
+            max_depth: longest path, in edges; 1 shows emitters only. -1, as in ``path``, for any: Russian roulette ends
+                them, and memory does not depend on their length, derivatives included.
             rr_depth: number of edges after which Russian roulette may end paths.
             hide_emitters: leave out emitters that the camera sees directly.
             networks: how lanes that need no network are kept out of it. ``"branch"`` skips each decoder where none
@@ -62,15 +61,9 @@ def NeuralPath() -> type:
         key = keys.of_paths
 
         def __init__(
-            self,
-            max_depth: int = DEFAULTS["max_depth"],
-            rr_depth: int = DEFAULTS["rr_depth"],
-            hide_emitters: bool = DEFAULTS["hide_emitters"],
-            networks: str = DEFAULTS["networks"],
-            banks: int = DEFAULTS["banks"],
-            key: Key | None = None,
-            properties: Any = None,
-        ):
+            self, max_depth: int = -1, rr_depth: int = 5, hide_emitters: bool = False, networks: str = "auto",
+            banks: int = 0, key: Key | None = None, properties: Any = None,
+        ):  # fmt: skip
             where = "NeuralPath"
             check_int(where, "max_depth", max_depth, -1, 2**31 - 1, "-1 or an int from 0 on")
             check_int(where, "rr_depth", rr_depth, 1, 2**31 - 1, "an int from 1 on")
@@ -85,16 +78,9 @@ def NeuralPath() -> type:
             self.key, self.call_targets = key, call_targets.pointers()
 
         def sample(
-            self,
-            mode: Any,
-            scene: Any,
-            sampler: Any,
-            ray: Any,
-            δL: Any = None,
-            state_in: Any = None,
-            active: Any = True,
-            **_: Any,
-        ) -> tuple:
+            self, mode: Any, scene: Any, sampler: Any, ray: Any, δL: Any = None, state_in: Any = None,
+            active: Any = True, **_: Any,
+        ) -> tuple:  # fmt: skip
             keys.check_paths(self.key, dr.width(ray), "NeuralPath")
             decoders = SceneDecoders(scene, self.networks)
             return trace(self, decoders, mode, scene, sampler, ray, δL, state_in, active)
@@ -107,19 +93,22 @@ def NeuralPath() -> type:
             with gradient_banks(*fields, banks=self.banks or None) if fields else contextlib.nullcontext():
                 super().render_backward(scene, params, grad_in, sensor, seed, spp)
 
+        @property
+        def longest(self) -> int:
+            """``max_depth`` as it was given: -1 for any."""
+            return self.max_depth if self.max_depth < 2**31 else -1
+
         def to_string(self) -> str:
-            depth = self.max_depth if self.max_depth < 2**31 else -1
-            return f"NeuralPath[max_depth={depth}, rr_depth={self.rr_depth}, networks={self.networks!r}]"
+            return f"NeuralPath[max_depth={self.longest}, rr_depth={self.rr_depth}, networks={self.networks!r}]"
 
         def __reduce__(self) -> tuple:
             options = {name: getattr(self, name) for name in ("rr_depth", "hide_emitters", "networks", "banks", "key")}
-            options["max_depth"] = self.max_depth if self.max_depth < 2**31 else -1
-            return remade, ("NeuralPath", options, self.id())
+            return remade, ("NeuralPath", {"max_depth": self.longest, **options}, self.id())
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_path`` that a scene describes."""
-            arguments = {name: properties.get(name, value) for name, value in DEFAULTS.items()}
-            return cls(**arguments, properties=properties)
+            names = ("max_depth", "rr_depth", "hide_emitters", "networks", "banks")
+            return cls(**given(properties, *names), properties=properties)
 
     return NeuralPath

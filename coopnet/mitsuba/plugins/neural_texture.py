@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import drjit as dr
 import mitsuba as mi
@@ -11,11 +11,14 @@ import numpy as np
 from ...checks import check, check_choice, check_flag, check_positive, ensure
 from ...random.key import Key
 from .. import call_targets, keys
-from ..fields import check_field, check_sizes, load_named, sizes
+from ..fields import check_field, check_sizes, load, sizes
 from ..variants import per_variant, remade
-from .named_objects import object_or_file
+from .named_objects import given, object_or_file
 
 COORDINATES = {"uv": 2, "position": 3}
+
+#: What becomes of coordinates beyond [0, 1], as in Mitsuba's bitmaps.
+WRAP_MODES = ("repeat", "mirror", "clamp")
 
 #: Points a side at which the mean is taken, by number of coordinates.
 _MEAN = {2: 64, 3: 16}
@@ -35,11 +38,15 @@ def NeuralTexture() -> type:
             coordinates: ``"uv"``, two inputs, or ``"position"``, three.
             transform: an affine ``mi.ScalarTransform4f`` applied to them (to ``(u, v, 0)``), such as one that takes
                 the bounding box of a shape to the unit cube; ``None`` for none.
-            repeat: take ``"uv"`` modulo 1, after the transform. Ignored for positions.
+            repeat: take ``"uv"`` modulo 1, after the transform, or as they are. Ignored for positions.
             clamp: cut values to [0, 1], as reflectances must be. Where a value is cut, it has no gradient. Give
                 radiances with ``clamp=False``, of a field that is not negative (``output_activation="softplus"``).
             resolution: what Mitsuba is told about the level of detail, in texels a side.
             key: turns dropout on. Textures are evaluated in virtual calls, where it needs an index.
+            wrap_mode: for ``"uv"`` beyond [0, 1], as in Mitsuba's ``bitmap``: ``"repeat"``, ``"mirror"`` or
+                ``"clamp"``. ``None``: as ``repeat`` says.
+            to_uv: in place of ``transform`` for ``"uv"``, as in ``bitmap``: an affine ``mi.ScalarTransform3f``, or one
+                of four dimensions.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -50,50 +57,52 @@ def NeuralTexture() -> type:
         key = keys.in_calls
 
         def __init__(
-            self,
-            field: Any,
-            coordinates: str = "uv",
-            transform: Any = None,
-            repeat: bool = True,
-            clamp: bool = True,
-            resolution: int = 256,
-            key: Key | None = None,
+            self, field: Any, coordinates: str = "uv", transform: Any = None, repeat: bool = True, clamp: bool = True,
+            resolution: int = 256, key: Key | None = None, wrap_mode: str | None = None, to_uv: Any = None,
             properties: Any = None,
-        ):
+        ):  # fmt: skip
             where = "NeuralTexture"
             self.coordinates = check_choice(where, "coordinates", coordinates, tuple(COORDINATES))
             self.channels = check_field(field, where, inputs=(COORDINATES[coordinates],), outputs=(1, 3))
             self.clamp = check_flag(where, "clamp", clamp)
-            self.repeat = check_flag(where, "repeat", repeat) and coordinates == "uv"
+            check_flag(where, "repeat", repeat)
+            if wrap_mode is not None:
+                check_choice(where, "wrap_mode", wrap_mode, WRAP_MODES)
+                ensure(repeat, f"{where}: wrap_mode is {wrap_mode!r}, but repeat=False keeps coordinates as they are.")
             self.texels = check_positive(where, "resolution", resolution)
-            rows = None if transform is None else _rows(transform, where)
-            keys.with_index(key, where)
+            for_uv = coordinates == "uv" or (wrap_mode is None and to_uv is None)
+            ensure(for_uv, f"{where}: wrap_mode and to_uv are for coordinates='uv'; give positions a transform.")
+            both = transform is not None and to_uv is not None
+            ensure(not both, f"{where}: got transform and to_uv, which are one; one of them is needed.")
+            rows = None if transform is None else _rows("transform", transform, "an affine mi.ScalarTransform4f", 4)
+            if to_uv is not None:
+                rows = _rows("to_uv", to_uv, "an affine mi.ScalarTransform3f", 3, 4)
             super().__init__(mi.Properties() if properties is None else properties)
+            self.wrap_mode = (wrap_mode or "repeat") if repeat and coordinates == "uv" else None
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
             self.call_targets = call_targets.pointers()
 
         # ---- values ---------------------------------------------------------
 
-        def _point(self, si: Any) -> list:
+        def _point(self, si: Any) -> tuple[list, list]:
+            """What the field is asked at, and the derivatives of its coordinates by those before they are wrapped."""
             p = [*si.uv, 0] if self.coordinates == "uv" else list(si.p)
             if self.rows is not None:
                 p = [x * p[0] + y * p[1] + z * p[2] + w for x, y, z, w in self.rows]
-            if self.repeat:
-                p = [x - dr.floor(x) for x in p]
-            return p[: COORDINATES[self.coordinates]]
+            wrapped = [_wrapped(x, self.wrap_mode) for x in p[: COORDINATES[self.coordinates]]]
+            return [x for x, _ in wrapped], [slope for _, slope in wrapped]
 
-        def _values(self, point: list, active: Any) -> list:
-            y = [mi.Float(v) for v in self.field(point, self.key, active)]
+        def _values(self, point: list, key: Key | None, active: Any = True) -> list:
+            y = [mi.Float(v) for v in self.field(point, key, active)]
             return [dr.clip(v, 0, 1) for v in y] if self.clamp else y
 
         def eval(self, si: Any, active: Any = True) -> Any:
-            return mi.Color3f(*self._values(self._point(si), active))
+            return mi.Color3f(*self._values(self._point(si)[0], self.key, active))
 
-        def eval_3(self, si: Any, active: Any = True) -> Any:
-            return mi.Color3f(*self._values(self._point(si), active))
+        eval_3 = eval
 
         def eval_1(self, si: Any, active: Any = True) -> Any:
-            return self._grey(self._values(self._point(si), active))
+            return self._grey(self._values(self._point(si)[0], self.key, active))
 
         def sample_spectrum(self, si: Any, sample: Any, active: Any = True) -> tuple[Any, Any]:
             """No wavelengths, and :meth:`eval`: what paths from an emitter ask of its radiance."""
@@ -108,8 +117,9 @@ def NeuralTexture() -> type:
             Raises ``RuntimeError`` for a field of positions.
             """
             ensure(self.coordinates == "uv", "NeuralTexture: a field of positions has no gradient in uv.", RuntimeError)
-            rows = self.field.jacobian(self._point(si), self.key, active)
-            du, dv = (self._grey([row[i] for row in rows]) for i in range(2))
+            point, slopes = self._point(si)
+            rows = self.field.jacobian(point, self.key, active)
+            du, dv = (self._grey([row[i] for row in rows]) * slope for i, slope in enumerate(slopes))
             if self.rows is not None:
                 (xu, xv, *_), (yu, yv, *_), _ = self.rows
                 du, dv = xu * du + yu * dv, xv * du + yv * dv
@@ -121,8 +131,7 @@ def NeuralTexture() -> type:
             i = dr.arange(mi.UInt32, size**n)
             point = [(mi.Float(i // size**k % size) + 0.5) / size for k in range(n)]
             with dr.suspend_grad():
-                y = [mi.Float(v) for v in self.field(point)]
-                return [dr.clip(v, 0, 1) for v in y] if self.clamp else y
+                return self._values(point, None)
 
         def mean(self) -> Any:
             """Mean over the unit square or cube, where the field is defined; without gradient."""
@@ -155,33 +164,44 @@ def NeuralTexture() -> type:
             )
 
         def __reduce__(self) -> tuple:
-            given = {name: getattr(self, name) for name in ("field", "coordinates", "repeat", "clamp", "key")}
-            given |= {"resolution": self.texels, "transform": self.rows and UVTransform([*self.rows, [0, 0, 0, 1]])}
-            return remade, ("NeuralTexture", given, self.id())
+            options = {name: getattr(self, name) for name in ("field", "coordinates", "clamp", "key", "wrap_mode")}
+            options |= {"resolution": self.texels, "transform": self.rows and [*self.rows, [0, 0, 0, 1]]}
+            return remade, ("NeuralTexture", options | {"repeat": self.wrap_mode is not None}, self.id())
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_texture`` that a scene describes."""
-            field = object_or_file(properties, "neural_texture", "field", load_named)
-            names = ("coordinates", "transform", "repeat", "clamp", "resolution")
-            given = {name: properties[name] for name in names if name in properties}
-            return cls(field, **given, properties=properties)
+            field = object_or_file(properties, "neural_texture", "field", load)
+            names = ("coordinates", "transform", "repeat", "clamp", "resolution", "wrap_mode", "to_uv")
+            return cls(field, **given(properties, *names), properties=properties)
 
     return NeuralTexture
 
 
-class UVTransform(NamedTuple):
-    """A transform as numbers: Mitsuba's cannot be pickled."""
+def _wrapped(x: Any, mode: str | None) -> tuple[Any, Any]:
+    """A coordinate in [0, 1], and its derivative by ``x``; ``x`` as it is without a ``mode``."""
+    if mode is None:
+        return x, 1
+    if mode == "clamp":
+        return dr.clip(x, 0, 1), dr.select((x >= 0) & (x <= 1), 1, 0)
+    cell = dr.floor(x)
+    if mode == "repeat":
+        return x - cell, 1
+    odd = cell - 2 * dr.floor(0.5 * cell) == 1
+    return dr.select(odd, 1 - (x - cell), x - cell), dr.select(odd, -1, 1)
 
-    matrix: list[list[float]]
 
+def _rows(name: str, transform: Any, needed: str, *sizes: int) -> list[list[float]]:
+    """The first three rows of an affine transform of (x, y, z): one of Mitsuba's in any of its precisions, or a matrix.
 
-def _rows(transform: Any, where: str) -> list[list[float]]:
-    """The first three rows of an affine transform of Mitsuba's, in any of its precisions."""
+    A transform of 3 x 3 numbers is one of (x, y).
+    """
     try:
-        matrix = np.array(transform.matrix, np.float64)
+        matrix = np.array(getattr(transform, "matrix", transform), np.float64)
     except Exception:
         matrix = np.zeros(0)
-    affine = matrix.shape == (4, 4) and np.array_equal(matrix[3], [0, 0, 0, 1])
-    check(affine, where, "transform", transform, "an affine mi.ScalarTransform4f", TypeError)
+    affine = matrix.shape in [(n, n) for n in sizes] and np.array_equal(matrix[-1], np.eye(len(matrix))[-1])
+    check(affine, "NeuralTexture", name, transform, needed, TypeError)
+    if len(matrix) == 3:
+        matrix = np.insert(np.insert(matrix, 2, 0, axis=0), 2, [0, 0, 1, 0], axis=1)
     return matrix[:3].tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import mitsuba as mi
@@ -17,8 +17,7 @@ PLUGINS: dict[str, tuple[str, str]] = {
     "neural_path": ("register_integrator", "NeuralPath"),
 }
 
-_registered: set[tuple[str, str]] = set()
-_following = False
+_registered: set[str] = set()
 
 
 def register() -> None:
@@ -30,21 +29,21 @@ def register() -> None:
     >>> cn.mitsuba.register()
     >>> texture = mi.load_dict({"type": "neural_texture", "field": cn.mitsuba.hand_over("wood", field)})
     """
-    global _following
-    if not _following:
-        mi.detail.add_variant_callback(_changed)
-        _following = True
+    _follow()
     _changed(None, mi.variant())
 
 
+@functools.cache
+def _follow() -> None:
+    mi.detail.add_variant_callback(_changed)
+
+
 def _changed(_: Any, variant: str | None) -> None:
-    if variant is None:
-        return
-    for name, (function, cls) in PLUGINS.items():
-        if (name, variant) not in _registered:
-            getattr(mi, function)(name, _maker(cls))
-            _registered.add((name, variant))
+    if variant is not None and variant not in _registered:
+        _registered.add(variant)
+        for name, (function, cls) in PLUGINS.items():
+            getattr(mi, function)(name, functools.partial(_make, cls))
 
 
-def _maker(cls: str) -> Callable[[Any], Any]:
-    return lambda properties: variants.made(cls).from_properties(properties)  # type: ignore[attr-defined]
+def _make(cls: str, properties: Any) -> Any:
+    return variants.made(cls).from_properties(properties)  # type: ignore[attr-defined]
