@@ -23,31 +23,22 @@ from .layers import RULES, Lowering, held
 TWO_PI = 2 * math.pi
 
 
-def _composite(to: Lowering, layer: nn.Composite, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _composite(to: Lowering, layer: nn.Composite, x: Vec) -> Vec:
     where, parts = to._where, []
     for k, (encoding, begin, n) in enumerate(layer.parts(x.size)):
-        parts.append(to.lower(encoding, x.part(begin, n), f"{where}.nested.{k}")[0])
-    y, start, b = to.new(layer.width(x.size), layer, x), 0, to.block
-    for k, part in enumerate(parts):
-        if layer.reduction == "concatenation" or k == 0:
-            b.copy(part, y.part(start, part.size))
-            start += part.size if layer.reduction == "concatenation" else 0
-        else:
-            with b.loop("i", y.size) as i:
-                a, v = y.at(i), part.at(i)
-                b.set(a, a + v if layer.reduction == "sum" else a * v)
-    return y, True
+        parts.append(to.lower(encoding, x.part(begin, n), f"{where}.nested.{k}"))
+    return to.merge(parts, to.new(layer.width(x.size), layer, x), layer.reduction)
 
 
-def _pad(to: Lowering, layer: nn.Pad, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    inner, _ = to.lower(layer.nested, x, f"{to._where}.nested")
+def _pad(to: Lowering, layer: nn.Pad, x: Vec) -> Vec:
+    inner = to.lower(layer.nested, x.part(0, x.size), f"{to._where}.nested")
     y, b = to.new(layer.before + inner.size + layer.after, layer, x), to.block
     for start, size in ((0, layer.before), (layer.before + inner.size, layer.after)):
         if size:
             with b.loop("i", size) as i:
                 b.set(y.part(start, size).at(i), layer.value)
     b.copy(inner, y.part(layer.before, inner.size))
-    return y, True
+    return y
 
 
 # ---- Waves -------------------------------------------------------------------------------------------------
@@ -77,11 +68,11 @@ def _sines(b: Block, y: Vec, place: Expr, phase: Expr) -> None:
     b.set(y.at(place + 1), call("cos", angle))
 
 
-def _frequency(to: Lowering, layer: nn.Frequency, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _frequency(to: Lowering, layer: nn.Frequency, x: Vec) -> Vec:
     n = layer.n_frequencies
     y = to.new(2 * n * x.size, layer, x)
     _phase_loop(to, layer, x, n, 0.5, lambda b, phase, k, i, place: _sines(b, y, place * 2, phase))
-    return y, True
+    return y
 
 
 def _shifted(to: Lowering, layer: Any, n: int) -> Callable[[Block, Expr, Expr], Expr]:
@@ -91,21 +82,21 @@ def _shifted(to: Lowering, layer: Any, n: int) -> Callable[[Block, Expr, Expr], 
     shifts = to.constants("shift", F32, [shift_of(layer.shift, i) for i in range(n)])
 
     def shifted(b: Block, phase: Expr, i: Expr) -> Expr:
-        moved = b.let("moved", phase + shifts.at(i if n > 1 else 0))
+        moved = b.let("moved", phase + shifts.at(i))
         b.set(moved, moved - call("round", moved))
         return moved
 
     return shifted
 
 
-def _sinusoidal(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _sinusoidal(to: Lowering, layer: Any, x: Vec) -> Vec:
     n = layer.octaves
     y, shifted = to.new(2 * n * x.size, layer, x), _shifted(to, layer, n)
     _phase_loop(to, layer, x, n, 1, lambda b, phase, k, i, place: _sines(b, y, place * 2, shifted(b, phase, i)))
-    return y, True
+    return y
 
 
-def _triangular(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _triangular(to: Lowering, layer: Any, x: Vec) -> Vec:
     n = layer.octaves
     y, shifted = to.new(2 * n * x.size, layer, x), _shifted(to, layer, n)
 
@@ -115,10 +106,10 @@ def _triangular(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, boo
         b.set(y.at(place * 2 + 1), _cosine_triangle(b, phase))
 
     _phase_loop(to, layer, x, n, 1, put)
-    return y, True
+    return y
 
 
-def _triangle_wave(to: Lowering, layer: nn.TriangleWave, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _triangle_wave(to: Lowering, layer: nn.TriangleWave, x: Vec) -> Vec:
     n = layer.n_frequencies
     y = to.new(n * x.size, layer, x)
 
@@ -129,7 +120,7 @@ def _triangle_wave(to: Lowering, layer: nn.TriangleWave, x: Vec, owned: bool) ->
         b.set(y.at(place), select((i + 1 & 2).equals(2), single(-1) * wave, wave))
 
     _phase_loop(to, layer, x, n, 0.5, put)
-    return y, True
+    return y
 
 
 def _cosine_triangle(b: Block, phase: Expr) -> Expr:
@@ -146,7 +137,7 @@ def _sine_triangle(b: Block, phase: Expr) -> Expr:
     return select(size.equals(0.25), select(phase > 0, single(1), single(-1)), side)
 
 
-def _fourier(to: Lowering, layer: nn.Fourier, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _fourier(to: Lowering, layer: nn.Fourier, x: Vec) -> Vec:
     b = to.block
     # phases need every bit, whatever the precision of the network
     matrix = to.table("frequencies", dr.detach(layer.frequencies.value.data).numpy(), "single")
@@ -158,13 +149,13 @@ def _fourier(to: Lowering, layer: nn.Fourier, x: Vec, owned: bool) -> tuple[Vec,
         angle = b.let("angle", (periods - call("round", periods)) * TWO_PI)
         b.set(y.at(i * 2), call("sin", angle))
         b.set(y.at(i * 2 + 1), call("cos", angle))
-    return y, True
+    return y
 
 
 # ---- Others without parameters -----------------------------------------------------------------------------
 
 
-def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec) -> Vec:
     n, b = layer.n_bins, to.block
     y = to.new(n * x.size, layer, x)
 
@@ -193,10 +184,10 @@ def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec, owned: bool) -> tuple[Vec
             b.set(below, above)
         last = first + 1 if layer.periodic else integral(single(1) - x.at(k))
         b.set(y.at(k * n + (n - 1)), last - below)
-    return y, True
+    return y
 
 
-def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec) -> Vec:
     n, b = layer.degree, to.block
     y = to.new(n * n, layer, x)
     first = [(-1.0) ** m * math.prod(range(1, 2 * m, 2)) for m in range(n)]
@@ -210,9 +201,9 @@ def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec, owned: bool) 
     b.comment("(re, im) are of (vx + i vy)^m, p is (-1)^m d^m P_l / dz^m")
     re, im = b.let("re", f32(1)), b.let("im", f32(0))
     with b.loop("m", n) as m:
-        p, before = b.let("p", starts.at(m) if n > 1 else f32(1)), b.let("before", f32(0))
-        with b.loop("l", n, m if n > 1 else 0) as band:
-            scaled = b.let("scaled", factor.at(band * n + m) * p if n > 1 else p * factors[0])
+        p, before = b.let("p", starts.at(m)), b.let("before", f32(0))
+        with b.loop("l", n, m) as band:
+            scaled = b.let("scaled", factor.at(band * n + m) * p)
             b.set(y.at(band * band + band - m), scaled * im)
             b.set(y.at(band * band + band + m), scaled * re)
             high, low = Cast(F32, band * 2 + 1), Cast(F32, band + m)
@@ -222,10 +213,10 @@ def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec, owned: bool) 
         turned = b.let("turned", re * vx - im * vy)
         b.set(im, re * vy + im * vx)
         b.set(re, turned)
-    return y, True
+    return y
 
 
-def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec) -> Vec:
     signs = Signs(x.size, layer.out_features, layer.density, layer.seed)
     rows: list[int] = []
     ends: list[int] = []
@@ -244,7 +235,7 @@ def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec, owned: bool) -
         with b.loop("k", end.at(i * 2 + 2), end.at(i * 2 + 1)) as k:
             b.set(total, total - x.at(columns.at(k)))
         b.set(y.at(i), total * signs.scale)
-    return y, True
+    return y
 
 
 # ---- Grids -------------------------------------------------------------------------------------------------
@@ -295,7 +286,7 @@ class _Grid:
         with b.loop("i", self.d) as i:
             b.set(nothing, nothing + At(self.place, i) * zero)
         with b.loop("level", len(self.levels)) as level:
-            at = {name: values.at(0 if len(self.levels) == 1 else level) for name, values in each.items()}
+            at = {name: values.at(level) for name, values in each.items()}
             cell, fraction = self._cell(at["scale"])
             sums = b.array("sums", self.n)
             with b.loop("f", self.n) as f:
@@ -389,8 +380,7 @@ class _Grid:
             assert self.data is not None
             feature: Expr = Load(self.data, entry + f)
             if self.least is not None and self.step is not None:
-                which = 0 if len(self.levels) == 1 else level
-                feature = self.least.at(which) + self.step.at(which) * feature
+                feature = self.least.at(level) + self.step.at(level) * feature
             b.set(At(sums, f), At(sums, f) + (feature if weight is None else weight * feature))
 
     def _index(self, vertex: Any, at: dict[str, Expr]) -> Expr:
@@ -407,15 +397,15 @@ class _Grid:
                 b.set(index, index + v * stride)
                 b.set(stride, stride * at["resolution"])
             if hashed is not None:
-                prime = None if primes is None else primes.at(0 if d == 1 else i)
+                prime = None if primes is None else primes.at(i)
                 b.set(hashed, (hashed + v) * ROLLING if prime is None else hashed ^ v * prime)
         if index is None or hashed is None:
             return index or hashed  # type: ignore[return-value]
         return select(at["hashed"].equals(1), hashed, index)
 
 
-def _lattice(to: Lowering, layer: Lattice, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    return _Grid(to, layer, x).lower(), True
+def _lattice(to: Lowering, layer: Lattice, x: Vec) -> Vec:
+    return _Grid(to, layer, x).lower()
 
 
 RULES |= {

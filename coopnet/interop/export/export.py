@@ -19,7 +19,7 @@ from ...uncertainty import has_dropout
 from ...version import __version__
 from . import encodings  # noqa: F401  # adds its rules
 from .derivative import with_jacobian
-from .language import F32, U32, Routine, Var, Vec
+from .language import F32, U32, Routine, Var, Vec, u32
 from .layers import Lowering
 from .page.document import View, check_view, document
 from .reserved import reserved
@@ -197,13 +197,13 @@ def _program(
     to = Lowering(
         weights, own, own if grids == "auto" else grids, name, field.precision == "half", key if dropout else None
     )
-    v, owned = Vec(x, 0, field.in_features), False
+    v = Vec(x, 0, field.in_features)
     if field.bounds is not None:
-        v, owned = _to_unit(to, v, unit_map(field.bounds, v.size)), True
+        v = _to_unit(to, v, unit_map(field.bounds, v.size))
     for part in ("encoding", "network"):
         layer = getattr(field, part)
         if layer is not None:
-            v, owned = to.lower(layer, v, part, owned)
+            v = to.lower(layer, v, part)
     y = Var("y", F32, v.size)
     to.block.copy(v, Vec(y, 0, v.size))
     weights.field = fingerprint(field)
@@ -231,7 +231,7 @@ def _to_unit(to: Lowering, x: Vec, sides: list[tuple[float, float]]) -> Vec:
     low = to.constants("bounds_low", F32, [low for low, _ in sides])
     scale = to.constants("bounds_scale", F32, [scale for _, scale in sides])
     with b.loop("i", x.size) as i:
-        which = 0 if len(sides) == 1 else i
+        which = u32(0) if len(sides) == 1 else i
         b.set(y.at(i), (x.at(i) - low.at(which)) * scale.at(which))
     return y
 
