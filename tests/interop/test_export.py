@@ -372,6 +372,16 @@ def test_coordinates_that_are_not_finite(tmp_path):
         assert np.isnan(z[:3]).all() or isinstance(encoding, cn.OneBlob)
 
 
+@pytest.mark.parametrize("target", SUFFIX)
+def test_names_of_placeholders_are_names(tmp_path, target):
+    """Texts of the sources have words in capitals, which a function may be called, too."""
+    field, texts = small("half"), {}
+    for name in ("sdf", "PASSED", "GIVEN", "HEAD", "NAME", "UPPER", "KIND"):
+        text = cn.export(field, target, tmp_path / "f", name=name, inline=False).source.read_text()
+        texts[name] = text.replace(name, "sdf").replace("SDF", "sdf")
+    assert len({*texts.values()}) == 1
+
+
 class Own(cn.Module):
     """Somebody's layer."""
 

@@ -106,20 +106,20 @@ def export(
     ensure(not recording(), "export: called while Dr.Jit records a function or loop; export after it.", RuntimeError)
     if page:
 
-        def printed(language: str, called: str, masked: bool, jacobian: bool) -> tuple[Listing, WeightFile]:
+        def printed(language: str, called: str, masked: bool, jacobian: bool) -> Listing:
             return _program(field, language, called, precision, grids, masked, jacobian, False)
 
         made = document(field, printed, view or View())
         atomic_write(source, lambda temporary: temporary.write_bytes(made.encode()) and None)
         return Exported(Path(path), None)
-    program, weights = _program(field, target, name, precision, grids, dropout, derivatives, inline)
-    if program.words is not None and program.words.nbytes > LARGE:
-        _warn(program.words.nbytes)
+    program = _program(field, target, name, precision, grids, dropout, derivatives, inline)
+    if program.inside and program.weights.end > LARGE:
+        _warn(program.weights.end)
     text = TARGETS[target](program).source().encode("ascii")
-    if program.words is None and program.has_tables:
-        atomic_write(beside, lambda temporary: _write(temporary, weights))
+    if program.outside:
+        atomic_write(beside, lambda temporary: _write(temporary, program.weights))
     atomic_write(source, lambda temporary: temporary.write_bytes(text) and None)
-    return Exported(Path(path), written if program.words is None and program.has_tables else None)
+    return Exported(Path(path), written if program.outside else None)
 
 
 def check_request(
@@ -188,7 +188,7 @@ def _program(
     dropout: bool,
     derivatives: bool,
     inline: Any,
-) -> tuple[Listing, WeightFile]:
+) -> Listing:
     printer = TARGETS[target]
     own = (printer.precision or field.precision) if precision == "auto" else precision
     assert own is not None
@@ -206,19 +206,13 @@ def _program(
             v = to.lower(layer, v, part)
     y = Var("y", F32, v.size)
     to.block.copy(v, Vec(y, 0, v.size))
-    weights.field = fingerprint(field)
+    weights.close(fingerprint(field))
     function = Routine(name, (x, key) if dropout else (x,), (y,), to.block.statements)
     functions = [*to.functions.values(), function]
     if derivatives:
         functions.append(with_jacobian(function, f"{name}_jacobian"))
-    for _ in weights.file():  # the places of arrays in it
-        pass
-    inside = printer.inlines and (weights.end <= printer.tiny if inline is None else inline)
-    words, start = (weights.words(), 0) if inside else (None, weights.start)
-    bytes_ = weights.start * 4 + weights.end
-    about = _about(field, v.size, weights, own, grids, dropout)
-    program = Listing(name, functions, words, start, bytes_, weights.digest, bool(weights.tables), about)
-    return program, weights
+    inline = printer.inlines and (weights.end <= printer.tiny if inline is None else inline)
+    return Listing(name, functions, weights, inline, _about(field, v.size, weights, own, grids, dropout))
 
 
 def _to_unit(to: Lowering, x: Vec, sides: list[tuple[float, float]]) -> Vec:

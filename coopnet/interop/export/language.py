@@ -82,7 +82,7 @@ class Values:
 
     def at(self, index: Any) -> Expr:
         """One of them, by an index that is the same for all samples."""
-        return Const(self.numbers[index.value], self.type) if isinstance(index, Const) else Pick(self, index)
+        return Const(self.numbers[int(index.value)], self.type) if isinstance(index, Const) else Pick(self, index)
 
 
 @dataclass(frozen=True)
