@@ -64,7 +64,7 @@ def export(
     """
     from ..interop.export import View
     from ..interop.export import export as write
-    from ..interop.export.export import check_name, check_request
+    from ..interop.export.export import Request, check_name
     from ..interop.export.targets import TARGETS
 
     page, bad = to == "html", typer.BadParameter
@@ -90,7 +90,7 @@ def export(
     else:
         options |= {"name": name, "dropout": dropout, "derivatives": derivatives, "inline": inline}
     with about_options():
-        check_request(field, to, **options)
+        Request(field, to, **options)
     args.prepare_directory(output)
     # both are .slang: one would take the other's place
     stem = f"{name}_coopvec" if to == "slang-coopvec" else name
