@@ -211,7 +211,13 @@ def test_fingerprints_are_those_of_checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "width, inside", [(8, {"c", "glsl", "slang", "numpy", "wgsl"}), (16, {"c", "glsl", "numpy", "wgsl"}), (48, set())]
+    "width, inside",
+    [
+        (8, {"c", "glsl", "slang", "numpy", "wgsl"}),
+        (16, {"c", "glsl", "numpy", "wgsl"}),
+        (28, {"c", "numpy", "wgsl"}),
+        (48, set()),
+    ],
 )
 def test_tiny_weights_stand_in_the_source(tmp_path, width, inside):
     field = cn.NeuralField(None, cn.MLP(2, 1, width=width, depth=2)).build("llvm")

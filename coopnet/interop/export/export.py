@@ -74,9 +74,9 @@ def export(
         dropout: give the function a key of four 32-bit words, the seed's lower and upper half, index and step, and
             apply the field's dropouts, whose masks are those of :class:`Key` to the bit.
         derivatives: also write ``name_jacobian``, which gives values and derivatives with respect to the position.
-        inline: put the weights into the source? ``None`` for those of up to 8192 bytes, in Slang 512: before every
-            read its compiler copies all of them, which Vulkan drivers need long to undo. More than 1 MiB of them, which
-            take compilers long, give a ``UserWarning``.
+        inline: put the weights into the source? ``None`` for those of up to 8192 bytes, in GLSL 2048 and in Slang 512,
+            of which Vulkan drivers compile more for too long. More than 1 MiB of them, which take all compilers long,
+            give a ``UserWarning``.
         view: what a web page shows, and from where.
 
     Returns:

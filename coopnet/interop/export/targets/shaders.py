@@ -74,6 +74,7 @@ readonly buffer NAME_Weights { uint NAME_weights[]; };
 
 class GLSL(_Shader):
     suffix = ".glsl"
+    tiny = 2048  # of 1,500 words and loops as long as a vector, Mesa's Vulkan on the CPU compiles for a minute
     word = "{name}_word({word}u)"
     # what has an own WORD(i), such as a texture, may have no end that could be asked for
     fits = """
