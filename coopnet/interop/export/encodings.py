@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import drjit as dr
@@ -44,83 +44,53 @@ def _pad(to: Lowering, layer: nn.Pad, x: Vec) -> Vec:
 # ---- Waves -------------------------------------------------------------------------------------------------
 
 
-def _phase_loop(
-    to: Lowering, layer: Any, x: Vec, n: int, lowest: float, put: Callable[[Block, Expr, Expr, Expr, Expr], None]
-) -> None:
-    """``put(block, phase, coordinate, frequency, number of both)`` for all frequencies of all coordinates.
+def _waves(
+    count: str, lowest: float, each: int, values: Callable[[Block, Expr, Expr], Iterator[Expr]]
+) -> Callable[[Lowering, Any, Vec], Vec]:
+    """The rule of an encoding whose frequencies double: ``layer.count`` of them, beginning with ``lowest``.
 
-    Phases are in periods, each less the whole number next to it. Doubling a number and taking the nearest whole one
-    off are exact, so they have every bit however large the coordinate is, and do not overflow.
+    ``values(block, phase, i)`` are ``each`` features of a coordinate at frequency ``i``. Phases are in periods, each
+    less the whole number next to it. Doubling a number and taking the nearest whole one off are exact, so they have
+    every bit however large the coordinate is, and do not overflow.
     """
-    b = to.block
-    with b.loop("k", x.size) as k:
-        phase = b.let("phase", x.at(k) * lowest if lowest != 1 else x.at(k))
-        b.set(phase, phase - call("round", phase))
-        b.set(phase, phase - select(call("abs", phase) < TINY, Still(phase), 0))
-        with b.loop("i", n) as i:
-            put(b, phase, k, i, k * n + i)
-            b.set(phase, phase * 2 - call("round", phase * 2))
+
+    def rule(to: Lowering, layer: Any, x: Vec) -> Vec:
+        n, b = getattr(layer, count), to.block
+        y, shift = to.new(each * n * x.size, layer, x), getattr(layer, "shift", 0)
+        shifts = to.constants("shift", F32, [shift_of(shift, i) for i in range(n)]) if shift else None
+        with b.loop("k", x.size) as k:
+            phase = b.let("phase", x.at(k) * lowest if lowest != 1 else x.at(k))
+            b.set(phase, phase - call("round", phase))
+            b.set(phase, phase - select(call("abs", phase) < TINY, Still(phase), 0))
+            with b.loop("i", n) as i:
+                moved = phase
+                if shifts is not None:
+                    moved = b.let("moved", phase + shifts.at(i))
+                    b.set(moved, moved - call("round", moved))
+                for j, value in enumerate(values(b, moved, i)):
+                    b.set(y.at((k * n + i) * each + j), value)
+                b.set(phase, phase * 2 - call("round", phase * 2))
+        return y
+
+    return rule
 
 
-def _sines(b: Block, y: Vec, place: Expr, phase: Expr) -> None:
+def _sines(b: Block, phase: Expr, i: Expr) -> Iterator[Expr]:
     angle = b.let("angle", phase * TWO_PI)
-    b.set(y.at(place), call("sin", angle))
-    b.set(y.at(place + 1), call("cos", angle))
+    yield call("sin", angle)
+    yield call("cos", angle)
 
 
-def _frequency(to: Lowering, layer: nn.Frequency, x: Vec) -> Vec:
-    n = layer.n_frequencies
-    y = to.new(2 * n * x.size, layer, x)
-    _phase_loop(to, layer, x, n, 0.5, lambda b, phase, k, i, place: _sines(b, y, place * 2, phase))
-    return y
+def _triangles(b: Block, phase: Expr, i: Expr) -> Iterator[Expr]:
+    yield _sine_triangle(b, phase)
+    yield _cosine_triangle(b, phase)
 
 
-def _shifted(to: Lowering, layer: Any, n: int) -> Callable[[Block, Expr, Expr], Expr]:
-    """What adds the shift of octave ``i`` to a phase."""
-    if not layer.shift:
-        return lambda b, phase, i: phase
-    shifts = to.constants("shift", F32, [shift_of(layer.shift, i) for i in range(n)])
-
-    def shifted(b: Block, phase: Expr, i: Expr) -> Expr:
-        moved = b.let("moved", phase + shifts.at(i))
-        b.set(moved, moved - call("round", moved))
-        return moved
-
-    return shifted
-
-
-def _sinusoidal(to: Lowering, layer: Any, x: Vec) -> Vec:
-    n = layer.octaves
-    y, shifted = to.new(2 * n * x.size, layer, x), _shifted(to, layer, n)
-    _phase_loop(to, layer, x, n, 1, lambda b, phase, k, i, place: _sines(b, y, place * 2, shifted(b, phase, i)))
-    return y
-
-
-def _triangular(to: Lowering, layer: Any, x: Vec) -> Vec:
-    n = layer.octaves
-    y, shifted = to.new(2 * n * x.size, layer, x), _shifted(to, layer, n)
-
-    def put(b: Block, phase: Expr, k: Expr, i: Expr, place: Expr) -> None:
-        phase = shifted(b, phase, i)
-        b.set(y.at(place * 2), _sine_triangle(b, phase))
-        b.set(y.at(place * 2 + 1), _cosine_triangle(b, phase))
-
-    _phase_loop(to, layer, x, n, 1, put)
-    return y
-
-
-def _triangle_wave(to: Lowering, layer: nn.TriangleWave, x: Vec) -> Vec:
-    n = layer.n_frequencies
-    y = to.new(n * x.size, layer, x)
-
-    def put(b: Block, phase: Expr, k: Expr, i: Expr, place: Expr) -> None:
-        b.comment("a quarter of a period more for every frequency: cosine, -sine, -cosine, sine")
-        sine, cosine = _sine_triangle(b, phase), _cosine_triangle(b, phase)
-        wave = b.let("wave", select((i & 1).equals(1), sine, cosine))
-        b.set(y.at(place), select((i + 1 & 2).equals(2), single(-1) * wave, wave))
-
-    _phase_loop(to, layer, x, n, 0.5, put)
-    return y
+def _triangle_wave(b: Block, phase: Expr, i: Expr) -> Iterator[Expr]:
+    b.comment("a quarter of a period more for every frequency: cosine, -sine, -cosine, sine")
+    sine, cosine = _sine_triangle(b, phase), _cosine_triangle(b, phase)
+    wave = b.let("wave", select((i & 1).equals(1), sine, cosine))
+    yield select((i + 1 & 2).equals(2), single(-1) * wave, wave)
 
 
 def _cosine_triangle(b: Block, phase: Expr) -> Expr:
@@ -411,12 +381,12 @@ def _lattice(to: Lowering, layer: Lattice, x: Vec) -> Vec:
 RULES |= {
     nn.Composite: _composite,
     nn.Pad: _pad,
-    nn.Frequency: _frequency,
-    nn.Sinusoidal: _sinusoidal,
-    drnn.SinEncode: _sinusoidal,
-    nn.Triangular: _triangular,
-    drnn.TriEncode: _triangular,
-    nn.TriangleWave: _triangle_wave,
+    nn.Frequency: _waves("n_frequencies", 0.5, 2, _sines),
+    nn.Sinusoidal: _waves("octaves", 1, 2, _sines),
+    drnn.SinEncode: _waves("octaves", 1, 2, _sines),
+    nn.Triangular: _waves("octaves", 1, 2, _triangles),
+    drnn.TriEncode: _waves("octaves", 1, 2, _triangles),
+    nn.TriangleWave: _waves("n_frequencies", 0.5, 1, _triangle_wave),
     nn.Fourier: _fourier,
     nn.OneBlob: _one_blob,
     nn.SphericalHarmonics: _harmonics,
