@@ -17,21 +17,21 @@ from ...kernels.grid import CELLS, FAR, PRIMES, ROLLING, FeatureGrid, Level
 from ...kernels.sparse_projection import Signs
 from ...nn.frequency import TINY, shift_of
 from ...nn.lattice import Lattice
-from .language import F32, I32, U32, At, Block, Cast, Expr, Load, Still, Var, Vec, call, clip, f32, select, single, u32
+from .language import F32, I32, U32, At, Block, Cast, Expr, Load, Still, Var, Vec, call, clip, select, single, u32
 from .layers import RULES, Lowering, held
 
 TWO_PI = 2 * math.pi
 
 
 def _composite(to: Lowering, layer: nn.Composite, x: Vec) -> Vec:
-    where, parts = to._where, []
+    parts = []
     for k, (encoding, begin, n) in enumerate(layer.parts(x.size)):
-        parts.append(to.lower(encoding, x.part(begin, n), f"{where}.nested.{k}"))
+        parts.append(to.lower(encoding, x.part(begin, n), f"{to.where}.nested.{k}"))
     return to.merge(parts, to.new(layer.width(x.size), layer, x), layer.reduction)
 
 
 def _pad(to: Lowering, layer: nn.Pad, x: Vec) -> Vec:
-    inner = to.lower(layer.nested, x.part(0, x.size), f"{to._where}.nested")
+    inner = to.lower(layer.nested, x.part(0, x.size), f"{to.where}.nested")
     y, b = to.new(layer.before + inner.size + layer.after, layer, x), to.block
     for start, size in ((0, layer.before), (layer.before + inner.size, layer.after)):
         if size:
@@ -113,7 +113,7 @@ def _fourier(to: Lowering, layer: nn.Fourier, x: Vec) -> Vec:
     matrix = to.table("frequencies", dr.detach(layer.frequencies.value.data).numpy(), "single")
     y = to.new(2 * layer.n_frequencies, layer, x)
     with b.loop("i", layer.n_frequencies) as i:
-        periods = b.let("periods", f32(0))
+        periods = b.let("periods", single(0))
         with b.loop("k", x.size) as k:
             b.set(periods, call("fma", Load(matrix, i * x.size + k), x.at(k), periods))
         angle = b.let("angle", (periods - call("round", periods)) * TWO_PI)
@@ -131,7 +131,7 @@ def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec) -> Vec:
 
     def blobs(t: Expr) -> list[tuple[Expr, Expr]]:
         if n == 1 and not layer.periodic:
-            return [(f32(0), t - m) for m in (-1, 0, 1)]
+            return [(single(0), t - m) for m in (-1, 0, 1)]
         nearest = call("round", t) if layer.periodic else clip(call("round", t), -1, 1)
         whole = b.let("whole", nearest)
         return [(whole, (t - whole) * n)]
@@ -169,9 +169,9 @@ def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec) -> Vec:
     starts, factor = to.constants("legendre", F32, first), to.constants("factor", F32, factors)
     vx, vy, vz = (b.let(name, x.at(i) * 2 - 1) for i, name in enumerate(("vx", "vy", "vz")))
     b.comment("(re, im) are of (vx + i vy)^m, p is (-1)^m d^m P_l / dz^m")
-    re, im = b.let("re", f32(1)), b.let("im", f32(0))
+    re, im = b.let("re", single(1)), b.let("im", single(0))
     with b.loop("m", n) as m:
-        p, before = b.let("p", starts.at(m)), b.let("before", f32(0))
+        p, before = b.let("p", starts.at(m)), b.let("before", single(0))
         with b.loop("l", n, m) as band:
             scaled = b.let("scaled", factor.at(band * n + m) * p)
             b.set(y.at(band * band + band - m), scaled * im)
@@ -199,7 +199,7 @@ def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec) -> Vec:
     end = to.constants("ends", U32, [0, *ends])
     b.comment("entries of one row, first the positive ones")
     with b.loop("i", y.size) as i:
-        total = b.let("total", f32(0))
+        total = b.let("total", single(0))
         with b.loop("k", end.at(i * 2 + 1), end.at(i * 2)) as k:
             b.set(total, total + x.at(columns.at(k)))
         with b.loop("k", end.at(i * 2 + 2), end.at(i * 2 + 1)) as k:
@@ -247,7 +247,7 @@ class _Grid:
             return y
         each = {name: to.constants(name, tp, numbers) for name, tp, numbers in self._constants()}
         b.comment("no further out than can be placed, and 0 with its derivatives, or NaN if a coordinate is not finite")
-        self.place, zero, nothing = b.array("place", self.d), b.let("zero", f32(0)), b.let("nothing", f32(0))
+        self.place, zero, nothing = b.array("place", self.d), b.let("zero", single(0)), b.let("nothing", single(0))
         with b.loop("i", self.d) as i:
             beyond = x.at(i) - Still(x.at(i))
             further = b.let("further", select(x.at(i) < 0, beyond - FAR, beyond + FAR))
@@ -308,7 +308,7 @@ class _Grid:
                 t = At(fraction, i)
                 b.set(t, t * t * (single(3) - t * 2))
         with b.loop("corner", 2**d) as corner:
-            weight = b.let("weight", f32(1))
+            weight = b.let("weight", single(1))
             with b.loop("i", d) as i:
                 upper = ((corner >> i) & 1).equals(1)
                 b.set(weight, weight * select(upper, At(fraction, i), single(1) - At(fraction, i)))
@@ -329,7 +329,7 @@ class _Grid:
             b.set(At(axis, j), one)
             b.set(here, high)
             b.set(there, low)
-        before = b.let("before", f32(1))
+        before = b.let("before", single(1))
         with b.loop("r", d + 1) as r:
             b.comment("along the axis before this one; not at first")
             last = call("max", r, 1) - 1

@@ -154,11 +154,6 @@ def u32(value: Any) -> Expr:
     return value if isinstance(value, Expr) else Const(value, U32)
 
 
-def f32(value: Any) -> Expr:
-    """``value``, a number or expression, in single precision."""
-    return value if isinstance(value, Expr) else single(value)
-
-
 def single(value: float) -> Const:
     """``value`` rounded to single precision. Raises ``ValueError`` if that has no such number."""
     with np.errstate(over="ignore"):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from ...nn.parameters import parameters
 from ...random.law import Law, MaskLaw
 from ...random.philox import M0, M1, W0, W1
 from .language import (
-    F32, U32, At, Block, Cast, Do, Expr, LinearMap, Load, Map, Routine, Values, Var, Vec, call, clip, f32, select,
+    F32, U32, At, Block, Cast, Do, Expr, LinearMap, Load, Map, Routine, Values, Var, Vec, call, clip, select,
     single, u32,
 )  # fmt: skip
 from .weights import Array, WeightFile
@@ -40,7 +39,7 @@ class Lowering:
         self.half, self.key = half, key  #: does the field itself run in half precision?
         self.block = Block()
         self.functions: dict[str, Routine] = {}  #: called ones, by name
-        self._where = ""
+        self.where = ""  #: the place of the layer that is being lowered
         self._constants: dict[str, int] = {}
 
     def lower(self, layer: Any, x: Vec, where: str) -> Vec:
@@ -52,36 +51,31 @@ class Lowering:
         if rule is None or type(layer).__module__.split(".")[0] not in ("coopnet", "drjit"):
             cls = type(layer)
             raise TypeError(f"export: {where} is a {cls.__module__}.{cls.__qualname__}, which cannot be exported.")
-        with self.at(where):
-            return rule(self, layer, x)
-
-    @contextmanager
-    def at(self, where: str) -> Iterator[None]:
-        """A block that lowers the layer at ``where``, which errors name."""
-        outside, self._where = self._where, where
+        outside, self.where = self.where, where
         try:
-            yield
+            return rule(self, layer, x)
         except ValueError as error:
             said = str(error)
             raise ValueError(said if said.startswith("export: ") else f"export: {where}: {said}.") from None
         finally:
-            self._where = outside
+            self.where = outside
 
     # ---- What rules use -------------------------------------------------------
 
     def comment(self, layer: Any, x: Vec, size: int) -> None:
-        self.block.comment(f"{self._where}: {type(layer).__name__}, {x.size} to {size}")
+        self.block.comment(f"{self.where}: {type(layer).__name__}, {x.size} to {size}")
 
     def new(self, size: int, layer: Any, x: Vec) -> Vec:
         """A vector for the output of ``layer``, called by its place."""
         self.comment(layer, x, size)
-        return self.block.vector(self._where.removeprefix("network."), size)
+        return self.block.vector(self.where.removeprefix("network."), size)
 
-    def own(self, x: Vec) -> Vec:
-        """``x``, or a copy of it if it must not be overwritten."""
+    def own(self, layer: Any, x: Vec) -> Vec:
+        """``x`` for ``layer`` to overwrite, or a copy of it if it must not be."""
         if x.owned:
+            self.comment(layer, x, x.size)
             return x
-        y = self.block.vector(self._where.removeprefix("network."), x.size)
+        y = self.new(x.size, layer, x)
         self.block.copy(x, y)
         return y
 
@@ -100,7 +94,7 @@ class Lowering:
         return y
 
     def table(self, part: str, array: np.ndarray, precision: str | None = None) -> Array:
-        return self.weights.add(f"{self._where}.{part}", array, precision or self.precision)
+        return self.weights.add(f"{self.where}.{part}", array, precision or self.precision)
 
     def constants(self, what: str, type: str, numbers: Any) -> Any:
         """A named list of constants."""
@@ -143,8 +137,7 @@ def _elementwise(function: Callable[[Any], tuple[str, tuple]]) -> Callable:
             return FUNCTIONS[name](v, *params)
 
         each(Var("v", F32))  # raises for constants that cannot be written
-        to.comment(layer, x, x.size)
-        y = to.own(x)
+        y = to.own(layer, x)
         to.block.statements.append(Map(y, each))
         return y
 
@@ -197,19 +190,17 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
 
 
 def _sequential(to: Lowering, layer: Any, x: Vec) -> Vec:
-    where = to._where
     for i, part in enumerate(layer.layers):
-        x = to.lower(part, x, f"{where}.layers.{i}")
+        x = to.lower(part, x, f"{to.where}.layers.{i}")
     return x
 
 
 def _parallel(to: Lowering, layer: Parallel, x: Vec) -> Vec:
-    where, names = to._where, list(getattr(layer, "names", ()))
-    parts = []
+    parts, names = [], list(getattr(layer, "names", ()))
     for i, body in enumerate(layer.bodies()):
         y = x
         for one in body:
-            place = f"{where}.heads.{i}" if names else f"{where}.body"
+            place = f"{to.where}.heads.{i}" if names else f"{to.where}.body"
             if names:
                 to.block.comment(f"{place}: output {names[i]}")
             y = to.lower(one, replace(x, owned=False), place)
@@ -227,8 +218,7 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
     law = layer.law
     if law.scheduled:
         held(law.p, "p")
-    to.comment(layer, x, x.size)
-    y, b = to.own(x), to.block
+    y, b = to.own(layer, x), to.block
     per_word = 32 // law.bits
     per_block = 4 * per_word
     words = b.array("words", 4, U32)
@@ -299,7 +289,7 @@ _TAIL = (
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Expr) -> Expr:
-    return functools.reduce(lambda total, c: total * x + c, coefficients[1:], f32(coefficients[0]))
+    return functools.reduce(lambda total, c: total * x + c, coefficients[1:], single(coefficients[0]))
 
 
 def _philox(prefix: str) -> Routine:
