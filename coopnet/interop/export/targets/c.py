@@ -9,7 +9,7 @@ import numpy as np
 from ..language import (
     BOOL, F32, I32, U32, Assign, Cast, Declare, Do, Elementary, LinearMap, ReadRow, Var, u32,
 )  # fmt: skip
-from .printer import CLike
+from .printer import Printer
 
 _FITS = """
 int NAME_fits(const void *weights, size_t bytes) {
@@ -18,10 +18,11 @@ int NAME_fits(const void *weights, size_t bytes) {
 }"""
 
 
-class C(CLike):
+class C(Printer):
     suffix = ".c"
     types: ClassVar[dict[str, str]] = {F32: "float", U32: "uint32_t", I32: "int32_t", BOOL: "int"}
     lists = ("static const KIND NAME[COUNT] = {", "};")
+    counting = "for (uint32_t INDEX = START; INDEX < STOP; ++INDEX) "
     passed = "const uint32_t *weights"
     kinds = ("void", "static void")
     called = "Declare: SIGNATURE;"

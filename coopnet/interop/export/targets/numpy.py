@@ -134,6 +134,9 @@ def NAME_fma(a, b, c):
             head = f"for {s.var.name} in range({self.expr(s.stop)}):"
         return [INDENT * depth + head, *self.block(s.body, depth + 1)]
 
+    def braced(self, head: str, body: list, depth: int) -> list[str]:
+        return self.block(body, depth)  # a scope
+
     def _part(self, v: Vec) -> str:
         return v.array.name if v.whole else f"{v.array.name}[{v.start}:{v.start + v.size}]"
 

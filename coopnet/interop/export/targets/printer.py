@@ -1,4 +1,4 @@
-"""What the printers of all languages have in common, and those of languages that look like C."""
+"""What the printers of all languages have in common, as it is in languages that look like C."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class Listing:
 
 
 class Printer:
-    """Prints a :class:`Listing`. ``used`` collects the helper functions that expressions need."""
+    """Prints a :class:`Listing` in a language with braces, types before names, and suffixes of numbers.
+
+    ``used`` collects the helper functions that expressions need.
+    """
 
     suffix: ClassVar[str]
     inlines: ClassVar[bool] = True  #: can weights stand in the source?
@@ -63,12 +66,21 @@ class Printer:
     comment: ClassVar[str] = "//"
     gap: ClassVar[int] = 1  #: empty lines before a function
     unsigned: ClassVar[str] = "u"  #: what follows the digits of an unsigned number
-    types: ClassVar[dict[str, str]]
+    types: ClassVar[dict[str, str]] = {F32: "float", U32: "uint", I32: "int", BOOL: "bool"}
     #: What opens and closes a list of COUNT constants of type KIND that is called NAME.
     lists: ClassVar[tuple[str, str]]
+    counting: ClassVar[str] = "for (uint INDEX = START; INDEX < STOP; ++INDEX) "
     #: Texts of helper functions, and those that others need. In texts, NAME is that of the field, UPPER in capitals.
     parts: ClassVar[dict[str, str]]
     needs: ClassVar[dict[str, str]] = {}
+    calls: ClassVar[dict[str, str]] = {}  #: elementary functions with other names; those of helpers begin with _
+    weights = ""  #: the argument of helper functions that read weights, with a comma behind
+    kinds: ClassVar[tuple[str, str]] = ("void", "void")  #: what public and other functions begin with
+    passed: ClassVar[str] = ""  #: the argument of public functions for weights beside the source
+    #: What the head says: a public function, what is to be known of such weights, and what else.
+    called: ClassVar[str] = "Call: SIGNATURE;"
+    told: ClassVar[str]
+    noted: ClassVar[list[str]] = []
 
     def __init__(self, program: Listing):
         self.program, self.name = program, program.name
@@ -92,7 +104,12 @@ class Printer:
         return [f"{self.comment} {line}".rstrip() for line in [*self.program.about, *self.calling()]]
 
     def calling(self) -> list[str]:
-        raise NotImplementedError
+        lines = [self.called.replace("SIGNATURE", self.signature(f)) for f in self.program.public]
+        if self.program.outside:
+            lines += self.filled(self.told.strip()).split("\n")
+        if self.program.keyed:
+            lines.append("key: low and high half of the seed, index, step")
+        return [*lines, *self.noted]
 
     def opening(self) -> list[str]:
         """What stands before everything else: how the weights are read, or themselves."""
@@ -124,7 +141,21 @@ class Printer:
     # ---- Statements -----------------------------------------------------------
 
     def function(self, f: Routine) -> list[str]:
-        raise NotImplementedError
+        return [f"{self.signature(f)} {{", *self.block(f.body), "}"]
+
+    def signature(self, f: Routine) -> str:
+        results = [self.argument(v, "inout" if f.changed else "out") for v in f.results]
+        inputs = [self.argument(v, "in") for v in f.inputs]
+        weights = [self.passed] if self.passed and self.program.outside else []
+        arguments = [*results, *inputs] if f.changed else [*weights, *inputs, *results]
+        return f"{self.kinds[f.changed]} {f.name}({', '.join(arguments)})"
+
+    def argument(self, var: Var, way: str) -> str:
+        """An argument that goes ``"in"``, ``"out"`` or ``"inout"``."""
+        return self.declared(var) if way == "in" else f"{way} {self.declared(var)}"
+
+    def declared(self, var: Var) -> str:
+        return f"{self.types[var.type]} {var.name}" + ("" if var.size is None else f"[{var.size}]")
 
     def block(self, body: Iterable[Any], depth: int = 1) -> list[str]:
         return [line for s in body for line in self.statement(s, depth)]
@@ -138,18 +169,28 @@ class Printer:
         if isinstance(s, For):
             return self.loop(s, depth)
         if isinstance(s, Scope):
-            return self.scope(s, depth)
+            return self.braced("", s.body, depth)
         return [start + self.line(s)]
 
     def line(self, s: Declare | Assign | Do) -> str:
         """One of the statements that are a line."""
-        raise NotImplementedError
+        if isinstance(s, Declare):
+            value = "" if s.value is None else f" = {self.expr(s.value)}"
+            return f"{self.declared(s.var)}{value};"
+        if isinstance(s, Do):
+            return f"{s.function.name}({self.args(s.args)});"
+        target, new = self.expr(s.target), s.value
+        if isinstance(new, Binary) and new.a == s.target and new.op in ("+", "-", "*"):
+            return f"{target} {new.op}= {self.expr(new.b)};"
+        return f"{target} = {self.expr(new)};"
 
     def loop(self, s: For, depth: int) -> list[str]:
-        raise NotImplementedError
+        ends = {"INDEX": s.var.name, "START": self.expr(s.start), "STOP": self.expr(s.stop)}
+        return self.braced(self.filled(self.counting, **ends), s.body, depth)
 
-    def scope(self, s: Scope, depth: int) -> list[str]:
-        return self.block(s.body, depth)
+    def braced(self, head: str, body: list, depth: int) -> list[str]:
+        start = INDENT * depth
+        return [f"{start}{head}{{", *self.block(body, depth + 1), f"{start}}}"]
 
     # ---- Expressions ----------------------------------------------------------
 
@@ -186,88 +227,6 @@ class Printer:
         return str(e.value) if isinstance(e, Const) else self.expr(e)
 
     def literal(self, e: Const) -> str:
-        raise NotImplementedError
-
-    def load(self, table: Array, index: Expr) -> str:
-        raise NotImplementedError
-
-    def cast(self, e: Cast) -> str:
-        raise NotImplementedError
-
-    def call(self, e: Elementary) -> str:
-        raise NotImplementedError
-
-    def select(self, e: Select) -> str:
-        return f"{self.expr(e.condition, 3)} ? {self.expr(e.a, 3)} : {self.expr(e.b, 3)}"
-
-    def helper(self, name: str) -> str:
-        """The name of a helper function, which will be among :meth:`helpers`."""
-        self.used.add(name)
-        return f"{self.name}_{name}"
-
-    def args(self, args: Iterable[Expr]) -> str:
-        return ", ".join(self.expr(a) for a in args)
-
-
-class CLike(Printer):
-    """Braces, types before names, and numbers with suffixes."""
-
-    types: ClassVar[dict[str, str]] = {F32: "float", U32: "uint", I32: "int", BOOL: "bool"}
-    calls: ClassVar[dict[str, str]] = {}  #: elementary functions with other names; those of helpers begin with _
-    weights = ""  #: the argument of helper functions that read weights, with a comma behind
-    kinds: ClassVar[tuple[str, str]] = ("void", "void")  #: what public and other functions begin with
-    passed: ClassVar[str] = ""  #: the argument of public functions for weights beside the source
-    #: What the head says: a public function, what is to be known of such weights, and what else.
-    called: ClassVar[str] = "Call: SIGNATURE;"
-    told: ClassVar[str]
-    noted: ClassVar[list[str]] = []
-
-    def calling(self) -> list[str]:
-        lines = [self.called.replace("SIGNATURE", self.signature(f)) for f in self.program.public]
-        if self.program.outside:
-            lines += self.filled(self.told.strip()).split("\n")
-        if self.program.keyed:
-            lines.append("key: low and high half of the seed, index, step")
-        return [*lines, *self.noted]
-
-    def function(self, f: Routine) -> list[str]:
-        return [f"{self.signature(f)} {{", *self.block(f.body), "}"]
-
-    def signature(self, f: Routine) -> str:
-        results = [self.argument(v, "inout" if f.changed else "out") for v in f.results]
-        inputs = [self.argument(v, "in") for v in f.inputs]
-        weights = [self.passed] if self.passed and self.program.outside else []
-        arguments = [*results, *inputs] if f.changed else [*weights, *inputs, *results]
-        return f"{self.kinds[f.changed]} {f.name}({', '.join(arguments)})"
-
-    def argument(self, var: Var, way: str) -> str:
-        """An argument that goes ``"in"``, ``"out"`` or ``"inout"``."""
-        return self.declared(var) if way == "in" else f"{way} {self.declared(var)}"
-
-    def line(self, s: Declare | Assign | Do) -> str:
-        if isinstance(s, Declare):
-            value = "" if s.value is None else f" = {self.expr(s.value)}"
-            return f"{self.declared(s.var)}{value};"
-        if isinstance(s, Do):
-            return f"{s.function.name}({self.args(s.args)});"
-        target, new = self.expr(s.target), s.value
-        if isinstance(new, Binary) and new.a == s.target and new.op in ("+", "-", "*"):
-            return f"{target} {new.op}= {self.expr(new.b)};"
-        return f"{target} = {self.expr(new)};"
-
-    def declared(self, var: Var) -> str:
-        return f"{self.types[var.type]} {var.name}" + ("" if var.size is None else f"[{var.size}]")
-
-    def loop(self, s: For, depth: int) -> list[str]:
-        i, start = s.var.name, INDENT * depth
-        head = f"for ({self.types[U32]} {i} = {self.expr(s.start)}; {i} < {self.expr(s.stop)}; ++{i})"
-        return [f"{start}{head} {{", *self.block(s.body, depth + 1), f"{start}}}"]
-
-    def scope(self, s: Scope, depth: int) -> list[str]:
-        start = INDENT * depth
-        return [f"{start}{{", *self.block(s.body, depth + 1), f"{start}}}"]
-
-    def literal(self, e: Const) -> str:
         if e.type == F32:
             return f"{np.float32(e.value)!s}f"  # the shortest that is this number
         return f"{e.value}{self.unsigned}" if e.type == U32 else str(e.value)
@@ -285,6 +244,17 @@ class CLike(Printer):
         if name.startswith("_"):
             name = self.helper(name[1:])
         return f"{name}({self.args(e.args)})"
+
+    def select(self, e: Select) -> str:
+        return f"{self.expr(e.condition, 3)} ? {self.expr(e.a, 3)} : {self.expr(e.b, 3)}"
+
+    def helper(self, name: str) -> str:
+        """The name of a helper function, which will be among :meth:`helpers`."""
+        self.used.add(name)
+        return f"{self.name}_{name}"
+
+    def args(self, args: Iterable[Expr]) -> str:
+        return ", ".join(self.expr(a) for a in args)
 
 
 def plain(text: str) -> str:

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..language import (
-    BOOL, F32, I32, U32, Assign, At, Binary, Const, Declare, Do, Elementary, Expr, For, LinearMap, Map, Routine, Select,
+    BOOL, F32, I32, U32, Assign, At, Binary, Const, Declare, Do, Elementary, Expr, LinearMap, Map, Routine, Select,
     Var,
 )  # fmt: skip
-from .printer import INDENT, CLike
+from .printer import INDENT, Printer
 
 #: Beyond, a hyperbolic tangent is 1 in single precision; some drivers' exponentials overflow first.
 _TANH = "10.0"
@@ -31,7 +31,7 @@ float NAME_sin(float x) { return NAME_quarter(x, 0.0f); }
 float NAME_cos(float x) { return NAME_quarter(x, 1.0f); }"""
 
 
-class _Shader(CLike):
+class _Shader(Printer):
     #: The function that says whether a buffer holds the weights, of so many WORDS or BYTES: its HEAD is compared.
     fits: ClassVar[str]
     word: ClassVar[str]  #: what reads a word of that head, by its number or its first byte
@@ -151,6 +151,7 @@ fn NAME_fits() -> bool {
     types: ClassVar[dict[str, str]] = {F32: "f32", U32: "u32", I32: "i32", BOOL: "bool"}
     # of constants, too, only constant places can be looked at everywhere
     lists = ("var<private> NAME: array<KIND, COUNT> = array<KIND, COUNT>(", ");")
+    counting = "for (var INDEX = START; INDEX < STOP; INDEX++) "
     kinds = ("fn", "fn")
     called = "Call: SIGNATURE"
     told = """
@@ -208,12 +209,6 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
         if way != "in":
             return f"{var.name}: ptr<function, {self._type(var)}>"
         return f"{var.name}{'_in' if var.size is not None else ''}: {self._type(var)}"
-
-    def loop(self, s: For, depth: int) -> list[str]:
-        lines = super().loop(s, depth)
-        i = s.var.name
-        head = f"for (var {i} = {self.expr(s.start)}; {i} < {self.expr(s.stop)}; {i}++) {{"
-        return [INDENT * depth + head, *lines[1:]]
 
     def args(self, args: object) -> str:
         texts = [f"&{a.name}" if isinstance(a, Var) and a.size is not None else self.expr(a) for a in args]  # type: ignore[attr-defined]
