@@ -11,7 +11,8 @@ import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,35 +69,37 @@ def compare(
     left_out: dict[str, str] = {}
     times: dict[tuple[str, str], dict[str, list[float]]] = {}
     errors: dict[str, dict[str, float]] = {}
+
+    @contextmanager
+    def asked(name: str) -> Iterator[Worker]:
+        """A block that asks a peer, which is left out from then on if it fails."""
+        try:
+            yield workers[name]
+        except PeerError as error:
+            left_out[name] = str(error)
+            workers.pop(name).close()
+
     try:
         for name in NAMES:
             if name == "PyTorch" and not has_torch():
                 left_out[name] = "not installed"
                 continue
             workers[name] = Worker()
-            try:
-                say(f"preparing {name}")
-                workers[name].ask(job="start", peer=name, backend=backend, width=width, batch=batch)
+            say(f"preparing {name}")
+            with asked(name) as worker:
+                worker.ask(job="start", peer=name, backend=backend, width=width, batch=batch)
                 for mode in MODES:  # compiles
-                    workers[name].ask(job="turn", mode=mode, seconds=0.0)
-                errors[name] = workers[name].ask(job="gradient_errors")
-            except PeerError as error:
-                left_out[name] = str(error)
-                workers.pop(name).close()
+                    worker.ask(job="turn", mode=mode, seconds=0.0)
+                errors[name] = worker.ask(job="gradient_errors")
         # ways to call are timed one by one: two for each of Dr.Jit's
         share = seconds / (ROUNDS * len(MODES) * max(1, sum(1 if name == "PyTorch" else 2 for name in workers)))
         for turn in range(ROUNDS):
             for mode in MODES:
                 say(f"turn {turn + 1} of {ROUNDS}, {mode}")
-                for name, worker in list(workers.items()):
-                    try:
-                        found = worker.ask(job="turn", mode=mode, seconds=share)
-                    except PeerError as error:
-                        left_out[name] = str(error)
-                        workers.pop(name).close()
-                        continue
-                    for way, values in found.items():
-                        times.setdefault((name, mode), {}).setdefault(way, []).extend(values)
+                for name in list(workers):
+                    with asked(name) as worker:
+                        for way, values in worker.ask(job="turn", mode=mode, seconds=share).items():
+                            times.setdefault((name, mode), {}).setdefault(way, []).extend(values)
     finally:
         for worker in workers.values():
             worker.close()
@@ -139,12 +142,10 @@ def machine(backend: str) -> dict[str, Any]:
 
 def processor() -> str:
     """Its name, as it calls itself."""
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()
 
 

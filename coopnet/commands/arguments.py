@@ -6,7 +6,7 @@ import math
 import re
 import tempfile
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -93,4 +93,13 @@ def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
 
 
 FORCE = Annotated[bool, typer.Option("--force", help="Replace a checkpoint that is there.")]
+SURFACE_VIEW = Annotated[
+    Any,
+    typer.Option(
+        metavar="A,E",
+        help="Azimuth and elevation of the camera around a surface, in degrees; 30,20.",
+        parser=parse_view,
+    ),
+]  # fmt: skip
+UP = Annotated[Literal["x", "y", "z"] | None, typer.Option(help="Axis of a surface that points up; y.")]
 BACKEND = Annotated[Literal["auto", "llvm", "cuda"], typer.Option(help="Where to run.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +12,7 @@ from .. import backend as backends
 from ..checks import ensure
 from ..io import save
 from . import arguments as args
-from .errors import about, show_warnings
+from .errors import about, telling_warnings
 
 
 def convert(
@@ -49,12 +48,10 @@ def convert(
     args.check_replaced(output, force, "choose another --output")
     raw = parameters is not None and parameters.suffix.lower() != ".npy"
     ensure(dtype is None or raw, "--dtype is for raw numbers in --params, not for .npy files.", typer.BadParameter)
-    with about(configuration), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with about(configuration), telling_warnings():
         unknown = "warn" if ignore_unknown else "error"
         read = from_config(inputs, outputs, configuration, pad="tcnn", unknown=unknown)
         sections = json_files.read("from_config", configuration)
-    show_warnings(said)
     field = read.field.build(backends.require(backend), seed=seed)
     if parameters is not None:
         with about(parameters):

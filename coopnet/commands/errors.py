@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,8 +69,13 @@ def about_options() -> Iterator[None]:
         raise typer.BadParameter(_plain(error)) from None
 
 
-def show_warnings(said: list, without: str = "") -> None:
-    """Print warnings that were recorded, one line each, but for the one that says ``without``."""
-    for warning in said:
-        if str(warning.message) != without:
+@contextmanager
+def telling_warnings() -> Iterator[list[str]]:
+    """Prints the warnings of a block after it, a line each, except for messages that are put into the list."""
+    silent: list[str] = []
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("default")
+        yield silent
+    for warning in noted:
+        if str(warning.message) not in silent:
             print("coopnet: warning:", *str(warning.message).split(), file=sys.stderr)

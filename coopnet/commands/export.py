@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +11,7 @@ from ..checks import ensure
 from ..io import read
 from . import arguments as args
 from .checkpoints import as_saved
-from .errors import about, about_options, show_warnings
+from .errors import about, about_options, telling_warnings
 from .render import VIEW, learned_region
 
 
@@ -45,14 +44,8 @@ def export(
             parser=args.parse_numbers,
         ),
     ] = None,
-    view: Annotated[
-        Any,
-        typer.Option(
-            metavar="A,E", help="Azimuth and elevation of the camera of a web page, in degrees; 30,20.",
-            parser=args.parse_view,
-        ),
-    ] = None,
-    up: Annotated[Literal["x", "y", "z"] | None, typer.Option(help="Axis of a surface that points up; y.")] = None,
+    view: args.SURFACE_VIEW = None,
+    up: args.UP = None,
     smooth: Annotated[
         bool, typer.Option("--smooth", help="Normals of a surface on a web page by differences, which hide cells.")
     ] = False,
@@ -64,7 +57,7 @@ def export(
     """
     from ..interop.export import View
     from ..interop.export import export as write
-    from ..interop.export.export import check_name, check_request
+    from ..interop.export.export import Request, check_name
     from ..interop.export.targets import TARGETS
 
     page, bad = to == "html", typer.BadParameter
@@ -90,15 +83,13 @@ def export(
     else:
         options |= {"name": name, "dropout": dropout, "derivatives": derivatives, "inline": inline}
     with about_options():
-        check_request(field, to, **options)
+        Request(field, to, **options)
     args.prepare_directory(output)
     # both are .slang: one would take the other's place
     stem = f"{name}_coopvec" if to == "slang-coopvec" else name
     source = output / f"{stem}{'.html' if page else TARGETS[to].suffix}"
-    with about(checkpoint), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with about(checkpoint), telling_warnings():
         written = write(field, to, source, **options)
-    show_warnings(said)
     for path in written:
         if path is not None:
             print(f"wrote {path} ({path.stat().st_size} bytes)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +15,7 @@ from .. import backend as backends
 from ..checks import ensure
 from ..training import FitResult
 from . import arguments as args
-from .errors import Stopped, about, show_warnings
+from .errors import Stopped, about, telling_warnings
 
 MESHES = (".obj", ".ply", ".stl")
 #: What is taken where nothing is said: of images and of meshes.
@@ -118,10 +117,10 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
     kind, share = "grey" if channels == 1 else "RGB", 100 * chosen["pixels"]
     where = settings["backend"].upper()
     print(f"{source}: {columns} x {height} pixels, {kind}; training on {share:.3g} % of them, on {where}")
-    with about(output / "field.safetensors"), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("default")
+    with about(output / "field.safetensors"), telling_warnings() as silent:
         result = images.fit_image(values, output, fraction=chosen["pixels"], **run, **settings)
-    _ended(result.training, said, result.files, source, output, settings | chosen)
+        silent.append(result.training.message)
+    _ended(result.training, result.files, source, output, settings | chosen)
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
     held_out = "none were held out" if result.psnr_held_out is None else f"{result.psnr_held_out:.2f} dB"
     print(f"PSNR on held-out pixels: {held_out}")
@@ -140,21 +139,18 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     settings["backend"] = backends.require(settings["backend"])
     kind = "watertight" if mesh.watertight else "not watertight, so that winding numbers say what is inside"
     print(f"{source}: {len(mesh.faces)} triangles, {kind}; {chosen['points']} points, on {settings['backend'].upper()}")
-    with about(output / "field.safetensors"), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("default")
+    with about(output / "field.safetensors"), telling_warnings() as silent:
         result = meshes.fit_mesh(mesh, output, points=chosen["points"], **run, **settings)
-    _ended(result.training, said, result.files, source, output, settings | chosen)
+        silent.append(result.training.message)
+    _ended(result.training, result.files, source, output, settings | chosen)
     print(f"mean error of the distance: {result.error_near:.2e} of the longest side near the surface, ", end="")
     print(f"{result.error_space:.2e} in the cube")
     print(f"inside and outside told apart: {100 * result.signs:.2f} % of held-out points")
     _wrote(result.files)
 
 
-def _ended(
-    training: FitResult, said: list, files: Mapping[str, Path], source: Path, output: Path, settings: dict
-) -> None:
+def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output: Path, settings: dict) -> None:
     """Say how the training ended; raises if it did not reach its end."""
-    show_warnings(said, training.message)
     if training.stopped == "diverged":
         what = training.message.split(". ")[0].removeprefix("fit: ")
         cure = f"a smaller --lr than {settings['lr']:g} usually helps"

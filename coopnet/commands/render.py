@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -28,14 +28,8 @@ def render(
         typer.Option(metavar="K", help="Average K dropout masks; also writes uncertainty.png.", min=2, max=2**24),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the masks.", min=0, max=2**64 - 1)] = 0,
-    view: Annotated[
-        Any,
-        typer.Option(
-            metavar="A,E", help="Azimuth and elevation of the camera around a surface, in degrees; 30,20.",
-            parser=args.parse_view,
-        ),
-    ] = None,
-    up: Annotated[Literal["x", "y", "z"] | None, typer.Option(help="Axis of a surface that points up; y.")] = None,
+    view: args.SURFACE_VIEW = None,
+    up: args.UP = None,
     backend: args.BACKEND = "auto",
 ) -> None:  # fmt: skip
     """Draw a checkpoint at any size: an image, stretched to WxH, or a surface, sphere-traced and shaded.

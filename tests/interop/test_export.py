@@ -211,7 +211,13 @@ def test_fingerprints_are_those_of_checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "width, inside", [(8, {"c", "glsl", "slang", "numpy", "wgsl"}), (16, {"c", "glsl", "numpy", "wgsl"}), (48, set())]
+    "width, inside",
+    [
+        (8, {"c", "glsl", "slang", "numpy", "wgsl"}),
+        (16, {"c", "glsl", "numpy", "wgsl"}),
+        (28, {"c", "numpy", "wgsl"}),
+        (48, set()),
+    ],
 )
 def test_tiny_weights_stand_in_the_source(tmp_path, width, inside):
     field = cn.NeuralField(None, cn.MLP(2, 1, width=width, depth=2)).build("llvm")
@@ -370,6 +376,16 @@ def test_coordinates_that_are_not_finite(tmp_path):
             warnings.simplefilter("error")
             z = run_numpy(numpy.source, "field", numpy.weights, x)[0][0]
         assert np.isnan(z[:3]).all() or isinstance(encoding, cn.OneBlob)
+
+
+@pytest.mark.parametrize("target", SUFFIX)
+def test_names_of_placeholders_are_names(tmp_path, target):
+    """Texts of the sources have words in capitals, which a function may be called, too."""
+    field, texts = small("half"), {}
+    for name in ("sdf", "PASSED", "GIVEN", "HEAD", "NAME", "UPPER", "KIND"):
+        text = cn.export(field, target, tmp_path / "f", name=name, inline=False).source.read_text()
+        texts[name] = text.replace(name, "sdf").replace("SDF", "sdf")
+    assert len({*texts.values()}) == 1
 
 
 class Own(cn.Module):

@@ -65,9 +65,8 @@ class _Forward:
             if isinstance(s, (For, Scope)):
                 self._look(s.body)
             elif isinstance(s, (Declare, Assign)) and s.value is not None:
-                target = s.var if isinstance(s, Declare) else s.target.array if isinstance(s.target, At) else s.target
                 if self._d(s.value, u32(0), Block()) is not None:
-                    self.active.add(target.name)
+                    self.active.add(_variable(s.var if isinstance(s, Declare) else s.target).name)
             elif isinstance(s, LinearMap) and s.x.array.name in self.active:
                 self.active.add(s.y.array.name)
 
@@ -97,8 +96,7 @@ class _Forward:
                         self._move(s.var, s.value)
                 b.statements.append(s)
             else:
-                target = s.target.array if isinstance(s.target, At) else s.target
-                if target.name in self.active:
+                if _variable(s.target).name in self.active:
                     self._move(s.target, s.value)
                 b.statements.append(s)
 
@@ -130,25 +128,17 @@ class _Forward:
     def _d(self, e: Expr, j: Expr, slopes: Block) -> Expr | None:
         """The derivative with respect to coordinate ``j``, or ``None`` for zero; ``slopes`` gets what it needs that is
         the same for all coordinates."""
-        if isinstance(e, At):
-            return self._entry_of(e, j)
-        if isinstance(e, Var):
-            return self._entry(e, j) if e.name in self.active else None
+        if isinstance(e, At) and e.array == self.x:  # of the coordinates themselves
+            return select(e.index.equals(j), single(1), single(0)) if self.n > 1 else single(1)
+        if isinstance(e, (At, Var)):
+            return self._entry(e, j) if _variable(e).name in self.active else None
         if isinstance(e, Select):
-            a, b = self._d(e.a, j, slopes), self._d(e.b, j, slopes)
-            return None if a is None and b is None else select(e.condition, a or single(0), b or single(0))
+            return _choice(e.condition, self._d(e.a, j, slopes), self._d(e.b, j, slopes))
         if isinstance(e, Binary) and e.type == F32:
             return self._arithmetic(e, j, slopes)
         if isinstance(e, Elementary) and e.type == F32:
             return self._function(e, j, slopes)
         return None
-
-    def _entry_of(self, e: At, j: Expr) -> Expr | None:
-        if e.array.name not in self.active:
-            return None
-        if e.array is self.x or e.array == self.x:  # of the coordinates themselves
-            return select(e.index.equals(j), single(1), single(0)) if self.n > 1 else single(1)
-        return self._entry(e, j)
 
     def _arithmetic(self, e: Binary, j: Expr, slopes: Block) -> Expr | None:
         a, b = self._d(e.a, j, slopes), self._d(e.b, j, slopes)
@@ -167,13 +157,10 @@ class _Forward:
             return self._d(e.args[0] * e.args[1] + e.args[2], j, slopes)
         if e.function in ("min", "max"):
             v = e.args[1]
-            a, b = self._d(u, j, slopes), self._d(v, j, slopes)
-            if a is None and b is None:
-                return None
             # of equal ones the first for minima and the second for maxima: both are of max(x, 0) and min(x, 0) where
             # x is 0 then those that leaky ReLU has in the library
             first = u <= v if e.function == "min" else u > v
-            return select(first, a or single(0), b or single(0))
+            return _choice(first, self._d(u, j, slopes), self._d(v, j, slopes))
         inner = self._d(u, j, slopes)
         if inner is None or e.function in ("floor", "round"):
             return None
@@ -189,6 +176,15 @@ _SLOPES: dict[str, Any] = {
     "tanh": lambda u: single(1) - call("tanh", u) * call("tanh", u),
     "abs": lambda u: select(u > 0, single(1), select(u < 0, single(-1), single(0))),
 }
+
+
+def _variable(e: Var | At) -> Var:
+    """The variable that ``e`` is, or is an entry of."""
+    return e.array if isinstance(e, At) else e
+
+
+def _choice(condition: Expr, a: Expr | None, b: Expr | None) -> Expr | None:
+    return None if a is None and b is None else select(condition, a or single(0), b or single(0))
 
 
 def _sum(a: Expr | None, b: Expr | None) -> Expr | None:

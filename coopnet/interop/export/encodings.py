@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import drjit as dr
@@ -17,119 +17,80 @@ from ...kernels.grid import CELLS, FAR, PRIMES, ROLLING, FeatureGrid, Level
 from ...kernels.sparse_projection import Signs
 from ...nn.frequency import TINY, shift_of
 from ...nn.lattice import Lattice
-from .language import F32, I32, U32, At, Block, Cast, Expr, Load, Still, Var, Vec, call, clip, f32, select, single, u32
+from .language import F32, I32, U32, At, Block, Cast, Expr, Load, Still, Var, Vec, call, clip, select, single, u32
 from .layers import RULES, Lowering, held
 
 TWO_PI = 2 * math.pi
 
 
-def _composite(to: Lowering, layer: nn.Composite, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    where, parts = to._where, []
+def _composite(to: Lowering, layer: nn.Composite, x: Vec) -> Vec:
+    parts = []
     for k, (encoding, begin, n) in enumerate(layer.parts(x.size)):
-        parts.append(to.lower(encoding, x.part(begin, n), f"{where}.nested.{k}")[0])
-    y, start, b = to.new(layer.width(x.size), layer, x), 0, to.block
-    for k, part in enumerate(parts):
-        if layer.reduction == "concatenation" or k == 0:
-            b.copy(part, y.part(start, part.size))
-            start += part.size if layer.reduction == "concatenation" else 0
-        else:
-            with b.loop("i", y.size) as i:
-                a, v = y.at(i), part.at(i)
-                b.set(a, a + v if layer.reduction == "sum" else a * v)
-    return y, True
+        parts.append(to.lower(encoding, x.part(begin, n), f"{to.where}.nested.{k}"))
+    return to.merge(parts, to.new(layer.width(x.size), layer, x), layer.reduction)
 
 
-def _pad(to: Lowering, layer: nn.Pad, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    inner, _ = to.lower(layer.nested, x, f"{to._where}.nested")
+def _pad(to: Lowering, layer: nn.Pad, x: Vec) -> Vec:
+    inner = to.lower(layer.nested, x.part(0, x.size), f"{to.where}.nested")
     y, b = to.new(layer.before + inner.size + layer.after, layer, x), to.block
     for start, size in ((0, layer.before), (layer.before + inner.size, layer.after)):
         if size:
             with b.loop("i", size) as i:
                 b.set(y.part(start, size).at(i), layer.value)
     b.copy(inner, y.part(layer.before, inner.size))
-    return y, True
+    return y
 
 
 # ---- Waves -------------------------------------------------------------------------------------------------
 
 
-def _phase_loop(
-    to: Lowering, layer: Any, x: Vec, n: int, lowest: float, put: Callable[[Block, Expr, Expr, Expr, Expr], None]
-) -> None:
-    """``put(block, phase, coordinate, frequency, number of both)`` for all frequencies of all coordinates.
+def _waves(
+    count: str, lowest: float, each: int, values: Callable[[Block, Expr, Expr], Iterator[Expr]]
+) -> Callable[[Lowering, Any, Vec], Vec]:
+    """The rule of an encoding whose frequencies double: ``layer.count`` of them, beginning with ``lowest``.
 
-    Phases are in periods, each less the whole number next to it. Doubling a number and taking the nearest whole one
-    off are exact, so they have every bit however large the coordinate is, and do not overflow.
+    ``values(block, phase, i)`` are ``each`` features of a coordinate at frequency ``i``. Phases are in periods, each
+    less the whole number next to it. Doubling a number and taking the nearest whole one off are exact, so they have
+    every bit however large the coordinate is, and do not overflow.
     """
-    b = to.block
-    with b.loop("k", x.size) as k:
-        phase = b.let("phase", x.at(k) * lowest if lowest != 1 else x.at(k))
-        b.set(phase, phase - call("round", phase))
-        b.set(phase, phase - select(call("abs", phase) < TINY, Still(phase), 0))
-        with b.loop("i", n) as i:
-            put(b, phase, k, i, k * n + i)
-            b.set(phase, phase * 2 - call("round", phase * 2))
+
+    def rule(to: Lowering, layer: Any, x: Vec) -> Vec:
+        n, b = getattr(layer, count), to.block
+        y, shift = to.new(each * n * x.size, layer, x), getattr(layer, "shift", 0)
+        shifts = to.constants("shift", F32, [shift_of(shift, i) for i in range(n)]) if shift else None
+        with b.loop("k", x.size) as k:
+            phase = b.let("phase", x.at(k) * lowest if lowest != 1 else x.at(k))
+            b.set(phase, phase - call("round", phase))
+            b.set(phase, phase - select(call("abs", phase) < TINY, Still(phase), 0))
+            with b.loop("i", n) as i:
+                moved = phase
+                if shifts is not None:
+                    moved = b.let("moved", phase + shifts.at(i))
+                    b.set(moved, moved - call("round", moved))
+                for j, value in enumerate(values(b, moved, i)):
+                    b.set(y.at((k * n + i) * each + j), value)
+                b.set(phase, phase * 2 - call("round", phase * 2))
+        return y
+
+    return rule
 
 
-def _sines(b: Block, y: Vec, place: Expr, phase: Expr) -> None:
+def _sines(b: Block, phase: Expr, i: Expr) -> Iterator[Expr]:
     angle = b.let("angle", phase * TWO_PI)
-    b.set(y.at(place), call("sin", angle))
-    b.set(y.at(place + 1), call("cos", angle))
+    yield call("sin", angle)
+    yield call("cos", angle)
 
 
-def _frequency(to: Lowering, layer: nn.Frequency, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    n = layer.n_frequencies
-    y = to.new(2 * n * x.size, layer, x)
-    _phase_loop(to, layer, x, n, 0.5, lambda b, phase, k, i, place: _sines(b, y, place * 2, phase))
-    return y, True
+def _triangles(b: Block, phase: Expr, i: Expr) -> Iterator[Expr]:
+    yield _sine_triangle(b, phase)
+    yield _cosine_triangle(b, phase)
 
 
-def _shifted(to: Lowering, layer: Any, n: int) -> Callable[[Block, Expr, Expr], Expr]:
-    """What adds the shift of octave ``i`` to a phase."""
-    if not layer.shift:
-        return lambda b, phase, i: phase
-    shifts = to.constants("shift", F32, [shift_of(layer.shift, i) for i in range(n)])
-
-    def shifted(b: Block, phase: Expr, i: Expr) -> Expr:
-        moved = b.let("moved", phase + shifts.at(i if n > 1 else 0))
-        b.set(moved, moved - call("round", moved))
-        return moved
-
-    return shifted
-
-
-def _sinusoidal(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    n = layer.octaves
-    y, shifted = to.new(2 * n * x.size, layer, x), _shifted(to, layer, n)
-    _phase_loop(to, layer, x, n, 1, lambda b, phase, k, i, place: _sines(b, y, place * 2, shifted(b, phase, i)))
-    return y, True
-
-
-def _triangular(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    n = layer.octaves
-    y, shifted = to.new(2 * n * x.size, layer, x), _shifted(to, layer, n)
-
-    def put(b: Block, phase: Expr, k: Expr, i: Expr, place: Expr) -> None:
-        phase = shifted(b, phase, i)
-        b.set(y.at(place * 2), _sine_triangle(b, phase))
-        b.set(y.at(place * 2 + 1), _cosine_triangle(b, phase))
-
-    _phase_loop(to, layer, x, n, 1, put)
-    return y, True
-
-
-def _triangle_wave(to: Lowering, layer: nn.TriangleWave, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    n = layer.n_frequencies
-    y = to.new(n * x.size, layer, x)
-
-    def put(b: Block, phase: Expr, k: Expr, i: Expr, place: Expr) -> None:
-        b.comment("a quarter of a period more for every frequency: cosine, -sine, -cosine, sine")
-        sine, cosine = _sine_triangle(b, phase), _cosine_triangle(b, phase)
-        wave = b.let("wave", select((i & 1).equals(1), sine, cosine))
-        b.set(y.at(place), select((i + 1 & 2).equals(2), single(-1) * wave, wave))
-
-    _phase_loop(to, layer, x, n, 0.5, put)
-    return y, True
+def _triangle_wave(b: Block, phase: Expr, i: Expr) -> Iterator[Expr]:
+    b.comment("a quarter of a period more for every frequency: cosine, -sine, -cosine, sine")
+    sine, cosine = _sine_triangle(b, phase), _cosine_triangle(b, phase)
+    wave = b.let("wave", select((i & 1).equals(1), sine, cosine))
+    yield select((i + 1 & 2).equals(2), single(-1) * wave, wave)
 
 
 def _cosine_triangle(b: Block, phase: Expr) -> Expr:
@@ -146,31 +107,31 @@ def _sine_triangle(b: Block, phase: Expr) -> Expr:
     return select(size.equals(0.25), select(phase > 0, single(1), single(-1)), side)
 
 
-def _fourier(to: Lowering, layer: nn.Fourier, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _fourier(to: Lowering, layer: nn.Fourier, x: Vec) -> Vec:
     b = to.block
     # phases need every bit, whatever the precision of the network
     matrix = to.table("frequencies", dr.detach(layer.frequencies.value.data).numpy(), "single")
     y = to.new(2 * layer.n_frequencies, layer, x)
     with b.loop("i", layer.n_frequencies) as i:
-        periods = b.let("periods", f32(0))
+        periods = b.let("periods", single(0))
         with b.loop("k", x.size) as k:
             b.set(periods, call("fma", Load(matrix, i * x.size + k), x.at(k), periods))
         angle = b.let("angle", (periods - call("round", periods)) * TWO_PI)
         b.set(y.at(i * 2), call("sin", angle))
         b.set(y.at(i * 2 + 1), call("cos", angle))
-    return y, True
+    return y
 
 
 # ---- Others without parameters -----------------------------------------------------------------------------
 
 
-def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec) -> Vec:
     n, b = layer.n_bins, to.block
     y = to.new(n * x.size, layer, x)
 
     def blobs(t: Expr) -> list[tuple[Expr, Expr]]:
         if n == 1 and not layer.periodic:
-            return [(f32(0), t - m) for m in (-1, 0, 1)]
+            return [(single(0), t - m) for m in (-1, 0, 1)]
         nearest = call("round", t) if layer.periodic else clip(call("round", t), -1, 1)
         whole = b.let("whole", nearest)
         return [(whole, (t - whole) * n)]
@@ -193,10 +154,10 @@ def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec, owned: bool) -> tuple[Vec
             b.set(below, above)
         last = first + 1 if layer.periodic else integral(single(1) - x.at(k))
         b.set(y.at(k * n + (n - 1)), last - below)
-    return y, True
+    return y
 
 
-def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec) -> Vec:
     n, b = layer.degree, to.block
     y = to.new(n * n, layer, x)
     first = [(-1.0) ** m * math.prod(range(1, 2 * m, 2)) for m in range(n)]
@@ -208,11 +169,11 @@ def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec, owned: bool) 
     starts, factor = to.constants("legendre", F32, first), to.constants("factor", F32, factors)
     vx, vy, vz = (b.let(name, x.at(i) * 2 - 1) for i, name in enumerate(("vx", "vy", "vz")))
     b.comment("(re, im) are of (vx + i vy)^m, p is (-1)^m d^m P_l / dz^m")
-    re, im = b.let("re", f32(1)), b.let("im", f32(0))
+    re, im = b.let("re", single(1)), b.let("im", single(0))
     with b.loop("m", n) as m:
-        p, before = b.let("p", starts.at(m) if n > 1 else f32(1)), b.let("before", f32(0))
-        with b.loop("l", n, m if n > 1 else 0) as band:
-            scaled = b.let("scaled", factor.at(band * n + m) * p if n > 1 else p * factors[0])
+        p, before = b.let("p", starts.at(m)), b.let("before", single(0))
+        with b.loop("l", n, m) as band:
+            scaled = b.let("scaled", factor.at(band * n + m) * p)
             b.set(y.at(band * band + band - m), scaled * im)
             b.set(y.at(band * band + band + m), scaled * re)
             high, low = Cast(F32, band * 2 + 1), Cast(F32, band + m)
@@ -222,10 +183,10 @@ def _harmonics(to: Lowering, layer: nn.SphericalHarmonics, x: Vec, owned: bool) 
         turned = b.let("turned", re * vx - im * vy)
         b.set(im, re * vy + im * vx)
         b.set(re, turned)
-    return y, True
+    return y
 
 
-def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec) -> Vec:
     signs = Signs(x.size, layer.out_features, layer.density, layer.seed)
     rows: list[int] = []
     ends: list[int] = []
@@ -238,13 +199,13 @@ def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec, owned: bool) -
     end = to.constants("ends", U32, [0, *ends])
     b.comment("entries of one row, first the positive ones")
     with b.loop("i", y.size) as i:
-        total = b.let("total", f32(0))
+        total = b.let("total", single(0))
         with b.loop("k", end.at(i * 2 + 1), end.at(i * 2)) as k:
             b.set(total, total + x.at(columns.at(k)))
         with b.loop("k", end.at(i * 2 + 2), end.at(i * 2 + 1)) as k:
             b.set(total, total - x.at(columns.at(k)))
         b.set(y.at(i), total * signs.scale)
-    return y, True
+    return y
 
 
 # ---- Grids -------------------------------------------------------------------------------------------------
@@ -286,7 +247,7 @@ class _Grid:
             return y
         each = {name: to.constants(name, tp, numbers) for name, tp, numbers in self._constants()}
         b.comment("no further out than can be placed, and 0 with its derivatives, or NaN if a coordinate is not finite")
-        self.place, zero, nothing = b.array("place", self.d), b.let("zero", f32(0)), b.let("nothing", f32(0))
+        self.place, zero, nothing = b.array("place", self.d), b.let("zero", single(0)), b.let("nothing", single(0))
         with b.loop("i", self.d) as i:
             beyond = x.at(i) - Still(x.at(i))
             further = b.let("further", select(x.at(i) < 0, beyond - FAR, beyond + FAR))
@@ -295,7 +256,7 @@ class _Grid:
         with b.loop("i", self.d) as i:
             b.set(nothing, nothing + At(self.place, i) * zero)
         with b.loop("level", len(self.levels)) as level:
-            at = {name: values.at(0 if len(self.levels) == 1 else level) for name, values in each.items()}
+            at = {name: values.at(level) for name, values in each.items()}
             cell, fraction = self._cell(at["scale"])
             sums = b.array("sums", self.n)
             with b.loop("f", self.n) as f:
@@ -347,7 +308,7 @@ class _Grid:
                 t = At(fraction, i)
                 b.set(t, t * t * (single(3) - t * 2))
         with b.loop("corner", 2**d) as corner:
-            weight = b.let("weight", f32(1))
+            weight = b.let("weight", single(1))
             with b.loop("i", d) as i:
                 upper = ((corner >> i) & 1).equals(1)
                 b.set(weight, weight * select(upper, At(fraction, i), single(1) - At(fraction, i)))
@@ -368,7 +329,7 @@ class _Grid:
             b.set(At(axis, j), one)
             b.set(here, high)
             b.set(there, low)
-        before = b.let("before", f32(1))
+        before = b.let("before", single(1))
         with b.loop("r", d + 1) as r:
             b.comment("along the axis before this one; not at first")
             last = call("max", r, 1) - 1
@@ -389,8 +350,7 @@ class _Grid:
             assert self.data is not None
             feature: Expr = Load(self.data, entry + f)
             if self.least is not None and self.step is not None:
-                which = 0 if len(self.levels) == 1 else level
-                feature = self.least.at(which) + self.step.at(which) * feature
+                feature = self.least.at(level) + self.step.at(level) * feature
             b.set(At(sums, f), At(sums, f) + (feature if weight is None else weight * feature))
 
     def _index(self, vertex: Any, at: dict[str, Expr]) -> Expr:
@@ -407,26 +367,26 @@ class _Grid:
                 b.set(index, index + v * stride)
                 b.set(stride, stride * at["resolution"])
             if hashed is not None:
-                prime = None if primes is None else primes.at(0 if d == 1 else i)
+                prime = None if primes is None else primes.at(i)
                 b.set(hashed, (hashed + v) * ROLLING if prime is None else hashed ^ v * prime)
         if index is None or hashed is None:
             return index or hashed  # type: ignore[return-value]
         return select(at["hashed"].equals(1), hashed, index)
 
 
-def _lattice(to: Lowering, layer: Lattice, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    return _Grid(to, layer, x).lower(), True
+def _lattice(to: Lowering, layer: Lattice, x: Vec) -> Vec:
+    return _Grid(to, layer, x).lower()
 
 
 RULES |= {
     nn.Composite: _composite,
     nn.Pad: _pad,
-    nn.Frequency: _frequency,
-    nn.Sinusoidal: _sinusoidal,
-    drnn.SinEncode: _sinusoidal,
-    nn.Triangular: _triangular,
-    drnn.TriEncode: _triangular,
-    nn.TriangleWave: _triangle_wave,
+    nn.Frequency: _waves("n_frequencies", 0.5, 2, _sines),
+    nn.Sinusoidal: _waves("octaves", 1, 2, _sines),
+    drnn.SinEncode: _waves("octaves", 1, 2, _sines),
+    nn.Triangular: _waves("octaves", 1, 2, _triangles),
+    drnn.TriEncode: _waves("octaves", 1, 2, _triangles),
+    nn.TriangleWave: _waves("n_frequencies", 0.5, 1, _triangle_wave),
     nn.Fourier: _fourier,
     nn.OneBlob: _one_blob,
     nn.SphericalHarmonics: _harmonics,

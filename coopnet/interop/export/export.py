@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from ...uncertainty import has_dropout
 from ...version import __version__
 from . import encodings  # noqa: F401  # adds its rules
 from .derivative import with_jacobian
-from .language import F32, U32, Routine, Var, Vec
+from .language import F32, U32, Routine, Var, Vec, u32
 from .layers import Lowering
 from .page.document import View, check_view, document
 from .reserved import reserved
@@ -73,9 +74,9 @@ def export(
         dropout: give the function a key of four 32-bit words, the seed's lower and upper half, index and step, and
             apply the field's dropouts, whose masks are those of :class:`Key` to the bit.
         derivatives: also write ``name_jacobian``, which gives values and derivatives with respect to the position.
-        inline: put the weights into the source? ``None`` for those of up to 8192 bytes, in Slang 512: before every
-            read its compiler copies all of them, which Vulkan drivers need long to undo. More than 1 MiB of them, which
-            take compilers long, give a ``UserWarning``.
+        inline: put the weights into the source? ``None`` for those of up to 8192 bytes, in GLSL 2048 and in Slang 512,
+            of which Vulkan drivers compile more for too long. More than 1 MiB of them, which take all compilers long,
+            give a ``UserWarning``.
         view: what a web page shows, and from where.
 
     Returns:
@@ -92,77 +93,83 @@ def export(
 
     >>> cn.export(field, "glsl", "sdf.glsl", name="sdf", derivatives=True)
     """
-    where = "export"
-    check_request(
-        field, target, name=name, precision=precision, grids=grids, dropout=dropout, derivatives=derivatives,
-        inline=inline, view=view,
-    )  # fmt: skip
-    page, name, path = target == "html", str.__str__(name), file_name(path, where)  # plain strings
-    source = writable(path, where)
+    request = Request(field, target, name, precision, grids, dropout, derivatives, inline, view)
+    path = file_name(path, "export")  # a plain string
+    source, written = writable(path, "export"), Path(f"{path}.weights")
     called = source.suffix.lower() == ".weights"
     ensure(not called, f"export: path is {str(source)!r}, as files of weights are called; use another suffix.")
-    written = Path(f"{path}.weights")
-    beside = writable(written, where)
+    beside = writable(written, "export")
     ensure(not recording(), "export: called while Dr.Jit records a function or loop; export after it.", RuntimeError)
-    if page:
-
-        def printed(language: str, called: str, masked: bool, jacobian: bool) -> tuple[Listing, WeightFile]:
-            return _program(field, language, called, precision, grids, masked, jacobian, False)
-
-        made = document(field, printed, view or View())
-        atomic_write(source, lambda temporary: temporary.write_bytes(made.encode()) and None)
-        return Exported(Path(path), None)
-    program, weights = _program(field, target, name, precision, grids, dropout, derivatives, inline)
-    if program.words is not None and program.words.nbytes > LARGE:
-        _warn(program.words.nbytes)
-    text = TARGETS[target](program).source().encode("ascii")
-    if program.words is None and program.has_tables:
-        atomic_write(beside, lambda temporary: _write(temporary, weights))
-    atomic_write(source, lambda temporary: temporary.write_bytes(text) and None)
-    return Exported(Path(path), written if program.words is None and program.has_tables else None)
-
-
-def check_request(
-    field: NeuralField,
-    target: str,
-    *,
-    name: str = "field",
-    precision: str = "auto",
-    grids: str = "auto",
-    dropout: bool = False,
-    derivatives: bool = False,
-    inline: bool | None = None,
-    view: View | None = None,
-) -> None:
-    """Raises what :func:`export` does for arguments that are wrong, or mean nothing for this field or target."""
-    where = "export"
-    check_type(where, "field", field, NeuralField, "a NeuralField")
-    ensure(field.precision, "export: the field is not built yet; call field = field.build().")
-    check_choice(where, "target", target, (*TARGETS, "html"))
-    check_choice(where, "precision", precision, ("auto", *PRECISIONS))
-    check_choice(where, "grids", grids, ("auto", *PRECISIONS, "uint8"))
-    for argument, value in (("dropout", dropout), ("derivatives", derivatives)):
-        check_flag(where, argument, value)
-    check(inline is None or isinstance(inline, bool), where, "inline", inline, "True, False or None")
-    check_name(name)
-    check_type(where, "view", view, View | None, "a View")
-    has_grids = any(isinstance(m, Lattice) for m in children(field))
-    ensure(grids == "auto" or has_grids, f"export: grids is {grids!r}, but the field has no grids; leave it out.")
     if target == "html":
-        theirs = dropout or derivatives or inline is not None
-        what = "dropout, derivatives and inline are not for web pages, which use what the field has"
-        ensure(not theirs, f"export: {what}; leave them out.")
-        ensure(name == "field", f"export: name is {name!r}, but a web page has no function to call; leave it out.")
-        check_view(field, view or View())
-        return
-    ensure(view is None, f"export: view is for web pages, but target is {target!r}; leave it out.")
-    drops = not dropout or has_dropout(field)
-    ensure(drops, "export: dropout is True, but the field has no dropout; leave it out.")
-    printer = TARGETS[target]
-    own = (printer.precision or field.precision) if precision == "auto" else precision
-    only = f"cooperative vectors have {printer.precision} precision; leave precision out, or use target='slang'"
-    ensure(printer.precision in (None, own), f"export: precision is {own!r}, but {only}.")
-    ensure(printer.inlines or not inline, f"export: inline is True, but target {target!r} reads weights from a buffer.")
+        function = replace(request, target="wgsl", inline=False, view=None)
+
+        def printed(language: str, called: str, masked: bool, jacobian: bool) -> Listing:
+            return _program(replace(function, target=language, name=called, dropout=masked, derivatives=jacobian))
+
+        page = document(field, printed, view or View())
+        atomic_write(source, lambda temporary: temporary.write_bytes(page.encode()))
+        return Exported(Path(path), None)
+    program = _program(request)
+    if program.inside and program.weights.end > LARGE:
+        _warn(program.weights.end)
+    text = TARGETS[target](program).source().encode("ascii")
+    if program.outside:
+        atomic_write(beside, lambda temporary: _write(temporary, program.weights))
+    atomic_write(source, lambda temporary: temporary.write_bytes(text))
+    return Exported(Path(path), written if program.outside else None)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What :func:`export` is asked for. Raises what it does for arguments that are wrong, or mean nothing for this
+    field or target."""
+
+    field: NeuralField
+    target: str
+    name: str = "field"
+    precision: str = "auto"
+    grids: str = "auto"
+    dropout: bool = False
+    derivatives: bool = False
+    inline: bool | None = None
+    view: View | None = None
+
+    def __post_init__(self) -> None:
+        where, field, target, inline = "export", self.field, self.target, self.inline
+        check_type(where, "field", field, NeuralField, "a NeuralField")
+        ensure(field.precision, "export: the field is not built yet; call field = field.build().")
+        check_choice(where, "target", target, (*TARGETS, "html"))
+        check_choice(where, "precision", self.precision, ("auto", *PRECISIONS))
+        check_choice(where, "grids", self.grids, ("auto", *PRECISIONS, "uint8"))
+        check_flag(where, "dropout", self.dropout)
+        check_flag(where, "derivatives", self.derivatives)
+        check(inline is None or isinstance(inline, bool), where, "inline", inline, "True, False or None")
+        check_name(self.name)
+        check_type(where, "view", self.view, View | None, "a View")
+        found = self.grids == "auto" or any(isinstance(m, Lattice) for m in children(field))
+        ensure(found, f"export: grids is {self.grids!r}, but the field has no grids; leave it out.")
+        if target == "html":
+            theirs = self.dropout or self.derivatives or inline is not None
+            what = "dropout, derivatives and inline are not for web pages, which use what the field has"
+            ensure(not theirs, f"export: {what}; leave them out.")
+            call = f"export: name is {self.name!r}, but a web page has no function to call; leave it out."
+            ensure(self.name == "field", call)
+            check_view(field, self.view or View())
+            return
+        ensure(self.view is None, f"export: view is for web pages, but target is {target!r}; leave it out.")
+        drops = not self.dropout or has_dropout(field)
+        ensure(drops, "export: dropout is True, but the field has no dropout; leave it out.")
+        printer, precision = TARGETS[target], self.weights_precision
+        only = f"cooperative vectors have {printer.precision} precision; leave precision out, or use target='slang'"
+        ensure(printer.precision in (None, precision), f"export: precision is {precision!r}, but {only}.")
+        buffer = f"export: inline is True, but target {target!r} reads weights from a buffer."
+        ensure(printer.inlines or not inline, buffer)
+
+    @property
+    def weights_precision(self) -> str:
+        """``precision``, or what it is if left open."""
+        auto = TARGETS[self.target].precision or self.field.precision
+        return str(auto if self.precision == "auto" else self.precision)
 
 
 def _warn(size: int) -> None:
@@ -179,46 +186,35 @@ def _write(path: Path, weights: WeightFile) -> None:
         file.writelines(weights.file())
 
 
-def _program(
-    field: NeuralField,
-    target: str,
-    name: str,
-    precision: str,
-    grids: str,
-    dropout: bool,
-    derivatives: bool,
-    inline: Any,
-) -> tuple[Listing, WeightFile]:
-    printer = TARGETS[target]
-    own = (printer.precision or field.precision) if precision == "auto" else precision
-    assert own is not None
-    weights = WeightFile()
-    x, key = Var("x", F32, field.in_features), Var("key", U32, 4)
-    to = Lowering(
-        weights, own, own if grids == "auto" else grids, name, field.precision == "half", key if dropout else None
-    )
-    v, owned = Vec(x, 0, field.in_features), False
+def _program(request: Request) -> Listing:
+    field, name = request.field, str.__str__(request.name)  # a plain string
+    precision, printer, weights = request.weights_precision, TARGETS[request.target], WeightFile()
+    grids = precision if request.grids == "auto" else request.grids
+    x, key = Var("x", F32, field.in_features), Var("key", U32, 4) if request.dropout else None
+    to = Lowering(weights, precision, grids, name, field.precision == "half", key)
+    v = Vec(x, 0, field.in_features)
     if field.bounds is not None:
-        v, owned = _to_unit(to, v, unit_map(field.bounds, v.size)), True
+        v = _to_unit(to, v, unit_map(field.bounds, v.size))
     for part in ("encoding", "network"):
         layer = getattr(field, part)
         if layer is not None:
-            v, owned = to.lower(layer, v, part, owned)
+            v = to.lower(layer, v, part)
     y = Var("y", F32, v.size)
     to.block.copy(v, Vec(y, 0, v.size))
-    weights.field = fingerprint(field)
-    function = Routine(name, (x, key) if dropout else (x,), (y,), to.block.statements)
+    weights.close(fingerprint(field))
+    function = Routine(name, (x,) if key is None else (x, key), (y,), to.block.statements)
     functions = [*to.functions.values(), function]
-    if derivatives:
+    if request.derivatives:
         functions.append(with_jacobian(function, f"{name}_jacobian"))
-    for _ in weights.file():  # the places of arrays in it
-        pass
-    inside = printer.inlines and (weights.end <= printer.tiny if inline is None else inline)
-    words, start = (weights.words(), 0) if inside else (None, weights.start)
-    bytes_ = weights.start * 4 + weights.end
-    about = _about(field, v.size, weights, own, grids, dropout)
-    program = Listing(name, functions, words, start, bytes_, weights.digest, bool(weights.tables), about)
-    return program, weights
+    inline = weights.end <= printer.tiny if request.inline is None else request.inline
+    grid = "" if grids == precision else f", grids in {grids}"
+    about = [
+        f"A neural field of {x.size} coordinates and {y.size} values, written by coopnet {__version__}.",
+        f"Field {weights.field[:32]} (SHA-256, the first 16 bytes), weights in {precision} precision{grid}.",
+        "Without dropout." if key is None else "Dropout is on.",
+        "",
+    ]
+    return Listing(name, functions, weights, printer.inlines and inline, about)
 
 
 def _to_unit(to: Lowering, x: Vec, sides: list[tuple[float, float]]) -> Vec:
@@ -231,21 +227,9 @@ def _to_unit(to: Lowering, x: Vec, sides: list[tuple[float, float]]) -> Vec:
     low = to.constants("bounds_low", F32, [low for low, _ in sides])
     scale = to.constants("bounds_scale", F32, [scale for _, scale in sides])
     with b.loop("i", x.size) as i:
-        which = 0 if len(sides) == 1 else i
+        which = u32(0) if len(sides) == 1 else i
         b.set(y.at(i), (x.at(i) - low.at(which)) * scale.at(which))
     return y
-
-
-def _about(
-    field: NeuralField, outputs: int, weights: WeightFile, precision: str, grids: str, dropout: bool
-) -> list[str]:
-    grid = "" if grids in ("auto", precision) else f", grids in {grids}"
-    return [
-        f"A neural field of {field.in_features} coordinates and {outputs} values, written by coopnet {__version__}.",
-        f"Field {weights.field[:32]} (SHA-256, the first 16 bytes), weights in {precision} precision{grid}.",
-        "Dropout is on." if dropout else "Without dropout.",
-        "",
-    ]
 
 
 def check_name(name: Any) -> None:

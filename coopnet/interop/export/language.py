@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,61 +23,24 @@ F32, U32, I32, BOOL = "f32", "u32", "i32", "bool"
 # ---- Expressions -------------------------------------------------------------------------------------------
 
 
+def _operator(op: str) -> Any:
+    return lambda a, b: _binary(op, a, b)
+
+
+def _typed_as(part: str) -> Any:
+    """The type of an expression that has the type of one of its parts."""
+    return property(attrgetter(f"{part}.type"))
+
+
 class Expr:
     """A number; operators make new ones. Python's numbers beside one take its type."""
 
-    type: str
+    type: Any  #: one of the four names above
 
-    def __add__(self, other: Any) -> Expr:
-        return _binary("+", self, other)
-
-    def __radd__(self, other: Any) -> Expr:
-        return _binary("+", other, self)
-
-    def __sub__(self, other: Any) -> Expr:
-        return _binary("-", self, other)
-
-    def __rsub__(self, other: Any) -> Expr:
-        return _binary("-", other, self)
-
-    def __mul__(self, other: Any) -> Expr:
-        return _binary("*", self, other)
-
-    def __rmul__(self, other: Any) -> Expr:
-        return _binary("*", other, self)
-
-    def __truediv__(self, other: Any) -> Expr:
-        return _binary("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return _binary("/", other, self)
-
-    def __mod__(self, other: Any) -> Expr:
-        return _binary("%", self, other)
-
-    def __and__(self, other: Any) -> Expr:
-        return _binary("&", self, other)
-
-    def __xor__(self, other: Any) -> Expr:
-        return _binary("^", self, other)
-
-    def __lshift__(self, other: Any) -> Expr:
-        return _binary("<<", self, other)
-
-    def __rshift__(self, other: Any) -> Expr:
-        return _binary(">>", self, other)
-
-    def __lt__(self, other: Any) -> Expr:
-        return _binary("<", self, other)
-
-    def __le__(self, other: Any) -> Expr:
-        return _binary("<=", self, other)
-
-    def __gt__(self, other: Any) -> Expr:
-        return _binary(">", self, other)
-
-    def __ge__(self, other: Any) -> Expr:
-        return _binary(">=", self, other)
+    __add__, __sub__, __mul__, __truediv__ = map(_operator, "+-*/")
+    __mod__, __and__, __xor__ = map(_operator, "%&^")
+    __lshift__, __rshift__ = map(_operator, ("<<", ">>"))
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("<", "<=", ">", ">="))
 
     def equals(self, other: Any) -> Expr:
         """A condition; ``==`` compares expressions as objects."""
@@ -105,9 +69,7 @@ class At(Expr):
     array: Var
     index: Expr
 
-    @property
-    def type(self) -> str:  # type: ignore[override]
-        return self.array.type
+    type = _typed_as("array")
 
 
 @dataclass(frozen=True)
@@ -120,7 +82,7 @@ class Values:
 
     def at(self, index: Any) -> Expr:
         """One of them, by an index that is the same for all samples."""
-        return Const(self.numbers[index], self.type) if isinstance(index, int) else Pick(self, index)
+        return Const(self.numbers[int(index.value)], self.type) if isinstance(index, Const) else Pick(self, index)
 
 
 @dataclass(frozen=True)
@@ -130,9 +92,7 @@ class Pick(Expr):
     values: Values
     index: Expr
 
-    @property
-    def type(self) -> str:  # type: ignore[override]
-        return self.values.type
+    type = _typed_as("values")
 
 
 @dataclass(frozen=True)
@@ -150,9 +110,7 @@ class Binary(Expr):
     a: Expr
     b: Expr
 
-    @property
-    def type(self) -> str:  # type: ignore[override]
-        return BOOL if self.op in ("<", "<=", ">", ">=", "==") else self.a.type
+    type = property(lambda self: BOOL if self.op in ("<", "<=", ">", ">=", "==") else self.a.type)
 
 
 @dataclass(frozen=True)
@@ -162,9 +120,7 @@ class Elementary(Expr):
     function: str
     args: tuple[Expr, ...]
 
-    @property
-    def type(self) -> str:  # type: ignore[override]
-        return self.args[0].type
+    type = property(lambda self: self.args[0].type)
 
 
 @dataclass(frozen=True)
@@ -175,9 +131,7 @@ class Select(Expr):
     a: Expr
     b: Expr
 
-    @property
-    def type(self) -> str:  # type: ignore[override]
-        return self.a.type
+    type = _typed_as("a")
 
 
 @dataclass(frozen=True)
@@ -186,9 +140,7 @@ class Still(Expr):
 
     a: Expr
 
-    @property
-    def type(self) -> str:  # type: ignore[override]
-        return self.a.type
+    type = _typed_as("a")
 
 
 @dataclass(frozen=True)
@@ -200,11 +152,6 @@ class Cast(Expr):
 def u32(value: Any) -> Expr:
     """``value``, an int or expression, as an unsigned number."""
     return value if isinstance(value, Expr) else Const(value, U32)
-
-
-def f32(value: Any) -> Expr:
-    """``value``, a number or expression, in single precision."""
-    return value if isinstance(value, Expr) else single(value)
 
 
 def single(value: float) -> Const:
@@ -256,11 +203,12 @@ def _binary(op: str, a: Any, b: Any) -> Expr:
 
 @dataclass(frozen=True)
 class Vec:
-    """``size`` entries of an array, from ``start`` on."""
+    """``size`` entries of an array, from ``start`` on; ``owned`` are those that may be overwritten."""
 
     array: Var
     start: int
     size: int
+    owned: bool = False
 
     def at(self, index: Any) -> At:
         return At(self.array, u32(index) + self.start)
@@ -408,7 +356,7 @@ class Block:
         return var
 
     def vector(self, name: str, size: int) -> Vec:
-        return Vec(self.array(name, size), 0, size)
+        return Vec(self.array(name, size), 0, size, True)
 
     def set(self, target: Var | At, value: Any) -> None:
         self.statements.append(Assign(target, _like(value, target)))
@@ -421,14 +369,15 @@ class Block:
     def loop(self, name: str, stop: Any, start: Any = 0) -> Iterator[Expr]:
         """A loop over ``start, ..., stop - 1``, ints or expressions; of one turn only its body, and of none nothing."""
         outside, names, self.statements = self.statements, dict(self._names), []
+        start, stop = u32(start), u32(stop)
         if start == stop:
             yield Const(0, U32)
-        elif (start, stop) == (0, 1):
+        elif (start, stop) == (u32(0), u32(1)):
             yield Const(0, U32)
             declares = any(isinstance(s, Declare) for s in self.statements)
             outside += [Scope(self.statements)] if declares else self.statements
         else:
             var = Var(self.name(name), U32)
             yield var
-            outside.append(For(var, u32(start), u32(stop), self.statements))
+            outside.append(For(var, start, stop, self.statements))
         self.statements, self._names = outside, names

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import drjit as dr
@@ -19,7 +19,7 @@ from ...nn.parameters import parameters
 from ...random.law import Law, MaskLaw
 from ...random.philox import M0, M1, W0, W1
 from .language import (
-    F32, U32, At, Block, Cast, Do, Expr, LinearMap, Load, Map, Routine, Values, Var, Vec, call, clip, f32, select,
+    F32, U32, At, Block, Cast, Do, Expr, LinearMap, Load, Map, Routine, Values, Var, Vec, call, clip, select,
     single, u32,
 )  # fmt: skip
 from .weights import Array, WeightFile
@@ -39,12 +39,11 @@ class Lowering:
         self.half, self.key = half, key  #: does the field itself run in half precision?
         self.block = Block()
         self.functions: dict[str, Routine] = {}  #: called ones, by name
-        self._where = ""
+        self.where = ""  #: the place of the layer that is being lowered
         self._constants: dict[str, int] = {}
 
-    def lower(self, layer: Any, x: Vec, where: str, owned: bool = False) -> tuple[Vec, bool]:
-        """What ``layer``, at the place ``where`` in the field, makes of ``x``: a vector, and whether it may be
-        overwritten, as ``x`` may if it is ``owned``.
+    def lower(self, layer: Any, x: Vec, where: str) -> Vec:
+        """What ``layer``, at the place ``where`` in the field, makes of ``x``, which it may overwrite if it is owned.
 
         Raises ``TypeError`` for a layer that is not known, and ``ValueError`` for numbers that cannot be exported.
         """
@@ -52,47 +51,50 @@ class Lowering:
         if rule is None or type(layer).__module__.split(".")[0] not in ("coopnet", "drjit"):
             cls = type(layer)
             raise TypeError(f"export: {where} is a {cls.__module__}.{cls.__qualname__}, which cannot be exported.")
-        with self.at(where):
-            return rule(self, layer, x, owned)
-
-    @contextmanager
-    def at(self, where: str) -> Iterator[None]:
-        """A block that lowers the layer at ``where``, which errors name."""
-        outside, self._where = self._where, where
+        outside, self.where = self.where, where
         try:
-            yield
+            return rule(self, layer, x)
         except ValueError as error:
             said = str(error)
             raise ValueError(said if said.startswith("export: ") else f"export: {where}: {said}.") from None
         finally:
-            self._where = outside
-
-    def chain(self, layers: Any, x: Vec, where: str, owned: bool = False) -> tuple[Vec, bool]:
-        """``layers`` one after the other; ``where`` is the place of what holds them."""
-        for i, layer in enumerate(layers):
-            x, owned = self.lower(layer, x, f"{where}.layers.{i}", owned)
-        return x, owned
+            self.where = outside
 
     # ---- What rules use -------------------------------------------------------
 
     def comment(self, layer: Any, x: Vec, size: int) -> None:
-        self.block.comment(f"{self._where}: {type(layer).__name__}, {x.size} to {size}")
+        self.block.comment(f"{self.where}: {type(layer).__name__}, {x.size} to {size}")
 
     def new(self, size: int, layer: Any, x: Vec) -> Vec:
         """A vector for the output of ``layer``, called by its place."""
         self.comment(layer, x, size)
-        return self.block.vector(self._where.removeprefix("network."), size)
+        return self.block.vector(self.where.removeprefix("network."), size)
 
-    def own(self, x: Vec, owned: bool) -> Vec:
-        """``x``, or a copy of it if it must not be overwritten."""
-        if owned:
+    def own(self, layer: Any, x: Vec) -> Vec:
+        """``x`` for ``layer`` to overwrite, or a copy of it if it must not be."""
+        if x.owned:
+            self.comment(layer, x, x.size)
             return x
-        y = self.block.vector(self._where.removeprefix("network."), x.size)
+        y = self.new(x.size, layer, x)
         self.block.copy(x, y)
         return y
 
+    def merge(self, parts: list[Vec], y: Vec, reduction: str) -> Vec:
+        """``y``, which becomes the sum or the product of ``parts``, or holds them one behind the other."""
+        b, start = self.block, 0
+        for k, part in enumerate(parts):
+            if reduction not in ("sum", "product"):
+                b.copy(part, y.part(start, part.size))
+                start += part.size
+            elif k == 0:
+                b.copy(part, y)
+            else:
+                with b.loop("i", y.size) as i:
+                    b.set(y.at(i), y.at(i) + part.at(i) if reduction == "sum" else y.at(i) * part.at(i))
+        return y
+
     def table(self, part: str, array: np.ndarray, precision: str | None = None) -> Array:
-        return self.weights.add(f"{self._where}.{part}", array, precision or self.precision)
+        return self.weights.add(f"{self.where}.{part}", array, precision or self.precision)
 
     def constants(self, what: str, type: str, numbers: Any) -> Any:
         """A named list of constants."""
@@ -114,61 +116,56 @@ def held(value: Any, what: str) -> float:
 # ---- Linear layers and activations -------------------------------------------------------------------------
 
 
-def _linear(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    own = {p.attribute: p.numpy("export") for p in parameters(layer)}
-    y = to.new(len(own["weights"]), layer, x)
-    bias = own.get("bias")
-    matrix = to.table("weights", own["weights"])
-    to.block.statements.append(LinearMap(y, x, matrix, None if bias is None else to.table("bias", bias.reshape(-1))))
-    return y, True
+def _linear(to: Lowering, layer: Any, x: Vec) -> Vec:
+    numbers = {p.attribute: p.numpy("export") for p in parameters(layer)}
+    y = to.new(len(numbers["weights"]), layer, x)
+    matrix = to.table("weights", numbers["weights"])
+    bias = to.table("bias", numbers["bias"].reshape(-1)) if "bias" in numbers else None
+    to.block.statements.append(LinearMap(y, x, matrix, bias))
+    return y
 
 
-def _elementwise(function: Callable[[Any], Callable[[Expr], Expr]]) -> Callable:
-    """The rule of an activation: ``function(layer)`` is what it does to a number."""
+def _elementwise(function: Callable[[Any], tuple[str, tuple]]) -> Callable:
+    """The rule of an activation: ``function(layer)`` is its name among :data:`FUNCTIONS` and its parameters."""
 
-    def rule(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
-        each = function(layer)
+    def rule(to: Lowering, layer: Any, x: Vec) -> Vec:
+        name, params = function(layer)
+        if name == "identity" and not params:
+            return x
+
+        def each(v: Expr) -> Expr:
+            return FUNCTIONS[name](v, *params)
+
         each(Var("v", F32))  # raises for constants that cannot be written
-        to.comment(layer, x, x.size)
-        y = to.own(x, owned)
+        y = to.own(layer, x)
         to.block.statements.append(Map(y, each))
-        return y, True
+        return y
 
     return rule
-
-
-def _activation(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    if layer.function == "identity" and not layer.params():
-        return x, owned
-    return _elementwise(lambda own: functools.partial(FUNCTIONS[own.function], params=own.params()))(
-        to, layer, x, owned
-    )
 
 
 def _sigmoid(x: Expr) -> Expr:
     return call("tanh", x * 0.5) * 0.5 + 0.5
 
 
-def _relu(x: Expr, params: tuple = ()) -> Expr:
+def _relu(x: Expr) -> Expr:
     return call("max", x, 0)
 
 
-def _leaky_relu(x: Expr, params: tuple) -> Expr:
-    return select(x < 0, x * params[0], x)  # NaN stays NaN
+def _leaky_relu(x: Expr, slope: float) -> Expr:
+    return select(x < 0, x * slope, x)  # NaN stays NaN
 
 
-def _softplus(x: Expr, params: tuple) -> Expr:
-    (beta,) = params
+def _softplus(x: Expr, beta: float) -> Expr:
     return _relu(x) + call("log", call("exp", call("abs", x) * -beta) + 1) * (1 / beta)
 
 
-def _squareplus(x: Expr, params: tuple) -> Expr:
-    (beta,) = params
+def _squareplus(x: Expr, beta: float) -> Expr:
     x = x * beta
     return (_relu(x) + single(2) / (call("abs", x) + call("sqrt", x * x + 4))) * (1 / beta)
 
 
-def _gelu(x: Expr, params: tuple) -> Expr:
+def _gelu(x: Expr) -> Expr:
     inside = clip(x, -_GELU_LIMIT, _GELU_LIMIT)
     return x * (call("tanh", inside * (inside * inside * _GELU_CUBIC + _GELU_LINEAR)) * 0.5 + 0.5)
 
@@ -177,60 +174,51 @@ def _gelu(x: Expr, params: tuple) -> Expr:
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "relu": _relu,
     "leaky_relu": _leaky_relu,
-    "tanh": lambda x, params: call("tanh", x),
-    "sigmoid": lambda x, params: _sigmoid(x),
+    "tanh": functools.partial(call, "tanh"),
+    "sigmoid": _sigmoid,
     "softplus": _softplus,
     "squareplus": _squareplus,
     "gelu": _gelu,
-    "silu": lambda x, params: x * _sigmoid(x),
-    "sine": lambda x, params: call("sin", x * params[0]),
-    "exp": lambda x, params: call("exp", x),
-    "identity": lambda x, params: x * params[0] + params[1],
+    "silu": lambda x: x * _sigmoid(x),
+    "sine": lambda x, frequency: call("sin", x * frequency),
+    "exp": functools.partial(call, "exp"),
+    "exp2": lambda x: call("exp", x * LN2),  # of drjit.nn
+    "identity": lambda x, scale, offset: x * scale + offset,
 }
 
 # ---- Containers --------------------------------------------------------------------------------------------
 
 
-def _sequential(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    return to.chain(layer.layers, x, to._where, owned)
+def _sequential(to: Lowering, layer: Any, x: Vec) -> Vec:
+    for i, part in enumerate(layer.layers):
+        x = to.lower(part, x, f"{to.where}.layers.{i}")
+    return x
 
 
-def _parallel(to: Lowering, layer: Parallel, x: Vec, owned: bool) -> tuple[Vec, bool]:
-    where, names = to._where, list(getattr(layer, "names", ()))
-    part = "heads.{}" if names else "body"
-    parts = []
+def _parallel(to: Lowering, layer: Parallel, x: Vec) -> Vec:
+    parts, names = [], list(getattr(layer, "names", ()))
     for i, body in enumerate(layer.bodies()):
         y = x
         for one in body:
+            place = f"{to.where}.heads.{i}" if names else f"{to.where}.body"
             if names:
-                to.block.comment(f"{where}.{part.format(i)}: output {names[i]}")
-            y, _ = to.lower(one, x, f"{where}.{part.format(i)}")
+                to.block.comment(f"{place}: output {names[i]}")
+            y = to.lower(one, replace(x, owned=False), place)
         parts.append(y)
     size = parts[0].size if layer.merge == "sum" else sum(p.size for p in parts)
-    y, start = to.new(size, layer, x), 0
-    for k, p in enumerate(parts):
-        if layer.merge != "sum":
-            to.block.copy(p, y.part(start, p.size))
-            start += p.size
-        elif k == 0:
-            to.block.copy(p, y)
-        else:
-            with to.block.loop("i", size) as entry:
-                to.block.set(y.at(entry), y.at(entry) + p.at(entry))
-    return y, True
+    return to.merge(parts, to.new(size, layer, x), layer.merge)
 
 
 # ---- Dropout -----------------------------------------------------------------------------------------------
 
 
-def _dropout(to: Lowering, layer: Dropout, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
     if to.key is None or not layer.active():
-        return x, owned
+        return x
     law = layer.law
     if law.scheduled:
         held(law.p, "p")
-    to.comment(layer, x, x.size)
-    y, b = to.own(x, owned), to.block
+    y, b = to.own(layer, x), to.block
     per_word = 32 // law.bits
     per_block = 4 * per_word
     words = b.array("words", 4, U32)
@@ -240,7 +228,7 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec, owned: bool) -> tuple[Vec, bo
         first = b.let("word", At(words, u32(0)))
         with b.loop("i", y.size) as i:
             b.set(y.at(i), change(y.at(i), first))
-        return y, True
+        return y
     with b.loop("block", -(-y.size // per_block)) as block:
         _draw(to, words, block, law)
         stop = call("min", block * per_block + per_block, y.size) if y.size > per_block else y.size
@@ -248,7 +236,7 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec, owned: bool) -> tuple[Vec, bo
             word = At(words, (i >> per_word.bit_length() - 1) & 3)
             draw = b.let("draw", word >> ((i & per_word - 1) * law.bits) if per_word > 1 else word)
             b.set(y.at(i), change(y.at(i), draw))
-    return y, True
+    return y
 
 
 def _draw(to: Lowering, words: Var, block: Expr, law: Law) -> None:
@@ -301,7 +289,7 @@ _TAIL = (
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Expr) -> Expr:
-    return functools.reduce(lambda total, c: total * x + c, coefficients[1:], f32(coefficients[0]))
+    return functools.reduce(lambda total, c: total * x + c, coefficients[1:], single(coefficients[0]))
 
 
 def _philox(prefix: str) -> Routine:
@@ -322,7 +310,7 @@ def _philox(prefix: str) -> Routine:
     return Routine(f"{prefix}_philox", (key0, key1, rounds), (words,), b.statements, changed=True)
 
 
-def _embedding(to: Lowering, layer: nn.Embedding, x: Vec, owned: bool) -> tuple[Vec, bool]:
+def _embedding(to: Lowering, layer: nn.Embedding, x: Vec) -> Vec:
     b, width, count = to.block, layer.width(1), layer.count
     y = to.new(width, layer, x)
     array = layer.table.value.data.numpy()
@@ -337,21 +325,21 @@ def _embedding(to: Lowering, layer: nn.Embedding, x: Vec, owned: bool) -> tuple[
         if layer.out_of_range == "zero":
             entry = select(number >= 0, select(number <= count - 1, entry, 0), 0)
         b.set(y.at(i), entry)
-    return y, True
+    return y
 
 
-#: Rules by type of layer: ``rule(lowering, layer, x, owned)`` as :meth:`Lowering.lower`. Encodings add theirs.
-RULES: dict[type, Callable[[Lowering, Any, Vec, bool], tuple[Vec, bool]]] = {
+#: Rules by type of layer: ``rule(lowering, layer, x)`` as :meth:`Lowering.lower`. Encodings add theirs.
+RULES: dict[type, Callable[[Lowering, Any, Vec], Vec]] = {
     drnn.Linear: _linear,
-    nn.Activation: _activation,
+    nn.Activation: _elementwise(lambda layer: (layer.function, layer.params())),
     nn.Sequential: _sequential,
     drnn.Sequential: _sequential,
     Parallel: _parallel,
     Dropout: _dropout,
     nn.Embedding: _embedding,
-    drnn.ReLU: _elementwise(lambda layer: _relu),
-    drnn.LeakyReLU: _elementwise(lambda layer: functools.partial(_leaky_relu, params=(layer.negative_slope,))),
-    drnn.Tanh: _elementwise(lambda layer: lambda x: call("tanh", x)),
-    drnn.Exp: _elementwise(lambda layer: lambda x: call("exp", x)),
-    drnn.Exp2: _elementwise(lambda layer: lambda x: call("exp", x * LN2)),
+    drnn.ReLU: _elementwise(lambda layer: ("relu", ())),
+    drnn.LeakyReLU: _elementwise(lambda layer: ("leaky_relu", (layer.negative_slope,))),
+    drnn.Tanh: _elementwise(lambda layer: ("tanh", ())),
+    drnn.Exp: _elementwise(lambda layer: ("exp", ())),
+    drnn.Exp2: _elementwise(lambda layer: ("exp2", ())),
 }

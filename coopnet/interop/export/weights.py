@@ -65,12 +65,11 @@ class Array:
 
 
 class WeightFile:
-    """The arrays of a field while it is being exported."""
+    """The arrays of a field: they are added one by one, and then the file is closed."""
 
     def __init__(self) -> None:
-        self.field, self.end = "", 0
         self.tables: list[Array] = []
-        self.start = 0  #: the word at which the first array begins
+        self.end = 0  #: of the last array, in bytes from the first one
 
     def add(self, name: str, array: np.ndarray, precision: str) -> Array:
         """A new array in the given precision. Raises ``ValueError`` for finite numbers too large for it."""
@@ -92,25 +91,30 @@ class WeightFile:
         """The arrays alone."""
         return np.frombuffer(b"".join(t.bytes() for t in self.tables), np.dtype("<u4"))
 
-    def file(self) -> Iterator[bytes]:
-        """The file in pieces; from then on, places count from its beginning."""
-        table = json.dumps({"field": self.field, "arrays": [t.described() for t in self.tables]}).encode()
+    def close(self, field: str) -> None:
+        """Take the last array for added, and ``field`` for the field's fingerprint.
+
+        From then on there are ``start``, the word at which the first array begins, the ``length`` in bytes, the
+        ``digest``, and ``identity``, the first 48 bytes, which tell the file from others.
+        """
+        table = json.dumps({"field": field, "arrays": [t.described() for t in self.tables]}).encode()
         table += b" " * (-len(table) % ALIGNMENT)
-        pieces = [table, *(t.bytes() for t in self.tables)]
-        digest = hashlib.sha256()
-        for piece in pieces:
-            digest.update(piece)
-        self.start = (ALIGNMENT + len(table)) // 4
-        self.digest = digest.digest()
-        opening = identity(ALIGNMENT + len(table) + self.end, self.digest)
-        opening += len(table).to_bytes(4, "little") + self.start.to_bytes(4, "little") + bytes(8)
-        yield opening
-        yield from pieces
+        digest = hashlib.sha256(table)
+        for t in self.tables:
+            digest.update(t.bytes())
+        first = ALIGNMENT + len(table)
+        self.field, self.start, self.length, self.digest = field, first // 4, first + self.end, digest.digest()
+        self.identity = MAGIC + _words(VERSION, self.length // 4) + self.digest
+        self._head = self.identity + _words(len(table), self.start, 0, 0) + table
+
+    def file(self) -> Iterator[bytes]:
+        """The closed file in pieces."""
+        yield self._head
+        yield from (t.bytes() for t in self.tables)
 
 
-def identity(length: int, digest: bytes) -> bytes:
-    """How a file of so many bytes begins: the 48 of them that tell it from others."""
-    return MAGIC + b"".join(n.to_bytes(4, "little") for n in (VERSION, length // 4)) + digest
+def _words(*numbers: int) -> bytes:
+    return b"".join(n.to_bytes(4, "little") for n in numbers)
 
 
 def fingerprint(field: Any) -> str:

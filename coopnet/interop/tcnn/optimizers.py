@@ -12,16 +12,19 @@ from ...checks import ensure
 from ...training import SGD, Adam, Novograd, exponential
 from .keys import Option, choice, read, refuse, section
 
+_MOMENTS = {
+    "learning_rate": Option(1e-3, 0),
+    "beta1": Option(0.9, 0, 1),
+    "beta2": Option(0.999, 0, 1),
+    "epsilon": Option(1e-8, 1e-18),  # its square must not vanish in single precision
+    "relative_decay": Option(0.0, 0),
+    "absolute_decay": Option(0.0, 0),
+}
 #: Optimizers by their name there: their keys with tiny-cuda-nn's defaults.
 OPTIMIZERS: dict[str, dict[str, Option]] = {
     "Adam": {
-        "learning_rate": Option(1e-3, 0),
-        "beta1": Option(0.9, 0, 1),
-        "beta2": Option(0.999, 0, 1),
-        "epsilon": Option(1e-8, 1e-18),  # its square must not vanish in single precision
+        **_MOMENTS,
         "l2_reg": Option(1e-8, 0),
-        "relative_decay": Option(0.0, 0),
-        "absolute_decay": Option(0.0, 0),
         "adabound": Option(False),
         "clipping_magnitude": Option(0.0, 0),
         "gradient_clipping_magnitude": Option(0.0, 0),
@@ -31,14 +34,7 @@ OPTIMIZERS: dict[str, dict[str, Option]] = {
         "optimize_non_matrix_params": Option(True),
         "skip_zero_grad_non_matrix_params": Option(True),
     },
-    "Novograd": {
-        "learning_rate": Option(1e-3, 0),
-        "beta1": Option(0.9, 0, 1),
-        "beta2": Option(0.999, 0, 1),
-        "epsilon": Option(1e-8, 1e-18),
-        "relative_decay": Option(0.0, 0),
-        "absolute_decay": Option(0.0, 0),
-    },
+    "Novograd": _MOMENTS,
     "SGD": {"learning_rate": Option(1e-3, 0), "l2_reg": Option(1e-8, 0)},
     "ExponentialDecay": {
         "decay_base": Option(0.1, 0),

@@ -25,7 +25,7 @@ from ..targets import TARGETS, Listing
 from ..weights import WeightFile
 
 #: What a language, a name, and whether there are dropouts and derivatives, make of the field.
-Printed = Callable[[str, str, bool, bool], tuple[Listing, WeightFile]]
+Printed = Callable[[str, str, bool, bool], Listing]
 #: Bytes of weights that the textures of WebGL 2 hold everywhere but on the smallest devices.
 LARGEST = 2**26
 #: How a colour is made of values ``y``, in both languages; ``checks`` are squares that shine through.
@@ -138,13 +138,14 @@ def document(field: NeuralField, program: Printed, view: View) -> str:
     """
     coordinates, surface = field.in_features, field.in_features == 3
     code = {target: program(target, "field", False, surface) for target in ("wgsl", "glsl")}
-    main, weights = code["wgsl"]
-    outputs = main.functions[-1].results[0].size
+    weights, outputs = code["wgsl"].weights, code["wgsl"].functions[-1].results[0].size
     assert outputs is not None
     fits = (coordinates == 2 and outputs in COLOURS) or (surface and outputs == 1)
     needed = "2 coordinates and 1 to 4 values (an image), or 3 coordinates and 1 value (a signed distance), are needed"
     ensure(fits, f"export: a page cannot show a field of {coordinates} coordinates and {outputs} values; {needed}.")
-    ensure(main.length <= LARGEST, f"export: the weights take {main.length} bytes; a page holds at most {LARGEST}.")
+    ensure(
+        weights.length <= LARGEST, f"export: the weights take {weights.length} bytes; a page holds at most {LARGEST}."
+    )
     low, high = corners(field.bounds, coordinates)
     region = view.region or (*low, *(high if surface else high - low))
     uncertain = not surface and has_dropout(field)
@@ -153,14 +154,14 @@ def document(field: NeuralField, program: Printed, view: View) -> str:
         "title": view.title,
         "view": "surface" if surface else "image",
         "region": [float(v) for v in region],
-        "facts": _facts(field, outputs, main, weights),
+        "facts": _facts(field, outputs, weights),
         "weights": base64.b64encode(b"".join(weights.file())).decode(),
     }
     for target, opening in (("wgsl", _WGSL), ("glsl", _GLSL)):
-        sources = [TARGETS[target](code[target][0]).source()]
+        sources = [TARGETS[target](code[target]).source()]
         if uncertain:
-            masked, same = program(target, "masked", True, False)
-            assert same.digest == weights.digest
+            masked = program(target, "masked", True, False)
+            assert masked.weights.digest == weights.digest
             sources += [_WGSL_MASKED if target == "wgsl" else "", TARGETS[target](masked).source()]
         data[target] = "\n".join([opening, *sources, _shader(target, outputs, surface, uncertain)])
     if surface:
@@ -172,12 +173,12 @@ def document(field: NeuralField, program: Printed, view: View) -> str:
     return _filled(_part("page.html"), parts | {"STYLE": style, "SCRIPT": script})
 
 
-def _facts(field: NeuralField, outputs: int, program: Listing, weights: WeightFile) -> list[list[str]]:
+def _facts(field: NeuralField, outputs: int, weights: WeightFile) -> list[list[str]]:
     types = sorted({t.array.dtype.name for t in weights.tables})
     numbers = sum(t.array.size for t in weights.tables)
     return [
         ["Field", f"{field.in_features} coordinates, {outputs} values"],
-        ["Weights", f"{numbers:,} numbers ({', '.join(types) or 'none'}), {program.length:,} bytes"],
+        ["Weights", f"{numbers:,} numbers ({', '.join(types) or 'none'}), {weights.length:,} bytes"],
         ["SHA-256", weights.field],
         ["Written by", f"coopnet {__version__}"],
     ]

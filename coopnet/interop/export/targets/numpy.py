@@ -8,101 +8,82 @@ import numpy as np
 
 from ..language import (
     F32, I32, U32, Assign, Binary, Cast, Const, Declare, Do, Elementary, Expr, For, LinearMap, Map, Pick, Routine,
-    Select, Values, Var, Vec,
+    Select, Var, Vec,
 )  # fmt: skip
 from ..weights import Array
-from .printer import Printer, hexadecimal, rows
+from .printer import INDENT, Printer
 
-_HELPERS = {
-    "rows": '''
+_LOAD = '''
 
-def {name}_rows(called, array, rows, dtype, samples=None):
-    """``array``, if it has so many rows, of as many samples as others."""
-    array = np.asarray(array, dtype)
-    if array.ndim != 2 or len(array) != rows or samples not in (None, array.shape[1]):
-        needed = "samples" if samples is None else samples
-        raise ValueError(f"{name}: {{called}} has the shape {{array.shape}}; ({{rows}}, {{needed}}) is needed")
-    return array''',
-    "table": '''
+def NAME_load(path):
+    """The weights in a file; ``ValueError`` if it is another or damaged."""
+    import hashlib
 
-def {name}_table(weights, dtype, offset, rows, stride, columns):
-    """A matrix, or a row of numbers, of the weights in single precision."""
-    flat = weights.view(np.uint8)[offset : offset + np.dtype(dtype).itemsize * rows * stride].view(dtype)
-    return flat.reshape(rows, stride)[:, :columns].astype(np.float32)''',
-    "mulhi": '''
-
-def {name}_mulhi(a, b):
-    """The upper half of a product of 64 bits."""
-    return (a.astype(np.uint64) * np.uint64(b) >> np.uint64(32)).astype(np.uint32)''',
-    "fma": '''
-
-def {name}_fma(a, b, c):
-    """Rounded once."""
-    return (np.float64(a) * b + c).astype(np.float32)''',
-}
-_TYPES = {F32: "np.float32", U32: "np.uint32", I32: "np.int32"}
+    with open(path, "rb") as file:
+        data = file.read()
+    digest = bytes.fromhex('DIGEST')
+    if data[16:48] != digest or hashlib.sha256(data[64:]).digest() != digest:
+        raise ValueError(f"{path}: not the weights that belong to this program, or damaged")
+    return np.frombuffer(data, "<u4")'''
 
 
 class NumPy(Printer):
     suffix = ".py"
     comment = "#"
+    gap = 2
+    unsigned = ""
+    types: ClassVar[dict[str, str]] = {F32: "np.float32", U32: "np.uint32", I32: "np.int32"}
+    lists = ("NAME = np.array([", "], KIND)")
     calls: ClassVar[dict[str, str]] = {"round": "np.rint", "min": "np.fmin", "max": "np.fmax"}
 
+    parts: ClassVar[dict[str, str]] = {
+        "rows": '''
+def NAME_rows(called, array, rows, dtype, samples=None):
+    """``array``, if it has so many rows, of as many samples as others."""
+    array = np.asarray(array, dtype)
+    if array.ndim != 2 or len(array) != rows or samples not in (None, array.shape[1]):
+        needed = "samples" if samples is None else samples
+        raise ValueError(f"NAME: {called} has the shape {array.shape}; ({rows}, {needed}) is needed")
+    return array''',
+        "table": '''
+def NAME_table(weights, dtype, offset, rows, stride, columns):
+    """A matrix, or a row of numbers, of the weights in single precision."""
+    flat = weights.view(np.uint8)[offset : offset + np.dtype(dtype).itemsize * rows * stride].view(dtype)
+    return flat.reshape(rows, stride)[:, :columns].astype(np.float32)''',
+        "mulhi": '''
+def NAME_mulhi(a, b):
+    """The upper half of a product of 64 bits."""
+    return (a.astype(np.uint64) * np.uint64(b) >> np.uint64(32)).astype(np.uint32)''',
+        "fma": '''
+def NAME_fma(a, b, c):
+    """Rounded once."""
+    return (np.float64(a) * b + c).astype(np.float32)''',
+    }
+
     def calling(self) -> list[str]:
-        public = [f for f in self.program.functions if not f.changed]
+        public = self.program.public
         lines = [f"Call: {self._results(f)} = {f.name}({', '.join(self._arguments(f))})" for f in public]
         lines += [f"{v.name}: array ({v.size}, samples) of single precision" for v in public[0].inputs if v.name == "x"]
         lines += [f"{v.name}: array ({v.size}, samples)" for v in public[-1].results]
-        if self._passed:
+        if self.program.outside:
             lines.append(f"weights: {self.name}_load(file of weights)")
-        if any(v.name == "key" for v in public[0].inputs):
+        if self.program.keyed:
             lines.append("key: array (4, samples) of uint32: low and high half of the seed, index, step")
         return lines
-
-    @property
-    def _passed(self) -> bool:
-        return self.program.has_tables and self.program.words is None
 
     def _arguments(self, f: Routine) -> list[str]:
         if f.changed:
             return [*(v.name for v in f.results), *(v.name for v in f.inputs)]
-        return [*(["weights"] if self._passed else []), *(v.name for v in f.inputs)]
+        return [*(["weights"] if self.program.outside else []), *(v.name for v in f.inputs)]
 
     def _results(self, f: Routine) -> str:
         return ", ".join(v.name for v in f.results)
 
     def opening(self) -> list[str]:
-        lines = ["", "import numpy as np"]
-        if self._passed:
-            lines += [
-                "",
-                "",
-                f"def {self.name}_load(path):",
-                '    """The weights in a file; ``ValueError`` if it is another or damaged."""',
-                "    import hashlib",
-                "",
-                '    with open(path, "rb") as file:',
-                "        data = file.read()",
-                f"    digest = bytes.fromhex({self.program.digest.hex()!r})",
-                "    if data[16:48] != digest or hashlib.sha256(data[64:]).digest() != digest:",
-                '        raise ValueError(f"{path}: not the weights that belong to this program, or damaged")',
-                '    return np.frombuffer(data, "<u4")',
-            ]
-        elif self.program.words is not None and self.program.has_tables:
-            lines += ["", f"{self.name}_weights = np.array([", *hexadecimal(self.program.words), "], np.uint32)"]
+        lines = ["", "import numpy as np", *super().opening()]
+        if self.program.outside:
+            lines += self.filled(_LOAD, DIGEST=self.program.weights.digest.hex()).split("\n")
         return lines
-
-    def helpers(self) -> list[str]:
-        return [
-            line
-            for key, text in _HELPERS.items()
-            if key in self.used
-            for line in text.format(name=self.name).split("\n")
-        ]
-
-    def listed(self, values: Values) -> list[str]:
-        items = rows((self.literal(Const(v, values.type)) for v in values.numbers), 8)
-        return ["", f"{values.name} = np.array([", *items, f"], {_TYPES[values.type]})"]
 
     # ---- Statements -----------------------------------------------------------
 
@@ -110,7 +91,7 @@ class NumPy(Printer):
         self.tables: dict[int, tuple[str, str]] = {}
         self.loops: set[str] = set()
         body = self.block(f.body, 1 if f.changed else 2)
-        lines = ["", f"def {f.name}({', '.join(self._arguments(f))}):"]
+        lines = [f"def {f.name}({', '.join(self._arguments(f))}):"]
         tables = [f"    {name} = {text}" for name, text in self.tables.values()]
         if f.changed:
             return [*lines, *tables, *body]
@@ -123,10 +104,10 @@ class NumPy(Printer):
         return [*lines, *tables, '    with np.errstate(all="ignore"):', *body, f"    return {self._results(f)}"]
 
     def declared(self, v: Var) -> str:
-        return f"{v.name} = np.zeros(({v.size}, samples), {_TYPES[v.type]})"
+        return f"{v.name} = np.zeros(({v.size}, samples), {self.types[v.type]})"
 
     def statement(self, s: object, depth: int) -> list[str]:
-        start = self.indent * depth
+        start = INDENT * depth
         if isinstance(s, LinearMap):
             return [start + self._product(s)]
         if isinstance(s, Map):
@@ -141,7 +122,7 @@ class NumPy(Printer):
             value = self.expr(s.value)
             # a number for all samples would become another type in arithmetic with Python's
             constant = isinstance(s.value, Const)
-            return f"{s.var.name} = " + (f"np.full(samples, {value}, {_TYPES[s.var.type]})" if constant else value)
+            return f"{s.var.name} = " + (f"np.full(samples, {value}, {self.types[s.var.type]})" if constant else value)
         if isinstance(s, Do):
             return f"{s.function.name}({self.args(s.args)})"
         return f"{self.expr(s.target)} = {self.expr(s.value)}"
@@ -151,7 +132,10 @@ class NumPy(Printer):
         head = f"for {s.var.name} in range({self.expr(s.start)}, {self.expr(s.stop)}):"
         if isinstance(s.start, Const) and s.start.value == 0:
             head = f"for {s.var.name} in range({self.expr(s.stop)}):"
-        return [self.indent * depth + head, *self.block(s.body, depth + 1)]
+        return [INDENT * depth + head, *self.block(s.body, depth + 1)]
+
+    def braced(self, head: str, body: list, depth: int) -> list[str]:
+        return self.block(body, depth)  # a scope
 
     def _part(self, v: Vec) -> str:
         return v.array.name if v.whole else f"{v.array.name}[{v.start}:{v.start + v.size}]"
@@ -172,9 +156,9 @@ class NumPy(Printer):
         if id(table) not in self.tables:
             a, kind = table.array, table.array.dtype.newbyteorder("<").str
             count, columns = a.shape if a.ndim == 2 else (1, a.size)
-            offset = self.program.start * 4 + table.offset
+            offset = self.start * 4 + table.offset
             stride = table.stride if a.ndim == 2 else a.size
-            weights = f"{self.name}_weights" if self.program.words is not None else "weights"
+            weights = f"{self.name}_weights" if self.program.inside else "weights"
             text = f"{self.helper('table')}({weights}, {kind!r}, {offset}, {count}, {stride}, {columns})"
             name = "".join(c if c.isalnum() else "_" for c in table.name.removeprefix("network."))
             self.tables[id(table)] = f"w_{name}", text
@@ -190,8 +174,8 @@ class NumPy(Printer):
 
     def cast(self, e: Cast) -> str:
         if self._uniform(e.a):
-            return f"{_TYPES[e.type]}({self.expr(e.a)})"
-        return f"({self.expr(e.a)}).astype({_TYPES[e.type]})"
+            return f"{self.types[e.type]}({self.expr(e.a)})"
+        return f"({self.expr(e.a)}).astype({self.types[e.type]})"
 
     def call(self, e: Elementary) -> str:
         if e.function in ("fma", "mulhi"):
@@ -203,7 +187,7 @@ class NumPy(Printer):
     def select(self, e: Select) -> str:
         a = self.expr(e.a)
         if isinstance(e.a, Const) and isinstance(e.b, Const):  # NumPy would choose wider types
-            a = f"{_TYPES[e.type]}({a})"
+            a = f"{self.types[e.type]}({a})"
         return f"np.where({self.expr(e.condition)}, {a}, {self.expr(e.b)})"
 
     def _uniform(self, e: Expr) -> bool:

@@ -1,7 +1,8 @@
-"""What the printers of all languages have in common, and those of languages that look like C."""
+"""What the printers of all languages have in common, as it is in languages that look like C."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from ..language import (
     BOOL, F32, I32, U32, Assign, At, Binary, Cast, Comment, Const, Declare, Do, Elementary, Expr, For, LinearMap, Load,
     Map, Pick, Routine, Scope, Select, Still, Values, Var, u32,
 )  # fmt: skip
-from ..weights import Array
+from ..weights import Array, WeightFile
 
 INDENT = "    "
 #: How tightly operators bind. Others are put in parentheses whatever stands around them.
@@ -21,42 +22,80 @@ _TIGHT = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
 
 @dataclass(frozen=True)
 class Listing:
-    """What is printed: functions, called ones first.
-
-    ``words`` are the weights if they stand in the source, and ``has_tables`` says whether there are any. Of the file,
-    ``start`` is the word at which the first array begins, ``length`` are its bytes, and ``digest`` is its checksum.
-    ``about`` is what the head of the source says, in lines.
+    """What is printed: ``functions``, called ones first, and the ``weights``, which stand in the source if they are
+    ``inline``. ``about`` is what the head of the source says, in lines.
     """
 
     name: str
     functions: list[Routine]
-    words: np.ndarray | None
-    start: int
-    length: int
-    digest: bytes
-    has_tables: bool
+    weights: WeightFile
+    inline: bool
     about: list[str]
+
+    @property
+    def inside(self) -> bool:
+        """Are there weights, and in the source?"""
+        return self.inline and bool(self.weights.tables)
+
+    @property
+    def outside(self) -> bool:
+        """Are there weights, and in a file beside it?"""
+        return not self.inline and bool(self.weights.tables)
+
+    @property
+    def public(self) -> list[Routine]:
+        """The functions that others than these call."""
+        return [f for f in self.functions if not f.changed]
+
+    @property
+    def keyed(self) -> bool:
+        """Have they an argument for dropouts?"""
+        return any(v.name == "key" for v in self.public[0].inputs)
 
 
 class Printer:
-    """Prints a :class:`Listing`. ``used`` collects the helper functions that expressions need."""
+    """Prints a :class:`Listing` in a language with braces, types before names, and suffixes of numbers.
+
+    ``used`` collects the helper functions that expressions need.
+    """
 
     suffix: ClassVar[str]
     inlines: ClassVar[bool] = True  #: can weights stand in the source?
     tiny: ClassVar[int] = 8192  #: bytes of weights up to which they do unless told otherwise
     precision: ClassVar[str | None] = None  #: the only precision of weights that there is, if it is one
     comment: ClassVar[str] = "//"
-    indent: ClassVar[str] = INDENT
+    gap: ClassVar[int] = 1  #: empty lines before a function
+    unsigned: ClassVar[str] = "u"  #: what follows the digits of an unsigned number
+    types: ClassVar[dict[str, str]] = {F32: "float", U32: "uint", I32: "int", BOOL: "bool"}
+    #: What opens and closes a list of COUNT constants of type KIND that is called NAME.
+    lists: ClassVar[tuple[str, str]]
+    counting: ClassVar[str] = "for (uint INDEX = START; INDEX < STOP; ++INDEX) "
+    #: Texts of helper functions, and those that others need. In texts, NAME is that of the field, UPPER in capitals.
+    parts: ClassVar[dict[str, str]]
+    needs: ClassVar[dict[str, str]] = {}
+    calls: ClassVar[dict[str, str]] = {}  #: elementary functions with other names; those of helpers begin with _
+    weights = ""  #: the argument of helper functions that read weights, with a comma behind
+    kinds: ClassVar[tuple[str, str]] = ("void", "void")  #: what public and other functions begin with
+    passed: ClassVar[str] = ""  #: the argument of public functions for weights beside the source
+    #: What the head says: a public function, what is to be known of such weights, and what else.
+    called: ClassVar[str] = "Call: SIGNATURE;"
+    told: ClassVar[str]
+    noted: ClassVar[list[str]] = []
 
     def __init__(self, program: Listing):
         self.program, self.name = program, program.name
+        self.start = 0 if program.inline else program.weights.start  #: the word at which the first array begins
         self.used: set[str] = set()
         self.values: dict[str, Values] = {}
 
     def source(self) -> str:
         """The text of the file."""
-        functions = [line for f in self.program.functions for line in ["", *self.function(f)]]
-        values = [line for v in self.values.values() for line in self.listed(v)]
+        functions = [line for f in self.program.functions for line in [*[""] * self.gap, *self.function(f)]]
+        values = [
+            line
+            for v in self.values.values()
+            for line in self.listed(v.name, v.type, [self.literal(Const(n, v.type)) for n in v.numbers])
+        ]
         lines = [*self.head(), *self.opening(), *values, *self.helpers(), *functions, *self.closing()]
         return "\n".join(lines) + "\n"
 
@@ -65,29 +104,64 @@ class Printer:
         return [f"{self.comment} {line}".rstrip() for line in [*self.program.about, *self.calling()]]
 
     def calling(self) -> list[str]:
-        raise NotImplementedError
+        lines = [self.called.replace("SIGNATURE", self.signature(f)) for f in self.program.public]
+        if self.program.outside:
+            lines += self.filled(self.told.strip()).split("\n")
+        if self.program.keyed:
+            lines.append("key: low and high half of the seed, index, step")
+        return [*lines, *self.noted]
 
     def opening(self) -> list[str]:
-        """What stands before everything else: how the weights are read."""
-        return []
+        """What stands before everything else: how the weights are read, or themselves."""
+        if not self.program.inside:
+            return []
+        words = self.program.weights.words().tolist()
+        return self.listed(f"{self.name}_weights", U32, [f"0x{w:08x}{self.unsigned}" for w in words])
 
     def closing(self) -> list[str]:
         return []
 
     def helpers(self) -> list[str]:
         """The helper functions in :attr:`used`."""
-        raise NotImplementedError
+        used = self.used | {self.needs[key] for key in self.used if key in self.needs}
+        texts = [text.strip("\n") for key, text in self.parts.items() if key in used]
+        return self.filled("".join("\n" * self.gap + text + "\n" for text in texts)).split("\n")[:-1]
+
+    def filled(self, text: str, **values: str) -> str:
+        """``text`` with values in place of their names, all at once: what is put in is not searched again."""
+        values = {"NAME": self.name, "UPPER": self.name.upper()} | values
+        return re.sub("|".join(values), lambda match: values[match[0]], text)
+
+    def listed(self, name: str, type: str, items: list[str]) -> list[str]:
+        """The declaration of constants, eight to a line."""
+        first, last = (self.filled(v, NAME=name, KIND=self.types[type], COUNT=str(len(items))) for v in self.lists)
+        lines = [INDENT + ", ".join(items[i : i + 8]) for i in range(0, len(items), 8)]
+        return ["", first, *(f"{line}," for line in lines[:-1]), *lines[-1:], last]
 
     # ---- Statements -----------------------------------------------------------
 
     def function(self, f: Routine) -> list[str]:
-        raise NotImplementedError
+        return [f"{self.signature(f)} {{", *self.block(f.body), "}"]
+
+    def signature(self, f: Routine) -> str:
+        results = [self.argument(v, "inout" if f.changed else "out") for v in f.results]
+        inputs = [self.argument(v, "in") for v in f.inputs]
+        weights = [self.passed] if self.passed and self.program.outside else []
+        arguments = [*results, *inputs] if f.changed else [*weights, *inputs, *results]
+        return f"{self.kinds[f.changed]} {f.name}({', '.join(arguments)})"
+
+    def argument(self, var: Var, way: str) -> str:
+        """An argument that goes ``"in"``, ``"out"`` or ``"inout"``."""
+        return self.declared(var) if way == "in" else f"{way} {self.declared(var)}"
+
+    def declared(self, var: Var) -> str:
+        return f"{self.types[var.type]} {var.name}" + ("" if var.size is None else f"[{var.size}]")
 
     def block(self, body: Iterable[Any], depth: int = 1) -> list[str]:
         return [line for s in body for line in self.statement(s, depth)]
 
     def statement(self, s: Any, depth: int) -> list[str]:
-        start = self.indent * depth
+        start = INDENT * depth
         if isinstance(s, Comment):
             return [f"{start}{self.comment} {plain(s.text)}"]
         if isinstance(s, (LinearMap, Map)):
@@ -95,22 +169,28 @@ class Printer:
         if isinstance(s, For):
             return self.loop(s, depth)
         if isinstance(s, Scope):
-            return self.scope(s, depth)
+            return self.braced("", s.body, depth)
         return [start + self.line(s)]
 
     def line(self, s: Declare | Assign | Do) -> str:
         """One of the statements that are a line."""
-        raise NotImplementedError
+        if isinstance(s, Declare):
+            value = "" if s.value is None else f" = {self.expr(s.value)}"
+            return f"{self.declared(s.var)}{value};"
+        if isinstance(s, Do):
+            return f"{s.function.name}({self.args(s.args)});"
+        target, new = self.expr(s.target), s.value
+        if isinstance(new, Binary) and new.a == s.target and new.op in ("+", "-", "*"):
+            return f"{target} {new.op}= {self.expr(new.b)};"
+        return f"{target} = {self.expr(new)};"
 
     def loop(self, s: For, depth: int) -> list[str]:
-        raise NotImplementedError
+        ends = {"INDEX": s.var.name, "START": self.expr(s.start), "STOP": self.expr(s.stop)}
+        return self.braced(self.filled(self.counting, **ends), s.body, depth)
 
-    def scope(self, s: Scope, depth: int) -> list[str]:
-        return self.block(s.body, depth)
-
-    def listed(self, values: Values) -> list[str]:
-        """The declaration of constants."""
-        raise NotImplementedError
+    def braced(self, head: str, body: list, depth: int) -> list[str]:
+        start = INDENT * depth
+        return [f"{start}{head}{{", *self.block(body, depth + 1), f"{start}}}"]
 
     # ---- Expressions ----------------------------------------------------------
 
@@ -147,66 +227,12 @@ class Printer:
         return str(e.value) if isinstance(e, Const) else self.expr(e)
 
     def literal(self, e: Const) -> str:
-        raise NotImplementedError
-
-    def load(self, table: Array, index: Expr) -> str:
-        raise NotImplementedError
-
-    def cast(self, e: Cast) -> str:
-        raise NotImplementedError
-
-    def call(self, e: Elementary) -> str:
-        raise NotImplementedError
-
-    def select(self, e: Select) -> str:
-        return f"{self.expr(e.condition, 3)} ? {self.expr(e.a, 3)} : {self.expr(e.b, 3)}"
-
-    def helper(self, name: str) -> str:
-        """The name of a helper function, which will be among :meth:`helpers`."""
-        self.used.add(name)
-        return f"{self.name}_{name}"
-
-    def args(self, args: Iterable[Expr]) -> str:
-        return ", ".join(self.expr(a) for a in args)
-
-
-class CLike(Printer):
-    """Braces, types before names, and numbers with suffixes."""
-
-    types: ClassVar[dict[str, str]] = {F32: "float", U32: "uint", I32: "int", BOOL: "bool"}
-    weights = ""  #: the argument of helper functions that read weights, with a comma behind
-    calls: ClassVar[dict[str, str]] = {}
-
-    def line(self, s: Declare | Assign | Do) -> str:
-        if isinstance(s, Declare):
-            value = "" if s.value is None else f" = {self.expr(s.value)}"
-            return f"{self.declared(s.var)}{value};"
-        if isinstance(s, Do):
-            return f"{s.function.name}({self.args(s.args)});"
-        target, new = self.expr(s.target), s.value
-        if isinstance(new, Binary) and new.a == s.target and new.op in ("+", "-", "*"):
-            return f"{target} {new.op}= {self.expr(new.b)};"
-        return f"{target} = {self.expr(new)};"
-
-    def declared(self, var: Var) -> str:
-        return f"{self.types[var.type]} {var.name}" + ("" if var.size is None else f"[{var.size}]")
-
-    def loop(self, s: For, depth: int) -> list[str]:
-        i, start = s.var.name, self.indent * depth
-        head = f"for ({self.types[U32]} {i} = {self.expr(s.start)}; {i} < {self.expr(s.stop)}; ++{i})"
-        return [f"{start}{head} {{", *self.block(s.body, depth + 1), f"{start}}}"]
-
-    def scope(self, s: Scope, depth: int) -> list[str]:
-        start = self.indent * depth
-        return [f"{start}{{", *self.block(s.body, depth + 1), f"{start}}}"]
-
-    def literal(self, e: Const) -> str:
         if e.type == F32:
             return f"{np.float32(e.value)!s}f"  # the shortest that is this number
-        return f"{e.value}u" if e.type == U32 else str(e.value)
+        return f"{e.value}{self.unsigned}" if e.type == U32 else str(e.value)
 
     def load(self, table: Array, index: Expr) -> str:
-        place = (self.program.start * 4 + table.offset) // table.array.itemsize
+        place = (self.start * 4 + table.offset) // table.array.itemsize
         function = self.helper({4: "single", 2: "half", 1: "byte"}[table.array.itemsize])
         return f"{function}({self.weights}{self.expr(u32(place) + index)})"
 
@@ -219,16 +245,16 @@ class CLike(Printer):
             name = self.helper(name[1:])
         return f"{name}({self.args(e.args)})"
 
+    def select(self, e: Select) -> str:
+        return f"{self.expr(e.condition, 3)} ? {self.expr(e.a, 3)} : {self.expr(e.b, 3)}"
 
-def rows(items: Iterable[str], each: int) -> list[str]:
-    """Items with commas between them, so many to a line."""
-    items = list(items)
-    lines = [", ".join(items[i : i + each]) for i in range(0, len(items), each)]
-    return [INDENT + line + ("" if i == len(lines) - 1 else ",") for i, line in enumerate(lines)]
+    def helper(self, name: str) -> str:
+        """The name of a helper function, which will be among :meth:`helpers`."""
+        self.used.add(name)
+        return f"{self.name}_{name}"
 
-
-def hexadecimal(words: np.ndarray, suffix: str = "") -> list[str]:
-    return rows((f"0x{w:08x}{suffix}" for w in words.tolist()), 8)
+    def args(self, args: Iterable[Expr]) -> str:
+        return ", ".join(self.expr(a) for a in args)
 
 
 def plain(text: str) -> str:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..language import (
-    BOOL, F32, I32, U32, Assign, At, Binary, Const, Declare, Do, Elementary, Expr, For, LinearMap, Map, Routine, Select,
-    Values, Var,
+    BOOL, F32, I32, U32, Assign, At, Binary, Const, Declare, Do, Elementary, Expr, LinearMap, Map, Routine, Select,
+    Var,
 )  # fmt: skip
-from ..weights import identity
-from .printer import INDENT, CLike, hexadecimal, rows
+from .printer import INDENT, Printer
 
 #: Beyond, a hyperbolic tangent is 1 in single precision; some drivers' exponentials overflow first.
 _TANH = "10.0"
-
-
 #: Sine, and cosine as a sine a quarter turn later: those of shaders may be off by 2^-11, and differ from device to
 #: device. After whole quarter turns have been taken off, by three parts of pi/2 of which the first have few bits, it is
 #: a polynomial in [-pi/4, pi/4] (Moshier's Cephes library).
@@ -35,64 +31,50 @@ float NAME_sin(float x) { return NAME_quarter(x, 0.0f); }
 float NAME_cos(float x) { return NAME_quarter(x, 1.0f); }"""
 
 
-class _Shader(CLike):
-    """``parts`` are the texts of helper functions, in which ``{name}`` is the field's and ``{words}`` reads a word."""
-
-    parts: ClassVar[dict[str, str]]
-
-    def helpers(self) -> list[str]:
-        if self.used & {"half", "byte", "single"}:
-            self.used.add("word")
-        if self.used & {"sin", "cos"}:
-            self.used.add("sine")
-        texts = [text for key, text in self.parts.items() if key in self.used]
-        return [line for text in texts for line in ("\n" + text.strip("\n")).replace("NAME", self.name).split("\n")]
-
-    @property
-    def _inside(self) -> bool:
-        """Do the weights stand in the source?"""
-        return self.program.words is not None and self.program.has_tables
-
-    @property
-    def _outside(self) -> bool:
-        return self.program.words is None and self.program.has_tables
-
+class _Shader(Printer):
     #: The function that says whether a buffer holds the weights, of so many WORDS or BYTES: its HEAD is compared.
     fits: ClassVar[str]
     word: ClassVar[str]  #: what reads a word of that head, by its number or its first byte
+    needs: ClassVar[dict[str, str]] = {"single": "word", "half": "word", "byte": "word", "sin": "sine", "cos": "sine"}
 
     def closing(self) -> list[str]:
-        if not self._outside:
+        if not self.program.outside:
             return []
-        words = np.frombuffer(identity(self.program.length, self.program.digest), "<u4").tolist()
+        file = self.program.weights
+        words = np.frombuffer(file.identity, "<u4").tolist()
         reads = [self.word.format(name=self.name, word=i, byte=4 * i) for i in range(len(words))]
         tests = [f"{read} == 0x{w:08x}u" for read, w in zip(reads, words, strict=True)]
         head = f"\n{INDENT * 2}&& ".join(" && ".join(tests[i : i + 3]) for i in range(0, len(tests), 3))
-        size = self.program.length
-        values = {"NAME": self.name, "UPPER": self.name.upper(), "HEAD": head}
-        values |= {"WORDS": f"{size // 4}u", "BYTES": f"{size}u"}
-        return re.sub("NAME|UPPER|WORDS|BYTES|HEAD", lambda m: values[m[0]], self.fits).split("\n")
-
-    def fitting(self) -> list[str]:
-        """What the head of the source says of that function."""
-        called = f"{self.name}_fits({self.weights.strip(', ')})"
-        return [f"{called} is true if these are the weights."] if self._outside else []
-
-    def _public(self) -> list[Routine]:
-        return [f for f in self.program.functions if not f.changed]
+        sizes = {"WORDS": f"{file.length // 4}u", "BYTES": f"{file.length}u"}
+        return self.filled(self.fits, HEAD=head, **sizes).split("\n")
 
     def call(self, e: Elementary) -> str:
         if e.function == "tanh":
             return f"tanh(clamp({self.expr(e.args[0])}, -{_TANH}, {_TANH}))"
         return super().call(e)
 
-    def key(self) -> list[str]:
-        keyed = any(v.name == "key" for v in self._public()[0].inputs)
-        return ["key: low and high half of the seed, index, step"] if keyed else []
+
+#: Where GLSL finds the weights.
+_BUFFER = """
+#ifndef UPPER_WORD
+#ifndef UPPER_BINDING
+#define UPPER_BINDING 0
+#endif
+#ifdef UPPER_SET
+layout(std430, set = UPPER_SET, binding = UPPER_BINDING)
+#else
+layout(std430, binding = UPPER_BINDING)
+#endif
+readonly buffer NAME_Weights { uint NAME_weights[]; };
+#define UPPER_WORD(i) NAME_weights[i]
+#define UPPER_BUFFER
+#endif
+#define NAME_word(i) UPPER_WORD(i)"""
 
 
 class GLSL(_Shader):
     suffix = ".glsl"
+    tiny = 2048  # of 1,500 words and loops as long as a vector, Mesa's Vulkan on the CPU compiles for a minute
     word = "{name}_word({word}u)"
     # what has an own WORD(i), such as a texture, may have no end that could be asked for
     fits = """
@@ -104,13 +86,16 @@ bool NAME_fits() {
 #endif
     return HEAD;
 }"""
+    lists = ("const KIND NAME[COUNT] = KIND[COUNT](", ");")
+    told = """
+The file of weights, as it is, belongs into a buffer of uint; set UPPER_SET and UPPER_BINDING to
+where that is, or UPPER_WORD(i) to what reads its word i, such as a texture. Buffers need
+GLSL 4.30 or ES 3.10.
+NAME_fits() is true if these are the weights."""
+    noted: ClassVar[list[str]] = ["For GLSL 3.30 and later, and ES 3.00 and later, with high precision."]
     calls: ClassVar[dict[str, str]] = {
-        "sin": "_sin",
-        "cos": "_cos",
-        "round": "roundEven",
-        "fma": "_fma",
-        "mulhi": "_mulhi",
-    }
+        "sin": "_sin", "cos": "_cos", "round": "roundEven", "fma": "_fma", "mulhi": "_mulhi",
+    }  # fmt: skip
     parts: ClassVar[dict[str, str]] = {
         "single": "float NAME_single(uint i) { return uintBitsToFloat(NAME_word(i)); }",
         "half": """
@@ -134,72 +119,23 @@ uint NAME_mulhi(uint a, uint b) {
 }""",
     }
 
-    def calling(self) -> list[str]:
-        lines = [f"Call: {self._signature(f)};" for f in self._public()]
-        if self._outside:
-            upper = self.name.upper()
-            lines += [
-                f"The file of weights, as it is, belongs into a buffer of uint; set {upper}_SET and {upper}_BINDING to",
-                f"where that is, or {upper}_WORD(i) to what reads its word i, such as a texture. Buffers need",
-                "GLSL 4.30 or ES 3.10.",
-            ]
-        return [
-            *lines,
-            *self.fitting(),
-            *self.key(),
-            "For GLSL 3.30 and later, and ES 3.00 and later, with high precision.",
-        ]
-
     def opening(self) -> list[str]:
-        upper = self.name.upper()
-        if self._inside:
-            words = self.program.words
-            assert words is not None
-            return [
-                "",
-                "// in SPIR-V, constant arrays are copied before every read of an entry, which drivers undo slowly",
-                "#ifndef VULKAN",
-                "const",
-                "#endif",
-                f"uint {self.name}_weights[{len(words)}] = uint[{len(words)}](",
-                *hexadecimal(words, "u"),
-                ");",
-                "",
-                f"#define {self.name}_word(i) {self.name}_weights[i]",
-            ]
-        if not self._outside:
+        if self.program.outside:
+            return self.filled(_BUFFER).split("\n")
+        if not self.program.inside:
             return []
+        _, first, *numbers = super().opening()
         return [
             "",
-            f"#ifndef {upper}_WORD",
-            f"#ifndef {upper}_BINDING",
-            f"#define {upper}_BINDING 0",
+            "// in SPIR-V, constant arrays are copied before every read of an entry, which drivers undo slowly",
+            "#ifndef VULKAN",
+            "const",
             "#endif",
-            f"#ifdef {upper}_SET",
-            f"layout(std430, set = {upper}_SET, binding = {upper}_BINDING)",
-            "#else",
-            f"layout(std430, binding = {upper}_BINDING)",
-            "#endif",
-            f"readonly buffer {self.name}_Weights {{ uint {self.name}_weights[]; }};",
-            f"#define {upper}_WORD(i) {self.name}_weights[i]",
-            f"#define {upper}_BUFFER",
-            "#endif",
-            f"#define {self.name}_word(i) {upper}_WORD(i)",
+            first.removeprefix("const "),
+            *numbers,
+            "",
+            f"#define {self.name}_word(i) {self.name}_weights[i]",
         ]
-
-    def function(self, f: Routine) -> list[str]:
-        return [f"{self._signature(f)} {{", *self.block(f.body), "}"]
-
-    def _signature(self, f: Routine) -> str:
-        results = [f"{'inout' if f.changed else 'out'} {self.declared(v)}" for v in f.results]
-        inputs = [f"{self.declared(v)}" for v in f.inputs]
-        arguments = [*results, *inputs] if f.changed else [*inputs, *results]
-        return f"void {f.name}({', '.join(arguments)})"
-
-    def listed(self, values: Values) -> list[str]:
-        kind, n = self.types[values.type], len(values.numbers)
-        items = rows((self.literal(Const(v, values.type)) for v in values.numbers), 8)
-        return ["", f"const {kind} {values.name}[{n}] = {kind}[{n}](", *items, ");"]
 
 
 class WGSL(_Shader):
@@ -213,6 +149,15 @@ fn NAME_fits() -> bool {
     return HEAD;
 }"""
     types: ClassVar[dict[str, str]] = {F32: "f32", U32: "u32", I32: "i32", BOOL: "bool"}
+    # of constants, too, only constant places can be looked at everywhere
+    lists = ("var<private> NAME: array<KIND, COUNT> = array<KIND, COUNT>(", ");")
+    counting = "for (var INDEX = START; INDEX < STOP; INDEX++) "
+    kinds = ("fn", "fn")
+    called = "Call: SIGNATURE"
+    told = """
+Declare the buffer that holds the file of weights, as it is, with numbers of your own:
+@group(0) @binding(0) var<storage, read> NAME_weights: array<u32>;
+NAME_fits() is true if these are the weights."""
     calls: ClassVar[dict[str, str]] = {"sin": "_sin", "cos": "_cos", "mulhi": "_mulhi"}
     parts: ClassVar[dict[str, str]] = {
         "single": "fn NAME_single(i: u32) -> f32 { return bitcast<f32>(NAME_weights[i]); }",
@@ -245,23 +190,6 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
 }""",
     }
 
-    def calling(self) -> list[str]:
-        lines = [f"Call: {self._signature(f)}" for f in self._public()]
-        if self._outside:
-            lines += [
-                "Declare the buffer that holds the file of weights, as it is, with numbers of your own:",
-                f"@group(0) @binding(0) var<storage, read> {self.name}_weights: array<u32>;",
-            ]
-        return [*lines, *self.fitting(), *self.key()]
-
-    def opening(self) -> list[str]:
-        if not self._inside:
-            return []
-        words = self.program.words
-        assert words is not None
-        head = f"var<private> {self.name}_weights: array<u32, {len(words)}> = array<u32, {len(words)}>("
-        return ["", head, *hexadecimal(words, "u"), ");"]
-
     def declared(self, var: Var) -> str:
         return f"var {var.name}: {self._type(var)}"
 
@@ -274,19 +202,13 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
         # arguments are values, of which only constant places can be looked at
         arrays = [v for v in f.inputs if v.size is not None]
         copies = [f"{INDENT}var {v.name} = {v.name}_in;" for v in arrays]
-        return [f"{self._signature(f)} {{", *copies, *self.block(f.body), "}"]
+        head, *body = super().function(f)
+        return [head, *copies, *body]
 
-    def _signature(self, f: Routine) -> str:
-        results = [f"{v.name}: ptr<function, {self._type(v)}>" for v in f.results]
-        inputs = [f"{v.name}{'_in' if v.size is not None else ''}: {self._type(v)}" for v in f.inputs]
-        arguments = [*results, *inputs] if f.changed else [*inputs, *results]
-        return f"fn {f.name}({', '.join(arguments)})"
-
-    def loop(self, s: For, depth: int) -> list[str]:
-        lines = super().loop(s, depth)
-        i = s.var.name
-        head = f"for (var {i} = {self.expr(s.start)}; {i} < {self.expr(s.stop)}; {i}++) {{"
-        return [self.indent * depth + head, *lines[1:]]
+    def argument(self, var: Var, way: str) -> str:
+        if way != "in":
+            return f"{var.name}: ptr<function, {self._type(var)}>"
+        return f"{var.name}{'_in' if var.size is not None else ''}: {self._type(var)}"
 
     def args(self, args: object) -> str:
         texts = [f"&{a.name}" if isinstance(a, Var) and a.size is not None else self.expr(a) for a in args]  # type: ignore[attr-defined]
@@ -299,12 +221,6 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
 
     def select(self, e: Select) -> str:
         return f"select({self.expr(e.b)}, {self.expr(e.a)}, {self.expr(e.condition)})"
-
-    def listed(self, values: Values) -> list[str]:
-        kind, n = self.types[values.type], len(values.numbers)
-        items = rows((self.literal(Const(v, values.type)) for v in values.numbers), 8)
-        # of constants, too, only constant places can be looked at everywhere
-        return ["", f"var<private> {values.name}: array<{kind}, {n}> = array<{kind}, {n}>(", *items, ");"]
 
 
 class Slang(_Shader):
@@ -320,9 +236,16 @@ public bool NAME_fits(ByteAddressBuffer weights) {
     }
     return HEAD;
 }"""
+    lists = ("static const KIND NAME[COUNT] = {", "};")
+    kinds = ("public void", "void")
+    passed = "ByteAddressBuffer weights"
+    called = "Call: SIGNATURE"
+    told = """
+weights: a buffer that holds the file of weights as it is.
+NAME_fits(weights) is true if these are the weights."""
     calls: ClassVar[dict[str, str]] = {"sin": "_sin", "cos": "_cos", "fma": "mad", "mulhi": "_mulhi"}
     parts: ClassVar[dict[str, str]] = {
-        "word": "uint NAME_word(PASSEDuint i) { return WORD; }",
+        "word": "uint NAME_word(PASSEDuint i) { return READ; }",
         "single": "float NAME_single(PASSEDuint i) { return asfloat(NAME_word(GIVENi)); }",
         "half": """
 float NAME_half(PASSEDuint i) {
@@ -338,43 +261,14 @@ float NAME_byte(PASSEDuint i) {
 
     @property
     def weights(self) -> str:  # type: ignore[override]
-        return "" if self._inside else "weights, "
+        return "" if self.program.inside else "weights, "
 
-    def calling(self) -> list[str]:
-        lines = [f"Call: {self._signature(f)}" for f in self._public()]
-        if self._outside:
-            lines.append("weights: a buffer that holds the file of weights as it is.")
-        return [*lines, *self.fitting(), *self.key()]
-
-    def opening(self) -> list[str]:
-        if not self._inside:
-            return []
-        words = self.program.words
-        assert words is not None
-        return ["", f"static const uint {self.name}_weights[{len(words)}] = {{", *hexadecimal(words, "u"), "};"]
-
-    def helpers(self) -> list[str]:
-        word = f"{self.name}_weights[i]" if self._inside else "weights.Load(4u * i)"
-        passed, given = ("", "") if self._inside else ("ByteAddressBuffer weights, ", "weights, ")
-        return [
-            line.replace("PASSED", passed).replace("GIVEN", given).replace("WORD", word) for line in super().helpers()
-        ]
-
-    def function(self, f: Routine) -> list[str]:
-        return [f"{self._signature(f)} {{", *self.block(f.body), "}"]
-
-    def _signature(self, f: Routine) -> str:
-        results = [f"{'inout' if f.changed else 'out'} {self.declared(v)}" for v in f.results]
-        inputs = [self.declared(v) for v in f.inputs]
-        if f.changed:
-            return f"void {f.name}({', '.join([*results, *inputs])})"
-        weights = ["ByteAddressBuffer weights"] if self._outside else []
-        return f"public void {f.name}({', '.join([*weights, *inputs, *results])})"
-
-    def listed(self, values: Values) -> list[str]:
-        kind, n = self.types[values.type], len(values.numbers)
-        items = rows((self.literal(Const(v, values.type)) for v in values.numbers), 8)
-        return ["", f"static const {kind} {values.name}[{n}] = {{", *items, "};"]
+    def filled(self, text: str, **values: str) -> str:
+        if self.program.inside:
+            values |= {"PASSED": "", "GIVEN": "", "READ": f"{self.name}_weights[i]"}
+        else:
+            values |= {"PASSED": "ByteAddressBuffer weights, ", "GIVEN": "weights, ", "READ": "weights.Load(4u * i)"}
+        return super().filled(text, **values)
 
 
 class SlangCoopVec(Slang):
@@ -382,20 +276,18 @@ class SlangCoopVec(Slang):
 
     inlines = False  # matrices are read from a buffer
     precision = "half"
+    noted: ClassVar[list[str]] = ["Needs cooperative vectors of half precision: Vulkan, OptiX, Direct3D 12."]
+    whole = ""  #: the type of vectors while an expression is printed for all components at once
     #: Functions that cooperative vectors have.
     _WHOLE: ClassVar[set[str]] = {"min", "max", "tanh", "exp", "log"}
 
-    def calling(self) -> list[str]:
-        return [*super().calling(), "Needs cooperative vectors of half precision: Vulkan, OptiX, Direct3D 12."]
-
     def function(self, f: Routine) -> list[str]:
-        self.vectors = {s.y.array.name for s in _products(f.body)}
-        self.whole = ""  #: the type of vectors while an expression is printed for all components at once
+        self.vectors = {s.y.array.name for s in f.body if _is_product(s)}
         return super().function(f)
 
-    def statement(self, s: object, depth: int) -> list[str]:
-        start = self.indent * depth
-        if isinstance(s, LinearMap) and s.columns == 1 and s.y.whole:
+    def statement(self, s: Any, depth: int) -> list[str]:
+        start = INDENT * depth
+        if _is_product(s):
             return [start + line for line in self._product(s)]
         if isinstance(s, Map) and s.x.whole and s.x.array.name in self.vectors:
             value = s.function(Var(s.x.array.name, F32))
@@ -412,7 +304,7 @@ class SlangCoopVec(Slang):
         return super().line(s)
 
     def declared(self, var: Var) -> str:
-        if var.size is not None and var.name in getattr(self, "vectors", ()):
+        if var.size is not None and var.name in self.vectors:
             return f"{_vector(var.size)} {var.name}"
         return super().declared(var)
 
@@ -438,7 +330,7 @@ class SlangCoopVec(Slang):
             x = f"{y}_in"
         half = "CoopVecComponentType.Float16"
         tables = [s.weights, *([] if s.bias is None else [s.bias])]
-        places = [f"weights, {self.program.start * 4 + t.offset}u, {half}" for t in tables]
+        places = [f"weights, {self.start * 4 + t.offset}u, {half}" for t in tables]
         layout = f"CoopVecMatrixLayout.RowMajor, false, {2 * s.weights.stride}u"
         function = f"coopVecMatMul{'' if s.bias is None else 'Add'}<half, {s.y.size}, {s.x.size}>"
         return [*lines, f"{y} = {function}({x}, {half}, {', '.join(places)}, {layout});"]
@@ -448,8 +340,8 @@ def _vector(size: int) -> str:
     return f"CoopVec<half, {size}>"
 
 
-def _products(body: list) -> list[LinearMap]:
-    return [s for s in body if isinstance(s, LinearMap) and s.columns == 1 and s.y.whole]
+def _is_product(s: Any) -> bool:
+    return isinstance(s, LinearMap) and s.columns == 1 and s.y.whole
 
 
 def _calls(e: Expr) -> set[str]:
