@@ -54,7 +54,9 @@ class DivergenceMonitor:
         self.bad_losses = tail if any(good) else self.bad_losses + tail
         new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
-        enough = min(limits.DIVERGED_LOSSES, max(2, steps - self.first)) if at_end else limits.DIVERGED_LOSSES
+        enough = limits.DIVERGED_LOSSES
+        if at_end:  # a short run, all of it; of a single step, a loss scaler may just have skipped it
+            enough = min(enough, max(1 if self.step.scaler is None else 2, steps - self.first))
         first = steps - self.bad_losses
         if names := [] if finite else not_finite(self._everything()):
             self.found = f"{_listed(names)} not finite after {steps} steps"

@@ -132,6 +132,7 @@ class Step:
         complete = left is None or not left.entries
         if complete:
             self.move()
+            self.settle()
         # last, so that it shares a kernel with other single numbers
         dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
         if left is None or complete:
@@ -141,6 +142,7 @@ class Step:
         dr.clear_grad(values(self.optimizer))
         operands = left.take()
         dr.eval(self.losses, gradients, operands)
+        self.release(self.field)
         return gradients, operands, left
 
     def take_several(self, seed: Any, number: Any, rates: Any) -> None:
@@ -173,6 +175,7 @@ class Step:
         for name, value in values(self.optimizer).items():
             dr.set_grad(value, like(dr.detach(value), complete[name]))
         self.move()
+        self.settle()
         dr.eval(self.scaler, self.optimizer.state, self.ema)
 
     def move(self) -> None:
@@ -253,6 +256,11 @@ class Step:
     def release(self, source: Mapping[str, Any]) -> None:
         """Give the field the parameters of the optimizer, or its own, without gradients."""
         self.field.update({name: dr.detach(source[name]) for name in source})
+
+    def settle(self) -> None:
+        """Leave the field as the first step finds it, or the next would be recorded anew: without gradients, and with
+        the arrays of the optimizer where these are not promoted."""
+        self.release(self.optimizer if self.scaler is None else self.field)
 
     def recordings(self) -> int:
         """How often the step was traced."""
