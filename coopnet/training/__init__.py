@@ -4,6 +4,7 @@
 :mod:`.fit`             the training loop
 :mod:`.arguments`       what it takes
 :mod:`.run`             what happens between its steps
+:mod:`.hooks`           what each of these is
 :mod:`.step`            one step, which is frozen
 :mod:`.unrolled`        several steps in one call
 :mod:`.limits`          how often things are done and looked at

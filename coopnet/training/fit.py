@@ -15,8 +15,10 @@ from ..random.key import Key
 from . import arguments
 from .average import EMA
 from .distributed import Group, Replicas, SharedStep, compare_batches, facts, find_group
+from .divergence import DivergenceMonitor
 from .memory import check_memory
 from .metric import Metric
+from .progress import Progress
 from .result import FitResult
 from .run import Run
 from .state import File
@@ -166,17 +168,16 @@ def fit(
         optimizer.update(field)
     replicas.check_gpus(dr.backend_v(step.float32))
     unrolled = UnrolledSteps(steps, rate) if group is None else None
-    run = Run(step, steps, seed, measure, file, progress, replicas, unrolled)
-    replicas.agree("the start", lambda: facts(run, rate))
+    shown = [Progress()] if progress and replicas.leads else []
+    hooks = [measure, file, *shown, DivergenceMonitor()]
+    run = Run(step, steps, seed, hooks, replicas, unrolled)
+    replicas.agree("the start", lambda: facts(run, measure, rate))
     compare_batches(replicas, step, drawn)
     del drawn
     if outside and replicas.leads:
         warnings.warn(outside, RuntimeWarning, stacklevel=3)
     step.runs = steps - run.result.steps
-    with run.going():
-        while run.goes_on():
-            run.take_steps(rate)
-            run.after_step()
+    run.go(rate)
     if (message := run.finish()) and replicas.leads:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
     return run.result

@@ -20,6 +20,7 @@ from ..io.checkpoint import TRAIN, Checkpoint, prepare
 from ..io.files import file_name
 from ..jit.optimizers import set_state, values
 from .average import TOTAL, averages, set_averages
+from .hooks import Hook
 from .result import FitResult
 from .step import Step
 
@@ -32,7 +33,7 @@ def check_every(where: str, every: Any) -> None:
         check_number(where, "checkpoint_every", every, 0)
 
 
-class File:
+class File(Hook):
     """The checkpoint of a run, if it has one: where, how often, what to keep in it besides, and who ``writes`` it."""
 
     def __init__(
@@ -52,6 +53,28 @@ class File:
 
     def due(self) -> bool:
         return self.path is not None and time.monotonic() - self.written >= self.every
+
+    def begin(self, run: Any) -> None:
+        content = run.replicas.once("the checkpoint to resume from", self.content)
+        run.best = self.restore(content, run.step, run.result)
+        run.result.skipped = run.step.skipped()
+
+    def after_step(self, run: Any) -> None:
+        if (self.due() if run.replicas.alone else run.due) and run.collect():
+            run.step.release(run.step.optimizer)
+            self._save(run)
+
+    def end(self, run: Any) -> str:
+        # a step that was broken off may have left parameters of two steps
+        if not run.stepping and run.result.stopped != "diverged":
+            self._save(run)
+        return ""
+
+    def _save(self, run: Any) -> None:
+        """Write the state of ``run``, of parameters that all processes have."""
+        steps = run.result.steps
+        run.replicas.agree_on(f"the parameters after {steps} steps", lambda: arrays(run.step))
+        run.replicas.once(f"the checkpoint after {steps} steps", lambda: self.write(run.step, run.result, run.best))
 
     def write(self, step: Step, result: FitResult, best: dict[str, Any] | None) -> None:
         """Write the field and the state of its training, with the ``best`` parameters so far, if kept."""

@@ -18,10 +18,10 @@ from .facts import facts
 from .find import find_group
 from .group import Group
 from .mpi_group import MPIGroup
-from .replicas import Replicas, digest
+from .replicas import Replicas
 from .step import SharedStep
 from .torch_group import TorchGroup
 
 __all__ = [
-    "Group", "MPIGroup", "Replicas", "SharedStep", "TorchGroup", "compare_batches", "digest", "facts", "find_group"
+    "Group", "MPIGroup", "Replicas", "SharedStep", "TorchGroup", "compare_batches", "facts", "find_group"
 ]  # fmt: skip

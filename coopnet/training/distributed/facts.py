@@ -14,9 +14,9 @@ from ..state import arrays
 from .replicas import digest
 
 
-def facts(run: Any, rate: Callable[[int], float]) -> dict[str, Any]:
+def facts(run: Any, metric: Any, rate: Callable[[int], float]) -> dict[str, Any]:
     """What a ``run`` is about to do, by what a message calls it."""
-    step, metric, done = run.step, run.metric, run.result.steps
+    step, done = run.step, run.result.steps
     return {
         "the version of coopnet": __version__,
         "the version of Dr.Jit": dr.__version__,

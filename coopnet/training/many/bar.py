@@ -4,35 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..progress import progress_bar
+from ..progress import Progress, progress_bar
 
 
-class Bar:
-    """Steps of ``jobs`` jobs, ``steps`` each; it stands in for the bar of each run. ``done`` jobs have ended."""
+class Bar(Progress):
+    """Steps of ``jobs`` jobs, ``steps`` each: a hook of all their runs. ``done`` jobs have ended."""
 
     def __init__(self, jobs: int, steps: int, show: bool):
+        super().__init__()
         self.jobs, self.done = jobs, 0
-        self.bar: Any = None
-        if show:
-            self.bar = progress_bar("fit_many", total=jobs * steps)
+        self.bar = progress_bar("fit_many", total=jobs * steps) if show else None
 
-    def begin(self, steps: int) -> None:
-        """A job begins, of which so many steps are done."""
+    def begin(self, run: Any) -> None:
+        self.skip(run.result.steps)
+
+    def skip(self, steps: int) -> None:
+        """So many are done already."""
         if self.bar is not None:
             self.bar.initial += steps
             self.bar.update(steps)
 
-    def update(self, steps: int) -> None:
+    def after_step(self, run: Any) -> None:
         if self.bar is not None:
-            self.bar.update(steps)
+            super().after_step(run)
 
-    def set_postfix_str(self, text: str) -> None:
+    def say(self, text: str) -> None:
         if self.bar is not None:
             self.bar.set_postfix_str(f"{self.done} of {self.jobs} fields, {text}", refresh=False)
 
-    def close(self) -> None:
-        """A run has ended; :meth:`end` ends the bar."""
+    def leave(self, run: Any) -> None:
+        """A run has ended; :meth:`close` ends the bar."""
 
-    def end(self) -> None:
+    def close(self) -> None:
         if self.bar is not None:
             self.bar.close()

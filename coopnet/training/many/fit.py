@@ -134,7 +134,7 @@ def fit_many(
     try:
         runs.go()
     finally:
-        bar.end()
+        bar.close()
     for message in runs.messages:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
     return [runs.results.get(number) for number in range(len(fields))]

@@ -10,19 +10,24 @@ import drjit as dr
 from drjit.opt import Optimizer
 
 from ...field import NeuralField
-from ..metric import Metric
+from ..divergence import DivergenceMonitor
 from ..run import Run
 from ..state import File
 from ..unrolled import UnrolledSteps
+from .bar import Bar
 from .directory import Directory
 from .group import GroupStep
 from .job import JobStep
 
 
 class JobRun(Run):
-    """The run of a job."""
+    """The run of a job, whose checkpoint and monitor are known by name to runs of several at once."""
 
     step: JobStep
+
+    def __init__(self, step: JobStep, steps: int, seed: int, file: File, bar: Bar, unrolled: UnrolledSteps):
+        self.file, self.monitor = file, DivergenceMonitor()
+        super().__init__(step, steps, seed, (file, bar, self.monitor), unrolled=unrolled)
 
 
 class Jobs:
@@ -55,12 +60,11 @@ class Jobs:
         step.optimizer.update(field._held())
         return step
 
-    def run(self, number: int, unrolled: UnrolledSteps) -> JobRun:
+    def run(self, number: int, bar: Bar, unrolled: UnrolledSteps) -> JobRun:
         """The run of a job, which goes on from its checkpoint if there is one."""
-        path, step = self.place.checkpoint(number), self.step(number)
-        file = File(path, self.every, path is not None, None, step.field, self.seed + number)
-        metric = Metric(None, 100, True, None)
-        return JobRun(step, self.steps, self.seed + number, metric, file, False, unrolled=unrolled)
+        path, step, seed = self.place.checkpoint(number), self.step(number), self.seed + number
+        file = File(path, self.every, path is not None, None, step.field, seed)
+        return JobRun(step, self.steps, seed, file, bar, unrolled)
 
     def group(self, steps: Sequence[JobStep], samples: int) -> GroupStep:
         """Steps of several jobs as one."""

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..interrupts import interrupts_held, no_collection
-from ..progress import Progress
 from ..result import FitResult
 from ..unrolled import UnrolledSteps
 from .bar import Bar
@@ -58,7 +57,7 @@ class Runs:
     def begin(self, number: int) -> JobRun | None:
         """The run of a job that is not done."""
         try:
-            run = self.jobs.run(number, self.unrolled)
+            run = self.jobs.run(number, self.bar, self.unrolled)
         except (ValueError, OSError) as error:
             file = self.jobs.place.checkpoint(number)
             if file is None or not file.exists():
@@ -66,36 +65,30 @@ class Runs:
             cure = f"to begin it anew, move {str(file)!r} away or name another directory"
             kind = OSError if isinstance(error, OSError) else ValueError
             raise kind(f"it cannot go on: {error}; {cure}.") from error
-        run.progress = Progress(self.bar)
         self.results[number] = run.result
         diverged = self.jobs.diverged.get(number)
         if run.result.steps < run.steps and diverged is None:
-            self.bar.begin(run.result.steps)
             return run
         if diverged is not None:
             run.result.stopped, run.result.message = "diverged", diverged["message"]
             self.messages.append(f"job {number} diverged in an earlier run, and is not done again; {AGAIN}.")
         run.step.release(run.step.optimizer)
-        self.bar.begin(run.steps)
+        self.bar.skip(run.steps - run.result.steps)
         self.bar.done += 1
         return None
 
     def alone(self, run: JobRun) -> None:
         run.start = time.monotonic()
         run.step.runs = run.steps - run.result.steps
-        with run.going():
-            while run.goes_on():
-                run.take_steps(self.rate)
-                run.after_step()
+        run.go(self.rate)
 
     def together(self, runs: list[JobRun]) -> None:
-        steps = [run.step for run in runs]
-        group = GroupRun(self.jobs.group(steps, self.samples), runs, self.bar)  # type: ignore[arg-type]
+        group = GroupRun(self.jobs.group([run.step for run in runs], self.samples), runs, self.bar)
         group.go(self.rate)
         now = time.monotonic()
         for run in runs:
             run.start = now - group.share()
-            run.step.frozen = group.group.frozen  # whose recordings are reported
+            run.step.frozen = group.step.frozen  # whose recordings are reported
 
     def end(self, run: JobRun) -> None:
         message, number = run.finish(), run.step.number
