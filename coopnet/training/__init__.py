@@ -27,6 +27,7 @@ what a run has besides
 :mod:`.outside`         noticing samples that its encoding cannot tell apart
 :mod:`.memory`          what it takes in memory
 :mod:`.progress`        progress bars
+:mod:`.trees`           arrays in PyTrees
 :mod:`.result`          what it reports
 what must not go wrong
 :mod:`.captures`        arrays that functions refer to

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import drjit as dr
@@ -14,6 +13,7 @@ from . import limits
 from .average import averages, set_averages
 from .hooks import Hook
 from .step import Step
+from .trees import leaves
 
 
 class DivergenceMonitor(Hook):
@@ -160,21 +160,10 @@ def not_finite(values: dict[str, Any]) -> list[str]:
     return [name for name, count in counts.items() if count.numpy()[0]]
 
 
-def arrays(tree: Any) -> Iterator[Any]:
-    """The flat floating point arrays in a PyTree, without their gradients."""
-    if isinstance(tree, dr.ArrayBase):
-        tree = tree.array if dr.is_tensor_v(tree) else tree
-        if dr.depth_v(tree) == 1:
-            if dr.is_float_v(tree) and dr.width(tree):
-                yield dr.detach(tree)
-            return
-    elif isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, (list, tuple)):
-        names = getattr(type(tree), "DRJIT_STRUCT", getattr(tree, "__dataclass_fields__", ()))
-        tree = [getattr(tree, name, None) for name in names]
-    for entry in tree:
-        yield from arrays(entry)
+def arrays(tree: Any) -> list[Any]:
+    """The floating point arrays in a PyTree, flat and without their gradients."""
+    flat = (dr.detach(v.array if dr.is_tensor_v(v) else v) for v in leaves(tree) if dr.is_float_v(v))
+    return [v for v in flat if dr.width(v)]
 
 
 def _listed(names: list[str]) -> str:

@@ -21,8 +21,8 @@ from .metric import Metric
 from .progress import Progress
 from .result import FitResult
 from .run import Run
-from .state import File
-from .step import Step
+from .state import File, check_file
+from .step import Options, Step
 from .turns import in_turn
 from .unrolled import UnrolledSteps
 
@@ -149,6 +149,7 @@ def fit(
     ...     return dr.square(dr.norm(gradient) - 1)
     >>> cn.fit(sdf, points, 1000, objective=eikonal)
     """
+    options = Options(loss, objective, penalty, weight_decay, clip_norm, multipliers, ema, loss_scale)
     group = find_group("fit", distributed, field)
     replicas = Replicas(group)
     with replicas.alike("the arguments"):
@@ -156,13 +157,13 @@ def fit(
         arguments.check_run(field, batch, steps, seed, optimizer, progress)
         rate = arguments.rate(optimizer.lr if lr is None else lr)
         measure = Metric(metric, metric_every, higher_is_better, patience)
+        check_file(checkpoint, checkpoint_every, resume, metadata)
         file = File(checkpoint, checkpoint_every, resume, metadata, field, seed, writes=replicas.leads)
-        what = (
-            field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema, loss_scale
-        )  # fmt: skip
-        step = Step(*what) if group is None else SharedStep(replicas, *what)
+        arguments.check_options(field, options)
+        what = field, optimizer, batch, options
+        step = Step(*what) if group is None else SharedStep(*what, replicas)
         losses, drawn, outside = arguments.check_losses(step, Key(seed))
-        check_memory(field, optimizer, samples=losses, best=patience is not None, **step.needs)
+        check_memory(field, optimizer, options, samples=losses, best=patience is not None)
         if isinstance(step, SharedStep):
             step.divide(losses)
         optimizer.update(field)

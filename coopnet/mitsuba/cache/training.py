@@ -16,7 +16,7 @@ from ...training import arguments as training_arguments
 from ...training.divergence import DivergenceMonitor
 from ...training.run import Run
 from ...training.scaler import LossScaler
-from ...training.step import Step
+from ...training.step import Options, Step
 from ...training.turns import TURNS
 from .camera import Camera
 from .short_paths import Ending, trace
@@ -108,4 +108,4 @@ class Training:
             question, target = drawn
             return relative_l2_luminance(output.answer(field, question, key) / output.scale, target / output.scale)
 
-        return Step(self.field, self.optimizer, batch, objective=objective, ema=self.ema)
+        return Step(self.field, self.optimizer, batch, Options(objective=objective, ema=self.ema))

@@ -4,7 +4,6 @@
 :mod:`.group`        what is asked of processes that work together
 :mod:`.torch_group`  groups of ``torch.distributed``
 :mod:`.mpi_group`    groups of MPI
-:mod:`.find`         which group an argument means
 :mod:`.replicas`     processes that hold the same field
 :mod:`.step`         a step of several processes
 :mod:`.shares`       which samples are whose
@@ -15,12 +14,11 @@
 
 from .data import compare_batches
 from .facts import facts
-from .find import find_group
 from .group import Group
 from .mpi_group import MPIGroup
 from .replicas import Replicas
 from .step import SharedStep
-from .torch_group import TorchGroup
+from .torch_group import TorchGroup, find_group
 
 __all__ = [
     "Group", "MPIGroup", "Replicas", "SharedStep", "TorchGroup", "compare_batches", "facts", "find_group"

@@ -40,7 +40,7 @@ def compare_batches(replicas: Replicas, step: Any, drawn: Any) -> None:
 
 def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:
     """Of every floating point array of the batch, its size and some entries."""
-    flat = list(arrays(drawn))
+    flat = arrays(drawn)
     dr.eval(flat)  # in one kernel
     places = [np.linspace(0, dr.width(v) - 1, min(ENTRIES, dr.width(v))).astype(np.uint32) for v in flat]
     parts = [dr.gather(type(v), v, step.uint32(i)) for v, i in zip(flat, places, strict=True)]

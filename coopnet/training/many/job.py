@@ -11,7 +11,7 @@ from drjit.opt import Optimizer
 
 from ...field import NeuralField
 from ...random.key import Key
-from ..step import Step
+from ..step import Options, Step
 
 
 class JobStep(Step):
@@ -19,8 +19,8 @@ class JobStep(Step):
 
     DRJIT_STRUCT = Step.DRJIT_STRUCT | {"job": object}
 
-    def __init__(self, number: int, field: NeuralField, optimizer: Optimizer, batch: Callable, **options: Any):
-        super().__init__(field, optimizer, batch, **options)
+    def __init__(self, number: int, field: NeuralField, optimizer: Optimizer, batch: Callable, options: Options):
+        super().__init__(field, optimizer, batch, options)
         self.become(number)
 
     def become(self, number: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import drjit as dr
 from drjit.opt import Optimizer
@@ -13,6 +12,7 @@ from ...field import NeuralField
 from ..divergence import DivergenceMonitor
 from ..run import Run
 from ..state import File
+from ..step import Options
 from ..unrolled import UnrolledSteps
 from .bar import Bar
 from .directory import Directory
@@ -35,14 +35,14 @@ class Jobs:
 
     Args:
         optimizer: one without parameters, of which each job gets a copy.
-        options: of :class:`Step`.
+        options: of their steps.
         place: where results are written.
         every: seconds between checkpoints.
     """
 
     def __init__(
         self, fields: Sequence[NeuralField], batch: Callable, steps: int, seed: int, optimizer: Optimizer,
-        options: dict[str, Any], place: Directory, every: float,
+        options: Options, place: Directory, every: float,
     ):  # fmt: skip
         self.fields, self.batch, self.steps, self.seed = fields, batch, steps, seed
         self.optimizer, self.options, self.place, self.every = optimizer, options, place, every
@@ -55,7 +55,7 @@ class Jobs:
         """The step of a job, whose optimizer has the parameters of the field."""
         field, optimizer = self.fields[number], copy.deepcopy(self.optimizer)
         if self._first is None:
-            self._first = JobStep(number, field, optimizer, self.batch, **self.options)
+            self._first = JobStep(number, field, optimizer, self.batch, self.options)
         step = self._first.of(number, field, optimizer)
         step.optimizer.update(field._held())
         return step
