@@ -27,7 +27,6 @@ from .directory import Directory
 from .errors import errors_of
 from .group import hindrance
 from .jobs import Jobs
-from .runs import Runs
 
 
 @in_turn
@@ -129,14 +128,14 @@ def fit_many(
     count = -(-len(fields) // size)
     groups = [range(i * len(fields) // count, (i + 1) * len(fields) // count) for i in range(count)][rank::world]
     bar = Bar(sum(map(len, groups)), steps, progress and rank == 0)
-    runs = Runs(jobs, groups, samples, arguments.rate(optimizer.lr if lr is None else lr), bar)
+    rate = arguments.rate(optimizer.lr if lr is None else lr)
     try:
-        runs.go()
+        jobs.train(groups, samples, rate, bar)
     finally:
         bar.close()
-    for message in runs.messages:
+    for message in jobs.messages:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
-    return [runs.results.get(number) for number in range(len(fields))]
+    return [jobs.results.get(number) for number in range(len(fields))]
 
 
 def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, together: Any, progress: Any) -> None:

@@ -13,7 +13,7 @@ from ..divergence import not_finite
 from ..run import Run
 from .bar import Bar
 from .group import GroupStep, restart
-from .jobs import JobRun
+from .job import JobRun
 
 
 class GroupRun(Run):
