@@ -39,7 +39,7 @@ from ..checks import (
     is_int,
     is_number,
     shown,
-)
+)  # fmt: skip
 from ..jit.optimizers import EntryAdam, Extension, adam_correction, memories, opaque_rate, values
 
 

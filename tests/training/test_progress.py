@@ -10,8 +10,7 @@ import pytest
 from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
-from coopnet.training.many.bar import Bar
-from coopnet.training.progress import progress_bar
+from coopnet.training.progress import Bar, progress_bar
 
 pytest.importorskip("tqdm")
 

@@ -7,13 +7,11 @@
 :mod:`.replicas`     processes that hold the same field
 :mod:`.step`         a step of several processes
 :mod:`.shares`       which samples are whose
-:mod:`.data`         whether all draw the same batch
 :mod:`.facts`        what must be the same on all
 ===================  =============================================
 """
 
-from .data import compare_batches
-from .facts import facts
+from .facts import compare_batches, facts
 from .group import Group
 from .mpi_group import MPIGroup
 from .replicas import Replicas

@@ -8,7 +8,6 @@
 :mod:`.group_run`  a run of a group
 :mod:`.directory`  where results are
 :mod:`.errors`     errors that say which jobs they are of
-:mod:`.bar`        one progress bar for all
 =================  ===================================================
 """
 

@@ -18,11 +18,11 @@ from ...io.architecture import outline
 from ...random.key import Key
 from .. import arguments, limits
 from ..memory import check_memory
+from ..progress import Bar
 from ..result import FitResult
 from ..state import check_every
 from ..step import Options
 from ..turns import in_turn
-from .bar import Bar
 from .directory import Directory
 from .errors import errors_of
 from .group import hindrance

@@ -10,8 +10,8 @@ import numpy as np
 
 from .. import limits
 from ..divergence import not_finite
+from ..progress import Bar
 from ..run import Run
-from .bar import Bar
 from .group import GroupStep, restart
 from .job import JobRun
 

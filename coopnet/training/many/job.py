@@ -12,11 +12,11 @@ from drjit.opt import Optimizer
 from ...field import NeuralField
 from ...random.key import Key
 from ..divergence import DivergenceMonitor
+from ..progress import Bar
 from ..run import Run
 from ..state import File
 from ..step import Options, Step
 from ..unrolled import UnrolledSteps
-from .bar import Bar
 
 
 class JobStep(Step):

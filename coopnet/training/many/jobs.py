@@ -10,11 +10,11 @@ from drjit.opt import Optimizer
 
 from ...field import NeuralField
 from ..interrupts import interrupts_held, no_collection
+from ..progress import Bar
 from ..result import FitResult
 from ..state import File
 from ..step import Options
 from ..unrolled import UnrolledSteps
-from .bar import Bar
 from .directory import Directory
 from .errors import errors_of
 from .group import GroupStep
