@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import drjit as dr
-import numpy as np
 
 from ..checks import ensure
 from ..field import NeuralField
@@ -65,11 +64,6 @@ def numbers(key: Key, uint32: type, size: int, n: int) -> Any:
     # 32 random bits of the two numbers' 24 each: one number alone could not name every pixel of a large image
     word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
     return dr.mul_hi(word, uint32(n))
-
-
-def single(leaf: type, values: np.ndarray) -> Any:
-    """An array of Dr.Jit's with these ``values``."""
-    return leaf(np.ascontiguousarray(values))
 
 
 def check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:

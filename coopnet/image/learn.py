@@ -25,7 +25,7 @@ from ..random.key import Key
 from ..training import FitResult, uniform
 from . import files, plots
 from .evaluate import arrays, evaluate, pixels, render
-from .folder import batches, check_packages, fit_to, make_folder, single
+from .folder import batches, check_packages, fit_to, make_folder
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
 SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
@@ -182,7 +182,7 @@ def fit_image(
 
     with _about_picture(columns, height):
         table = pixels(uint32(chosen.astype(np.uint32)), columns, height)
-        table += [single(type(table[0]), colours[chosen, c]) for c in range(channels)]
+        table += [type(table[0])(colours[chosen, c]) for c in range(channels)]
         result = fit_to(
             checkpoint, field, batches(table, 2, batch), steps, lr,
             seed=seed, metric=quality if len(looked_at) else None, metric_every=max(1, steps // 25),

@@ -114,6 +114,11 @@ class EntryAdam(dropt.Adam):
         """Have the entries of this parameter such numbers?"""
         return False
 
+    def _corrects(self) -> bool:
+        """Does :func:`adam_correction` meet every parameter? A number of steps that were a constant would make every
+        step a kernel of its own."""
+        return self.adabound
+
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, memory: tuple, /) -> tuple[Any, tuple]:
         if not (self.adabound or counts_entries(memory)):
             return super()._step(cache, value, grad, lr, memory)
@@ -139,10 +144,10 @@ class EntryAdam(dropt.Adam):
     def _reset(self, name: str, value: Any, promoted: bool, /) -> None:
         super()._reset(name, value, promoted)
         value, promoted, rate, (t, m, v, last) = self.state[name]
-        if self._counts(name):
-            t = dr.opaque(type(t), 0, dr.width(m))
+        if self._counts(name) or self._corrects():
+            t = dr.opaque(type(t), 0, dr.width(m) if self._counts(name) else 1)
         if self.adabound:
-            last = type(t)(0)
+            last = dr.opaque(type(t), 0)
         self.state[name] = value, promoted, rate, (t, m, v, last)
 
 

@@ -15,7 +15,7 @@ from ..checks import check, check_above, check_choice, check_type, ensure, is_in
 from ..field import NeuralField
 from ..image import files, plots
 from ..image.evaluate import arrays
-from ..image.folder import batches, check_packages, fit_to, make_folder, single
+from ..image.folder import batches, check_packages, fit_to, make_folder
 from ..io import load as load_field
 from ..nn import MLP, HashGrid, Identity
 from ..training import FitResult
@@ -128,7 +128,7 @@ def fit_mesh(
     samples = draw_samples(mesh, points, seed)
     held_out = np.arange(points) % HELD_OUT == HELD_OUT - 1
     chosen = ~held_out
-    table = [single(arrays(field).Float, v[chosen]) for v in (*samples.points.T, samples.distances)]
+    table = [arrays(field).Float(v[chosen]) for v in (*samples.points.T, samples.distances)]
     options = {"loss": "l1", "seed": seed, "resume": resume, "metadata": metadata, "progress": progress}
     result = fit_to(checkpoint, field, batches(table, 3, batch), steps, lr, **options)
     outcome = MeshFit(field, result)

@@ -4,6 +4,7 @@
 :mod:`.fit`             the training loop
 :mod:`.arguments`       what it takes
 :mod:`.run`             what happens between its steps
+:mod:`.hooks`           what each of these is
 :mod:`.step`            one step, which is frozen
 :mod:`.unrolled`        several steps in one call
 :mod:`.limits`          how often things are done and looked at
@@ -27,6 +28,7 @@ what a run has besides
 :mod:`.outside`         noticing samples that its encoding cannot tell apart
 :mod:`.memory`          what it takes in memory
 :mod:`.progress`        progress bars
+:mod:`.trees`           arrays in PyTrees
 :mod:`.result`          what it reports
 what must not go wrong
 :mod:`.captures`        arrays that functions refer to

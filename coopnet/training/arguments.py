@@ -11,15 +11,16 @@ import numpy as np
 from drjit.opt import Optimizer
 
 from ..call import noting
-from ..checks import check, check_flag, check_type, ensure, is_int, is_number
+from ..checks import check, check_above, check_flag, check_number, check_type, ensure, is_int, is_number, shown
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.scopes import recording
 from ..random.key import Key
 from . import outside
-from .losses import check_densities, components, outputs_for
+from .average import EMA, check_averaged
+from .losses import check_densities, components, loss_function, outputs_for
 from .schedules import is_of_steps_alone, of_steps_alone
-from .step import Step
+from .step import Options, Step
 
 _FLOATS = (dr.VarType.Float32, dr.VarType.Float64)
 _NUMBERS = (*_FLOATS, dr.VarType.Float16, *(getattr(dr.VarType, f"{s}Int{n}") for s in ("", "U") for n in (32, 64)))
@@ -28,7 +29,7 @@ _NUMBERS = (*_FLOATS, dr.VarType.Float16, *(getattr(dr.VarType, f"{s}Int{n}") fo
 def check_run(
     field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, progress: Any, where: str = "fit"
 ) -> None:  # fmt: skip
-    """Raise unless these are what they must be; :class:`Step`, :class:`Metric` and :class:`File` look at the others."""
+    """Raise unless these are what they must be."""
     check_field(field, where, "field")
     ensure(len(field), f"{where}: the field has no parameters to train.")
     outside = not recording()
@@ -47,6 +48,34 @@ def check_field(field: Any, where: str, name: str) -> None:
     check_type(where, name, field, NeuralField, "a NeuralField")
     which = "the field" if name == "field" else name
     ensure(field.precision, f"{where}: {which} is not built yet; call field = field.build().")
+
+
+def check_options(field: NeuralField, options: Options) -> None:
+    """Raise unless the ``options`` of a step are what they must be; :class:`Step` looks at multipliers."""
+    loss = options.loss
+    loss_function(loss, "fit")
+    needed = "a function (field, drawn, key) -> losses"
+    check_type("fit", "objective", options.objective, Callable | None, needed)
+    if options.objective is not None and not (isinstance(loss, str) and loss == "l2"):
+        raise ValueError(f"fit: both objective and loss ({shown(loss)}) are given; an objective has its own.")
+    check_number("fit", "weight_decay", options.weight_decay, 0)
+    for name in ("clip_norm", "loss_scale"):
+        if getattr(options, name) is not None:
+            check_above("fit", name, getattr(options, name))
+    check_type("fit", "penalty", options.penalty, Callable | None, "a function field -> scalar")
+    if options.penalty is not None:
+        _check_penalty(options.penalty, field)
+    check_type("fit", "ema", options.ema, EMA | None, "a coopnet.training.EMA")
+    if options.ema is not None:
+        check_averaged("fit: ema", field, options.ema.average)
+
+
+def _check_penalty(penalty: Callable, field: NeuralField) -> None:
+    with dr.suspend_grad():
+        value = penalty(field)
+    shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
+    found, fits = f"{type(value).__name__}{shape}", shape and math.prod(dr.shape(value)) == 1
+    ensure(fits, f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.", TypeError)
 
 
 def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:

@@ -59,8 +59,7 @@ class EMA:
         check_type("EMA", "net", net, Module, "a coopnet Module")
         for name, value in arrays("EMA", net).items():
             flat = dr.detach(value).array
-            # the sum makes an array of its own, which updates cannot share with the network
-            self.average[name] = dr.float32_array_t(type(flat))(flat) + 0
+            self.average[name] = dr.float32_array_t(type(flat))(flat)
         if debias:
             self.total = dr.opaque(dr.float32_array_t(dr.leaf_t(type(next(iter(self.average.values()))))), 0)
         dr.eval(self.average)

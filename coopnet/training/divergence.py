@@ -3,42 +3,64 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import drjit as dr
 
-from ..jit.optimizers import memories, snapshot, values
+from ..jit.optimizers import memories, set_values, snapshot, values
 from ..random.key import Key
 from . import limits
-from .average import averages
-from .result import FitResult
+from .average import averages, set_averages
+from .hooks import Hook
 from .step import Step
+from .trees import leaves
 
 
-class DivergenceMonitor:
+class DivergenceMonitor(Hook):
     """Looks at losses, parameters, optimizer and average whenever losses are brought to the host.
 
     A look costs a few small kernels. After one that found nothing, ``steps`` is the number of steps that were taken by
     then, and ``kept`` and ``kept_average`` hold the parameters and averages: their memory is not given back until the
-    next.
+    next. A run that diverged goes back to them.
     """
 
-    def __init__(self, step: Step, seed: int, result: FitResult):
-        self.step, self.seed, self.result = step, seed, result
-        self.first = result.steps
-        self.skipped = self.skipped_before = result.skipped
+    def begin(self, run: Any) -> None:
+        self.run, self.result = run, run.result
+        self.first = run.result.steps
+        self.skipped = self.skipped_before = run.step.skipped()
         self.looked = -1
         self.bad_losses = self.bad_steps = 0  # in a row, up to now
         self.found, self.bad_step = "", 0  # what was not finite, in words, and the step that it began with
         self._keep()
 
+    def look(self, run: Any, losses: list[float], at_end: bool) -> None:
+        if self.diverged(losses, at_end):
+            run.result.stopped = "diverged"
+
+    def leave(self, run: Any) -> None:
+        if run.replicas.failed:  # others may have gone on without this process, or it without others
+            self._go_back()
+
+    def end(self, run: Any) -> str:
+        if not self.found:
+            return self.skipped_message()
+        self._go_back()
+        self.step.release(self.step.optimizer)
+        run.result.message = self.message()
+        return run.result.message
+
+    @property
+    def step(self) -> Step:
+        return self.run.step
+
     def _keep(self) -> None:
         self.steps, self.kept = self.result.steps, snapshot(self.step.optimizer)
-        self.kept_average = {name: dr.copy(v) for name, v in self._average().items()}
+        self.kept_average = {name: dr.copy(v) for name, v in averages(self.step.ema).items()}
 
-    def _average(self) -> dict[str, Any]:
-        return averages(self.step.ema)
+    def _go_back(self) -> None:
+        set_values(self.step.optimizer, self.kept)
+        if self.step.ema is not None:
+            set_averages(self.step.ema, self.kept_average)
 
     def diverged(self, losses: list[float], at_end: bool, finite: bool = False) -> bool:
         """Has training diverged? ``losses`` are those since the last look; is this one the last?
@@ -54,7 +76,9 @@ class DivergenceMonitor:
         self.bad_losses = tail if any(good) else self.bad_losses + tail
         new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
-        enough = min(limits.DIVERGED_LOSSES, max(2, steps - self.first)) if at_end else limits.DIVERGED_LOSSES
+        enough = limits.DIVERGED_LOSSES
+        if at_end:  # a short run, all of it; of a single step, a loss scaler may just have skipped it
+            enough = min(enough, max(1 if self.step.scaler is None else 2, steps - self.first))
         first = steps - self.bad_losses
         if names := [] if finite else not_finite(self._everything()):
             self.found = f"{_listed(names)} not finite after {steps} steps"
@@ -77,7 +101,7 @@ class DivergenceMonitor:
         memory = memories(self.step.optimizer)
         for name, value in values(self.step.optimizer).items():
             found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": memory[name]}
-        return found | {f"the average of {name!r}": v for name, v in self._average().items()}
+        return found | {f"the average of {name!r}": v for name, v in averages(self.step.ema).items()}
 
     def message(self) -> str:
         """What happened, why if that can be told, where the field is now, which has been given ``kept``, and what
@@ -92,7 +116,8 @@ class DivergenceMonitor:
 
     def _cause(self) -> tuple[str, str]:
         """Why, as far as the batch of the first bad step tells, and what helps."""
-        step, key, batch = self.step, Key(self.seed, step=self.bad_step), f"the batch of step {self.bad_step}"
+        step, batch = self.step, f"the batch of step {self.bad_step}"
+        key = Key(self.run.seed_number, step=self.bad_step)
         cures = "a smaller lr, one that rises at the start, clip_norm=1"
         if step.field.precision == "half":
             cures += ", smaller outputs, single precision (on LLVM)"
@@ -135,21 +160,10 @@ def not_finite(values: dict[str, Any]) -> list[str]:
     return [name for name, count in counts.items() if count.numpy()[0]]
 
 
-def arrays(tree: Any) -> Iterator[Any]:
-    """The flat floating point arrays in a PyTree, without their gradients."""
-    if isinstance(tree, dr.ArrayBase):
-        tree = tree.array if dr.is_tensor_v(tree) else tree
-        if dr.depth_v(tree) == 1:
-            if dr.is_float_v(tree) and dr.width(tree):
-                yield dr.detach(tree)
-            return
-    elif isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, (list, tuple)):
-        names = getattr(type(tree), "DRJIT_STRUCT", getattr(tree, "__dataclass_fields__", ()))
-        tree = [getattr(tree, name, None) for name in names]
-    for entry in tree:
-        yield from arrays(entry)
+def arrays(tree: Any) -> list[Any]:
+    """The floating point arrays in a PyTree, flat and without their gradients."""
+    flat = (dr.detach(v.array if dr.is_tensor_v(v) else v) for v in leaves(tree) if dr.is_float_v(v))
+    return [v for v in flat if dr.width(v)]
 
 
 def _listed(names: list[str]) -> str:

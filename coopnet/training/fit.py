@@ -15,12 +15,14 @@ from ..random.key import Key
 from . import arguments
 from .average import EMA
 from .distributed import Group, Replicas, SharedStep, compare_batches, facts, find_group
+from .divergence import DivergenceMonitor
 from .memory import check_memory
 from .metric import Metric
+from .progress import Progress
 from .result import FitResult
 from .run import Run
-from .state import File
-from .step import Step
+from .state import File, check_file
+from .step import Options, Step
 from .turns import in_turn
 from .unrolled import UnrolledSteps
 
@@ -150,6 +152,7 @@ def fit(
     ...     return dr.square(dr.norm(gradient) - 1)
     >>> cn.fit(sdf, points, 1000, objective=eikonal)
     """
+    options = Options(loss, objective, penalty, weight_decay, clip_norm, multipliers, ema, loss_scale)
     group = find_group("fit", distributed, field)
     replicas = Replicas(group)
     with replicas.alike("the arguments"):
@@ -157,29 +160,28 @@ def fit(
         arguments.check_run(field, batch, steps, seed, optimizer, progress)
         rate = arguments.rate(optimizer.lr if lr is None else lr)
         measure = Metric(metric, metric_every, higher_is_better, patience)
+        check_file(checkpoint, checkpoint_every, resume, metadata)
         file = File(checkpoint, checkpoint_every, resume, metadata, field, seed, writes=replicas.leads)
-        what = (
-            field, optimizer, batch, loss, objective, penalty, weight_decay, clip_norm, multipliers, ema, loss_scale
-        )  # fmt: skip
-        step = Step(*what) if group is None else SharedStep(replicas, *what)
+        arguments.check_options(field, options)
+        what = field, optimizer, batch, options
+        step = Step(*what) if group is None else SharedStep(*what, replicas)
         losses, drawn, outside = arguments.check_losses(step, Key(seed))
-        check_memory(field, optimizer, samples=losses, best=patience is not None, **step.needs)
+        check_memory(field, optimizer, options, samples=losses, best=patience is not None)
         if isinstance(step, SharedStep):
             step.divide(losses)
         optimizer.update(field)
     replicas.check_gpus(dr.backend_v(step.float32))
     unrolled = UnrolledSteps(steps, rate) if group is None else None
-    run = Run(step, steps, seed, measure, file, progress, replicas, unrolled)
-    replicas.agree("the start", lambda: facts(run, rate))
+    shown = [Progress()] if progress and replicas.leads else []
+    hooks = [measure, file, *shown, DivergenceMonitor()]
+    run = Run(step, steps, seed, hooks, replicas, unrolled)
+    replicas.agree("the start", lambda: facts(run, measure, rate))
     compare_batches(replicas, step, drawn)
     del drawn
     if outside and replicas.leads:
         warnings.warn(outside, RuntimeWarning, stacklevel=3)
     step.runs = steps - run.result.steps
-    with run.going():
-        while run.goes_on():
-            run.take_steps(rate)
-            run.after_step()
+    run.go(rate)
     if (message := run.finish()) and replicas.leads:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
     return run.result

@@ -13,6 +13,7 @@ from drjit.opt import Optimizer
 from ..checks import check_above, check_type, ensure
 from ..jit.optimizers import values
 from ..nn import Module
+from ..nn.parameters import like
 
 
 def gradient_norm(params: Any) -> Any:
@@ -61,7 +62,7 @@ def clip_gradient_norm(params: Any, limit: Any) -> Any:
     norm = gradient_norm(params)
     factor = dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
     for value, grad in gradients("clip_gradient_norm", params):
-        _set_grad(value, _single(grad) * factor)
+        set_gradient(value, _single(grad) * factor)
     return norm
 
 
@@ -74,7 +75,7 @@ def clip_gradient_values(params: Any, limit: float) -> None:
     """
     limit = check_above("clip_gradient_values", "limit", limit)
     for value, grad in gradients("clip_gradient_values", params):
-        _set_grad(value, dr.select(dr.isfinite(grad), dr.clip(grad, -limit, limit), grad))
+        set_gradient(value, dr.select(dr.isfinite(grad), dr.clip(grad, -limit, limit), grad))
 
 
 def gradients(where: str, params: Any) -> Iterator[tuple[Any, Any]]:
@@ -96,6 +97,6 @@ def _single(value: Any) -> Any:
     return dr.float32_array_t(type(value))(value)
 
 
-def _set_grad(value: Any, grad: Any) -> None:
-    flat = type(value.array)(grad)
-    dr.set_grad(value, type(value)(flat, dr.shape(value)) if dr.is_tensor_v(value) else flat)
+def set_gradient(value: Any, gradient: Any) -> None:
+    """Give a parameter of whatever shape and type a flat gradient."""
+    dr.set_grad(value, like(dr.detach(value), gradient))

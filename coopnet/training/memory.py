@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
@@ -15,6 +15,7 @@ from ..checks.sizes import check_room
 from ..field import NeuralField
 from ..jit.optimizers import memories, set_state
 from ..nn.sequential import stated_width
+from .trees import leaves
 
 # Arrays of a parameter's size, in single precision, that a step has in memory at a time beside the field's own: as
 # measured by Dr.Jit's watermark on LLVM, whose cache keeps blocks of every size that was asked for.
@@ -33,28 +34,26 @@ _PROBE = 37
 
 
 def check_memory(
-    field: NeuralField, optimizer: Optimizer, *, averaged: bool = False, clipped: bool = False, factors: int = 0,
-    best: bool = False, samples: int = 0, together: int = 1,
+    field: NeuralField, optimizer: Optimizer, options: Any, *, best: bool = False, samples: int = 0, together: int = 1
 ) -> None:  # fmt: skip
     """Raise ``ValueError`` if there is no room on the host for training ``field``, which says what takes how much.
 
     Args:
         optimizer: one without parameters yet; of another one, the room was counted when it got them.
-        averaged, clipped: is there an average, and are gradients clipped?
-        factors: that every entry has, of the learning rate and the decay.
+        options: the :class:`Options` of a step.
         best: are the best parameters kept?
         samples: of a batch; 0 counts none.
         together: fields like this one that are trained at a time.
     """
     if len(optimizer) or dr.backend_v(next(iter(field._held().values()))) != dr.JitBackend.LLVM:
-        return  # its state is there already; and on GPUs Dr.Jit raises where memory is missing
+        return  # the optimizer's state is there already; and on GPUs Dr.Jit raises where memory is missing
     sizes = [together * max(4, dr.itemsize_v(v)) * math.prod(dr.shape(v)) for v in field._held().values()]
-    kept = _kept(optimizer)
+    kept, factors = _kept(optimizer), (options.multipliers is not None) + (options.weight_decay > 0)
     parts: dict[str, Sequence[float]] = {
         "the parameters": _arrays(sizes, PARAMETERS),
-        "their gradients": _arrays(sizes, GRADIENTS + CLIPPED * clipped),
+        "their gradients": _arrays(sizes, GRADIENTS + CLIPPED * (options.clip_norm is not None)),
         "the optimizer's state": _arrays(sizes, STATE * kept),
-        "the weight average": _arrays(sizes, AVERAGE * averaged),
+        "the weight average": _arrays(sizes, AVERAGE * (options.ema is not None)),
         "factors of learning rate and decay": _arrays(sizes, ONES * factors),
         "the best parameters": _arrays(sizes, BEST * best),
         "rows of the batch": _rows(field, samples, together),
@@ -70,14 +69,7 @@ def _kept(optimizer: Optimizer) -> float:
     set_state(tried, {})
     tensor = dr.llvm.ad.TensorXf
     tried["probe"] = tensor(dr.zeros(dr.llvm.ad.Float, _PROBE), (_PROBE,))
-    return sum(dr.itemsize_v(v) / 4 for v in _flat(memories(tried)["probe"]) if dr.width(v) == _PROBE)
-
-
-def _flat(tree: Any) -> list[Any]:
-    if isinstance(tree, dr.ArrayBase):
-        return [tree.array if dr.is_tensor_v(tree) else tree]
-    entries = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (tuple, list)) else ()
-    return [array for entry in entries for array in _flat(entry)]
+    return sum(dr.itemsize_v(v) / 4 for v in leaves(memories(tried)["probe"]) if dr.width(v.array) == _PROBE)
 
 
 def _arrays(sizes: Sequence[int], count: float) -> list[float]:

@@ -11,12 +11,13 @@ import drjit as dr
 import numpy as np
 
 from ..checks import check_flag, check_positive, check_type, ensure, shown
-from ..field import NeuralField
+from ..jit.optimizers import snapshot
 from .arguments import scalar
+from .hooks import Hook
 from .result import FitResult
 
 
-class Metric:
+class Metric(Hook):
     """A function that is asked every so many steps, if there is one, until ``patience`` values were no better."""
 
     def __init__(self, function: Any, every: int, higher_is_better: bool, patience: int | None):
@@ -28,16 +29,17 @@ class Metric:
             ensure(function is not None, "fit: patience needs a metric.")
         self.function, self.every, self.higher, self.patience = function, every, higher_is_better, patience
 
-    def due(self, step: int, last: int) -> bool:
-        return self.function is not None and (step % self.every == 0 or step >= last)
+    def until(self, run: Any) -> int:
+        return self.every - run.result.steps % self.every if self.function is not None else sys.maxsize
 
-    def until(self, step: int) -> int:
-        """Steps from ``step`` to the next that it is due after."""
-        return self.every - step % self.every if self.function is not None else sys.maxsize
-
-    def measure(self, field: NeuralField) -> float:
-        """The value for ``field``."""
-        return metric_value(self.function(field))
+    def after_step(self, run: Any) -> None:
+        steps = run.result.steps
+        if self.function is None or not (steps % self.every == 0 or steps >= run.steps) or not run.collect():
+            return
+        run.step.release(run.step.optimizer)
+        value = run.replicas.once(f"the metric of step {steps}", lambda: metric_value(self.function(run.step.field)))
+        if self.add(value, run.result) and self.patience is not None:
+            run.best = snapshot(run.step.optimizer)
 
     def add(self, value: float, result: FitResult) -> bool:
         """Add a value to ``result``, and stop the run if patience ends; is it the best?"""

@@ -39,7 +39,7 @@ from ..checks import (
     is_int,
     is_number,
     shown,
-)
+)  # fmt: skip
 from ..jit.optimizers import EntryAdam, Extension, adam_correction, memories, opaque_rate, values
 
 
@@ -203,6 +203,9 @@ class Adam(Extended, EntryAdam):
 
     def _counts(self, name: str) -> bool:
         return self.skip_zero_grad and not is_matrix(name)
+
+    def _corrects(self) -> bool:
+        return self.adabound or self.relative_decay > 0 or self.absolute_decay > 0
 
     def _l2(self, name: str) -> float:
         return self.l2_reg if is_matrix(name) else self.non_matrix_l2_reg

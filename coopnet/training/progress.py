@@ -1,4 +1,4 @@
-"""What a run shows as it goes: a bar that counts steps, by tqdm, and beside it the last loss and metric."""
+"""What one run or many show as they go: a bar that counts steps, by tqdm, and beside it the last loss and metric."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from . import limits
+from .hooks import Hook
 
 
 def progress_bar(name: str, **options: Any) -> Any:
@@ -19,24 +20,62 @@ def progress_bar(name: str, **options: Any) -> Any:
     return tqdm(unit="step", dynamic_ncols=True, **options)
 
 
-class Progress:
-    """The bar of one run, or none: then nothing is shown."""
+class Progress(Hook):
+    """The bar of one run."""
 
-    def __init__(self, bar: Any = None):
-        self.bar, self.shown = bar, -math.inf  # and when it last said the loss
+    def __init__(self) -> None:
+        self.bar: Any = None
+        self.metrics, self.shown = 0, -math.inf  # values of the metric, and the time, when it last said the loss
 
-    def count(self, steps: int) -> None:
+    def begin(self, run: Any) -> None:
+        self.bar = progress_bar("fit", total=run.steps, initial=run.result.steps)
+
+    def after_step(self, run: Any) -> None:
+        """Count the steps, and say the last loss: at first, with every metric, at the end, and twice a second, for it
+        waits for the device."""
+        self.bar.update(run.stride)
+        metrics, at_end = run.result.metrics, run.result.steps >= run.steps
+        if at_end or len(metrics) > self.metrics or time.monotonic() - self.shown >= limits.PROGRESS_SECONDS:
+            self.metrics, self.shown = len(metrics), time.monotonic()
+            loss = run.step.losses.numpy()[(run.result.steps - 1) % limits.WINDOW_STEPS]
+            self.say(f"loss {loss:.3g}{f', metric {metrics[-1][1]:.4g}' if metrics else ''}")
+
+    def say(self, text: str) -> None:
+        """Write ``text`` behind the bar."""
+        self.bar.set_postfix_str(text)
+
+    def leave(self, run: Any) -> None:
         if self.bar is not None:
+            self.bar.close()
+
+
+class Bar(Progress):
+    """Steps of ``jobs`` jobs, ``steps`` each: a hook of all their runs. ``done`` jobs have ended."""
+
+    def __init__(self, jobs: int, steps: int, show: bool):
+        super().__init__()
+        self.jobs, self.done = jobs, 0
+        self.bar = progress_bar("fit_many", total=jobs * steps) if show else None
+
+    def begin(self, run: Any) -> None:
+        self.skip(run.result.steps)
+
+    def skip(self, steps: int) -> None:
+        """So many are done already."""
+        if self.bar is not None:
+            self.bar.initial += steps
             self.bar.update(steps)
 
-    def say(self, run: Any, due: bool) -> None:
-        """Say the last loss of ``run``: at first, when ``due``, and twice a second, for it waits for the device."""
-        if self.bar is None or not (due or time.monotonic() - self.shown >= limits.PROGRESS_SECONDS):
-            return
-        self.shown = time.monotonic()
-        loss = run.step.losses.numpy()[(run.result.steps - 1) % limits.WINDOW_STEPS]
-        metric = f", metric {run.result.metrics[-1][1]:.4g}" if run.result.metrics else ""
-        self.bar.set_postfix_str(f"loss {loss:.3g}{metric}")
+    def after_step(self, run: Any) -> None:
+        if self.bar is not None:
+            super().after_step(run)
+
+    def say(self, text: str) -> None:
+        if self.bar is not None:
+            self.bar.set_postfix_str(f"{self.done} of {self.jobs} fields, {text}", refresh=False)
+
+    def leave(self, run: Any) -> None:
+        """A run has ended; :meth:`close` ends the bar."""
 
     def close(self) -> None:
         if self.bar is not None:

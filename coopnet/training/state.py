@@ -20,8 +20,10 @@ from ..io.checkpoint import TRAIN, Checkpoint, prepare
 from ..io.files import file_name
 from ..jit.optimizers import set_state, values
 from .average import TOTAL, averages, set_averages
+from .hooks import Hook
 from .result import FitResult
 from .step import Step
+from .trees import mapped, named
 
 _COUNTERS = ("scale_factor", "it", "skipped")
 
@@ -32,18 +34,22 @@ def check_every(where: str, every: Any) -> None:
         check_number(where, "checkpoint_every", every, 0)
 
 
-class File:
+def check_file(path: Any, every: Any, resume: Any, metadata: Any) -> None:
+    """Raise unless these are what :class:`File` takes."""
+    check_type("fit", "checkpoint", path, str | os.PathLike | None, "a string or path")
+    check_every("fit", every)
+    check_flag("fit", "resume", resume)
+    ensure(not resume or path is not None, "fit: resume=True needs a checkpoint to resume from.")
+    check_type("fit", "metadata", metadata, Mapping | None, "a mapping from names to values")
+
+
+class File(Hook):
     """The checkpoint of a run, if it has one: where, how often, what to keep in it besides, and who ``writes`` it."""
 
     def __init__(
         self, path: Any, every: float, resume: bool, metadata: Mapping | None, field: NeuralField, seed: int,
         writes: bool = True,
     ):  # fmt: skip
-        check_type("fit", "checkpoint", path, str | os.PathLike | None, "a string or path")
-        check_every("fit", every)
-        check_flag("fit", "resume", resume)
-        ensure(not resume or path is not None, "fit: resume=True needs a checkpoint to resume from.")
-        check_type("fit", "metadata", metadata, Mapping | None, "a mapping from names to values")
         if path is not None and writes:
             prepare(path, field, metadata)  # says now what would be said after hours
         self.path = None if path is None else Path(file_name(path, "fit", "checkpoint"))
@@ -53,11 +59,33 @@ class File:
     def due(self) -> bool:
         return self.path is not None and time.monotonic() - self.written >= self.every
 
+    def begin(self, run: Any) -> None:
+        content = run.replicas.once("the checkpoint to resume from", self.content)
+        run.best = self.restore(content, run.step, run.result)
+        run.result.skipped = run.step.skipped()
+
+    def after_step(self, run: Any) -> None:
+        if (self.due() if run.replicas.alone else run.due) and run.collect():
+            run.step.release(run.step.optimizer)
+            self._save(run)
+
+    def end(self, run: Any) -> str:
+        # a step that was broken off may have left parameters of two steps
+        if not run.stepping and run.result.stopped != "diverged":
+            self._save(run)
+        return ""
+
+    def _save(self, run: Any) -> None:
+        """Write the state of ``run``, of parameters that all processes have."""
+        steps = run.result.steps
+        run.replicas.agree_on(f"the parameters after {steps} steps", lambda: arrays(run.step))
+        run.replicas.once(f"the checkpoint after {steps} steps", lambda: self.write(run.step, run.result, run.best))
+
     def write(self, step: Step, result: FitResult, best: dict[str, Any] | None) -> None:
         """Write the field and the state of its training, with the ``best`` parameters so far, if kept."""
         if self.path is None:
             return
-        arrays = _flat(_trees(step) | {"best": best or {}})
+        arrays = named(_trees(step) | {"best": best or {}})
         tensors = {name: np.atleast_1d(dr.detach(array).numpy()) for name, array in arrays.items()}
         tensors["losses"] = np.asarray(result.losses, np.float64)
         progress = {"steps": result.steps, "metrics": result.metrics, "best": result.best, "seconds": result.seconds}
@@ -91,7 +119,7 @@ class File:
             ensure(architecture == describe(step.field), "it holds a field of another architecture.")
             known = "best" not in trees or progress["best"] is not None
             ensure(known, "it holds best parameters, but no best metric.")
-            flat = _flat(trees)
+            flat = named(trees)
             _check_arrays(arrays, flat)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"fit: cannot resume {str(self.path)!r}: {error}") from None
@@ -110,28 +138,17 @@ class File:
 
 def arrays(step: Step) -> dict[str, Any]:
     """All that a run goes on from, beside the field: flat arrays by name."""
-    return _flat(_trees(step))
-
-
-def _flat(tree: Any, name: str = "") -> dict[str, Any]:
-    """The arrays inside dictionaries and tuples, by path."""
-    if isinstance(tree, dr.ArrayBase):
-        return {name: tree}
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (tuple, list)) else ()
-    opening = f"{name}/" if name else ""
-    return {path: array for k, v in items for path, array in _flat(v, f"{opening}{k}").items()}
+    return named(_trees(step))
 
 
 def _rebuilt(tree: Any, tensors: Iterator[np.ndarray]) -> Any:
-    """``tree`` with other arrays, in the order of :func:`_flat`, that :func:`_check_arrays` has passed."""
-    if isinstance(tree, dict):
-        return {k: _rebuilt(v, tensors) for k, v in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(_rebuilt(v, tensors) for v in tree)
-    if not isinstance(tree, dr.ArrayBase):
-        return tree
-    array = dr.array_t(type(tree))(next(tensors).ravel())
-    return type(tree)(array, tree.shape) if dr.is_tensor_v(tree) else array
+    """``tree`` with other arrays, in the order of :func:`named`, that :func:`_check_arrays` has passed."""
+
+    def replaced(old: Any) -> Any:
+        array = dr.array_t(type(old))(next(tensors).ravel())
+        return type(old)(array, old.shape) if dr.is_tensor_v(old) else array
+
+    return mapped(replaced, tree)
 
 
 def _identity(step: Step, seed: int) -> dict[str, Any]:

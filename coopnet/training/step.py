@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import drjit as dr
 from drjit.opt import Optimizer
 
-from ..checks import check_above, check_number, check_type, ensure, shown
 from ..engine import ExternalProducts, innermost, leaving, loss_inside
 from ..field import NeuralField
 from ..jit.batch_size import batch_size_known
@@ -18,15 +17,29 @@ from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
 from ..random.key import Key
 from . import limits
-from .average import EMA, check_averaged
+from .average import EMA
 from .captures import Captures
-from .gradients import clip_gradient_norm
+from .gradients import clip_gradient_norm, set_gradient
 from .inner_loss import inner_loss
 from .losses import components, loss_function
 from .memory import check_memory
 from .sampling import samples_by_index
 from .scaler import LossScaler
 from .weights import decay_masks, layer_multipliers
+
+
+@dataclass(frozen=True)
+class Options:
+    """What else a step depends on: arguments of :func:`coopnet.fit` by their names, see there."""
+
+    loss: str | Callable = "l2"
+    objective: Callable | None = None
+    penalty: Callable | None = None
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    multipliers: Mapping[str, float] | None = None
+    ema: EMA | None = None
+    loss_scale: float | None = None
 
 
 class Step:
@@ -40,42 +53,18 @@ class Step:
         "ema": EMA, "losses": object,
     }  # fmt: skip
 
-    def __init__(
-        self, field: NeuralField, optimizer: Optimizer, batch: Callable, loss: Any = "l2",
-        objective: Callable | None = None, penalty: Callable | None = None, weight_decay: float = 0.0,
-        clip_norm: float | None = None, multipliers: Mapping[str, float] | None = None, ema: EMA | None = None,
-        loss_scale: float | None = None,
-    ):  # fmt: skip
-        function = loss_function(loss, "fit")
-        check_type("fit", "objective", objective, Callable | None, "a function (field, drawn, key) -> losses")
-        if objective is not None and not (isinstance(loss, str) and loss == "l2"):
-            raise ValueError(f"fit: both objective and loss ({shown(loss)}) are given; an objective has its own.")
-        check_number("fit", "weight_decay", weight_decay, 0)
-        if clip_norm is not None:
-            check_above("fit", "clip_norm", clip_norm)
-        if loss_scale is not None:
-            check_above("fit", "loss_scale", loss_scale)
-        check_type("fit", "penalty", penalty, Callable | None, "a function field -> scalar")
-        if penalty is not None:
-            _check_penalty(penalty, field)
-        check_type("fit", "ema", ema, EMA | None, "a coopnet.training.EMA")
-        if ema is not None:
-            check_averaged("fit: ema", field, ema.average)
-        #: What a step needs memory for, see :func:`check_memory`.
-        self.needs: dict[str, Any] = dict(
-            averaged=ema is not None, clipped=clip_norm is not None,
-            factors=(multipliers is not None) + (weight_decay > 0),
-        )  # fmt: skip
-        check_memory(field, optimizer, **self.needs)
-        self.field, self.optimizer, self.ema = field, optimizer, ema
-        self.batch, self.loss, self.objective, self.penalty = batch, function, objective, penalty
-        self.clip_norm, self.weight_decay = clip_norm, weight_decay
+    def __init__(self, field: NeuralField, optimizer: Optimizer, batch: Callable, options: Options):
+        check_memory(field, optimizer, options)
+        self.field, self.optimizer, self.ema = field, optimizer, options.ema
+        self.batch, self.loss = batch, loss_function(options.loss, "fit")
+        self.objective, self.penalty = options.objective, options.penalty
+        self.clip_norm, self.weight_decay = options.clip_norm, options.weight_decay
         self.float32 = dr.float32_array_t(dr.leaf_t(dr.array_t(type(next(iter(field.values()))))))
         self.uint32 = dr.uint32_array_t(self.float32)
-        self.loss_scale = loss_scale
-        self.multipliers = {} if multipliers is None else layer_multipliers(field, multipliers)
+        self.loss_scale = options.loss_scale
+        self.multipliers = {} if options.multipliers is None else layer_multipliers(field, options.multipliers)
         self.decays: dict[str, Any] = {}  # of each entry: 1 if it decays
-        if weight_decay > 0:
+        if self.weight_decay > 0:
             self.decays = decay_masks(field)
         elif decay_rate(optimizer) > 0:
             self.weight_decay = decay_rate(optimizer)
@@ -86,9 +75,12 @@ class Step:
         #: Steps that are going to be taken, 0 if that is not known.
         self.runs = 0
         self.begin()
-        self.frozen = dr.freeze(_take, state_fn=Captures(batch, function, objective, penalty))
-        self.several = dr.freeze(_take_several, state_fn=Captures(batch, function, objective, penalty))
-        self.rest = dr.freeze(_finish)
+        self.frozen, self.several, self.rest = self.freeze(), self.freeze(_take_several), dr.freeze(_finish)
+
+    def freeze(self, function: Callable | None = None) -> Any:
+        """:meth:`take`, or another ``function`` of a step, frozen with the arrays that users' functions refer to."""
+        functions = self.batch, self.loss, self.objective, self.penalty
+        return dr.freeze(function or _take, state_fn=Captures(*functions))
 
     def begin(self) -> None:
         """Make what a run begins with, beside the parameters."""
@@ -134,14 +126,13 @@ class Step:
         complete = left is None or not left.entries
         if complete:
             self.move()
+            self.settle()
         # last, so that it shares a kernel with other single numbers
         dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
         if left is None or complete:
             dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)
             return {}, [], None
-        gradients = {name: value.array.grad for name, value in values(self.optimizer).items()}
-        dr.clear_grad(values(self.optimizer))
-        operands = left.take()
+        gradients, operands = self.taken_gradients(), left.take()
         dr.eval(self.losses, gradients, operands)
         return gradients, operands, left
 
@@ -177,12 +168,20 @@ class Step:
             self.pullback(losses)
         return value if inner is None else inner.losses, left
 
+    def taken_gradients(self) -> dict[str, Any]:
+        """The flat gradients so far, of which nothing stays where it was."""
+        gradients = {name: value.array.grad for name, value in values(self.optimizer).items()}
+        dr.clear_grad(values(self.optimizer))
+        self.release(self.field)
+        return gradients
+
     def finish(self, gradients: dict[str, Any], products: list, left: ExternalProducts) -> None:
         """The second half of a step that left products: the first does not know the gradients of networks yet."""
         complete = left.completed(gradients, products)
         for name, value in values(self.optimizer).items():
-            dr.set_grad(value, like(dr.detach(value), complete[name]))
+            set_gradient(value, complete[name])
         self.move()
+        self.settle()
         dr.eval(self.scaler, self.optimizer.state, self.ema)
 
     def move(self) -> None:
@@ -268,6 +267,12 @@ class Step:
         """Give the field the parameters of the optimizer, or its own, without gradients."""
         self.field.update({name: dr.detach(source[name]) for name in source})
 
+    def settle(self) -> None:
+        """Leave the field as the first step finds it, or the next would be recorded anew: without gradients, and with
+        the arrays of the optimizer where these are not promoted to single precision."""
+        kept, own = values(self.optimizer), self.field.items()
+        self.release({name: kept[name] if type(kept[name]) is type(value) else value for name, value in own})
+
     def recordings(self) -> int:
         """How often the step was traced."""
         return self.frozen.n_recordings + self.several.n_recordings
@@ -275,14 +280,6 @@ class Step:
     def skipped(self) -> int:
         """How many steps the scaler has skipped."""
         return 0 if self.scaler is None else int(self.scaler.skipped.numpy()[0])
-
-
-def _check_penalty(penalty: Callable, field: NeuralField) -> None:
-    with dr.suspend_grad():
-        value = penalty(field)
-    shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
-    found, fits = f"{type(value).__name__}{shape}", shape and math.prod(dr.shape(value)) == 1
-    ensure(fits, f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.", TypeError)
 
 
 # Frozen functions look into the global variables that they name, at every call: these name none.

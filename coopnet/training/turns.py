@@ -3,7 +3,7 @@
 Dr.Jit 1.5 replays frozen functions with variables of the whole process: two threads in such functions raise or abort.
 It also traverses their arguments while it holds its lock, and Python may pick another thread meanwhile: if that one
 uses Dr.Jit, both wait for ever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of its
-run, and hands it on between two steps.
+run, and hands it on between two steps. Why no lock of Python's would do is in ``docs/reliability.md``.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from support.training import make_batch, make_field
 
 import coopnet as cn
 from coopnet.engine import ExternalProducts, products
-from coopnet.training.step import Step
+from coopnet.training.step import Options, Step
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 
@@ -119,11 +119,11 @@ def test_batches_of_changing_size(ns, backend, halves):
     field = make_field(backend)
     optimizer = dr.opt.Adam(lr=1e-2)
     optimizer.update(field)
-    step = Step(field, optimizer, batch)
+    step = Step(field, optimizer, batch, Options())
     one = make_field(backend)
     alone = dr.opt.Adam(lr=1e-2)
     alone.update(one)
-    plain = Step(one, alone, batch)
+    plain = Step(one, alone, batch, Options())
     with cn.gradient_path("store" if backend == "cuda" else "auto"):
         for number, n in enumerate(sizes):
             current["p"] = points[n]

@@ -12,7 +12,7 @@ from coopnet.engine import gradient_path
 from coopnet.interop.tcnn.losses import LOSSES as TCNN
 from coopnet.training.inner_loss import inner_loss, samplewise
 from coopnet.training.losses import LOSSES
-from coopnet.training.step import Step
+from coopnet.training.step import Options, Step
 
 
 def step_of(ns, backend, precision, loss, samples, dropout=0.0, encoding=None, pdf=False):
@@ -131,7 +131,7 @@ def test_one_kernel_goes_forward_and_back(ns, backend):
     if backend == "cuda":
         x, y = ns.Float16(x), ns.Float16(y)  # as the network has them
     dr.eval(x, y)
-    step = Step(field, cn.training.Adam(1e-3, params=field), lambda key: ([x, y], [y]))
+    step = Step(field, cn.training.Adam(1e-3, params=field), lambda key: ([x, y], [y]), Options())
     sizes = []
     with gradient_path("banks"):
         for number in range(3):
@@ -163,7 +163,7 @@ def test_another_number_of_samples_is_recorded_anew(ns, backend):
     for path in ("banks", "spill"):
         field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend, seed=1)
         fill(64)
-        step = Step(field, cn.training.Adam(1e-2, params=field), batch)
+        step = Step(field, cn.training.Adam(1e-2, params=field), batch, Options())
         with gradient_path(path):
             for number, samples in enumerate([3000, 3000, 5000, 3000, 64, 5000]):
                 fill(samples)

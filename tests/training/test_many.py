@@ -266,6 +266,22 @@ def test_large_gradients_of_one_spoil_no_other(backend, ns, together):
         np.testing.assert_allclose(results[j].losses, expected[j].losses, rtol=rtol)
 
 
+@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_targets_that_are_not_finite(backend, ns, together, steps):
+    """Also where weights stay finite, since sums by atomics take NaN for 0, and there is a single loss to tell."""
+    if backend == "cuda":
+        pytest.skip("a loss scaler skips such steps")
+
+    def batch(key, job):
+        x, y = cn.uniform(2, key, ns.Float, SAMPLES)
+        return [x, y], [x * dr.nan] * 3
+
+    with pytest.warns(RuntimeWarning, match="training diverged: losses are not finite from step 0 on"):
+        results = cn.fit_many(make_fields(backend, count=2), batch, steps, together=together, progress=False)
+    assert [r.stopped for r in results] == ["diverged"] * 2
+
+
 def test_others_go_on_after_one_diverged(backend, ns):
     """In windows of 256 steps: the others are looked at, and go on, for a second and third."""
     fields, steps = make_fields(backend, dropout=0.0), 600

@@ -10,8 +10,7 @@ import pytest
 from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
-from coopnet.training.many.bar import Bar
-from coopnet.training.progress import progress_bar
+from coopnet.training.progress import Bar, progress_bar
 
 pytest.importorskip("tqdm")
 
@@ -60,9 +59,9 @@ def test_bars_need_tqdm(backend, ns, monkeypatch):
 
 def test_what_bars_say_of_many_fields_waits_to_be_drawn():
     bar = Bar(jobs=2, steps=3, show=False)
-    bar.set_postfix_str("nobody sees it")
+    bar.say("nobody sees it")
     bar.bar = Mock()
-    bar.set_postfix_str("loss 0.5")
+    bar.say("loss 0.5")
     bar.bar.set_postfix_str.assert_called_once_with("0 of 2 fields, loss 0.5", refresh=False)
 
 

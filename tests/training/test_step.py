@@ -10,15 +10,14 @@ from support.training import tiny_batch
 
 import coopnet as cn
 from coopnet.jit.optimizers import values
-from coopnet.training.losses import l2
-from coopnet.training.step import Step
+from coopnet.training.step import Options, Step
 
 
 def make(backend, precision="auto", **options):
     field = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=1, dropout=0.1)).build(backend, precision)
     optimizer = Adam(lr=1e-2)
     optimizer.update(field)
-    return Step(field, optimizer, options.pop("batch", None), l2, **options)
+    return Step(field, optimizer, options.pop("batch", None), Options(**options))
 
 
 def weights(step):

@@ -14,6 +14,7 @@ import coopnet as cn
 from coopnet import backend as backends
 from coopnet.checks import sizes
 from coopnet.training import memory
+from coopnet.training.step import Options
 
 GIB = 1 << 30
 LIMITED = """
@@ -90,16 +91,19 @@ def test_every_part_is_counted(llvm, monkeypatch):
     field = cn.NeuralField(None, cn.MLP(8, 8, width=64, depth=2)).build("llvm")
     n = 4 * sum(dr.width(v.array) for v in field.values())
 
-    def count(optimizer=None, **options):
-        memory.check_memory(field, opt.Adam(lr=1e-3) if optimizer is None else optimizer, **options)
+    def count(optimizer=None, options=Options(), **more):  # noqa: B008 - it does not change
+        memory.check_memory(field, opt.Adam(lr=1e-3) if optimizer is None else optimizer, options, **more)
         return {name: sum(found) / n for name, found in seen.pop().items()}
 
     none = {"the weight average": 0, "factors of learning rate and decay": 0, "the best parameters": 0}
     plain = {"the parameters": 4, "their gradients": 1.5, "the optimizer's state": 5, **none, "rows of the batch": 0}
     found = count()
     assert found.pop("compiling") > 0 and found == plain
-    assert count(averaged=True)["the weight average"] == 1.5 and count(clipped=True)["their gradients"] == 3.5
-    assert count(factors=2)["factors of learning rate and decay"] == 4 and count(best=True)["the best parameters"] == 1
+    assert count(options=Options(ema=cn.training.EMA(field)))["the weight average"] == 1.5
+    assert count(options=Options(clip_norm=1.0))["their gradients"] == 3.5
+    two = Options(multipliers={"layers.0": 0.1}, weight_decay=0.1)
+    assert count(options=two)["factors of learning rate and decay"] == 4
+    assert count(best=True)["the best parameters"] == 1
     assert count(opt.SGD(lr=1e-2))["the optimizer's state"] == 0
     assert count(opt.SGD(lr=1e-2, momentum=0.9))["the optimizer's state"] == 2.5
     assert count(cn.training.Adam(1e-2, lookahead=2, accumulate=2))["the optimizer's state"] == 10

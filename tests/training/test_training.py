@@ -20,7 +20,7 @@ from coopnet.training import arguments, limits, losses, run, state
 from coopnet.training.captures import Captures, _Walk
 from coopnet.training.metric import Metric
 from coopnet.training.scaler import LossScaler
-from coopnet.training.state import File
+from coopnet.training.state import File, check_file
 
 
 def quality(ns):
@@ -62,6 +62,20 @@ def test_thousand_steps_record_at_most_twice(backend, ns):
     assert result.recordings <= 2
     # another seed, another schedule: nothing is compiled again
     assert all(k["cache_hit"] for k in kernels if "cache_hit" in k), [k for k in kernels if not k["cache_hit"]][:3]
+
+
+@pytest.mark.parametrize("precision", ["single", "half"])
+@pytest.mark.parametrize("encoding", [None, "grid"])
+@pytest.mark.parametrize("options", [
+    {}, {"metric": lambda field: 0.0, "metric_every": 3}, {"clip_norm": 1.0}, {"distributed": cn.training.Group()}
+])  # fmt: skip
+def test_a_step_is_recorded_once(backend, ns, precision, encoding, options):
+    """Steps leave the field as they find it, and so does a metric."""
+    if backend != "llvm":
+        pytest.skip("on a GPU other arrays may be aligned otherwise")
+    grid = cn.HashGrid(2, n_levels=2, hashmap_size=2**8) if encoding else None
+    field = make_field(backend, precision, grid)
+    assert cn.fit(field, make_batch(ns), 20, progress=False, **options).recordings == 1
 
 
 @pytest.mark.parametrize(("precision", "most"), [("single", 5), ("half", 8)])
@@ -427,6 +441,7 @@ def test_ends_of_the_ranges(backend, tmp_path):
         Metric(*change)
     path = tmp_path / "run.safetensors"
     for change in ((path, 0, True, {}), (path, math.inf, False, None), (None, 60.0, False, {})):
+        check_file(*change)
         File(*change, field, 0)
 
 

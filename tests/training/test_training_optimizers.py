@@ -7,6 +7,7 @@ import math
 import drjit as dr
 import numpy as np
 import pytest
+from support.kernels import launched
 from support.networks import weights
 from support.training import make_batch, make_field
 
@@ -56,11 +57,25 @@ def test_limits(ns, options, epsilon, sparse):
 def test_bounds_close_in(ns):
     """In the end every step is a tenth of the first moment, as that of SGD with momentum."""
     optimizer = cn.training.Adam(1e-3, beta_1=0.0, beta_2=0.0, adabound=True, params={"x": ns.Float(1, 2)})
-    for _ in range(120):  # a kernel each: the number of the step is a constant of it
+    for _ in range(120):
         before = numbers(optimizer)["x"]
         dr.set_grad(optimizer["x"], ns.Float(1e-2, -3))
         optimizer.step()
     np.testing.assert_allclose(before - numbers(optimizer)["x"], [1e-3, -0.3], rtol=1e-2)
+
+
+@pytest.mark.parametrize("options", [
+    dict(adabound=True), dict(relative_decay=1e-3), dict(absolute_decay=1e-3), dict(adabound=True, skip_zero_grad=True)
+])  # fmt: skip
+def test_the_number_of_the_step_is_no_constant(ns, options):
+    """It would make every step outside of frozen functions a kernel of its own."""
+    optimizer, found = cn.training.Adam(1e-3, params={"x": ns.Float(1, 2)}, **options), []
+    for _ in range(4):
+        with launched() as kernels:
+            dr.set_grad(optimizer["x"], ns.Float(1e-2, -3))
+            optimizer.step()
+        found.append({kernel["hash"] for kernel in kernels})
+    assert found[1] == found[2] == found[3]
 
 
 def test_a_rate_of_zero_moves_nothing(ns):

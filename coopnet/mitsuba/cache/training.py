@@ -13,11 +13,10 @@ from ...field import NeuralField
 from ...random.key import Key
 from ...training import EMA, FitResult, relative_l2_luminance
 from ...training import arguments as training_arguments
-from ...training.metric import Metric
+from ...training.divergence import DivergenceMonitor
 from ...training.run import Run
 from ...training.scaler import LossScaler
-from ...training.state import File
-from ...training.step import Step
+from ...training.step import Options, Step
 from ...training.turns import TURNS
 from .camera import Camera
 from .short_paths import Ending, trace
@@ -81,10 +80,9 @@ class Training:
         step = self.frozen[settings]
         if self.progress is None:
             self.optimizer.update(self.field)
-            file = File(None, 60.0, False, None, self.field, self.seed)
-            self.progress = Run(step, 0, self.seed, Metric(None, 1, True, None), file, progress=False)
+            self.progress = Run(step, 0, self.seed, [DivergenceMonitor()])
         step.scaler = self.progress.step.scaler  # one scale of the loss, whatever the setting
-        self.progress.step = self.progress.monitor.step = step
+        self.progress.step = step
         return self.progress
 
     def _step(self, samples: int, vertices: int, tail: int, sensor: int) -> Step:
@@ -110,4 +108,4 @@ class Training:
             question, target = drawn
             return relative_l2_luminance(output.answer(field, question, key) / output.scale, target / output.scale)
 
-        return Step(self.field, self.optimizer, batch, objective=objective, ema=self.ema)
+        return Step(self.field, self.optimizer, batch, Options(objective=objective, ema=self.ema))

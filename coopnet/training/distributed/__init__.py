@@ -4,24 +4,20 @@
 :mod:`.group`        what is asked of processes that work together
 :mod:`.torch_group`  groups of ``torch.distributed``
 :mod:`.mpi_group`    groups of MPI
-:mod:`.find`         which group an argument means
 :mod:`.replicas`     processes that hold the same field
 :mod:`.step`         a step of several processes
 :mod:`.shares`       which samples are whose
-:mod:`.data`         whether all draw the same batch
 :mod:`.facts`        what must be the same on all
 ===================  =============================================
 """
 
-from .data import compare_batches
-from .facts import facts
-from .find import find_group
+from .facts import compare_batches, facts
 from .group import Group
 from .mpi_group import MPIGroup
-from .replicas import Replicas, digest
+from .replicas import Replicas
 from .step import SharedStep
-from .torch_group import TorchGroup
+from .torch_group import TorchGroup, find_group
 
 __all__ = [
-    "Group", "MPIGroup", "Replicas", "SharedStep", "TorchGroup", "compare_batches", "digest", "facts", "find_group"
+    "Group", "MPIGroup", "Replicas", "SharedStep", "TorchGroup", "compare_batches", "facts", "find_group"
 ]  # fmt: skip

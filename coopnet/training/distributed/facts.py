@@ -1,4 +1,4 @@
-"""What must be the same on all processes of a run."""
+"""What must be the same on all processes of a run: what it is about to do, and the first batch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
+import numpy as np
 
+from ...checks import shown
 from ...io import describe
 from ...version import __version__
-from ..state import arrays
-from .replicas import digest
+from .. import divergence, state
+from ..sampling import samples_by_index
+from .replicas import Replicas, digest
+
+#: Entries of an array that are compared, and how many of them may be others: processors of other types round otherwise,
+#: which may move a sample to another place.
+ENTRIES, OTHERS = 64, 16
+#: How far from each other they may be: as a part of the largest.
+TOLERANCE = 1e-2
 
 
-def facts(run: Any, rate: Callable[[int], float]) -> dict[str, Any]:
+def facts(run: Any, metric: Any, rate: Callable[[int], float]) -> dict[str, Any]:
     """What a ``run`` is about to do, by what a message calls it."""
-    step, metric, done = run.step, run.metric, run.result.steps
+    step, done = run.step, run.result.steps
     return {
         "the version of coopnet": __version__,
         "the version of Dr.Jit": dr.__version__,
@@ -46,9 +55,52 @@ def facts(run: Any, rate: Callable[[int], float]) -> dict[str, Any]:
         "metric_every": metric.every,
         "higher_is_better": metric.higher,
         "patience": metric.patience,
-        "a hash of the parameters": digest(arrays(step)),
+        "a hash of the parameters": digest(state.arrays(step)),
     }
 
 
 def _name(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
+
+
+def compare_batches(replicas: Replicas, step: Any, drawn: Any) -> None:
+    """Raise ``ValueError``, on all, unless the processes have drawn the same batch.
+
+    What is decorated with ``by_index`` is not looked at: each process draws its own samples alone, and may keep the
+    data of no others.
+    """
+    if replicas.alone or samples_by_index(step.batch) is not None:
+        return
+    own: list = []
+    with replicas.noting():
+        own = _entries(step, drawn)
+    found = replicas.exchange("the first batch", own)
+    for rank, other in enumerate(found):
+        if what := _difference(found[0], other, rank):
+            replicas.failed = True
+            cure = "have all read the same data, or draw by number: coopnet.training.by_index"
+            raise ValueError(f"fit: the processes differ: {what}; {cure}.")
+
+
+def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:
+    """Of every floating point array of the batch, its size and some entries."""
+    flat = divergence.arrays(drawn)
+    dr.eval(flat)  # in one kernel
+    places = [np.linspace(0, dr.width(v) - 1, min(ENTRIES, dr.width(v))).astype(np.uint32) for v in flat]
+    parts = [dr.gather(type(v), v, step.uint32(i)) for v, i in zip(flat, places, strict=True)]
+    return [(dr.width(v), part.numpy().astype(float).tolist()) for v, part in zip(flat, parts, strict=True)]
+
+
+def _difference(first: list, other: list, rank: int) -> str:
+    """What two processes have drawn otherwise, in words."""
+    sizes = [[size for size, _ in found] for found in (first, other)]
+    if sizes[0] != sizes[1]:
+        return f"the arrays of a batch have {shown(sizes[0])} entries on process 0 and {shown(sizes[1])} on {rank}"
+    for i, ((size, a), (_, b)) in enumerate(zip(first, other, strict=True)):
+        largest = max((abs(v) for v in (*a, *b) if np.isfinite(v)), default=0.0)
+        wrong = np.flatnonzero(~np.isclose(a, b, rtol=0, atol=TOLERANCE * largest, equal_nan=True))
+        if len(wrong) * ENTRIES > OTHERS * len(a):
+            k = int(wrong[0])
+            entry = f"entry {(size - 1) * k // max(len(a) - 1, 1)} of array {i} of the first batch"
+            return f"{entry} is {a[k]:.6g} on process 0 and {b[k]:.6g} on process {rank}"
+    return ""

@@ -113,6 +113,10 @@ class Replicas:
                     both = f"{shown(first)} on process 0 and {shown(other.get(name))} on process {rank}"
                     raise ValueError(f"fit: the processes differ: {name} is {both}; all must train the same.")
 
+    def agree_on(self, what: str, arrays: Callable[[], Mapping[str, Any]]) -> None:
+        """The same for the numbers in ``arrays()``, which are ``what``."""
+        self.agree(what, lambda: {f"a hash of {what}": digest(arrays())})
+
     def check_gpus(self, backend: dr.JitBackend) -> None:
         """Raise ``ValueError``, on all, if two processes have the same GPU."""
         if self.alone or backend != dr.JitBackend.CUDA:

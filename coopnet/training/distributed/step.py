@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
+from drjit.opt import Optimizer
 
 from ...checks import ensure
 from ...engine import ExternalProducts
+from ...field import NeuralField
 from ...jit.optimizers import values
-from ...nn.parameters import like
 from ...random.key import Key
 from .. import limits
+from ..gradients import set_gradient
 from ..recording import reasons
 from ..sampling import samples_by_index
-from ..step import Step
+from ..step import Options, Step
 from .replicas import Replicas
 from .shares import bounds, sliced
 
@@ -27,8 +30,10 @@ class SharedStep(Step):
     there is such a buffer for each, one behind the other, and theirs are zeros where other processes' are.
     """
 
-    def __init__(self, replicas: Replicas, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
+    def __init__(
+        self, field: NeuralField, optimizer: Optimizer, batch: Callable, options: Options, replicas: Replicas
+    ):  # fmt: skip
+        super().__init__(field, optimizer, batch, options)
         self.replicas, self.group = replicas, replicas.group
         self.joined = dr.freeze(_join)
         self.sizes = {name: dr.width(value.array) for name, value in self.field.items()}
@@ -99,8 +104,7 @@ class SharedStep(Step):
         self.width, self.first = width, first
         value, left = self.differentiate(Key(seed, dr.arange(self.uint32, width) + start, number))
         loss = self.float32(dr.sum(value))
-        gradients = {name: value.array.grad for name, value in values(self.optimizer).items()}
-        dr.clear_grad(values(self.optimizer))
+        gradients = self.taken_gradients()
         if left is None or not left.entries:
             buffer = self.flat(gradients, loss)
             dr.eval(buffer)
@@ -119,10 +123,10 @@ class SharedStep(Step):
         """The last part: move by the gradients of all."""
         offset = 0
         for name, value in values(self.optimizer).items():
-            flat = type(dr.detach(value).array)(self.summed(buffer, offset, self.sizes[name]))
-            dr.set_grad(value, like(dr.detach(value), flat))
+            set_gradient(value, self.summed(buffer, offset, self.sizes[name]))
             offset += self.sizes[name]
         self.move()
+        self.settle()
         mean = self.summed(buffer, offset, 1) * (1 / self.total)
         dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
         dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)

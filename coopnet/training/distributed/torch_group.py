@@ -1,4 +1,4 @@
-"""Groups of ``torch.distributed``: NCCL between GPUs, Gloo between CPUs."""
+"""Groups of ``torch.distributed``: NCCL between GPUs, Gloo between CPUs; and which group an argument means."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import drjit as dr
 
 from ...checks import check, check_above
+from ...field import NeuralField
 from ...jit.native.core import cuda_device, cuda_stream
 from .group import Group
 
@@ -149,6 +150,19 @@ def _import() -> Any:
     if not torch.distributed.is_available():
         raise ImportError("TorchGroup needs torch.distributed, which this PyTorch was built without.")
     return torch
+
+
+def find_group(where: str, distributed: Any, field: Any) -> Group | None:
+    """The group that ``distributed`` means for a ``field``, or for one on LLVM if it is none."""
+    if distributed is None or isinstance(distributed, Group):
+        return distributed
+    automatic = isinstance(distributed, str) and distributed == "auto"
+    check(automatic, where, "distributed", distributed, 'None, "auto" or a coopnet.training.Group', TypeError)
+    if not is_there():
+        return None
+    first = next(iter(field.values()), None) if isinstance(field, NeuralField) and field.precision else None
+    on_gpu = first is not None and dr.backend_v(first) == dr.JitBackend.CUDA
+    return TorchGroup("cuda" if on_gpu else "llvm")
 
 
 def is_there() -> bool:

@@ -18,15 +18,15 @@ from ...io.architecture import outline
 from ...random.key import Key
 from .. import arguments, limits
 from ..memory import check_memory
+from ..progress import Bar
 from ..result import FitResult
 from ..state import check_every
+from ..step import Options
 from ..turns import in_turn
-from .bar import Bar
 from .directory import Directory
 from .errors import errors_of
 from .group import hindrance
 from .jobs import Jobs
-from .runs import Runs
 
 
 @in_turn
@@ -113,10 +113,8 @@ def fit_many(
     _check(fields, batch, steps, seed, optimizer, together, progress)
     check_every("fit_many", checkpoint_every)
     place = Directory(directory, len(fields))
-    options = {
-        "loss": loss, "objective": objective, "weight_decay": weight_decay, "clip_norm": clip_norm,
-        "multipliers": multipliers, "loss_scale": loss_scale,
-    }  # fmt: skip
+    options = Options(loss, objective, None, weight_decay, clip_norm, multipliers, None, loss_scale)
+    arguments.check_options(fields[0], options)
     jobs = Jobs(fields, batch, steps, seed, optimizer, options, place, checkpoint_every)
     first = jobs.step(0)
     with errors_of(0, 0):
@@ -125,19 +123,19 @@ def fit_many(
         warnings.warn(f"job 0: {outside}", RuntimeWarning, stacklevel=3)
     size = _together(together, jobs, samples)
     with errors_of(0, size - 1):
-        check_memory(fields[0], optimizer, samples=samples, together=size, **first.needs)
+        check_memory(fields[0], optimizer, options, samples=samples, together=size)
     rank, world = _processes(place)
     count = -(-len(fields) // size)
     groups = [range(i * len(fields) // count, (i + 1) * len(fields) // count) for i in range(count)][rank::world]
     bar = Bar(sum(map(len, groups)), steps, progress and rank == 0)
-    runs = Runs(jobs, groups, samples, arguments.rate(optimizer.lr if lr is None else lr), bar)
+    rate = arguments.rate(optimizer.lr if lr is None else lr)
     try:
-        runs.go()
+        jobs.train(groups, samples, rate, bar)
     finally:
-        bar.end()
-    for message in runs.messages:
+        bar.close()
+    for message in jobs.messages:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
-    return [runs.results.get(number) for number in range(len(fields))]
+    return [jobs.results.get(number) for number in range(len(fields))]
 
 
 def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, together: Any, progress: Any) -> None:

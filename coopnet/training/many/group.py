@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import drjit as dr
@@ -23,13 +23,14 @@ from ...jit.masks import unmasked
 from ...jit.optimizers import set_state, values
 from ...kernels.grid import FeatureGrid
 from ...kernels.lookup import Table
-from ...nn.parameters import like, parameters
+from ...nn.parameters import parameters
 from ...nn.sequential import segments
 from ...random.key import Key
 from .. import limits
-from ..captures import Captures
+from ..gradients import set_gradient
 from ..optimizers import SGD, Adam
 from ..step import Step
+from ..trees import mapped
 from .errors import one_kernel
 from .job import JobStep
 
@@ -70,7 +71,7 @@ def _unknown(owner: Any, value: Any) -> str:
 class GroupStep(JobStep):
     """A step of all fields of ``steps``, each with ``samples`` samples, trained in lanes ``k * lanes`` and on.
 
-    Lanes beyond the samples of a field repeat its last one, and count for nothing.
+    Lanes beyond the samples of a field repeat its last one, and their losses are 0.
 
     The architecture is that of the first field, whose own parameters are not used.
 
@@ -102,9 +103,8 @@ class GroupStep(JobStep):
         self.scaler, self.scales = None, copy.copy(first.scaler)
         self.optimizer = copy.copy(first.optimizer)
         self.stack()
-        self.frozen = (
-            like.frozen if like else dr.freeze(_take, state_fn=Captures(self.batch, self.loss, self.objective))
-        )
+        # of groups of one size alone: a recording does not know that another has more lanes
+        self.frozen = like.frozen if like is not None else self.freeze()
 
     # ---- there and back -----------------------------------------------------
 
@@ -130,11 +130,8 @@ class GroupStep(JobStep):
 
     # ---- pieces -------------------------------------------------------------
 
-    def __call__(self, seed: Any, number: Any) -> None:
-        self.frozen(self, number)
-
-    def take_all(self, number: Any) -> None:
-        """Step ``number`` as it is traced."""
+    def take(self, seed: Any, number: Any, whole: bool = True) -> tuple[dict[str, Any], list, None]:
+        """As :meth:`Step.take`; every field has a seed of its own."""
         with one_kernel():
             losses = self.evaluate_all(number)
             value = dr.detach(losses)
@@ -145,6 +142,7 @@ class GroupStep(JobStep):
         place = number % limits.WINDOW_STEPS * self.count + dr.arange(type(number), self.count)
         dr.scatter(self.losses, means, place, mode=dr.ReduceMode.Permute)
         dr.eval(self.scales, self.losses, self.optimizer.state)
+        return {}, [], None
 
     def evaluate_all(self, number: Any) -> Any:
         """The loss of each sample of all fields."""
@@ -202,20 +200,16 @@ class GroupStep(JobStep):
 
     def _set_gradients(self, gradients: Mapping[str, Any]) -> None:
         for name, value in values(self.optimizer).items():
-            dr.set_grad(value, like(dr.detach(value), type(value.array)(gradients[name])))
+            set_gradient(value, gradients[name])
 
 
 def restart(step: Step, kept: Mapping[str, Any]) -> None:
     """Have a field whose training diverged go on from the parameters ``kept`` and no memory of the past."""
     state = {}
     for name, (_, promoted, rate, memory) in step.optimizer.state.items():
-        empty = _mapped(lambda v: v if _counts(v) else dr.zeros(type(v), dr.width(v)), memory)
+        empty = mapped(lambda v: v if _counts(v) else dr.zeros(type(v), dr.width(v)), memory)
         state[name] = (dr.copy(kept[name]), promoted, rate, empty)
     set_state(step.optimizer, state)
-
-
-def _take(step: Any, number: Any) -> None:
-    step.take_all(number)
 
 
 def _broken(gradient: Any) -> Any:
@@ -223,18 +217,6 @@ def _broken(gradient: Any) -> Any:
 
 
 # ---- states -----------------------------------------------------------------
-
-
-def _mapped(function: Callable, *trees: Any) -> Any:
-    """``function`` of the arrays at each place of trees of one structure; what is no array is that of the first."""
-    first = trees[0]
-    if isinstance(first, dr.ArrayBase):
-        return function(*trees)
-    if isinstance(first, dict):
-        return {k: _mapped(function, *(tree[k] for tree in trees)) for k in first}
-    if isinstance(first, (list, tuple)):
-        return type(first)(_mapped(function, *entries) for entries in zip(*trees, strict=True))
-    return first
 
 
 def _counts(array: Any) -> bool:
@@ -247,24 +229,24 @@ def _side_by_side(trees: list, counters: bool = False) -> Any:
         flat = [dr.detach(v).array for v in arrays]
         return flat[0] if _counts(arrays[0]) and not counters else dr.concat(flat)
 
-    return _mapped(joined, *trees)
+    return mapped(joined, *trees)
 
 
 def _part(tree: Any, like_tree: Any, k: Any) -> Any:
     """What belongs to field ``k``, a ``UInt32``, in a stacked ``tree``, in the shapes of the field's own."""
 
-    def own(old: Any, whole: Any) -> Any:
+    def part(old: Any, whole: Any) -> Any:
         flat, size = dr.detach(whole).array, math.prod(dr.shape(old))
         if dr.width(flat) > 1 or not _counts(old):
             with unmasked(type(flat)):
                 flat = dr.gather(type(flat), flat, dr.arange(type(k), size) + k * size)
         return type(old)(flat, dr.shape(old)) if dr.is_tensor_v(old) else flat
 
-    return _mapped(own, like_tree, tree)
+    return mapped(part, like_tree, tree)
 
 
 def _chosen(good: Any, new: Any, old: Any) -> Any:
     """``new`` state where ``good``, ``old`` elsewhere; numbers of steps go on, as Dr.Jit's optimizers count them."""
-    return _mapped(
+    return mapped(
         lambda n, o: n if dr.width(n) != dr.width(good) else dr.select(good, dr.detach(n), dr.detach(o)), new, old
     )

@@ -1,4 +1,4 @@
-"""One of many fields by itself: a step that is told which."""
+"""One of many fields by itself: a step that is told which, and its run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from drjit.opt import Optimizer
 
 from ...field import NeuralField
 from ...random.key import Key
-from ..step import Step
+from ..divergence import DivergenceMonitor
+from ..progress import Bar
+from ..run import Run
+from ..state import File
+from ..step import Options, Step
+from ..unrolled import UnrolledSteps
 
 
 class JobStep(Step):
@@ -19,8 +24,8 @@ class JobStep(Step):
 
     DRJIT_STRUCT = Step.DRJIT_STRUCT | {"job": object}
 
-    def __init__(self, number: int, field: NeuralField, optimizer: Optimizer, batch: Callable, **options: Any):
-        super().__init__(field, optimizer, batch, **options)
+    def __init__(self, number: int, field: NeuralField, optimizer: Optimizer, batch: Callable, options: Options):
+        super().__init__(field, optimizer, batch, options)
         self.become(number)
 
     def become(self, number: int) -> None:
@@ -37,3 +42,13 @@ class JobStep(Step):
 
     def draw(self, key: Key) -> Any:
         return self.batch(key, self.job)
+
+
+class JobRun(Run):
+    """The run of a job, whose checkpoint and monitor are known by name to runs of several at once."""
+
+    step: JobStep
+
+    def __init__(self, step: JobStep, steps: int, seed: int, file: File, bar: Bar, unrolled: UnrolledSteps):
+        self.file, self.monitor = file, DivergenceMonitor()
+        super().__init__(step, steps, seed, (file, bar, self.monitor), unrolled=unrolled)
