@@ -5,6 +5,7 @@ import functools
 import drjit as dr
 import numpy as np
 import pytest
+from drjit.opt import Adam
 from support.arrays import precisions
 
 import coopnet as cn
@@ -25,9 +26,8 @@ def step_of(ns, backend, precision, loss, samples, dropout=0.0, encoding=None, p
         targets = [1 + x, 1.5 - y, 2 + dr.sin(9 * x)]
         return ([x, y], targets, 0.5 + x) if pdf else ([x, y], targets)
 
-    return Step(
-        field, cn.training.Adam(1e-3, params=field), batch, loss, loss_scale=64.0 if precision == "half" else None
-    )
+    scale = 64.0 if precision == "half" else None
+    return Step(field, Adam(1e-3, params=field), batch, Options(loss=loss, loss_scale=scale))
 
 
 def derivatives(step, ns, number, path, inside):
@@ -131,7 +131,7 @@ def test_one_kernel_goes_forward_and_back(ns, backend):
     if backend == "cuda":
         x, y = ns.Float16(x), ns.Float16(y)  # as the network has them
     dr.eval(x, y)
-    step = Step(field, cn.training.Adam(1e-3, params=field), lambda key: ([x, y], [y]), Options())
+    step = Step(field, Adam(1e-3, params=field), lambda key: ([x, y], [y]), Options())
     sizes = []
     with gradient_path("banks"):
         for number in range(3):
@@ -163,7 +163,7 @@ def test_another_number_of_samples_is_recorded_anew(ns, backend):
     for path in ("banks", "spill"):
         field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend, seed=1)
         fill(64)
-        step = Step(field, cn.training.Adam(1e-2, params=field), batch, Options())
+        step = Step(field, Adam(1e-2, params=field), batch, Options())
         with gradient_path(path):
             for number, samples in enumerate([3000, 3000, 5000, 3000, 64, 5000]):
                 fill(samples)
