@@ -551,7 +551,7 @@ def test_no_memory_left(place, llvm, monkeypatch):
     with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
         cn.to(np.zeros(3), "cuda")
     monkeypatch.setattr(backend_copies, "copied", Mock(side_effect=RuntimeError("something else")))
-    with pytest.raises(RuntimeError, match="^something else$"):
+    with pytest.raises(RuntimeError, match=r"^something else$"):
         cn.to(values[0], "cuda")
 
 
