@@ -137,6 +137,29 @@ def test_one_gpu_for_two_in_words(monkeypatch):
         replicas.Replicas(pair).check_gpus(dr.JitBackend.CUDA)
 
 
+def test_interrupts_in_what_one_does_for_all():
+    """They end all; other errors stay what they are."""
+    pair, came = cn.training.Group(), []
+    pair.size, pair.gather = 2, lambda value: came.append(value) or [value, value]
+
+    def ends(error):
+        def once():
+            raise error
+
+        with pytest.raises((KeyboardInterrupt, RuntimeError)) as caught:
+            replicas.Replicas(pair).once("the metric", once)
+        return caught.value
+
+    interrupted = RuntimeError("Dr.Jit's")
+    interrupted.__cause__ = KeyboardInterrupt()
+    for error in (KeyboardInterrupt(), interrupted):
+        assert isinstance(ends(error), KeyboardInterrupt)
+        assert came.pop() == ("the metric", None, True)
+    other = RuntimeError("no such file")
+    assert ends(other) is other
+    assert came.pop() == ("the metric", "RuntimeError: no such file", False)
+
+
 def test_gloo_gets_memory_of_pytorchs_own():
     """Its threads may be the last to hold it: giving Dr.Jit's back there has hung processes."""
     llvm, seen = pytest.importorskip("drjit.llvm.ad"), []

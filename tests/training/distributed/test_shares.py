@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from types import SimpleNamespace
+
 import drjit as dr
 import drjit.nn as drnn
 import numpy as np
@@ -9,7 +13,9 @@ import pytest
 from support.training import make_batch, make_field
 
 import coopnet as cn
-from coopnet.training.distributed import find_group
+from coopnet.training.distributed import find_group, torch_group
+from coopnet.training.distributed.data import _difference
+from coopnet.training.distributed.replicas import Replicas
 from coopnet.training.distributed.shares import bounds, sliced
 
 
@@ -141,3 +147,48 @@ def test_torch_without_torchrun(monkeypatch):
         cn.training.TorchGroup("llvm", timeout=0)
     with pytest.raises(ValueError, match="TorchGroup: backend is 'gpu'"):
         cn.training.TorchGroup("gpu")
+
+
+def test_what_is_asked_of_torch(backend, monkeypatch):
+    """Communicators of its own, one for all groups that are alike; without PyTorch."""
+    made = []
+
+    def new_group(backend, timeout):
+        made.append((backend, timeout.total_seconds()))
+        return backend
+
+    distributed = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2,
+        group=SimpleNamespace(WORLD="all"), new_group=new_group,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed))
+    monkeypatch.setattr(torch_group, "_made", {})
+    group = cn.training.TorchGroup("cuda", chunks=4)
+    assert (group.rank, group.size, group.chunks) == (1, 2, 4)
+    assert made == [("gloo", 600), ("nccl", 600)]
+    engine = {"llvm": "gloo", "cuda": "nccl"}
+    assert find_group("fit", "auto", make_field(backend))._engine == engine[backend]
+    assert find_group("fit_many", "auto", None)._engine == "gloo"
+    assert len(made) == 2
+    cn.training.TorchGroup("llvm", timeout=5)
+    assert made[2:] == [("gloo", 5)]
+
+
+def test_when_batches_differ():
+    """By more than a hundredth of the largest entry."""
+
+    def differ(a, b):
+        return _difference([(64, [a] * 64)], [(64, [b] * 64)], 1)
+
+    assert not differ(1.0, 0.99001) and not differ(math.nan, math.nan)
+    words = "entry 0 of array 0 of the first batch is 1 on process 0 and 0.989995 on process 1"
+    assert differ(1.0, 0.989995) == words
+
+
+def test_the_learning_rates_that_must_agree(ns, backend, monkeypatch):
+    """Those of the first step, the middle, and the last."""
+    told = []
+    monkeypatch.setattr(Replicas, "agree", lambda self, what, facts: told.append(facts()))
+    options = {"lr": lambda step: 1e-4 * 2**step, "distributed": cn.training.Group(), "progress": False}
+    cn.fit(make_field(backend), make_batch(ns), 7, **options)
+    assert told[0]["lr"] == [1e-4, 8e-4, 64e-4]
