@@ -91,6 +91,15 @@ def test_variants_of_layers(tmp_path, name):
         agree(jacobian, c.jacobian, 1e-5)
 
 
+@pytest.mark.parametrize(
+    "name", [n for n in EXAMPLES if isinstance(EXAMPLES[n].make(), cn.Encoding) and n != "Identity"]
+)
+def test_activations_overwrite_what_encodings_give(tmp_path, name):
+    field = cn.NeuralField(EXAMPLES[name].make(), cn.Tanh(), in_features=EXAMPLES[name].size).build("llvm")
+    source = cn.export(field, "c", tmp_path / "f.c", inline=False).source.read_text()
+    assert "tanhf(encoding[" in source and "network[" not in source
+
+
 # ---- Dropout -----------------------------------------------------------------------------------------------
 
 
