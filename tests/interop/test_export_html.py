@@ -169,7 +169,8 @@ def test_views_are_for_pages(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"region": 3}, {"region": "0012"}, {"region": (0, 0, 1)}, {"region": (0, 0, 1, 0)}, {"region": (0, 0, 0, 1, 1, 0)}, {"region": (0, 0, 1, np.nan)},
+        {"region": 3}, {"region": "0012"}, {"region": (0, 0, 1)}, {"region": (0, 0, 1, 0)},
+        {"region": (0, 0, 0, 1, 1, 0)}, {"region": (0, 0, 1, np.nan)},
         {"elevation": 90}, {"azimuth": float("inf")}, {"up": "w"}, {"show": "all"}, {"masks": 1}, {"masks": 1000},
     ],
 )  # fmt: skip
