@@ -100,6 +100,12 @@ def test_activations_overwrite_what_encodings_give(tmp_path, name):
     assert "tanhf(encoding[" in source and "network[" not in source
 
 
+def test_the_derivative_of_the_only_coordinate_is_no_factor(tmp_path):
+    """It is 1."""
+    field = cn.NeuralField(cn.Frequency(2, in_features=1), cn.Tanh()).build("llvm")
+    assert " d_phase[0] = 0.5f;" in cn.export(field, "c", tmp_path / "f.c", derivatives=True).source.read_text()
+
+
 # ---- Dropout -----------------------------------------------------------------------------------------------
 
 
