@@ -548,8 +548,9 @@ def test_no_memory_left(place, llvm, monkeypatch):
         with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
             cn.to(value, "cuda")
     monkeypatch.setattr(np, "ascontiguousarray", Mock(side_effect=MemoryError("Unable to allocate 32.0 GiB")))
-    with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
-        cn.to(np.zeros(3), "cuda")
+    for array in (np.zeros(3), np.broadcast_to(np.uint8(1), 2**32 - 1)):  # as many as there can be
+        with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
+            cn.to(array, "cuda")
     monkeypatch.setattr(backend_copies, "copied", Mock(side_effect=RuntimeError("something else")))
     with pytest.raises(RuntimeError, match=r"^something else$"):
         cn.to(values[0], "cuda")
