@@ -594,6 +594,11 @@ def test_what_cannot_be_trained_together_says_why(backend, ns):
     assert many(fields, make_batch(ns), 2, optimizer=cn.training.Adam(1e-3, accumulate=2), together=1)[0].steps == 2
 
 
+def test_one_field(backend, ns):
+    (result,) = many(make_fields(backend, count=1), make_batch(ns), 2)
+    assert (result.steps, result.stopped, len(result.losses)) == (2, "steps", 2)
+
+
 def test_how_many_are_together_on_cuda_unless_it_is_said(monkeypatch):
     step = SimpleNamespace(float32=pytest.importorskip("drjit.llvm.ad").Float)
     group = SimpleNamespace(evaluate_all=lambda number: None)
