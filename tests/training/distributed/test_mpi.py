@@ -79,3 +79,6 @@ def test_what_is_asked_of_mpi(ns, monkeypatch):
     assert cn.training.MPIGroup(Communicator("some"))._communicator.name == "some, again"
     with pytest.raises(ValueError, match="MPIGroup: chunks is 0"):
         cn.training.MPIGroup(chunks=0)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ImportError, match="MPIGroup needs mpi4py and an MPI; run pip install mpi4py"):
+        cn.training.MPIGroup()
