@@ -567,6 +567,15 @@ def test_ema(backend, precision, debias):
     close(values(field), average, "cuda" if half else "llvm")
 
 
+def test_averages_are_evaluated_with_what_else_is(backend):
+    """Or every update would keep the weights before it."""
+    field = make_field(backend)
+    ema = tr.EMA(field, 0.75, debias=True)
+    ema.update(field)
+    dr.eval()
+    assert all(value.state == dr.VarState.Evaluated for value in (*ema.average.values(), ema.total))
+
+
 def test_ema_of_half_precision_keeps_small_steps(ns, backend):
     """1000 steps of 2^-13 from 1 towards 2^-3 more: in half precision the average would not move at all."""
     net = drnn.pack(cn.Sequential(cn.Linear(8, 8, bias=False)).alloc(ns.TensorXf16), layout="training")

@@ -367,8 +367,10 @@ def test_a_diverged_job_is_not_done_again(backend, ns, tmp_path):
 def test_a_directory_knows_what_diverged(tmp_path):
     """The first job, too; of lines that are not ours, nothing."""
     directory = Directory(tmp_path, 2)
-    directory.note(0, 7, cn.FitResult(3, [float("nan")], stopped="diverged", message="said"))
-    directory.note(1, 8, cn.FitResult(3, [0.5]))
+    directory.note(0, 7, cn.FitResult(3, [0.25, float("nan")], stopped="diverged", message="said"))
+    directory.note(1, 8, cn.FitResult(3, [float("nan"), 0.5]))
+    noted = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines() if line]
+    assert [entry["loss"] for entry in noted] == [None, 0.5]
     with open(tmp_path / "results.jsonl", "a") as file:
         for job, message in ((-1, '"said"'), ("true", '"said"'), ('"1"', '"said"'), (1, "null")):
             file.write(f'{{"job": {job}, "stopped": "diverged", "file": null, "message": {message}}}\n')

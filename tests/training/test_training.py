@@ -352,7 +352,8 @@ def test_schedules():
         for name in ("lr", "decay", "every", "start", "end"):
             if (name in ("start", "end") and bad == -1) or (name == "end" and bad is None):
                 continue  # before the beginning, and none
-            with pytest.raises(ValueError, match=f"exponential: {name} is .*; a finite number"):
+            least = {"lr": " of at least 0", "decay": " of at least 0", "every": " of at least 1"}.get(name, "")
+            with pytest.raises(ValueError, match=f"exponential: {name} is .*; a finite number{least} is needed"):
                 cn.training.exponential(**({"lr": 1.0, "decay": 0.5} | {name: bad}))
     for rate in (c, e):
         for bad in ("1", None, math.nan, [1]):
@@ -531,6 +532,20 @@ def test_objects_without_arrays_are_looked_into_once(ns):
     data.table = ns.Float(2)  # an array is looked up anew
     (found,) = captures()
     assert found is data.table and plot.looked == 1
+
+
+#: What :class:`Draw` looks up.
+TABLES = {}
+
+
+class Draw:
+    def __call__(self, key):
+        return TABLES, key
+
+
+def test_objects_that_are_called_may_look_things_up(ns, monkeypatch):
+    monkeypatch.setitem(TABLES, "table", ns.Float(1))
+    assert any(value is TABLES["table"] for value in Captures(Draw())())
 
 
 def test_numbers_in_lists_are_inputs(ns, backend):
