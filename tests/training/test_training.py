@@ -515,6 +515,13 @@ def test_resume_refuses_another_run(ns, backend, tmp_path, what):
         cn.fit(field, make_batch(ns), 4, resume=True, **options)
 
 
+def test_metrics_where_a_window_of_losses_ends(ns, backend, set_limits):
+    set_limits(WINDOW_STEPS=4)
+    options = {"metric": lambda field: 0.5, "metric_every": 4, "progress": False}
+    result = cn.fit(make_field(backend), make_batch(ns), 10, **options)
+    assert result.metrics == [(4, 0.5), (8, 0.5), (10, 0.5)] and len(result.losses) == 10
+
+
 def test_objects_without_arrays_are_looked_into_once(ns):
     class Plot:
         def __init__(self):
