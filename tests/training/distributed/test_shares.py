@@ -220,6 +220,19 @@ def test_when_batches_differ():
     assert _difference([(2, [0.0] * 2)], [(3, [0.0] * 3)], 1) == words
 
 
+def test_the_loss_or_objective_that_must_agree(ns, backend, monkeypatch):
+    told = []
+    monkeypatch.setattr(Replicas, "agree", lambda self, what, facts: told.append(facts()))
+
+    def objective(field, drawn, key):
+        return dr.square(field(drawn[0], key)[0])
+
+    for options in ({"loss": "l1"}, {"objective": objective}):
+        cn.fit(make_field(backend), make_batch(ns), 0, distributed=cn.training.Group(), progress=False, **options)
+    names = [facts["the loss"] for facts in told if "the loss" in facts]
+    assert names == ["l1", objective.__qualname__]
+
+
 def test_the_learning_rates_that_must_agree(ns, backend, monkeypatch, tmp_path):
     """Those of the first step, the middle, and the last, also of a run that is resumed."""
     told = []
