@@ -368,6 +368,7 @@ def test_optimizers_of_modules_of_fields(place, llvm):
     opt = dr.opt.Adam(1e-2, params=joint)
     there, moved = cn.to((joint, opt), "cuda")
     assert place(there.b) == "cuda"
+    assert {place(value) for value in dict(opt.items()).values()} == {"llvm"}  # the original keeps its own
     for name, value in cn.to((there, moved), "llvm")[1].items():
         np.testing.assert_array_equal(value.numpy(), opt[name].numpy())
 
@@ -393,9 +394,11 @@ def test_an_optimizer_alone(place, llvm):
         cn.to((field, opt), "numpy")
     free = dr.opt.Adam(1e-2, params={"vertices": llvm.Array3f(1, 2, 3), "texels": llvm.TensorXf([1, 2], (1, 2))})
     free["weights"] = llvm.TensorXf([3, 4], (1, 2))  # called as packed ones are, which are flat
+    free["mesh.weights"] = llvm.Array3f(1, 2, 3)
     there = cn.to(free, "cuda")
     assert place(dict(there.items())["vertices"]) == "cuda" and dr.grad_enabled(there["texels"])
     np.testing.assert_array_equal(there["weights"].numpy(), [[3, 4]])
+    np.testing.assert_array_equal(there["mesh.weights"].numpy(), [[1], [2], [3]])
 
 
 def test_an_optimizer_before_its_field(place, llvm):
@@ -439,6 +442,23 @@ def test_layouts_follow_a_permutation():
         mover.follow("weights", value)
 
 
+def test_what_an_optimizer_remembers_follows_a_permutation():
+    ns = backends.namespace("llvm")
+    rng = np.random.default_rng(0)
+    old, new = rng.permutation(8), rng.permutation(11)[:8]
+    mover = transfer.Mover("llvm", "auto")
+    mover._networks.append((Stored(ns.Float(np.zeros(8)), old), Stored(ns.Float(np.zeros(11)), new)))
+    opt = dr.opt.Adam(1e-2, params={"weights": ns.Float(np.arange(8))})
+    dr.set_grad(opt["weights"], ns.Float(np.arange(8) + 1))
+    opt.step()
+    was, _, _, (_, *before) = opt.state["weights"]
+    found, _, _, (_, *after) = mover.moved(opt).state["weights"]
+    for value, moved in zip([was, *before[:2]], [found, *after[:2]], strict=True):
+        expected = np.zeros(11, np.float32)
+        expected[new] = value.numpy()[old]
+        np.testing.assert_array_equal(moved.numpy(), expected)
+
+
 # ---- what cannot be moved ---------------------------------------------------
 
 
@@ -457,6 +477,8 @@ def test_odd_trees(place, llvm):
             cn.to(deep, backend)
     with pytest.raises(ValueError, match=r"^to: the tree holds lists"):
         cn.with_backend("llvm", lambda x: deep, np.zeros(3))
+    with pytest.raises(ValueError, match=r"^to: the tree holds lists"):
+        cn.with_backend("cuda", len, deep)
     with pytest.raises(ValueError, match=r"^to: a NumPy array of shape \(2, 2147483648\) has 4294967296 entries; "):
         cn.to([flat], "cuda")
     with pytest.raises(ValueError, match=r"^to: a NumPy array of shape \(3, 2147483648\) has 6442450944 entries; "):
@@ -526,8 +548,12 @@ def test_no_memory_left(place, llvm, monkeypatch):
         with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
             cn.to(value, "cuda")
     monkeypatch.setattr(np, "ascontiguousarray", Mock(side_effect=MemoryError("Unable to allocate 32.0 GiB")))
-    with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
-        cn.to(np.zeros(3), "cuda")
+    for array in (np.zeros(3), np.broadcast_to(np.uint8(1), 2**32 - 1)):  # as many as there can be
+        with pytest.raises(cn.BackendError, match=r"to: no memory left on the cuda backend; free arrays"):
+            cn.to(array, "cuda")
+    monkeypatch.setattr(backend_copies, "copied", Mock(side_effect=RuntimeError("something else")))
+    with pytest.raises(RuntimeError, match=r"^something else$"):
+        cn.to(values[0], "cuda")
 
 
 def test_a_backend_that_is_not_there():

@@ -91,6 +91,21 @@ def test_variants_of_layers(tmp_path, name):
         agree(jacobian, c.jacobian, 1e-5)
 
 
+@pytest.mark.parametrize(
+    "name", [n for n in EXAMPLES if isinstance(EXAMPLES[n].make(), cn.Encoding) and n != "Identity"]
+)
+def test_activations_overwrite_what_encodings_give(tmp_path, name):
+    field = cn.NeuralField(EXAMPLES[name].make(), cn.Tanh(), in_features=EXAMPLES[name].size).build("llvm")
+    source = cn.export(field, "c", tmp_path / "f.c", inline=False).source.read_text()
+    assert "tanhf(encoding[" in source and "network[" not in source
+
+
+def test_the_derivative_of_the_only_coordinate_is_no_factor(tmp_path):
+    """It is 1."""
+    field = cn.NeuralField(cn.Frequency(2, in_features=1), cn.Tanh()).build("llvm")
+    assert " d_phase[0] = 0.5f;" in cn.export(field, "c", tmp_path / "f.c", derivatives=True).source.read_text()
+
+
 # ---- Dropout -----------------------------------------------------------------------------------------------
 
 

@@ -100,6 +100,27 @@ def test_deviations_are_white_where_few_places_exceed_them(tmp_path, region):
     assert page_data(written.source)["white"] == float(f"{white:.1g}")
 
 
+@pytest.mark.parametrize(
+    ("outputs", "colour"),
+    [
+        (1, "vec3(y[0])"), (2, "vec3(y[0], y[1], 0.0)"), (3, "vec3(y[0], y[1], y[2])"),
+        (4, "mix(vec3(checks), vec3(y[0], y[1], y[2]), clamp(y[3], 0.0, 1.0))"),
+    ],
+)  # fmt: skip
+def test_colours_of_images(tmp_path, outputs, colour):
+    page = page_data(cn.export(plane(outputs), "html", tmp_path / "page.html").source)
+    assert all(f"return {colour};" in page[target] for target in ("wgsl", "glsl"))
+
+
+def test_what_is_shown_unless_asked_otherwise(tmp_path):
+    field = cn.NeuralField(None, cn.Linear(3, 1)).build("llvm")
+    page = page_data(cn.export(field, "html", tmp_path / "page.html").source)
+    assert (page["title"], page["view"], page["region"]) == ("Neural field", "surface", [0, 0, 0, 1, 1, 1])
+    assert (page["angles"], page["up"], page["smooth"]) == ([30, 20], "y", False)
+    page = page_data(cn.export(plane(dropout=0.2), "html", tmp_path / "page.html").source)
+    assert (page["view"], page["region"], page["shown"], page["samples"]) == ("image", [0, 0, 1, 1], 0, 32)
+
+
 def test_weights_that_are_not_finite_are_written(tmp_path):
     field = plane()
     matrix = field.matrix("network.layers.0.weights").copy()
@@ -148,7 +169,8 @@ def test_views_are_for_pages(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"region": (0, 0, 1)}, {"region": (0, 0, 1, 0)}, {"region": (0, 0, 0, 1, 1, 0)}, {"region": (0, 0, 1, np.nan)},
+        {"region": 3}, {"region": "0012"}, {"region": (0, 0, 1)}, {"region": (0, 0, 1, 0)},
+        {"region": (0, 0, 0, 1, 1, 0)}, {"region": (0, 0, 1, np.nan)},
         {"elevation": 90}, {"azimuth": float("inf")}, {"up": "w"}, {"show": "all"}, {"masks": 1}, {"masks": 1000},
     ],
 )  # fmt: skip

@@ -292,6 +292,16 @@ def test_gradient_norm(backend, ns, limit):
         np.testing.assert_allclose(g, before[name] * min(1, limit / norm), rtol=1e-5, atol=1e-7)
 
 
+def test_limits_of_gradients_are_one_number(backend, ns):
+    opt = with_gradients(ns, backend)
+    for wrong in (ns.Float(1, 2), ns.UInt32(1), ns.TensorXf([1.0], (1,)), ns.Array2f(1)):
+        words = f"clip_gradient_norm: limit is a {type(wrong).__name__}; a number or a Float is needed"
+        with pytest.raises(TypeError, match=words):
+            tr.clip_gradient_norm(opt, wrong)
+    tr.clip_gradient_norm(opt, ns.Float(0.5))
+    assert tr.gradient_norm(opt).numpy()[0] == pytest.approx(0.5, rel=1e-5)
+
+
 def test_gradient_norm_of_half_precision(ns):
     """Its square, 3.2e7, would overflow in half precision."""
     opt = SGD(lr=1.0, params={"w": ns.Float16([1.0] * 8)}, promote_fp16=False)
@@ -555,6 +565,15 @@ def test_ema(backend, precision, debias):
     assert all(np.array_equal(v, last[n]) for n, v in values(field).items())
     ema.apply(field)
     close(values(field), average, "cuda" if half else "llvm")
+
+
+def test_averages_are_evaluated_with_what_else_is(backend):
+    """Or every update would keep the weights before it."""
+    field = make_field(backend)
+    ema = tr.EMA(field, 0.75, debias=True)
+    ema.update(field)
+    dr.eval()
+    assert all(value.state == dr.VarState.Evaluated for value in (*ema.average.values(), ema.total))
 
 
 def test_ema_of_half_precision_keeps_small_steps(ns, backend):

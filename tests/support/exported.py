@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import runpy
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import drjit as dr
@@ -207,12 +208,8 @@ class Library:
 
 
 def imported(path: Path) -> Any:
-    """An exported NumPy module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """An exported NumPy module, of the source that is there now: none that was compiled before, and none is kept."""
+    return SimpleNamespace(**runpy.run_path(str(path)))
 
 
 def run_numpy(path: Path, name: str, weights: Path | None, x: np.ndarray, key: Any = None) -> list:

@@ -141,6 +141,11 @@ def test_one_bad_loss_is_no_divergence(ns, backend):
     assert result.stopped == "steps"
 
 
+def test_bad_losses_at_first_are_none_while_others_are_to_come(ns, backend):
+    result = runs(make(backend, "half"), batch_of(ns, [0, 1, 2]), 8, metric=lambda f: 0.0, metric_every=1)
+    assert result.stopped == "steps" and result.skipped == 3
+
+
 @pytest.mark.parametrize("every", [1, 5, 1000])
 def test_ten_in_a_row_are(ns, backend, every):
     nine, ten = (batch_of(ns, range(5, 5 + n), "coordinates", math.inf) for n in (9, 10))

@@ -113,6 +113,8 @@ def test_formulas_by_hand(ns):
         np.testing.assert_allclose(value.numpy(), squares / n / (both**2 + 0.01), rtol=1e-5)
     with pytest.raises(ValueError, match="relative_l2_luminance: y has 2 components; at least 3"):
         cn.training.relative_l2_luminance(many[:2], zeros[:2])
+    with pytest.raises(ValueError, match="relative_l2_luminance: y has 1 components; at least 3"):
+        cn.training.relative_l2_luminance(ns.Float(1, 2, 3), zeros[:3])
     value = cn.training.gaussian_nll([ns.Float(1), ns.Float(0.5)], [ns.Float(3)])
     np.testing.assert_allclose(value.numpy(), (0.5 + 4 * np.exp(-0.5)) / 2, rtol=1e-5)
 

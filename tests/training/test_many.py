@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from types import SimpleNamespace
 
 import drjit as dr
 import numpy as np
@@ -18,6 +19,7 @@ from support.networks import weights
 
 import coopnet as cn
 from coopnet.engine import StackError
+from coopnet.training.many import fit as many_fit
 from coopnet.training.many.directory import Directory
 from coopnet.training.many.errors import one_kernel
 from coopnet.training.many.job import JobStep
@@ -381,8 +383,10 @@ def test_a_diverged_job_is_not_done_again(backend, ns, tmp_path):
 def test_a_directory_knows_what_diverged(tmp_path):
     """The first job, too; of lines that are not ours, nothing."""
     directory = Directory(tmp_path, 2)
-    directory.note(0, 7, cn.FitResult(3, [float("nan")], stopped="diverged", message="said"))
-    directory.note(1, 8, cn.FitResult(3, [0.5]))
+    directory.note(0, 7, cn.FitResult(3, [0.25, float("nan")], stopped="diverged", message="said"))
+    directory.note(1, 8, cn.FitResult(3, [float("nan"), 0.5]))
+    noted = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines() if line]
+    assert [entry["loss"] for entry in noted] == [None, 0.5]
     with open(tmp_path / "results.jsonl", "a") as file:
         for job, message in ((-1, '"said"'), ("true", '"said"'), ('"1"', '"said"'), (1, "null")):
             file.write(f'{{"job": {job}, "stopped": "diverged", "file": null, "message": {message}}}\n')
@@ -606,6 +610,25 @@ def test_what_cannot_be_trained_together_says_why(backend, ns):
     with pytest.raises(ValueError, match="one kernel: an optimizer that accumulates"):
         many(fields, make_batch(ns), 2, together=2, optimizer=cn.training.Adam(1e-3, accumulate=2))
     assert many(fields, make_batch(ns), 2, optimizer=cn.training.Adam(1e-3, accumulate=2), together=1)[0].steps == 2
+
+
+def test_one_field(backend, ns):
+    (result,) = many(make_fields(backend, count=1), make_batch(ns), 2)
+    assert (result.steps, result.stopped, len(result.losses)) == (2, "steps", 2)
+
+
+def test_how_many_are_together_on_cuda_unless_it_is_said(monkeypatch):
+    step = SimpleNamespace(float32=pytest.importorskip("drjit.llvm.ad").Float)
+    group = SimpleNamespace(evaluate_all=lambda number: None)
+    monkeypatch.setattr(many_fit, "hindrance", lambda step: "")
+    monkeypatch.setattr(dr, "backend_v", lambda kind: dr.JitBackend.CUDA)
+
+    def together(fields, samples):
+        jobs = SimpleNamespace(fields=[None] * fields, step=lambda n: step, group=lambda *_: group)
+        return many_fit._together(None, jobs, samples)
+
+    assert [together(n, 4096) for n in (1, 2, 128, 129, 500)] == [1, 2, 128, 128, 128]
+    assert together(500, 4097) == 1
 
 
 def test_a_batch_that_raises_leaves_fields_as_they_were(backend, ns):

@@ -366,7 +366,8 @@ def test_schedules():
         for name in ("lr", "decay", "every", "start", "end"):
             if (name in ("start", "end") and bad == -1) or (name == "end" and bad is None):
                 continue  # before the beginning, and none
-            with pytest.raises(ValueError, match=f"exponential: {name} is .*; a finite number"):
+            least = {"lr": " of at least 0", "decay": " of at least 0", "every": " of at least 1"}.get(name, "")
+            with pytest.raises(ValueError, match=f"exponential: {name} is .*; a finite number{least} is needed"):
                 cn.training.exponential(**({"lr": 1.0, "decay": 0.5} | {name: bad}))
     for rate in (c, e):
         for bad in ("1", None, math.nan, [1]):
@@ -529,6 +530,13 @@ def test_resume_refuses_another_run(ns, backend, tmp_path, what):
         cn.fit(field, make_batch(ns), 4, resume=True, **options)
 
 
+def test_metrics_where_a_window_of_losses_ends(ns, backend, set_limits):
+    set_limits(WINDOW_STEPS=4)
+    options = {"metric": lambda field: 0.5, "metric_every": 4, "progress": False}
+    result = cn.fit(make_field(backend), make_batch(ns), 10, **options)
+    assert result.metrics == [(4, 0.5), (8, 0.5), (10, 0.5)] and len(result.losses) == 10
+
+
 def test_objects_without_arrays_are_looked_into_once(ns):
     class Plot:
         def __init__(self):
@@ -546,6 +554,20 @@ def test_objects_without_arrays_are_looked_into_once(ns):
     data.table = ns.Float([2, 3])  # an array is looked up anew
     found, widths = captures()
     assert found is data.table and widths == (2,) and plot.looked == 1
+
+
+#: What :class:`Draw` looks up.
+TABLES = {}
+
+
+class Draw:
+    def __call__(self, key):
+        return TABLES, key
+
+
+def test_objects_that_are_called_may_look_things_up(ns, monkeypatch):
+    monkeypatch.setitem(TABLES, "table", ns.Float(1))
+    assert any(value is TABLES["table"] for value in Captures(Draw())())
 
 
 def test_numbers_in_lists_are_inputs(ns, backend):

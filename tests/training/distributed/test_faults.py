@@ -8,9 +8,19 @@ from types import SimpleNamespace
 import drjit as dr
 import pytest
 from support.processes import need, told, torchrun
+from support.training import make_batch, make_field
 
 import coopnet as cn
-from coopnet.training.distributed import replicas
+from coopnet.training.distributed import compare_batches, replicas
+
+
+class Twins(cn.training.Group):
+    """This process, and one that has the same."""
+
+    size = 2
+
+    def gather(self, value):
+        return [value, value]
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +141,60 @@ def test_one_gpu_for_two_in_words(monkeypatch):
     """The same without a GPU."""
     monkeypatch.setattr(replicas, "cuda_device", lambda: 0)
     monkeypatch.setattr(replicas, "gpu_id", lambda number: "gpu")
-    pair = cn.training.Group()
-    pair.size, pair.gather = 2, lambda value: [value, value]
     with pytest.raises(ValueError, match=r"processes 0 and 1 have the same GPU of .* start with torchrun --virtual"):
-        replicas.Replicas(pair).check_gpus(dr.JitBackend.CUDA)
+        replicas.Replicas(Twins()).check_gpus(dr.JitBackend.CUDA)
+
+
+@pytest.mark.parametrize("chunks", [None, 4])
+def test_after_an_error_summands_are_as_long_as_before(ns, backend, chunks):
+    """For others wait for them."""
+    pair, widths = Twins(chunks=chunks), []
+    pair.sum = lambda array: widths.append(dr.width(array)) or array
+
+    def lr(step):
+        if step == 1:
+            raise OSError("no such file")
+        return 1e-3
+
+    with pytest.raises(OSError, match="no such file"):
+        cn.fit(make_field(backend), make_batch(ns), 9, lr=lr, progress=False, distributed=pair)
+    assert len(widths) == 2 and widths[0] == widths[1]
+
+
+def test_batches_that_differ_in_words(ns):
+    pair = Twins()
+    pair.gather = lambda value: [value, (*value[:2], [(3, [1.0, 2.0, 4.0])])]
+    step, group = SimpleNamespace(batch=abs, uint32=ns.UInt32), replicas.Replicas(pair)
+    compare_batches(group, step, [ns.Float(1, 2, 4)])
+    words = (
+        "fit: the processes differ: entry 2 of array 0 of the first batch is 3 on process 0 and 4 on process 1; have"
+    )
+    with pytest.raises(ValueError, match=words):
+        compare_batches(group, step, [ns.Float(1, 2, 3)])
+    assert group.failed
+
+
+def test_interrupts_in_what_one_does_for_all():
+    """They end all; other errors stay what they are."""
+    pair, came = Twins(), []
+    pair.gather = lambda value: came.append(value) or [value, value]
+
+    def ends(error):
+        def once():
+            raise error
+
+        with pytest.raises((KeyboardInterrupt, RuntimeError)) as caught:
+            replicas.Replicas(pair).once("the metric", once)
+        return caught.value
+
+    interrupted = RuntimeError("Dr.Jit's")
+    interrupted.__cause__ = KeyboardInterrupt()
+    for error in (KeyboardInterrupt(), interrupted):
+        assert isinstance(ends(error), KeyboardInterrupt)
+        assert came.pop() == ("the metric", None, True)
+    other = RuntimeError("no such file")
+    assert ends(other) is other
+    assert came.pop() == ("the metric", "RuntimeError: no such file", False)
 
 
 def test_gloo_gets_memory_of_pytorchs_own():

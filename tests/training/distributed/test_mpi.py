@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import drjit as dr
 import numpy as np
@@ -38,3 +39,46 @@ def test_two_processes(ns, backend):
 
     alone = cn.fit(field, batch, 10, lr=1e-2, progress=False, distributed=cn.training.Group(chunks=2))
     np.testing.assert_array_equal(both[0], alone.losses)
+
+
+class Communicator:
+    """One of mpi4py, of two processes that have the same values."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def Dup(self):
+        return Communicator(f"{self.name}, again")
+
+    def Get_rank(self):
+        return 1
+
+    def Get_size(self):
+        return 2
+
+    def Allreduce(self, place, numbers):
+        assert place == "in place"
+        numbers *= 2
+
+    def allgather(self, value):
+        return [value, value]
+
+    def bcast(self, value):
+        return value
+
+
+def test_what_is_asked_of_mpi(ns, monkeypatch):
+    """The same without MPI."""
+    mpi = SimpleNamespace(COMM_WORLD=Communicator("all"), IN_PLACE="in place")
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
+    group = cn.training.MPIGroup(chunks=4)
+    assert (group._communicator.name, group.rank, group.size, group.chunks) == ("all, again", 1, 2, 4)
+    numbers = dr.opaque(ns.Float, 3, 5)
+    assert group.sum(numbers).numpy().tolist() == [6] * 5
+    assert group.gather("x") == ["x", "x"] and group.broadcast("x") == "x"
+    assert cn.training.MPIGroup(Communicator("some"))._communicator.name == "some, again"
+    with pytest.raises(ValueError, match="MPIGroup: chunks is 0"):
+        cn.training.MPIGroup(chunks=0)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ImportError, match="MPIGroup needs mpi4py and an MPI; run pip install mpi4py"):
+        cn.training.MPIGroup()

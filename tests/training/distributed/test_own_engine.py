@@ -18,11 +18,10 @@ class Done:
         assert process.returncode == 0, self.stderr
 
 
-def start(backend, how, **variables):
+def start(folder, backend, how, **variables):
     command = [sys.executable, PROGRAMS / "curves.py", backend, how]
-    return subprocess.Popen(
-        command, env=environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment(**variables), **pipes)
 
 
 @pytest.mark.parametrize("chunks", ["", "2"])
@@ -30,9 +29,9 @@ def test_two_processes(backend, tmp_path, chunks):
     if backend == "cuda" and gpus() < 2:
         pytest.skip("needs 2 GPUs")
     variables = {"CASES": "plain patience overflow interrupt", "CHUNKS": chunks}
-    alone = start(backend, "alone" if chunks else "none", **variables)
-    variables["SOCKET"] = str(tmp_path / "socket")
-    both = [start(backend, "pipes", RANK=rank, LOCAL_RANK=rank, **variables) for rank in "01"]
+    alone = start(tmp_path, backend, "alone" if chunks else "none", **variables)
+    variables["SOCKET"] = "socket"  # without its folder: the whole may be longer than an address can be
+    both = [start(tmp_path, backend, "pipes", RANK=rank, LOCAL_RANK=rank, **variables) for rank in "01"]
     first, second = (told(Done(process), 2)[rank] for rank, process in enumerate(both))
     assert first == second and len(first) == 4 and first[-1]["ends"] == [6, "interrupt", 0]
     for many, (_, one) in zip(first, map(json.loads, Done(alone).stdout.splitlines()), strict=True):

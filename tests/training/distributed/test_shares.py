@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from types import SimpleNamespace
+
 import drjit as dr
 import drjit.nn as drnn
 import numpy as np
@@ -9,7 +13,9 @@ import pytest
 from support.training import make_batch, make_field
 
 import coopnet as cn
-from coopnet.training.distributed import find_group
+from coopnet.training.distributed import find_group, torch_group
+from coopnet.training.distributed.data import _difference
+from coopnet.training.distributed.replicas import Replicas
 from coopnet.training.distributed.shares import bounds, sliced
 
 
@@ -141,3 +147,98 @@ def test_torch_without_torchrun(monkeypatch):
         cn.training.TorchGroup("llvm", timeout=0)
     with pytest.raises(ValueError, match="TorchGroup: backend is 'gpu'"):
         cn.training.TorchGroup("gpu")
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """What stands for PyTorch: its ``distributed`` notes in ``made`` which communicators are asked for."""
+    made = []
+
+    def new_group(backend, timeout):
+        made.append((backend, timeout.total_seconds()))
+        return backend
+
+    distributed = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2,
+        group=SimpleNamespace(WORLD="all"), new_group=new_group, made=made,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed))
+    monkeypatch.setattr(torch_group, "_made", {})
+    return distributed
+
+
+def test_what_is_asked_of_torch(backend, torch):
+    """Communicators of its own, one for all groups that are alike."""
+    group = cn.training.TorchGroup("cuda", chunks=4)
+    assert (group.rank, group.size, group.chunks) == (1, 2, 4)
+    assert torch.made == [("gloo", 600), ("nccl", 600)]
+    engine = {"llvm": "gloo", "cuda": "nccl"}
+    assert find_group("fit", "auto", make_field(backend))._engine == engine[backend]
+    assert find_group("fit_many", "auto", None)._engine == "gloo"
+    assert len(torch.made) == 2
+    cn.training.TorchGroup("llvm", timeout=5)
+    assert torch.made[2:] == [("gloo", 5)]
+
+
+def test_torch_is_initialized_as_torchrun_says(monkeypatch, torch):
+    began = []
+    torch.is_initialized = lambda: False
+    torch.rendezvous = lambda where, timeout: iter([("store", 1, 2)])
+    torch.PrefixStore = lambda prefix, store: f"{prefix} {store}"
+    torch.init_process_group = lambda engine, timeout, **options: began.append((engine, timeout.seconds, options))
+    for name in torch_group.VARIABLES:
+        monkeypatch.setenv(name, "1")
+    for hosts, store in (("1", "3 store"), ("2", "store")):
+        monkeypatch.setenv("GROUP_WORLD_SIZE", hosts)
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
+        cn.training.TorchGroup("llvm", timeout=5)
+        assert began.pop() == ("gloo", 5, {"store": store, "rank": 1, "world_size": 2})
+    monkeypatch.delenv("MASTER_PORT")
+    with pytest.raises(ValueError, match="TorchGroup: the environment lacks MASTER_PORT; start the program with"):
+        cn.training.TorchGroup("llvm")
+
+
+def test_torch_that_is_not_there(monkeypatch, torch):
+    torch.is_available = lambda: False
+    with pytest.raises(ImportError, match=r"TorchGroup needs torch\.distributed, which this PyTorch was built without"):
+        cn.training.TorchGroup("llvm")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"TorchGroup needs PyTorch; run pip install 'coopnet\[distributed\]'"):
+        cn.training.TorchGroup("llvm")
+
+
+def test_when_batches_differ():
+    """By more than a hundredth of the largest entry."""
+
+    def differ(a, b):
+        return _difference([(64, [a] * 64)], [(64, [b] * 64)], 1)
+
+    assert not differ(1.0, 0.99001) and not differ(math.nan, math.nan)
+    words = "entry 0 of array 0 of the first batch is 1 on process 0 and 0.989995 on process 1"
+    assert differ(1.0, 0.989995) == words
+    words = "the arrays of a batch have [2] entries on process 0 and [3] on 1"
+    assert _difference([(2, [0.0] * 2)], [(3, [0.0] * 3)], 1) == words
+
+
+def test_the_loss_or_objective_that_must_agree(ns, backend, monkeypatch):
+    told = []
+    monkeypatch.setattr(Replicas, "agree", lambda self, what, facts: told.append(facts()))
+
+    def objective(field, drawn, key):
+        return dr.square(field(drawn[0], key)[0])
+
+    for options in ({"loss": "l1"}, {"objective": objective}):
+        cn.fit(make_field(backend), make_batch(ns), 0, distributed=cn.training.Group(), progress=False, **options)
+    names = [facts["the loss"] for facts in told if "the loss" in facts]
+    assert names == ["l1", objective.__qualname__]
+
+
+def test_the_learning_rates_that_must_agree(ns, backend, monkeypatch, tmp_path):
+    """Those of the first step, the middle, and the last, also of a run that is resumed."""
+    told = []
+    monkeypatch.setattr(Replicas, "agree", lambda self, what, facts: told.append((what, facts())))
+    options = {"lr": lambda step: 1e-4 * 2**step, "distributed": cn.training.Group(), "progress": False}
+    for steps in (3, 7):
+        cn.fit(make_field(backend), make_batch(ns), steps, checkpoint=tmp_path / "a", resume=True, **options)
+    first, second = (facts["lr"] for what, facts in told if what == "the start")
+    assert first == [1e-4, 2e-4, 4e-4] and second == [8e-4, 32e-4, 64e-4]
