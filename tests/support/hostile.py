@@ -449,6 +449,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "uniform": {"n": 2, "key": cn.Key(1), "dtype": ns.Float, "samples": 3},
         "philox4x32": {"counter": (1, 2, 3, ns.UInt32(4, 5)), "key": (1, 2)}, "gradient_path": {"name": "auto"},
         "sparsification": {"error": np.arange(4.0), "uncertainty": np.ones(4), "norm": "rms"},
+        "posthoc_dropout": {"field": _plain(backend), "tolerance": 0.1, "batches": 1, "loss": None},
         "mc_dropout": {"x": p, "key": cn.Key(1), "samples": 2}, "numerical_gradient": {"eps": 0.1},
         "from_config": {"n_in": 2, "n_out": 1, "config": {}}, "exponential": {"decay": 0.5}, "cosine": {"steps": 10},
         "fit": {"steps": 1, "progress": False}, "gaussian_nll": {"y": [*y, *y]},
@@ -480,6 +481,11 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
+def _plain(backend: str) -> cn.NeuralField:
+    """A field without dropout."""
+    return cn.NeuralField(None, cn.MLP(2, 1, width=4, depth=1)).build(backend)
+
+
 def _rows_of_torch() -> Any:
     return importlib.import_module("torch").zeros((3, 2)) if _installed("torch") else None
 
@@ -506,7 +512,12 @@ CALLED = {
     ("with_backend", "function"),
 }  # fmt: skip
 #: Values that ask for work of hours rather than make an error: (target, parameter) -> most of an int.
-PATIENCE = {("fit", "steps"): 20, ("mc_dropout", "samples"): 1000, ("dropout_mask", "n"): 4096}
+PATIENCE = {
+    ("fit", "steps"): 20,
+    ("mc_dropout", "samples"): 1000,
+    ("posthoc_dropout", "batches"): 4,
+    ("dropout_mask", "n"): 4096,
+}
 
 
 def pick_target(known: dict[str, Target], pick: Callable[[list], Any]) -> Target:

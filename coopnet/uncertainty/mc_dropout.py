@@ -1,4 +1,4 @@
-"""Uncertainty of a field from its dropout masks."""
+"""Moments of a field over the masks of its dropout, or whatever else its keys draw."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from .checks import check, check_type, ensure, shown_typed, whole
-from .engine.modes import is_deterministic
-from .field import NeuralField
-from .jit import kinds
-from .nn.dropout import Dropout
-from .nn.tree import children
-from .random.key import Key
+from ..checks import check, check_type, ensure, shown_typed, whole
+from ..engine.modes import is_deterministic
+from ..field import NeuralField
+from ..jit import kinds
+from ..nn.dropout import Dropout
+from ..nn.tree import children
+from ..random.key import Key
 
 _WHERE = "mc_dropout"
 
