@@ -69,7 +69,7 @@ from .random.philox import philox4x32
 from .random.seeded import seeded_dropout
 from .sparsification import sparsification
 from .training import FitResult, fit, fit_many, uniform
-from .uncertainty import mc_dropout, posthoc_dropout
+from .uncertainty import laplace, mc_dropout, posthoc_dropout
 from .version import __version__  # noqa: F401
 
 __all__ = [
@@ -78,9 +78,9 @@ __all__ = [
     "MLP", "Module", "NeuralField", "OneBlob", "Permutohedral", "ReLU", "Residual", "Sequential", "Sigmoid", "SiLU",
     "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection", "SphericalHarmonics", "Squareplus",
     "Tanh", "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "export", "fit",
-    "fit_many", "from_config", "gradient_banks", "gradient_path", "load", "mc_dropout", "nn", "numerical_gradient",
-    "on_backend", "philox4x32", "posthoc_dropout", "render", "save", "seeded_dropout", "sparsification", "to", "training", "uniform",
-    "with_backend",
+    "fit_many", "from_config", "gradient_banks", "gradient_path", "laplace", "load", "mc_dropout", "nn",
+    "numerical_gradient", "on_backend", "philox4x32", "posthoc_dropout", "render", "save", "seeded_dropout",
+    "sparsification", "to", "training", "uniform", "with_backend",
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ encodings
 :mod:`.permutohedral`       permutohedral lattices
 :mod:`.embedding`           tables of latent codes
 :mod:`.projection`          sparse random projections
+:mod:`.drawn`               grids and linear layers whose parameters a key draws
 what is known of a network
 :mod:`.tree`                the walk through its layers
 :mod:`.parameters`          its parameters, by name

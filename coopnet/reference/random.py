@@ -197,3 +197,31 @@ def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention
     else:
         raise ValueError(f'seeded_dropout: convention must be "triton" or "ztensor", got {convention!r}')
     return np.asarray(np.where(keep, x * x.dtype.type(1 / (1 - p)), x.dtype.type(0)))
+
+
+def nearly_normal(word: Any) -> Array:
+    r"""Words as numbers of mean 0 and variance 1 that are nearly normal, in float32: of the upper 24 bits those that are
+    set are counted, and the lower 8 fill the steps between,
+    :math:`(512 \cdot \mathrm{count} + 2 \cdot \mathrm{rest} - 6399) / \sqrt{1594709}`.
+
+    >>> ref.nearly_normal(np.array([0, 0x00FFF07F, 0xFFFFFFFF], np.uint32)).astype(float).round(4).tolist()
+    [-5.0672, -0.0008, 5.0672]
+    """
+    word = np.asarray(word, np.uint32)
+    count = sum((word >> np.uint32(i)) & np.uint32(1) for i in range(8, 32)).astype(np.int64)
+    whole = 512 * count + 2 * (word & np.uint32(255)).astype(np.int64) - 6399
+    return np.asarray(whole.astype(np.float32) * np.float32(1 / math.sqrt(1594709)))
+
+
+def parameter_noise(rows: int, columns: int, seed: int, step: Any = 0, stream: int = 0) -> Array:
+    r"""Noise of a table of parameters, shape ``(rows, columns)``: entry :math:`(r, c)` is lane :math:`c \bmod 4` of
+    :math:`\mathrm{philox}(r, \lfloor c / 4 \rfloor, step, 2^{30} + stream)` under the key ``seed``, as a number that is
+    nearly normal.
+
+    >>> ref.parameter_noise(1, 2, seed=7).astype(float).round(4).tolist()
+    [[0.1006, 0.6786]]
+    """
+    row, column = np.arange(rows)[:, None], np.arange(columns)[None, :]
+    key = (seed % 2**32, seed // 2**32)
+    words = philox4x32((row, column // 4, np.uint32(step), np.uint32(2**30 + stream)), key)
+    return nearly_normal(np.choose(np.broadcast_to(column % 4, words[0].shape), words))

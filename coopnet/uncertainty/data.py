@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import drjit as dr
@@ -36,19 +36,22 @@ def single_type(field: NeuralField) -> Any:
     return dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(field.values())))))
 
 
-def draw(field: NeuralField, batch: Any, count: Any, seed: Any, where: str, name: str) -> list[Batch]:
+def draw(field: NeuralField, batch: Any, count: Any, seed: Any, where: str, name: str) -> Iterator[Batch]:
     """``count`` batches, those of the first steps of a training with ``seed``; ``name`` is that of ``count``."""
     check_type(where, "batch", batch, Callable, "a function key -> (coordinates, targets)")
     check_int(where, name, count, 1, 2**32 - 1)
     check_unsigned(where, "seed", seed)
+    return _drawn(field, batch, count, int(seed), where)
+
+
+def _drawn(field: NeuralField, batch: Callable, count: int, seed: int, where: str) -> Iterator[Batch]:
     uint32 = dr.uint32_array_t(single_type(field))
-    found = []
     for step in range(count):
-        key = Key(int(seed), None, step).traced(uint32)
+        key = Key(seed, None, step).traced(uint32)
         with dr.suspend_grad():
-            found.append(Batch(*pair(batch(key), field, where, "batch() returned"), key))
-        dr.eval(found[-1].coordinates, found[-1].targets)
-    return found
+            found = Batch(*pair(batch(key), field, where, "batch() returned"), key)
+        dr.eval(found.coordinates, found.targets)
+        yield found
 
 
 def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, list]:

@@ -11,6 +11,7 @@ from ..checks import check, check_type, ensure, shown_typed, whole
 from ..engine.modes import is_deterministic
 from ..field import NeuralField
 from ..jit import kinds
+from ..nn.drawn import Drawn
 from ..nn.dropout import Dropout
 from ..nn.tree import children
 from ..random.key import Key
@@ -171,8 +172,8 @@ def _differentiable(field: Any, parts: list) -> bool:
 
 
 def has_dropout(field: Any) -> bool:
-    """Has it a :class:`Dropout` that draws masks?"""
-    return any(isinstance(m, Dropout) and m.active() for m in children(field))
+    """Has it a :class:`Dropout` that draws masks, or a layer that draws parameters?"""
+    return any(isinstance(m, (Dropout, Drawn)) and m.active() for m in children(field))
 
 
 def _check(field: Any, key: Any, samples: Any) -> int:

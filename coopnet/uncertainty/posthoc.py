@@ -41,12 +41,13 @@ def posthoc_dropout(
     :math:`p`: the largest with
 
     .. math:: L(p) \le (1 + \mathrm{tolerance})\, L(0), \qquad
-        L(p) = \frac1B \sum_{i<B} \mathrm{loss}\big(\mathrm{field}_p(x_i, k_i), t_i\big), \qquad
+        L(p) = \frac1B \sum_{i<B} \mathrm{loss}(\mathrm{field}_p(x_i, k_i), t_i), \qquad
         k_i = \mathrm{Key}(\mathrm{seed}, \mathrm{step} = i)
 
     over the batches :math:`(x_i, t_i)` that ``fit`` with this seed begins with. Bisection of its logarithm between
     :math:`2^{-28}` and 0.99 finds it to half a per cent. All rates see the same batches and random numbers, so that a
-    unit that one rate drops every larger one drops, too. A field that fits its data well has a small one: 1e-3 and less.
+    unit that one rate drops every larger one drops, too. A field that fits its data well has a small one: 1e-3 and
+    less.
 
     What units a trained field can do without says where its data leave it free. It does not say what a grid knows:
     entries that no sample has visited keep the values that they began with, under every mask
@@ -80,7 +81,7 @@ def posthoc_dropout(
     has = "field has dropout already, which mc_dropout takes as it is"
     ensure(not has_dropout(field), f"{_WHERE}: {has}; a field without is needed.")
     dropped = _with_dropout(field)
-    data = draw(field, batch, batches, seed, _WHERE, "batches")
+    data = list(draw(field, batch, batches, seed, _WHERE, "batches"))
     masks = [layer for layer in children(dropped) if isinstance(layer, Dropout)]
     single = single_type(field)
 
