@@ -19,7 +19,7 @@ fields
 :mod:`.bounds`           the box that its coordinates lie in
 :mod:`.derivatives`      derivatives by its input
 :mod:`.audit`            what working precision does to it
-:mod:`.uncertainty`      what it does not know, by dropout
+:mod:`.uncertainty`      what it does not know
 :mod:`.sparsification`   whether that is where its errors are
 networks
 :mod:`.nn`               layers
@@ -69,7 +69,9 @@ from .random.philox import philox4x32
 from .random.seeded import seeded_dropout
 from .sparsification import sparsification
 from .training import FitResult, fit, fit_many, uniform
-from .uncertainty import laplace, mc_dropout, posthoc_dropout
+from .uncertainty import (
+    auroc, calibrate, calibration_error, ensemble, laplace, mc_dropout, negative_log_likelihood, posthoc_dropout,
+)  # fmt: skip
 from .version import __version__  # noqa: F401
 
 __all__ = [
@@ -77,10 +79,11 @@ __all__ = [
     "Frequency", "GaussianDropout", "GELU", "Grid", "HashGrid", "Heads", "Identity", "Key", "LeakyReLU", "Linear",
     "MLP", "Module", "NeuralField", "OneBlob", "Permutohedral", "ReLU", "Residual", "Sequential", "Sigmoid", "SiLU",
     "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection", "SphericalHarmonics", "Squareplus",
-    "Tanh", "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "export", "fit",
-    "fit_many", "from_config", "gradient_banks", "gradient_path", "laplace", "load", "mc_dropout", "nn",
-    "numerical_gradient", "on_backend", "philox4x32", "posthoc_dropout", "render", "save", "seeded_dropout",
-    "sparsification", "to", "training", "uniform", "with_backend",
+    "Tanh", "TriangleWave", "Triangular", "auroc", "backend", "calibrate", "calibration_error", "deterministic",
+    "dropout", "dropout_mask", "ensemble", "export", "fit", "fit_many", "from_config", "gradient_banks",
+    "gradient_path", "laplace", "load", "mc_dropout", "negative_log_likelihood", "nn", "numerical_gradient",
+    "on_backend", "philox4x32", "posthoc_dropout", "render", "save", "seeded_dropout", "sparsification", "to",
+    "training", "uniform", "with_backend",
 ]  # fmt: skip
 
 

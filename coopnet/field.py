@@ -73,7 +73,7 @@ class NeuralField(Module):
     # methods that coopnet.interop.tcnn.parameters adds: this room knows of no other systems
     load_tcnn: ClassVar[Callable[..., None]]
     to_tcnn: ClassVar[Callable[..., np.ndarray]]
-    std: ClassVar[Callable[..., Any]]  # and coopnet.uncertainty.linearized
+    std: ClassVar[Callable[..., Any]]  # and coopnet.uncertainty.std
 
     def __init__(
         self, encoding: Any = None, network: Any = None, output: str = "float32", in_features: int = -1,

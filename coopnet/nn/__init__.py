@@ -11,6 +11,7 @@ several in one
 :mod:`.siren`               those of sines
 :mod:`.containers`          residual and skip connections, heads
 :mod:`.composite`           encodings side by side
+:mod:`.members`             whole fields side by side
 :mod:`.pad`                 features up to a width
 encodings
 :mod:`.encoding`            the base class

@@ -47,7 +47,8 @@ from .uncertainty import *
 #: Public name of an operation -> the function here that it must agree with.
 OPS: dict[str, Callable[..., Any]] = {
     **{f.__name__: f for f in (philox4x32, dropout, mc_dropout, seeded_dropout, numerical_gradient, sparsification)},
-    **{f.__name__: f for f in (posthoc_dropout, laplace)},
+    **{f.__name__: f for f in (posthoc_dropout, laplace, ensemble, calibrate, calibration_error)},
+    **{f.__name__: f for f in (negative_log_likelihood, auroc)},
     "dropout_mask": keep_mask, "Dropout": dropout, "DropPath": drop_path, "GaussianDropout": gaussian_dropout,
     "Linear": linear, "Embedding": embedding, "SparseProjection": sparse_projection,
     **{name: ACTIVATIONS[name.lower()][0] for name in ("ReLU", "Tanh", "Sigmoid", "GELU", "SiLU", "Exp")},

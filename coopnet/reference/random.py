@@ -200,9 +200,8 @@ def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention
 
 
 def nearly_normal(word: Any) -> Array:
-    r"""Words as numbers of mean 0 and variance 1 that are nearly normal, in float32: of the upper 24 bits those that are
-    set are counted, and the lower 8 fill the steps between,
-    :math:`(512 \cdot \mathrm{count} + 2 \cdot \mathrm{rest} - 6399) / \sqrt{1594709}`.
+    r"""Words as numbers of mean 0 and variance 1 that are nearly normal, in float32: the upper 24 bits are counted, and
+    the lower 8 fill the steps between, :math:`(512 \, \mathrm{count} + 2 \, \mathrm{rest} - 6399) / \sqrt{1594709}`.
 
     >>> ref.nearly_normal(np.array([0, 0x00FFF07F, 0xFFFFFFFF], np.uint32)).astype(float).round(4).tolist()
     [-5.0672, -0.0008, 5.0672]

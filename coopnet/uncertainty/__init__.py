@@ -4,6 +4,11 @@
 :mod:`.mc_dropout`    mean and deviation over draws: of dropout, or of parameters
 :mod:`.posthoc`       dropout for a field that was trained without
 :mod:`.laplace`       a posterior of its parameters
+:mod:`.ensemble`      several fields as one
+:mod:`.std`           the deviation of posteriors and ensembles, without a draw
+how good an uncertainty is
+:mod:`.scores`        likelihood, calibration, telling two kinds of samples apart
+:mod:`.calibrate`     deviations that are as large as errors
 what they are made of
 :mod:`.data`          batches of the training
 :mod:`.layers`        a trained field with other layers among its own
@@ -11,8 +16,15 @@ what they are made of
 ====================  ==============================================================
 """
 
+from .calibrate import calibrate
+from .ensemble import ensemble
 from .laplace import laplace
 from .mc_dropout import has_dropout, mc_dropout
 from .posthoc import posthoc_dropout
+from .scores import auroc, calibration_error, negative_log_likelihood
+from .std import std
 
-__all__ = ["has_dropout", "laplace", "mc_dropout", "posthoc_dropout"]
+__all__ = [
+    "auroc", "calibrate", "calibration_error", "ensemble", "has_dropout", "laplace", "mc_dropout",
+    "negative_log_likelihood", "posthoc_dropout", "std",
+]  # fmt: skip

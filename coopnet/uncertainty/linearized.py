@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import ensure
 from ..derivatives import jacobian
 from ..field import NeuralField
 from ..jit.half import widened
@@ -73,49 +72,19 @@ def is_drawn(field: Any) -> bool:
     return any(isinstance(layer, DrawnLinear) for layer in children(field))
 
 
-def std(self: NeuralField, p: Any) -> Any:
-    r"""The standard deviation of a field's outputs that its parameters leave open, by linearization.
-
-    .. math:: \sigma_o(p)^2 = \sum_{e, k} \sigma_{ek}^2 \Big(\frac{\partial f_o}{\partial \theta_{ek}}\Big)^2
-        + g_o^2\, \tilde h^T \Sigma \tilde h
-
-    with the deviations of a grid's features and the covariance of the last layer that :func:`laplace` found, and
-    :math:`g_o` the slope of an activation behind it. One kernel, without a draw: about as much as one evaluation and
-    the derivatives by all features of the grid. It is what the model does not know; the noise of measurements comes on
-    top, in squares. No gradients.
-
-    Args:
-        p: as in a call.
-
-    Returns:
-        The deviations, in the container that a call returns.
-
-    Raises:
-        ValueError, TypeError: as a call; a field that :func:`laplace` has not made.
-
-    >>> deviation = cn.laplace(field, batch, steps=4).std(p)
-    """
-    where = "NeuralField.std"
-    ensure(is_drawn(self), f"{where}: the parameters of the field have no deviations; use that of cn.laplace().")
-    with dr.suspend_grad():
-        call = self._enter(p, None, True, where)
-        (parts,) = call.enter(p)
-        unit = self._unit(parts, call)
-        linear = Linearized(self)
-        found = linear.at(unit)
-        spread = dr.square(linear.last.spread(found.hidden))
-        variances = [dr.square(g) * spread for g in found.slopes]
-        if linear.grid is not None:
-            grid, deviation = linear.grid.grid.grid.value, linear.grid.deviation.value.data
-            n = grid.n_features
-            squares = [[dr.square(v) for v in row] for row in found.rows]
-            for level, weight, index in linear.walk(unit):
-                weighted = [dr.square(v * weight) for v in grid.read(deviation, index)]
-                for o, row in enumerate(squares):
-                    for k in range(n):
-                        variances[o] = dr.fma(row[level * n + k], weighted[k], variances[o])
-        result = self._result(call.leaf)
-        return call.contained([result(dr.sqrt(v)) for v in variances])
-
-
-NeuralField.std = std  # type: ignore[assignment]
+def deviations(field: NeuralField, unit: list) -> list:
+    """The deviation of each output at coordinates that the encoding is to see, in single precision."""
+    linear = Linearized(field)
+    found = linear.at(unit)
+    spread = dr.square(linear.last.spread(found.hidden))
+    variances = [dr.square(g) * spread for g in found.slopes]
+    if linear.grid is not None:
+        grid, deviation = linear.grid.grid.grid.value, linear.grid.deviation.value.data
+        n = grid.n_features
+        squares = [[dr.square(v) for v in row] for row in found.rows]
+        for level, weight, index in linear.walk(unit):
+            weighted = [dr.square(v * weight) for v in grid.read(deviation, index)]
+            for o, row in enumerate(squares):
+                for k in range(n):
+                    variances[o] = dr.fma(row[level * n + k], weighted[k], variances[o])
+    return [dr.sqrt(v) for v in variances]

@@ -15,6 +15,7 @@ from ..nn.drawn import Drawn
 from ..nn.dropout import Dropout
 from ..nn.tree import children
 from ..random.key import Key
+from .ensemble import ensemble_std, members_of
 
 _WHERE = "mc_dropout"
 
@@ -73,6 +74,8 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     )
     uint32 = dr.uint32_array_t(leaf)
     key = key.traced(uint32)
+    if (found := _of_members(field, x, samples)) is not None:
+        return found
     count = dr.opaque(uint32, samples)
     first = key.step * count
     if kind == kinds.TENSOR:
@@ -90,6 +93,15 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
         return field(kinds.rebuild([v * 1 for v in parts], x), key.fold_in(first + i))
 
     return _loop(evaluate, count, leaf, _differentiable(field, parts))
+
+
+def _of_members(field: Any, x: Any, samples: int) -> tuple[Any, Any] | None:
+    """Of an ensemble, the moments of its members, evaluated once each, where every pass would be one of them."""
+    members = members_of(field)
+    others = any(isinstance(m, (Dropout, Drawn)) and m.active() for m in children(field))
+    if members is None or others or samples % len(members.networks):
+        return None
+    return field(x), ensemble_std(field, x, _WHERE)
 
 
 def _loop(evaluate: Any, count: Any, leaf: type, differentiable: bool) -> tuple[Any, Any]:
@@ -172,8 +184,8 @@ def _differentiable(field: Any, parts: list) -> bool:
 
 
 def has_dropout(field: Any) -> bool:
-    """Has it a :class:`Dropout` that draws masks, or a layer that draws parameters?"""
-    return any(isinstance(m, (Dropout, Drawn)) and m.active() for m in children(field))
+    """Has it a :class:`Dropout` that draws masks, or a layer that draws parameters, or members?"""
+    return members_of(field) is not None or any(isinstance(m, (Dropout, Drawn)) and m.active() for m in children(field))
 
 
 def _check(field: Any, key: Any, samples: Any) -> int:

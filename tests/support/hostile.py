@@ -450,6 +450,10 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "philox4x32": {"counter": (1, 2, 3, ns.UInt32(4, 5)), "key": (1, 2)}, "gradient_path": {"name": "auto"},
         "sparsification": {"error": np.arange(4.0), "uncertainty": np.ones(4), "norm": "rms"},
         "posthoc_dropout": {"field": _plain(backend), "tolerance": 0.1, "batches": 1, "loss": None},
+        "ensemble": {"fields": [field, _plain(backend)]}, "calibrate": {"held_out": (p, y), "samples": 2},
+        "auroc": {"score": np.arange(4.0), "positive": np.arange(4) > 1},
+        "negative_log_likelihood": {"mean": np.ones(4), "deviation": np.ones(4), "target": np.ones(4)},
+        "calibration_error": {"mean": np.ones(4), "deviation": np.ones(4), "target": np.ones(4), "levels": 9},
         "laplace": {"steps": 1, "samples": 100, "noise": 0.1, "prior": 0.1},
         "mc_dropout": {"x": p, "key": cn.Key(1), "samples": 2}, "numerical_gradient": {"eps": 0.1},
         "from_config": {"n_in": 2, "n_out": 1, "config": {}}, "exponential": {"decay": 0.5}, "cosine": {"steps": 10},
@@ -518,6 +522,8 @@ PATIENCE = {
     ("mc_dropout", "samples"): 1000,
     ("posthoc_dropout", "batches"): 4,
     ("laplace", "steps"): 4,
+    ("calibrate", "samples"): 1000,
+    ("calibration_error", "levels"): 10_000,
     ("dropout_mask", "n"): 4096,
 }
 
