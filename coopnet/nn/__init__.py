@@ -5,6 +5,8 @@
 :mod:`.linear`              matrices
 :mod:`.activations`         activations
 :mod:`.dropout`             dropout
+:mod:`.concrete_dropout`    whose rate is learned
+:mod:`.drop_levels`         of whole levels of a grid
 several in one
 :mod:`.sequential`          one after the other
 :mod:`.mlp`                 multilayer perceptrons

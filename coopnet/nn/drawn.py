@@ -31,7 +31,7 @@ class Drawn:
         return True
 
 
-class Deviations:
+class ParameterArray:
     """An array that is a parameter of a layer and not packed."""
 
     DRJIT_STRUCT = {"data": object}
@@ -95,7 +95,7 @@ class DrawnGrid(Drawn, Encoding):
         grid, width = self.grid._alloc(dtype, size, rng)
         layer = DrawnGrid(grid, self.stream)
         data = grid.grid.value.data
-        layer.deviation = Unpacked(Deviations(dr.zeros(type(data), dr.width(data))))
+        layer.deviation = Unpacked(ParameterArray(dr.zeros(type(data), dr.width(data))))
         return layer, width
 
     @recursive_repr()

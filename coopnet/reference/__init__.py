@@ -50,6 +50,7 @@ OPS: dict[str, Callable[..., Any]] = {
     **{f.__name__: f for f in (posthoc_dropout, laplace, ensemble, calibrate, calibration_error)},
     **{f.__name__: f for f in (negative_log_likelihood, auroc)},
     "dropout_mask": keep_mask, "Dropout": dropout, "DropPath": drop_path, "GaussianDropout": gaussian_dropout,
+    "ConcreteDropout": concrete_dropout, "concrete_penalty": concrete_penalty, "DropLevels": drop_levels,
     "Linear": linear, "Embedding": embedding, "SparseProjection": sparse_projection,
     **{name: ACTIVATIONS[name.lower()][0] for name in ("ReLU", "Tanh", "Sigmoid", "GELU", "SiLU", "Exp")},
     "LeakyReLU": leaky_relu, "Softplus": softplus, "Squareplus": squareplus, "Sine": sine,

@@ -77,8 +77,8 @@ def calibrate(
                    deviations in the right order, but wrong by more than a factor
     =============  ===============================================================================================
 
-    Order and AUSE stay as they are, but for the ties of ``"isotonic"``. Where no data are held out, such as far from all
-    data, nothing is known of its size.
+    Order and AUSE stay as they are, but for the ties of ``"isotonic"``. Where no data are held out, such as far from
+    all data, nothing is known of its size.
 
     Args:
         field: a built and trained field that :func:`mc_dropout` takes.

@@ -408,6 +408,7 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
         cn.HashGrid: lambda: cn.HashGrid(2, 2, hashmap_size=64),
         cn.Grid: lambda: cn.Grid(2, n_levels=2, hashmap_size=64),
         cn.Permutohedral: lambda: cn.Permutohedral(2, 2, hashmap_size=64),
+        cn.DropLevels: lambda: cn.DropLevels(0.5, n_features_per_level=2),
         cn.SparseProjection: lambda: cn.SparseProjection(2, 4, 1.0),
     }.get(cls, cls)()
     if not isinstance(made, cn.Module):
@@ -444,6 +445,9 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
             "layers": [cn.Linear(2, 3), cn.ReLU()], "body": cn.Linear(2, 2), "path": "file.safetensors",
         },
         "Dropout": {"p": 0.5}, "DropPath": {"p": 0.5}, "GaussianDropout": {"p": 0.5}, "Key": {"seed": 1},
+        "ConcreteDropout": {"p": 0.5}, "DropLevels": {"p": 0.5, "n_features_per_level": 2},
+        "ConcreteDropout.__call__": {"x": x, "key": cn.Key(1)}, "DropLevels.__call__": {"x": x, "key": cn.Key(1)},
+        "concrete_penalty": {"net": _concrete(backend), "samples": 10, "length": 0.1, "noise": 0.1},
         "dropout": {"p": 0.5, "key": cn.Key(1)}, "dropout_mask": {"n": 3, "p": 0.5, "key": cn.Key(1, ns.UInt32(1, 2))},
         "seeded_dropout": {"x": y[0], "p": 0.5, "seed": 3, "convention": "triton"},
         "uniform": {"n": 2, "key": cn.Key(1), "dtype": ns.Float, "samples": 3},
@@ -489,6 +493,10 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
 def _plain(backend: str) -> cn.NeuralField:
     """A field without dropout."""
     return cn.NeuralField(None, cn.MLP(2, 1, width=4, depth=1)).build(backend)
+
+
+def _concrete(backend: str) -> cn.NeuralField:
+    return cn.NeuralField(None, cn.Sequential(cn.ConcreteDropout(), cn.Linear(2, 1))).build(backend)
 
 
 def _rows_of_torch() -> Any:

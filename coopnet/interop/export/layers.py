@@ -14,6 +14,7 @@ import numpy as np
 from ... import nn
 from ...engine.activations import _GELU_CUBIC, _GELU_LIMIT, _GELU_LINEAR, LN2
 from ...nn.containers import Parallel
+from ...nn.drop_levels import DropLevels
 from ...nn.dropout import Dropout
 from ...nn.parameters import parameters
 from ...random.law import Law, MaskLaw
@@ -226,6 +227,8 @@ def _parallel(to: Lowering, layer: Parallel, x: Vec, owned: bool) -> tuple[Vec, 
 def _dropout(to: Lowering, layer: Dropout, x: Vec, owned: bool) -> tuple[Vec, bool]:
     if to.key is None or not layer.active():
         return x, owned
+    if isinstance(layer, DropLevels):
+        raise ValueError("whole levels of a grid are dropped, which cannot be exported; export without dropout")
     law = layer.law
     if law.scheduled:
         held(law.p, "p")
