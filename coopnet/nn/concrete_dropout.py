@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import drjit as dr
@@ -21,6 +24,21 @@ from .module import Module
 from .parameters import parameters
 from .tangents import check_bundle
 from .tree import children
+
+_relaxing: ContextVar[bool] = ContextVar("relaxing", default=False)
+
+
+@contextmanager
+def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
+    """A block in which masks are relaxed if any of ``arrays`` has a gradient, also in layers whose rate has none there.
+
+    For evaluations with detached parameters whose gradient another evaluation finds.
+    """
+    token = _relaxing.set(_relaxing.get() or any(v.array.index_ad != 0 for v in arrays))
+    try:
+        yield
+    finally:
+        _relaxing.reset(token)
 
 
 class _Words(Law):
@@ -97,7 +115,9 @@ class ConcreteDropout(Dropout):
     @property
     def relaxed(self) -> bool:
         """Has the rate a gradient, so that masks are relaxed?"""
-        return self.logit.value is not None and dr.grad_enabled(self.logit.value.data)
+        held = self.logit.value
+        # also where gradients are suspended, to be found later
+        return held is not None and (held.data.index_ad != 0 or _relaxing.get())
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind, leaf = kinds.kind(x, "ConcreteDropout")
