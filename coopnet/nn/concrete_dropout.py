@@ -12,7 +12,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import check, check_above, check_positive, check_type, ensure, is_number
+from ..checks import check, check_above, check_int, check_type, ensure, is_number
 from ..jit import kinds
 from ..jit.unpacked import Unpacked
 from ..random.draws import decisions
@@ -193,8 +193,10 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
     """
     where = "concrete_penalty"
     check_type(where, "net", net, Module, "a coopnet Module")
-    n = check_positive(where, "samples", samples)
+    n = check_int(where, "samples", samples, 1, 2**53)
     length, noise = check_above(where, "length", length), check_above(where, "noise", noise)
+    for name, value in (("length", length), ("noise", noise)):
+        check(1e-18 < value < 1e18, where, name, value, "a number from 1e-18 to 1e18")
     layers = [m for m in children(net) if isinstance(m, (ConcreteDropout, drnn.Linear))]
     found = [(m, layers[i + 1 :]) for i, m in enumerate(layers) if isinstance(m, ConcreteDropout)]
     ensure(found, f"{where}: the network has no ConcreteDropout.")

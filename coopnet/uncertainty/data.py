@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import drjit as dr
 
-from ..checks import check_int, check_type, check_unsigned, ensure
+from ..checks import check_int, check_type, check_unsigned, ensure, entries
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.scopes import recording
@@ -56,7 +56,7 @@ def _drawn(field: NeuralField, batch: Callable, count: int, seed: int, where: st
 
 def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, list]:
     """Components of the ``(coordinates, targets)`` that ``drawn`` is to be, of one number of samples."""
-    fits = isinstance(drawn, (tuple, list)) and len(drawn) == 2
+    fits = isinstance(drawn, (tuple, list)) and len(drawn := entries(where, "data", drawn)) == 2
     ensure(fits, f"{where}: {what} a {type(drawn).__name__}; a pair (coordinates, targets) is needed.", TypeError)
     parts = []
     for value, part in zip(drawn, ("coordinates", "targets"), strict=True):

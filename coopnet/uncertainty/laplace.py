@@ -11,7 +11,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..bounds import to_unit
-from ..checks import check_above, check_int, ensure
+from ..checks import check, check_above, check_int, ensure
 from ..field import NeuralField
 from ..jit.half import largest, widened
 from ..jit.kinds import nested
@@ -92,10 +92,10 @@ def laplace(
     """
     check_trained(field, _WHERE)
     if samples is not None:
-        check_int(_WHERE, "samples", samples, 1)
+        check_int(_WHERE, "samples", samples, 1, 2**53)
     for name, value in (("noise", noise), ("prior", prior)):
         if value is not None:
-            check_above(_WHERE, name, value)
+            check(1e-18 < check_above(_WHERE, name, value) < 1e18, _WHERE, name, value, "a number from 1e-18 to 1e18")
     batches = draw(field, batch, steps, seed, _WHERE, "steps")
     posterior = _with_draws(field)
     sums = _Sums(posterior)

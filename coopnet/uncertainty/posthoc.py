@@ -76,7 +76,7 @@ def posthoc_dropout(
     >>> mean, deviation = cn.mc_dropout(dropped, p, cn.Key(seed=1), samples=32)
     """
     check_trained(field, _WHERE)
-    check_above(_WHERE, "tolerance", tolerance)
+    tolerance = check_above(_WHERE, "tolerance", tolerance)
     check_type(_WHERE, "loss", loss, Callable | None, "a function (y, targets) -> loss of each sample")
     has = "field has dropout already, which mc_dropout takes as it is"
     ensure(not has_dropout(field), f"{_WHERE}: {has}; a field without is needed.")
