@@ -32,7 +32,7 @@ class Members(Encoding):
     >>> both = cn.nn.members.Members([cn.Identity()] * 2, [cn.MLP(2, 1), cn.MLP(2, 1)])
     """
 
-    DRJIT_STRUCT = {"encodings": tuple, "networks": tuple, "in_features": int, "outputs": int, "precision": str}
+    DRJIT_STRUCT = {"encodings": tuple, "networks": tuple, "in_features": int, "outputs": int, "work": str}
 
     def __init__(self, encodings: Sequence[Any] = (), networks: Sequence[Any] = (), in_features: int = -1):
         for name, parts in (("encodings", encodings), ("networks", networks)):
@@ -40,7 +40,7 @@ class Members(Encoding):
         both = f"there are {len(encodings)} encodings and {len(networks)} networks"
         ensure(len(encodings) == len(networks), f"Members: {both}; one of each for a member is needed.")
         self.encodings, self.networks, self.in_features = tuple(encodings), tuple(networks), in_features
-        self.outputs, self.precision = -1, ""
+        self.outputs, self.work = -1, ""
 
     def width(self, size: int) -> int:
         return self.outputs
@@ -61,7 +61,7 @@ class Members(Encoding):
         """The bundle of outputs of every member, in single precision."""
         ensure(self.outputs > 0, "Members: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         single = type(x[0])
-        work = dr.float16_array_t(single) if self.precision == "half" else single
+        work = dr.float16_array_t(single) if self.work == "half" else single
         found = []
         for encoding, network in zip(self.encodings, self.networks, strict=True):
             features, moved = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
@@ -94,7 +94,7 @@ class Members(Encoding):
             widths.add(out)
         ensure(len(widths) == 1, f"Members: the networks have {sorted(widths)} outputs; one number is needed.")
         layer = Members(encodings, networks, size)
-        layer.outputs, layer.precision = widths.pop(), "half" if dr.is_half_v(dtype) else "single"
+        layer.outputs, layer.work = widths.pop(), "half" if dr.is_half_v(dtype) else "single"
         return layer, layer.outputs
 
     @recursive_repr()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import drjit as dr
 import numpy as np
 import pytest
-from support.arrays import arrays, contain, precision, precisions
+from support.arrays import arrays, assert_same, contain, precision, precisions
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -60,7 +60,7 @@ def test_in_both_precisions_frozen_in_loops_and_saved(backend, ns, tmp_path):
             key = cn.Key(dr.opaque(ns.UInt64, 5), None, dr.opaque(ns.UInt32, step))
             whole.append(field(p, key).numpy())
             for found in (again(p, key), frozen(field, p, key)):
-                np.testing.assert_array_equal(found.numpy(), whole[-1])
+                assert_same(backend, found.numpy(), whole[-1])
         total = dr.while_loop(
             (ns.UInt32(0), dr.zeros(ns.Float, N)),
             lambda i, s: i < 3,

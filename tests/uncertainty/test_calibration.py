@@ -5,7 +5,7 @@ from __future__ import annotations
 import drjit as dr
 import numpy as np
 import pytest
-from support.arrays import precisions
+from support.arrays import assert_same, precisions
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -145,7 +145,7 @@ def test_frozen_and_in_loops(backend, ns, method):
     expected = [v.numpy() for v in calibrated(p)]
     for _ in range(3):
         for found, wanted in zip(frozen(calibrated, p), expected, strict=True):
-            np.testing.assert_array_equal(found.numpy(), wanted)
+            assert_same(backend, found.numpy(), wanted)
     together = cn.calibrate(cn.ensemble([field, make_field(backend, seed=1)]), (p, targets), method=method)
     total = dr.while_loop(
         (ns.UInt32(0), dr.zeros(ns.Float, N)),

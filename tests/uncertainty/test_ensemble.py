@@ -5,7 +5,7 @@ from __future__ import annotations
 import drjit as dr
 import numpy as np
 import pytest
-from support.arrays import precisions
+from support.arrays import assert_same, precisions
 from support.kernels import launched
 
 import coopnet as cn
@@ -47,18 +47,16 @@ def test_a_key_picks_a_member(backend, ns):
     together = cn.ensemble(fields)
     each = [field(p).numpy() for field in fields]
     for step in (0, 1, 5, 2**32 - 1):
-        np.testing.assert_array_equal(together(p, cn.Key(1, step=step)).numpy(), each[step % K])
+        assert_same(backend, together(p, cn.Key(1, step=step)).numpy(), each[step % K])
     steps = np.arange(N, dtype=np.uint32)
     found = together(p, cn.Key(1, step=ns.UInt32(steps))).numpy()
-    np.testing.assert_array_equal(found, np.choose(steps % K, each))
+    assert_same(backend, found, np.choose(steps % K, each))
 
 
 def test_members_draw_masks_of_their_own(backend, ns):
     fields, p = make_fields(backend, dropout=0.3), points(ns)
     together = cn.ensemble(fields)
-    np.testing.assert_array_equal(
-        together(p, cn.Key(1, step=2 * K + 1)).numpy(), fields[1](p, cn.Key(1, step=2)).numpy()
-    )
+    assert_same(backend, together(p, cn.Key(1, step=2 * K + 1)).numpy(), fields[1](p, cn.Key(1, step=2)).numpy())
     mean, deviation = cn.mc_dropout(together, p, cn.Key(4), 2 * K)
     passes = [fields[i % K](p, cn.Key(4, step=i // K)).numpy() for i in range(2 * K)]
     expected = ref.ensemble(np.stack(passes))
@@ -83,7 +81,7 @@ def test_saved_frozen_in_loops_and_in_one_kernel(backend, ns, tmp_path):
     for _ in range(3):
         for field in (together, again):
             for found, wanted in zip(frozen(field, p), expected, strict=True):
-                np.testing.assert_array_equal(found.numpy(), wanted)
+                assert_same(backend, found.numpy(), wanted)
     with launched() as kernels:
         dr.eval(together(p), together.std(p))
     assert len(kernels) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import drjit as dr
 import numpy as np
 import pytest
-from support.arrays import precisions
+from support.arrays import assert_same, precisions
 from support.kernels import launched
 from support.networks import matrices
 
@@ -105,7 +105,7 @@ def test_drawn_functions_agree_with_the_reference(backend, ns):
     expected = (last + rows[:, :-1]) @ hidden + (last_bias + rows[:, -1])[:, None]
     tolerance = 1e-5 if backend == "llvm" else 2e-2
     np.testing.assert_allclose(posterior(p, cn.Key(seed, step=step)).numpy(), expected, atol=tolerance)
-    np.testing.assert_array_equal(posterior(p).numpy(), field(p).numpy())
+    assert_same(backend, posterior(p).numpy(), field(p).numpy())
 
 
 def test_deviations_of_draws_are_those_by_linearization(backend, ns):
@@ -127,11 +127,14 @@ def test_one_table_or_many_are_equal_to_the_bit(backend, ns):
         return i + 1, dr.select(i == 0, y, first), y
 
     _, first, last = dr.while_loop(state, lambda i, *_: i < 3, body, mode="symbolic")
-    np.testing.assert_array_equal(first.numpy(), whole[0][0])
-    np.testing.assert_array_equal(last.numpy(), whole[2][0])
+    assert_same(backend, first.numpy(), whole[0][0])
+    assert_same(backend, last.numpy(), whole[2][0])
     steps = ns.UInt32(np.arange(N, dtype=np.uint32) % 3)
+    features = [v.numpy() for v in posterior.encoding(list(p), cn.Key(3, step=steps))]
+    whole_features = [[v.numpy() for v in posterior.encoding(list(p), cn.Key(3, step=i))] for i in range(3)]
+    np.testing.assert_array_equal(features, np.choose(np.arange(N) % 3, whole_features))  # on every backend
     each = posterior(p, cn.Key(3, step=steps)).numpy()
-    np.testing.assert_array_equal(each, np.choose(np.arange(N) % 3, whole))
+    assert_same(backend, each, np.choose(np.arange(N) % 3, whole))
 
 
 def test_all_samples_and_batches_see_one_function(backend, ns):
@@ -139,7 +142,7 @@ def test_all_samples_and_batches_see_one_function(backend, ns):
     whole = posterior(p, cn.Key(3)).numpy()
     part = dr.gather(ns.Array2f, p, ns.UInt32([17, 5, 40]))
     for index in (None, 9):
-        np.testing.assert_array_equal(posterior(part, cn.Key(3, index)).numpy(), whole[:, [17, 5, 40]])
+        assert_same(backend, posterior(part, cn.Key(3, index)).numpy(), whole[:, [17, 5, 40]])
 
 
 def test_sums_do_not_depend_on_the_batch(backend, ns):
@@ -182,9 +185,9 @@ def test_saved_frozen_and_in_one_kernel(backend, ns, tmp_path):
     for step in range(3):
         key = cn.Key(dr.opaque(ns.UInt64, 5), None, dr.opaque(ns.UInt32, step))
         expected = posterior(p, key).numpy()
-        np.testing.assert_array_equal(again(p, key).numpy(), expected)
-        np.testing.assert_array_equal(draw(posterior, p, key).numpy(), expected)
-        np.testing.assert_array_equal(deviation(posterior, p).numpy(), again.std(p).numpy())
+        assert_same(backend, again(p, key).numpy(), expected)
+        assert_same(backend, draw(posterior, p, key).numpy(), expected)
+        assert_same(backend, deviation(posterior, p).numpy(), again.std(p).numpy())
     with launched() as kernels:
         dr.eval(posterior.std(p))
     assert len(kernels) == 1
@@ -274,7 +277,7 @@ def test_other_grids(backend, ns):
         posterior, p = cn.laplace(field, wave(ns, 1), 2, prior=0.01, noise=0.1), points(ns)
         whole = posterior(p, cn.Key(1)).numpy()
         each = posterior(p, cn.Key(1, step=ns.UInt32(np.zeros(N, np.uint32)))).numpy()
-        np.testing.assert_array_equal(whole, each)
+        assert_same(backend, each, whole)
         assert np.isfinite(posterior.std(p).numpy()).all()
 
 
