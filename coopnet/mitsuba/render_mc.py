@@ -14,7 +14,7 @@ from ..field import NeuralField
 from ..random.key import Key
 from ..training.interrupts import no_collection
 from ..training.turns import TURNS
-from ..uncertainty import has_dropout, warn_unseen
+from ..uncertainty import draws, has_dropout, warn_unseen
 from . import call_targets, variants
 
 _WHERE = "render_mc"
@@ -25,7 +25,8 @@ def render_mc(
     masks: str = "pass",
 ) -> tuple[Any, Any]:  # fmt: skip
     r"""Mean and standard deviation of a picture over the dropout masks of the scene's networks (Gal and Ghahramani
-    2016).
+    2016), or whatever else a key draws in them: parameters (:func:`coopnet.laplace`), members
+    (:func:`coopnet.ensemble`).
 
     .. math::
         \mu = \frac1n \sum_{i<n} I_i, \qquad \sigma = \sqrt{\frac1n \sum_{i<n} (I_i - \mu)^2}, \qquad
@@ -59,6 +60,9 @@ def render_mc(
     Returns:
         The pair (mean, standard deviation), ``mi.TensorXf`` of shape (height, width, channels), in the unit of the
         picture. Keys that the objects had are theirs again. Derivatives do not pass.
+
+    Warns:
+        RuntimeWarning: once, for dropout in a field with a grid; see :func:`coopnet.mc_dropout`.
 
     Raises:
         TypeError: ``scene``, ``key`` or ``integrator`` is something else.
@@ -137,7 +141,7 @@ def _has_key(node: Any) -> bool:
 
 def _drops(node: Any) -> bool:
     """Has a field of ``node``, or of what it holds, a dropout, or whatever else a key draws?"""
-    return any(map(has_dropout, _fields(node)))
+    return any(map(draws, _fields(node)))
 
 
 def _fields(node: Any) -> list:

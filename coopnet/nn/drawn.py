@@ -24,11 +24,7 @@ from .module import Module
 
 
 class Drawn:
-    """What layers have in common that draw parameters."""
-
-    def active(self) -> bool:
-        """Does the layer draw anything, given a key?"""
-        return True
+    """Marks layers that draw parameters, given a key."""
 
 
 class ParameterArray:

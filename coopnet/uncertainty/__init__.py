@@ -19,12 +19,12 @@ what they are made of
 from .calibrate import calibrate
 from .ensemble import ensemble
 from .laplace import laplace
-from .mc_dropout import has_dropout, mc_dropout, warn_unseen
+from .mc_dropout import draws, has_dropout, mc_dropout, warn_unseen
 from .posthoc import posthoc_dropout
 from .scores import auroc, calibration_error, negative_log_likelihood
 from .std import std
 
 __all__ = [
-    "auroc", "calibrate", "calibration_error", "ensemble", "has_dropout", "laplace", "mc_dropout",
+    "auroc", "calibrate", "calibration_error", "draws", "ensemble", "has_dropout", "laplace", "mc_dropout",
     "negative_log_likelihood", "posthoc_dropout", "std", "warn_unseen",
 ]  # fmt: skip

@@ -106,7 +106,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
 def _of_members(field: Any, x: Any, samples: int) -> tuple[Any, Any] | None:
     """Of an ensemble, the moments of its members, evaluated once each, where every pass would be one of them."""
     members = members_of(field)
-    others = any(isinstance(m, (Dropout, Drawn)) and m.active() for m in children(field))
+    others = has_dropout(field) or any(isinstance(m, Drawn) for m in children(field))
     if members is None or others or samples % len(members.networks):
         return None
     return field(x), ensemble_std(field, x, _WHERE)
@@ -209,8 +209,13 @@ def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
 
 
 def has_dropout(field: Any) -> bool:
-    """Has it a :class:`Dropout` that draws masks, or a layer that draws parameters, or members?"""
-    return members_of(field) is not None or any(isinstance(m, (Dropout, Drawn)) and m.active() for m in children(field))
+    """Has it a :class:`Dropout` that draws masks?"""
+    return any(isinstance(m, Dropout) and m.active() for m in children(field))
+
+
+def draws(field: Any) -> bool:
+    """Does a key change what it gives: by masks, parameters that are drawn, or members?"""
+    return has_dropout(field) or any(isinstance(m, (Drawn, Members)) for m in children(field))
 
 
 def _check(field: Any, key: Any, samples: Any) -> int:
@@ -222,7 +227,7 @@ def _check(field: Any, key: Any, samples: Any) -> int:
     check(2 <= count <= 2**24, _WHERE, "samples", samples, "an int in [2, 2^24]")
     # the layers of others may draw masks, too
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))
-    if known and not has_dropout(field):
+    if known and not draws(field):
         cure = "train it with some, such as MLP(..., dropout=0.1), or use posthoc_dropout, laplace or ensemble"
         raise ValueError(f"{_WHERE}: field has no Dropout with p > 0, so that all passes are equal; {cure}.")
     warn_unseen(field, _WHERE, 4)

@@ -35,7 +35,7 @@ def concrete(backend):
 
 
 KINDS = {
-    "posthoc": lambda backend, ns: cn.posthoc_dropout(volume(backend, ns), batch(ns), tolerance=3, batches=1)[0],
+    "posthoc": lambda backend, ns: cn.posthoc_dropout(volume(backend, ns), batch(ns), tolerance=1, batches=1)[0],
     "laplace": lambda backend, ns: cn.laplace(volume(backend, ns), batch(ns), 1, prior=0.3),
     "ensemble": lambda backend, ns: cn.ensemble([volume(backend, ns, seed=i) for i in range(2)]),
     "levels": lambda backend, ns: volume(backend, ns, levels=True),

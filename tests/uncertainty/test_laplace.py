@@ -310,3 +310,20 @@ def test_only_once(backend, ns):
         field.std(points(ns))
     with pytest.raises(ValueError, match="draws parameters already"):
         cn.laplace(cn.laplace(field, wave(ns, 1), 1), wave(ns, 1), 1)
+
+
+def test_exported_by_its_means(backend, ns, tmp_path):
+    """As the field that it was made of; what a key draws is refused."""
+    field = make_field(backend, ns)
+    posterior = cn.laplace(field, wave(ns), 1)
+    cn.export(posterior, "numpy", tmp_path / "posterior.py", name="f")
+    cn.export(field, "numpy", tmp_path / "field.py", name="f")
+    values = []
+    for name in ("posterior", "field"):
+        scope = {"__file__": str(tmp_path / f"{name}.py"), "__name__": name}
+        exec((tmp_path / f"{name}.py").read_text(), scope)
+        values.append(scope["f"](points(ns).numpy()))
+    np.testing.assert_array_equal(*values)
+    dropped = cn.NeuralField(None, cn.MLP(2, 1, width=4, depth=1, dropout=0.1)).build(backend)
+    with pytest.raises(ValueError, match="parameters that a key draws cannot be exported"):
+        cn.export(cn.laplace(dropped, wave(ns, 1), 1), "c", tmp_path / "f.c", dropout=True)

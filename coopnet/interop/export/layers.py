@@ -14,6 +14,7 @@ import numpy as np
 from ... import nn
 from ...engine.activations import _GELU_CUBIC, _GELU_LIMIT, _GELU_LINEAR, LN2
 from ...nn.containers import Parallel
+from ...nn.drawn import Drawn, DrawnGrid
 from ...nn.drop_levels import DropLevels
 from ...nn.dropout import Dropout
 from ...nn.parameters import parameters
@@ -254,6 +255,12 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec, owned: bool) -> tuple[Vec, bo
     return y, True
 
 
+def _drawn(to: Lowering, layer: Any, x: Vec, owned: bool) -> tuple[Vec, bool]:
+    if to.key is not None:
+        raise ValueError("parameters that a key draws cannot be exported; their means can, without dropout")
+    return to.lower(layer.grid if isinstance(layer, DrawnGrid) else layer.linear, x, to._where, owned)
+
+
 def _draw(to: Lowering, words: Var, block: Expr, law: Law) -> None:
     """Four random words of a block of the stream."""
     key, b = to.key, to.block
@@ -351,6 +358,7 @@ RULES: dict[type, Callable[[Lowering, Any, Vec, bool], tuple[Vec, bool]]] = {
     drnn.Sequential: _sequential,
     Parallel: _parallel,
     Dropout: _dropout,
+    Drawn: _drawn,
     nn.Embedding: _embedding,
     drnn.ReLU: _elementwise(lambda layer: _relu),
     drnn.LeakyReLU: _elementwise(lambda layer: functools.partial(_leaky_relu, params=(layer.negative_slope,))),
