@@ -22,7 +22,7 @@ from .drawn import ParameterArray
 from .dropout import Dropout
 from .module import Module
 from .parameters import parameters
-from .tangents import check_bundle
+from .tangents import check_bundle, of_all_lanes
 from .tree import children
 
 _relaxing: ContextVar[bool] = ContextVar("relaxing", default=False)
@@ -132,7 +132,8 @@ class ConcreteDropout(Dropout):
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_bundle(self, x, tangents)
-        return self(x, key), [self(t, key) for t in tangents]  # it is linear
+        y, *moved = [self(v, key) for v in of_all_lanes([x, *tangents])]  # it is linear
+        return y, moved
 
     def op(self) -> Any:
         return None  # the engine differentiates by matrices, not by rates

@@ -13,7 +13,7 @@ from ..random.draws import decisions
 from ..random.key import Key
 from .dropout import Dropout
 from .lattice import Lattice
-from .tangents import check_bundle
+from .tangents import check_bundle, of_all_lanes
 
 
 class DropLevels(Dropout):
@@ -90,7 +90,8 @@ class DropLevels(Dropout):
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_bundle(self, x, tangents)
-        return self(x, key), [self(t, key) for t in tangents]  # it is linear
+        y, *moved = [self(v, key) for v in of_all_lanes([x, *tangents])]  # it is linear
+        return y, moved
 
     def op(self) -> Any:
         return None  # levels that are kept are not scaled, so that outputs do not tell the derivative

@@ -70,12 +70,12 @@ def calibrate(
     The deviation :math:`\sigma` is ``field.std(p)`` of a posterior or an ensemble, and that of :func:`mc_dropout` of
     other fields. With errors :math:`e_i` on the data held out, of all outputs together,
 
-    =============  ===============================================================================================
-    ``"factor"``   :math:`c\,\sigma` with :math:`c^2 = \frac1n \sum_i e_i^2 / \sigma_i^2`, of largest likelihood
-    ``"isotonic"`` :math:`\sqrt{g(\sigma)}`: of all functions that never fall, :math:`g` is the closest to the
-                   :math:`e_i^2` (Barlow et al. 1972), linear between the means of its steps and constant beyond; for
-                   deviations in the right order, but wrong by more than a factor
-    =============  ===============================================================================================
+    ==============  ===============================================================================================
+    ``"factor"``    :math:`c\,\sigma` with :math:`c^2 = \frac1n \sum_i e_i^2 / \sigma_i^2`, of largest likelihood
+    ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all functions that never fall, :math:`g` is the closest to the
+                    :math:`e_i^2` (Barlow et al. 1972), linear between the means of its steps and constant beyond; for
+                    deviations in the right order, but wrong by more than a factor
+    ==============  ===============================================================================================
 
     Order and AUSE stay as they are, but for the ties of ``"isotonic"``. Where no data are held out, such as far from
     all data, nothing is known of its size.
