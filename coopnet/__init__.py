@@ -19,7 +19,7 @@ fields
 :mod:`.bounds`           the box that its coordinates lie in
 :mod:`.derivatives`      derivatives by its input
 :mod:`.audit`            what working precision does to it
-:mod:`.uncertainty`      what it does not know, by dropout
+:mod:`.uncertainty`      what it does not know
 :mod:`.sparsification`   whether that is where its errors are
 networks
 :mod:`.nn`               layers
@@ -62,6 +62,8 @@ from .nn import (
     LeakyReLU, Linear, Module, OneBlob, Permutohedral, ReLU, Residual, Sequential, Sigmoid, SiLU, Sine, Sinusoidal,
     Skip, Softplus, SparseProjection, SphericalHarmonics, Squareplus, Tanh, TriangleWave, Triangular,
 )  # fmt: skip
+from .nn.concrete_dropout import ConcreteDropout, concrete_penalty
+from .nn.drop_levels import DropLevels
 from .nn.dropout import Dropout, DropPath, GaussianDropout, dropout, dropout_mask
 from .nn.gradient_banks import gradient_banks
 from .random.key import Key
@@ -69,18 +71,23 @@ from .random.philox import philox4x32
 from .random.seeded import seeded_dropout
 from .sparsification import sparsification
 from .training import FitResult, fit, fit_many, uniform
-from .uncertainty import mc_dropout
+from .uncertainty import (
+    auroc, calibrate, calibration_error, ensemble, laplace, mc_dropout, negative_log_likelihood, posthoc_dropout,
+)  # fmt: skip
 from .version import __version__  # noqa: F401
 
 __all__ = [
-    "BackendError", "Composite", "Dropout", "DropPath", "Embedding", "Encoding", "Exp", "FitResult", "Fourier",
-    "Frequency", "GaussianDropout", "GELU", "Grid", "HashGrid", "Heads", "Identity", "Key", "LeakyReLU", "Linear",
+    "BackendError", "Composite", "ConcreteDropout", "DropLevels", "Dropout", "DropPath", "Embedding", "Encoding",
+    "Exp", "FitResult", "Fourier", "Frequency", "GaussianDropout", "GELU", "Grid", "HashGrid", "Heads", "Identity",
+    "Key", "LeakyReLU", "Linear",
     "MLP", "Module", "NeuralField", "OneBlob", "Permutohedral", "ReLU", "Residual", "Sequential", "Sigmoid", "SiLU",
     "Sine", "Sinusoidal", "SIREN", "Skip", "Softplus", "SparseProjection", "SphericalHarmonics", "Squareplus",
-    "Tanh", "TriangleWave", "Triangular", "backend", "deterministic", "dropout", "dropout_mask", "export", "fit",
-    "fit_many", "from_config", "gradient_banks", "gradient_path", "load", "mc_dropout", "nn", "numerical_gradient",
-    "on_backend", "philox4x32", "render", "save", "seeded_dropout", "sparsification", "to", "training", "uniform",
-    "with_backend",
+    "Tanh", "TriangleWave", "Triangular", "auroc", "backend", "calibrate", "calibration_error",
+    "concrete_penalty", "deterministic",
+    "dropout", "dropout_mask", "ensemble", "export", "fit", "fit_many", "from_config", "gradient_banks",
+    "gradient_path", "laplace", "load", "mc_dropout", "negative_log_likelihood", "nn", "numerical_gradient",
+    "on_backend", "philox4x32", "posthoc_dropout", "render", "save", "seeded_dropout", "sparsification", "to",
+    "training", "uniform", "with_backend",
 ]  # fmt: skip
 
 

@@ -115,6 +115,11 @@ class Call:
         return dr.tensor_t(type(parts[0]))(out) if self.kind == kinds.TENSOR else out
 
 
+def result_type(output: str, leaf: type) -> type:
+    """Type of the outputs of a field with that ``output``, on the backend of ``leaf``."""
+    return dr.float16_array_t(leaf) if output == "float16" else dr.float32_array_t(leaf)
+
+
 def converted(y: Sequence[Any], result: type) -> list:
     """The components of a network's output ``y`` in the type ``result`` that a field returns."""
     return widened(list(y), result) if result is dr.float32_array_t(result) else [result(v) for v in y]

@@ -33,7 +33,7 @@ def pushforward(
     In half precision, tangents go through the network scaled to a largest component between 1 and 2: they are linear,
     and the slopes of encodings exceed its range.
     """
-    features, moved = _encoded(encoding, parts, tangents, key)
+    features, moved = encoded(encoding, parts, tangents, key)
     return _through(network, features, moved, work, key)
 
 
@@ -56,7 +56,7 @@ def jacobian(
 
     That is to go back from a network's only output, whose result cannot be differentiated: not for ``attached`` fields.
     """
-    features, moved = _encoded(encoding, parts, _unit_tangents(parts), key)
+    features, moved = encoded(encoding, parts, _unit_tangents(parts), key)
     known = segments([network])
     ops = known[0].ops if len(known) == 1 and len(parts) > 1 and not attached else None
     if ops is not None and known[0].output_width(len(features), work, key) == 1:
@@ -74,7 +74,7 @@ def _dot(a: list, b: list) -> Any:
     return total
 
 
-def _encoded(encoding: Any, parts: list, tangents: list, key: Key | None) -> tuple[list, list[list]]:
+def encoded(encoding: Any, parts: list, tangents: list, key: Key | None) -> tuple[list, list[list]]:
     """Features and their tangents, these in single precision."""
     if encoding is None:
         features, moved = parts, tangents

@@ -15,7 +15,7 @@ from .audit import audit as run_audit
 from .backend import namespace, require
 from .backend.transfer import NUMPY
 from .bounds import Bounds, check_count, checked, slopes, to_unit
-from .call import Call, note
+from .call import Call, note, result_type
 from .checks import check_choice, check_flag, check_in_features, check_int, check_module, check_unsigned, ensure
 from .checks.sizes import MAX_ENTRIES, check_features
 from .derivatives import jacobian, like, pushforward
@@ -72,6 +72,7 @@ class NeuralField(Module):
     # methods that coopnet.interop.tcnn.parameters adds: this room knows of no other systems
     load_tcnn: ClassVar[Callable[..., None]]
     to_tcnn: ClassVar[Callable[..., np.ndarray]]
+    std: ClassVar[Callable[..., Any]]  # and coopnet.uncertainty.std
 
     def __init__(
         self, encoding: Any = None, network: Any = None, output: str = "float32", in_features: int = -1,
@@ -191,7 +192,7 @@ class NeuralField(Module):
         """
         call, x, _ = self._enter(p, key, active, "NeuralField")
         y, _ = pushforward(self.encoding, self.network, x, [], self._work(call.leaf), call.key)
-        return call.leave(self.result_type(call.leaf), y)[0]
+        return call.leave(result_type(self.output, call.leaf), y)[0]
 
     def value_and_grad(self, p: Any, key: Key | None = None, active: Any = True) -> tuple[Any, Any]:
         r"""Value and gradient :math:`\nabla f(p)` of a field with one output.
@@ -254,14 +255,14 @@ class NeuralField(Module):
         call, x, (direction,) = self._enter(p, key, active, "NeuralField.jvp", v)
         direction = [d for (d,) in slopes([[d] for d in direction], self.bounds)]
         y, moved = pushforward(self.encoding, self.network, x, [direction], self._work(call.leaf), call.key)
-        y, (dy,) = call.leave(self.result_type(call.leaf), y, *moved)
+        y, (dy,) = call.leave(result_type(self.output, call.leaf), y, *moved)
         return y, call.contained(dy)
 
     def _jacobian(self, p: Any, key: Key | None, active: Any, where: str) -> tuple[Any, list]:
         call, x, _ = self._enter(p, key, active, where)
         attached = any(dr.grad_enabled(v) for v in (*x, *self._held().values()))
         y, columns = jacobian(self.encoding, self.network, x, self._work(call.leaf), call.key, attached)
-        y, columns = call.leave(self.result_type(call.leaf), y, *slopes(columns, self.bounds))
+        y, columns = call.leave(result_type(self.output, call.leaf), y, *slopes(columns, self.bounds))
         return y, [like([column[i] for column in columns], p, call.kind) for i in range(len(columns[0]))]
 
     def _enter(self, p: Any, key: Any, active: Any, where: str, *directions: Any) -> tuple[Call, list, list[list]]:
@@ -280,10 +281,6 @@ class NeuralField(Module):
     def _work(self, leaf: type) -> type:
         """Type that the network runs in, on the backend of ``leaf``."""
         return dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
-
-    def result_type(self, leaf: type) -> type:
-        """Type of the outputs, on the backend of ``leaf``."""
-        return dr.float16_array_t(leaf) if self.output == "float16" else dr.float32_array_t(leaf)
 
     def explain(self, batch: int, frozen: bool = True) -> Explanation:
         """How the weight gradient of the network over ``batch`` samples is computed, and what memory that takes.

@@ -72,12 +72,10 @@ def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Spars
     0.083 of 0.500
     """
     check_choice(_WHERE, "norm", norm, NORMS)
-    e, u = _values("error", error), _values("uncertainty", uncertainty)
+    e, u = numbers(_WHERE, "error", error), numbers(_WHERE, "uncertainty", uncertainty)
     differ = f"{_WHERE}: error has the shape {shown(e.shape)}, and uncertainty {shown(u.shape)}; equal ones are needed."
     ensure(e.shape == u.shape, differ)
     ensure(e.size, f"{_WHERE}: error is empty; at least one sample is needed.")
-    for name, values in (("error", e), ("uncertainty", u)):
-        ensure(np.isfinite(values).all(), f"{_WHERE}: {name} has NaN or infinities in it; finite numbers are needed.")
     least = float(e.min())
     ensure(least >= 0, f"{_WHERE}: error has {least:g} in it; magnitudes of at least 0 are needed.")
     largest = e.max()
@@ -99,13 +97,16 @@ def _curve(values: np.ndarray, order: np.ndarray) -> np.ndarray:
     return kept[::-1] / kept[-1]
 
 
-def _values(name: str, value: Any) -> np.ndarray:
+def numbers(where: str, name: str, value: Any) -> np.ndarray:
+    """An array of finite numbers as NumPy's doubles, or an error."""
     masked = isinstance(value, np.ma.MaskedArray)  # what is under the mask would count
     if masked or not isinstance(value, (np.ndarray, dr.ArrayBase)):
-        raise TypeError(f"{_WHERE}: {name} is {shown_typed(value)}; a NumPy or Dr.Jit array is needed.")
+        raise TypeError(f"{where}: {name} is {shown_typed(value)}; a NumPy or Dr.Jit array is needed.")
     if isinstance(value, dr.ArrayBase):
         if recording():
-            raise RuntimeError(f"{_WHERE}: called while Dr.Jit records a function or loop; call it after.")
+            raise RuntimeError(f"{where}: called while Dr.Jit records a function or loop; call it after.")
         value = value.numpy()
-    check(value.dtype.kind in "iuf", _WHERE, name, value, "an array of real numbers", TypeError)
-    return np.asarray(value, np.float64)
+    check(value.dtype.kind in "iuf", where, name, value, "an array of real numbers", TypeError)
+    value = np.asarray(value, np.float64)
+    ensure(np.isfinite(value).all(), f"{where}: {name} has NaN or infinities in it; finite numbers are needed.")
+    return value

@@ -129,7 +129,7 @@ ARROWS = {
     "derivatives": "nn",
     "audit": "nn reference",
     "field": "bounds call derivatives audit",
-    "uncertainty": "field",
+    "uncertainty": "field sparsification",
     "sparsification": "jit checks",
     "io": "field version",
     "training": "io",

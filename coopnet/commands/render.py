@@ -10,7 +10,7 @@ import typer
 
 from .. import backend as backends
 from ..checks import ensure, is_int, is_number
-from ..uncertainty import has_dropout
+from ..uncertainty import draws
 from . import arguments as args
 from .errors import about
 
@@ -59,7 +59,7 @@ def render(
         kind, of = ("a surface", "an image") if surface else ("an image", "a surface")
         wrong = value is not None and (option == "--mc-samples") == surface
         ensure(not wrong, f"{str(checkpoint)!r} is the field of {kind}, and {option} is for {of}.", typer.BadParameter)
-    if mc_samples and not has_dropout(field):
+    if mc_samples and not draws(field):
         what = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
         raise ValueError(f"{str(checkpoint)!r} {what}; fit with --dropout, or render without --mc-samples.")
     args.prepare_directory(output.parent)

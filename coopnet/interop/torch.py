@@ -18,7 +18,7 @@ from ..jit.native.core import cuda_device, cuda_stream
 from ..jit.scopes import recording
 from ..nn.parameters import parameters
 from ..random.key import Key
-from ..uncertainty import has_dropout
+from ..uncertainty import draws
 from .calls import Calls
 from .program import Modes, Point, Program
 
@@ -82,7 +82,7 @@ class Module(torch.nn.Module):
         ensure(field.precision, f"{_WHERE}: the field is not built yet; call field = field.build().")
         ensure(len(field), f"{_WHERE}: the field has no parameters, nothing that PyTorch could train.")
         self.seed = check_unsigned(_WHERE, "seed", seed)
-        self._programs, self._calls = _Programs(field), Calls(has_dropout(field))
+        self._programs, self._calls = _Programs(field), Calls(draws(field))
         self.in_features, self.out_features = field.in_features, self._programs.own.out_features
         device = f"cuda:{cuda_device()}" if self._programs.backend == "cuda" else "cpu"
         self._shapes = {p.name: p.shape for p in parameters(field)}

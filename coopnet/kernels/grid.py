@@ -160,11 +160,15 @@ class FeatureGrid:
         n = self.n_features
         bundle = [[self.dtype(0)] * (len(self.levels) * n) for _ in range(1 + len(tangents))]
         for level, weights, index in self.walk(coordinates, tangents):
-            features = dr.gather(nested_type(self.dtype), data, index, shape=(n, dr.width(index)))
+            features = self.read(data, index)
             for vector, weight in zip(bundle, weights, strict=True):
                 for k in range(n):
                     vector[level * n + k] = dr.fma(features[k], weight, vector[level * n + k])
         return bundle
+
+    def read(self, data: Any, index: Any) -> Any:
+        """The features of the entries ``index`` of ``data``, side by side."""
+        return dr.gather(nested_type(self.dtype), data, index, shape=(self.n_features, dr.width(index)))
 
     def walk(self, coordinates: list, tangents: Sequence[list] = ()) -> Iterator[tuple[int, list, Any]]:
         """For all levels and vertices around the coordinates: ``(level, [weight, *its tangents], index)``."""

@@ -14,7 +14,7 @@ from ..field import NeuralField
 from ..random.key import Key
 from ..training.interrupts import no_collection
 from ..training.turns import TURNS
-from ..uncertainty import has_dropout
+from ..uncertainty import draws, has_dropout, warn_unseen
 from . import call_targets, variants
 
 _WHERE = "render_mc"
@@ -25,7 +25,8 @@ def render_mc(
     masks: str = "pass",
 ) -> tuple[Any, Any]:  # fmt: skip
     r"""Mean and standard deviation of a picture over the dropout masks of the scene's networks (Gal and Ghahramani
-    2016).
+    2016), or whatever else a key draws in them: parameters (:func:`coopnet.laplace`), members
+    (:func:`coopnet.ensemble`).
 
     .. math::
         \mu = \frac1n \sum_{i<n} I_i, \qquad \sigma = \sqrt{\frac1n \sum_{i<n} (I_i - \mu)^2}, \qquad
@@ -60,6 +61,9 @@ def render_mc(
         The pair (mean, standard deviation), ``mi.TensorXf`` of shape (height, width, channels), in the unit of the
         picture. Keys that the objects had are theirs again. Derivatives do not pass.
 
+    Warns:
+        RuntimeWarning: once, for dropout in a field with a grid; see :func:`coopnet.mc_dropout`.
+
     Raises:
         TypeError: ``scene``, ``key`` or ``integrator`` is something else.
         ValueError: no network of scene or integrator has a dropout with p > 0; ``masks="path"`` with an integrator
@@ -87,6 +91,9 @@ def render_mc(
     check_choice(_WHERE, "masks", masks, ("pass", "path"))
     plugins = [node for node in [*mi.traverse(scene).hierarchy, integrator] if _has_key(node)]
     ensure(any(map(_drops, plugins)), f"{_WHERE}: no network of scene or integrator has a Dropout with p > 0.")
+    for field in (field for node in plugins for field in _fields(node)):
+        if has_dropout(field):
+            warn_unseen(field, _WHERE, 3)
     if masks == "path":
         calls = all(isinstance(node, mi.Texture) for node in plugins if _drops(node))
         ensure(not calls, f"{_WHERE}: masks is 'path', but textures are evaluated in virtual calls; use masks='pass'.")
@@ -133,7 +140,11 @@ def _has_key(node: Any) -> bool:
 
 
 def _drops(node: Any) -> bool:
-    """Has a field of ``node``, or of what it holds, a dropout?"""
+    """Has a field of ``node``, or of what it holds, a dropout, or whatever else a key draws?"""
+    return any(map(draws, _fields(node)))
+
+
+def _fields(node: Any) -> list:
+    """The fields of ``node``, and of what it holds."""
     held = [node, *vars(node).values()]
-    fields = [f for f in (*held, *(getattr(v, "field", None) for v in held)) if isinstance(f, NeuralField)]
-    return any(map(has_dropout, fields))
+    return [f for f in (*held, *(getattr(v, "field", None) for v in held)) if isinstance(f, NeuralField)]

@@ -5,12 +5,15 @@
 :mod:`.linear`              matrices
 :mod:`.activations`         activations
 :mod:`.dropout`             dropout
+:mod:`.concrete_dropout`    whose rate is learned
+:mod:`.drop_levels`         of whole levels of a grid
 several in one
 :mod:`.sequential`          one after the other
 :mod:`.mlp`                 multilayer perceptrons
 :mod:`.siren`               those of sines
 :mod:`.containers`          residual and skip connections, heads
 :mod:`.composite`           encodings side by side
+:mod:`.members`             whole fields side by side
 :mod:`.pad`                 features up to a width
 encodings
 :mod:`.encoding`            the base class
@@ -24,6 +27,7 @@ encodings
 :mod:`.permutohedral`       permutohedral lattices
 :mod:`.embedding`           tables of latent codes
 :mod:`.projection`          sparse random projections
+:mod:`.drawn`               grids and linear layers whose parameters a key draws
 what is known of a network
 :mod:`.tree`                the walk through its layers
 :mod:`.parameters`          its parameters, by name

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import drjit as dr
 import drjit.nn as drnn
 
 from ..checks import check_type, ensure, entries
@@ -52,6 +53,16 @@ def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> Non
         ensure(len(t) == len(x), f"{what} has {len(t)} components, but x has {len(x)}.")
         ensure(leaf_t is leaf, f"{what} is of {leaf_t.__name__}, but x of {leaf.__name__}.", TypeError)
     kinds.check_sizes(kinds.flat([x, *tangents]), where)
+
+
+def of_all_lanes(bundle: list) -> list:
+    """The vectors of ``bundle``, each with a lane for every sample: dropout would mask a constant as one sample."""
+    parts = [list(vector) for vector in bundle]
+    lanes = max(dr.width(v) for v in kinds.flat(parts))
+    return [
+        rebuilt([v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes) for v in part], vector)
+        for part, vector in zip(parts, bundle, strict=True)
+    ]
 
 
 def no_rule(layer: Any) -> TypeError:

@@ -7,5 +7,6 @@
 :mod:`.law`            laws of dropout: what a draw does to an element
 :mod:`.draws`          a draw for every element, of any kind of input
 :mod:`.seeded`         dropout as other systems draw it
+:mod:`.normal`         nearly normal numbers from integers
 =====================  ===============================================
 """

@@ -10,7 +10,7 @@ Sources: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Phil
 (sinusoidal, triangular and hash-grid encodings); Welford 1962 (running variance); Hart 1996 (sphere tracing); Max 1995
 (emission and absorption along rays).
 
-======================  ===================================================
+======================  ===========================================================================
 :mod:`.layers`          linear layers, activations, projections, embeddings
 :mod:`.networks`        layers put together, and their derivatives
 :mod:`.encodings`       encodings without parameters
@@ -22,7 +22,8 @@ Sources: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Phil
 :mod:`.reflections`     features of directions, sampling lobes
 :mod:`.radiance_cache`  inputs and endings of a radiance cache
 :mod:`.sparsification`  errors without the most uncertain samples
-======================  ===================================================
+:mod:`.uncertainty`     rates of dropout that a trained field bears, posteriors, ensembles, calibration
+======================  ===========================================================================
 """
 
 from __future__ import annotations
@@ -41,11 +42,15 @@ from .reflections import *
 from .sparsification import *
 from .surfaces import *
 from .training import *
+from .uncertainty import *
 
 #: Public name of an operation -> the function here that it must agree with.
 OPS: dict[str, Callable[..., Any]] = {
     **{f.__name__: f for f in (philox4x32, dropout, mc_dropout, seeded_dropout, numerical_gradient, sparsification)},
+    **{f.__name__: f for f in (posthoc_dropout, laplace, ensemble, calibrate, calibration_error)},
+    **{f.__name__: f for f in (negative_log_likelihood, auroc)},
     "dropout_mask": keep_mask, "Dropout": dropout, "DropPath": drop_path, "GaussianDropout": gaussian_dropout,
+    "ConcreteDropout": concrete_dropout, "concrete_penalty": concrete_penalty, "DropLevels": drop_levels,
     "Linear": linear, "Embedding": embedding, "SparseProjection": sparse_projection,
     **{name: ACTIVATIONS[name.lower()][0] for name in ("ReLU", "Tanh", "Sigmoid", "GELU", "SiLU", "Exp")},
     "LeakyReLU": leaky_relu, "Softplus": softplus, "Squareplus": squareplus, "Sine": sine,

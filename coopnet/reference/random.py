@@ -152,6 +152,61 @@ def gaussian_dropout(
     return np.asarray(x * (1 + math.sqrt(p / (1 - p)) * z))
 
 
+def concrete_dropout(
+    x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, rounds: int = 10,
+    temperature: float = 0.1, relaxed: bool = True,
+) -> Array:  # fmt: skip
+    r"""Dropout whose rate can be learned (Gal et al. 2017): ``relaxed``, elements are multiplied by :math:`(1 - z) / (1
+    - p)` with :math:`z = \mathrm{sigmoid}((\mathrm{logit}\, p + \mathrm{logit}\, u) / T)`; otherwise it is
+    :func:`dropout` of 32 bits. :math:`u = (n + 1/2) / 2^{24}` with the n of :func:`gaussian_dropout`.
+
+    >>> ref.concrete_dropout(np.ones((1, 3)), 0.5, seed=7).round(3).tolist()
+    [[0.0, 2.0, 1.999]]
+    """
+    if not relaxed:
+        return dropout(x, p, seed, index, step, stream, 32, rounds)
+    index = np.arange(x.shape[1]) if index is None else index
+    u = (_draws(len(x), seed, index, step, stream, 32, rounds) // 2**8 + 0.5) / 2**24
+    odds = np.log(p / (1 - p)) + np.log(u / (1 - u))
+    return np.asarray(x * (1 / (1 + np.exp(odds / temperature))) / (1 - p))
+
+
+def concrete_penalty(
+    rates: Sequence[float], matrices: Sequence[Array], samples: int, length: float = 1e-4, noise: float = 1.0
+) -> float:
+    """What rates of dropout before these matrices cost (Gal et al. 2017, eqs. 3 and 4, with their code's constants).
+
+    >>> round(ref.concrete_penalty([0.5], [np.zeros((1, 3))], samples=6), 4)
+    -0.6931
+    """
+    total = 0.0
+    for p, matrix in zip(rates, matrices, strict=True):
+        total += length**2 / samples * float(np.sum(np.square(matrix))) / (1 - p)
+        total += 2 * matrix.shape[1] / samples * (p * math.log(p) + (1 - p) * math.log(1 - p))
+    return total * noise**2
+
+
+def drop_levels(
+    x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16, rounds: int = 10,
+    n_features_per_level: int = 2, first: int = 0, per_sample: bool = False,
+) -> Array:  # fmt: skip
+    """:func:`dropout` of whole levels: the decision about element l is that about all features of level l.
+
+    Levels below ``first`` stay as they are. Unless ``per_sample``, all samples have the index 0.
+
+    >>> ref.drop_levels(np.ones((6, 1)), 0.5, seed=7).ravel().tolist()
+    [0.0, 0.0, 2.0, 2.0, 2.0, 2.0]
+    """
+    samples = np.arange(x.shape[1]) if index is None else np.asarray(index)
+    mask = keep_mask(
+        len(x) // n_features_per_level, p, seed, samples if per_sample else 0 * samples, step, stream, bits, rounds
+    )
+    mask = np.repeat(np.broadcast_to(mask, (len(mask), x.shape[1])), n_features_per_level, axis=0)
+    y = np.where(mask, x * x.dtype.type(scale(p, bits)), x.dtype.type(0))
+    kept = n_features_per_level * first
+    return np.concatenate([x[:kept], y[kept:]])
+
+
 def uint_to_uniform_float(word: Any) -> Array:
     """Triton's map of a word to float32 in [0, 1): the word as int32, negatives folded up, times ~2^-31.
 
@@ -197,3 +252,30 @@ def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention
     else:
         raise ValueError(f'seeded_dropout: convention must be "triton" or "ztensor", got {convention!r}')
     return np.asarray(np.where(keep, x * x.dtype.type(1 / (1 - p)), x.dtype.type(0)))
+
+
+def nearly_normal(word: Any) -> Array:
+    r"""Words as numbers of mean 0 and variance 1 that are nearly normal, in float32: the upper 24 bits are counted, and
+    the lower 8 fill the steps between, :math:`(512 \, \mathrm{count} + 2 \, \mathrm{rest} - 6399) / \sqrt{1594709}`.
+
+    >>> ref.nearly_normal(np.array([0, 0x00FFF07F, 0xFFFFFFFF], np.uint32)).astype(float).round(4).tolist()
+    [-5.0672, -0.0008, 5.0672]
+    """
+    word = np.asarray(word, np.uint32)
+    count = sum((word >> np.uint32(i)) & np.uint32(1) for i in range(8, 32)).astype(np.int64)
+    whole = 512 * count + 2 * (word & np.uint32(255)).astype(np.int64) - 6399
+    return np.asarray(whole.astype(np.float32) * np.float32(1 / math.sqrt(1594709)))
+
+
+def parameter_noise(rows: int, columns: int, seed: int, step: Any = 0, stream: int = 0) -> Array:
+    r"""Noise of a table of parameters, shape ``(rows, columns)``: entry :math:`(r, c)` is lane :math:`c \bmod 4` of
+    :math:`\mathrm{philox}(r, \lfloor c / 4 \rfloor, step, 2^{30} + stream)` under the key ``seed``, as a number that is
+    nearly normal.
+
+    >>> ref.parameter_noise(1, 2, seed=7).astype(float).round(4).tolist()
+    [[0.1006, 0.6786]]
+    """
+    row, column = np.arange(rows)[:, None], np.arange(columns)[None, :]
+    key = (seed % 2**32, seed // 2**32)
+    words = philox4x32((row, column // 4, np.uint32(step), np.uint32(2**30 + stream)), key)
+    return nearly_normal(np.choose(np.broadcast_to(column % 4, words[0].shape), words))

@@ -8,6 +8,8 @@ from typing import Any
 
 import drjit as dr
 
+from ..nn.concrete_dropout import relaxed_as
+
 
 class ModuleParameters:
     """All parameters of ``modules``, distinct :class:`coopnet.Module`s."""
@@ -25,7 +27,8 @@ class ModuleParameters:
         own = [type(v)(v) for v in self.arrays()]  # copies: the arrays themselves will hold others
         self._set(arrays)
         try:
-            yield
+            with relaxed_as(own):
+                yield
         finally:
             self._set(own)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..call import converted
+from ..call import converted, result_type
 from ..engine import InnerLoss
 from ..field import NeuralField
 from ..nn.sequential import known_ops
@@ -35,7 +35,7 @@ def inner_loss(field: NeuralField, loss: Callable, drawn: Any) -> InnerLoss | No
     def function(outputs: list, inputs: list) -> Any:
         given = iter(inputs)
         targets, *pdf = [[next(given) if isinstance(v, dr.ArrayBase) else v for v in part] for part in parts]
-        result = field.result_type(dr.float32_array_t(type(outputs[0])))
+        result = result_type(field.output, type(outputs[0]))
         return loss(converted(outputs, result), targets, **({"pdf": pdf[0]} if pdf else {}))
 
     return InnerLoss(ops, function, arrays)

@@ -56,6 +56,8 @@ EXAMPLES: dict[str, tuple[str, int]] = {
     "Sine": ("cn.Sine()", 64),
     "Dropout": ("cn.Dropout(0.1)", 64),
     "DropPath": ("cn.DropPath(0.1)", 64),
+    "DropLevels": ("cn.DropLevels(0.1, n_features_per_level=8)", 64),
+    "ConcreteDropout": ("cn.ConcreteDropout()", 64),
     "GaussianDropout": ("cn.GaussianDropout(0.1)", 64),
 }
 #: Layers whose input are whole numbers.

@@ -240,6 +240,7 @@ GRID = dict(n_levels=2, hashmap_size=2**7, base_resolution=4, per_level_scale=3.
 #: Layers that do nothing by default, or too much.
 EXAMPLES = {
     "Composite": lambda: cn.Composite([cn.Frequency(2), cn.Grid(1, "dense", **GRID), cn.Identity(2.0)], [1, 1, 1]),
+    "DropLevels": lambda: cn.DropLevels(0.4, n_features_per_level=1),
     "Embedding": lambda: cn.Embedding(5, 4),
     "Grid": lambda: cn.Grid(storage="tiled", interpolation="smoothstep", **GRID),
     "HashGrid": lambda: cn.HashGrid(**GRID),

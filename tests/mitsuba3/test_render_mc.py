@@ -195,3 +195,29 @@ def test_a_dropout_is_needed(backend):
     scene, _ = textured(backend, dropout=0.0)
     with pytest.raises(ValueError, match="render_mc: no network of scene or integrator has a Dropout with p > 0"):
         cn.mitsuba.render_mc(scene, 2, cn.Key(0))
+
+
+@pytest.mark.parametrize("kind", ["laplace", "ensemble", "posthoc"])
+def test_whatever_draws(backend, kind):
+    """Posteriors, ensembles and dropout put in later, in a texture."""
+    plain = field(backend, 2, 0)
+
+    def batch(key):
+        p = cn.uniform(2, key, mi.Float, 100)
+        return p, [p[0], p[1], 0.3 * p[0]]
+
+    made = {
+        "laplace": lambda: cn.laplace(plain, batch, 2),
+        "ensemble": lambda: cn.ensemble([plain, field(backend, 2, 0)]),
+        "posthoc": lambda: cn.posthoc_dropout(plain, batch, batches=1)[0],
+    }[kind]()
+    if kind == "ensemble":
+        weights = made.matrix("encoding.networks.1.layers.4.weights")
+        made.set_matrix("encoding.networks.1.layers.4.weights", 0.5 * weights)
+    texture = cn.mitsuba.NeuralTexture(made)
+    scene = make_scene({"type": "twosided", "bsdf": {"type": "diffuse", "reflectance": texture}})
+    mean, deviation = cn.mitsuba.render_mc(scene, 4, cn.Key(7), spp=2)
+    expected = by_hand(scene, [texture], [cn.Key(7, index=0, step=i) for i in range(4)], spp=2)
+    np.testing.assert_allclose(mean.numpy(), expected[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(deviation.numpy(), expected[1], rtol=2e-2, atol=1e-3)
+    assert expected[1].max() > 1e-3

@@ -34,6 +34,8 @@ class Example(NamedTuple):
 
 EXAMPLES = {
     "Composite": Example(lambda: cn.Composite([cn.OneBlob(4), cn.Frequency(2), cn.Identity()], [2, 1, 1])),
+    "ConcreteDropout": Example(lambda: cn.ConcreteDropout(0.3), identity=True),
+    "DropLevels": Example(lambda: cn.DropLevels(0.3, 1, True, 2), identity=True),
     "Dropout": Example(lambda: cn.Dropout(0.3), identity=True),
     "DropPath": Example(lambda: cn.DropPath(0.3), identity=True),
     "Embedding": Example(lambda: cn.Embedding(50, 6), size=1, ids=50),

@@ -24,6 +24,7 @@ SAMPLES = 200
 #: What to test of layers that do nothing by default, or too much.
 EXAMPLES = {
     "Composite": lambda: cn.Composite([cn.Frequency(2), cn.Identity()], [1, 2]),
+    "DropLevels": lambda: cn.DropLevels(0.4, per_sample=True, n_features_per_level=1),
     "Embedding": lambda: cn.Embedding(5, 4),
     "Fourier": lambda: cn.Fourier(4, 0.5),
     "Frequency": lambda: cn.Frequency(3),

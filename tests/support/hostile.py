@@ -408,6 +408,7 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
         cn.HashGrid: lambda: cn.HashGrid(2, 2, hashmap_size=64),
         cn.Grid: lambda: cn.Grid(2, n_levels=2, hashmap_size=64),
         cn.Permutohedral: lambda: cn.Permutohedral(2, 2, hashmap_size=64),
+        cn.DropLevels: lambda: cn.DropLevels(0.5, n_features_per_level=2),
         cn.SparseProjection: lambda: cn.SparseProjection(2, 4, 1.0),
     }.get(cls, cls)()
     if not isinstance(made, cn.Module):
@@ -444,11 +445,20 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
             "layers": [cn.Linear(2, 3), cn.ReLU()], "body": cn.Linear(2, 2), "path": "file.safetensors",
         },
         "Dropout": {"p": 0.5}, "DropPath": {"p": 0.5}, "GaussianDropout": {"p": 0.5}, "Key": {"seed": 1},
+        "ConcreteDropout": {"p": 0.5}, "DropLevels": {"p": 0.5, "n_features_per_level": 2},
+        "ConcreteDropout.__call__": {"x": x, "key": cn.Key(1)}, "DropLevels.__call__": {"x": x, "key": cn.Key(1)},
+        "concrete_penalty": {"net": _concrete(backend), "samples": 10, "length": 0.1, "noise": 0.1},
         "dropout": {"p": 0.5, "key": cn.Key(1)}, "dropout_mask": {"n": 3, "p": 0.5, "key": cn.Key(1, ns.UInt32(1, 2))},
         "seeded_dropout": {"x": y[0], "p": 0.5, "seed": 3, "convention": "triton"},
         "uniform": {"n": 2, "key": cn.Key(1), "dtype": ns.Float, "samples": 3},
         "philox4x32": {"counter": (1, 2, 3, ns.UInt32(4, 5)), "key": (1, 2)}, "gradient_path": {"name": "auto"},
         "sparsification": {"error": np.arange(4.0), "uncertainty": np.ones(4), "norm": "rms"},
+        "posthoc_dropout": {"field": _plain(backend), "tolerance": 0.1, "batches": 1, "loss": None},
+        "ensemble": {"fields": [field, _plain(backend)]}, "calibrate": {"held_out": (p, y), "samples": 2},
+        "auroc": {"score": np.arange(4.0), "positive": np.arange(4) > 1},
+        "negative_log_likelihood": {"mean": np.ones(4), "deviation": np.ones(4), "target": np.ones(4)},
+        "calibration_error": {"mean": np.ones(4), "deviation": np.ones(4), "target": np.ones(4), "levels": 9},
+        "laplace": {"steps": 1, "samples": 100, "noise": 0.1, "prior": 0.1},
         "mc_dropout": {"x": p, "key": cn.Key(1), "samples": 2}, "numerical_gradient": {"eps": 0.1},
         "from_config": {"n_in": 2, "n_out": 1, "config": {}}, "exponential": {"decay": 0.5}, "cosine": {"steps": 10},
         "fit": {"steps": 1, "progress": False}, "gaussian_nll": {"y": [*y, *y]},
@@ -480,6 +490,15 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
+def _plain(backend: str) -> cn.NeuralField:
+    """A field without dropout."""
+    return cn.NeuralField(None, cn.MLP(2, 1, width=4, depth=1)).build(backend)
+
+
+def _concrete(backend: str) -> cn.NeuralField:
+    return cn.NeuralField(None, cn.Sequential(cn.ConcreteDropout(), cn.Linear(2, 1))).build(backend)
+
+
 def _rows_of_torch() -> Any:
     return importlib.import_module("torch").zeros((3, 2)) if _installed("torch") else None
 
@@ -506,7 +525,15 @@ CALLED = {
     ("with_backend", "function"),
 }  # fmt: skip
 #: Values that ask for work of hours rather than make an error: (target, parameter) -> most of an int.
-PATIENCE = {("fit", "steps"): 20, ("mc_dropout", "samples"): 1000, ("dropout_mask", "n"): 4096}
+PATIENCE = {
+    ("fit", "steps"): 20,
+    ("mc_dropout", "samples"): 1000,
+    ("posthoc_dropout", "batches"): 4,
+    ("laplace", "steps"): 4,
+    ("calibrate", "samples"): 1000,
+    ("calibration_error", "levels"): 10_000,
+    ("dropout_mask", "n"): 4096,
+}
 
 
 def pick_target(known: dict[str, Target], pick: Callable[[list], Any]) -> Target:
@@ -547,7 +574,7 @@ def _names() -> set[str]:
         if name.split(".")[0] == "coopnet":
             found.add(name.split(".")[-1])
             for key, value in vars(module).items():
-                if getattr(value, "__module__", "").startswith("coopnet"):
+                if (getattr(value, "__module__", None) or "").startswith("coopnet"):
                     found.add(key)
                     if inspect.isclass(value):
                         found |= {k for k in vars(value) if not k.startswith("__")}

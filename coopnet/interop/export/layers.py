@@ -14,6 +14,8 @@ import numpy as np
 from ... import nn
 from ...engine.activations import _GELU_CUBIC, _GELU_LIMIT, _GELU_LINEAR, LN2
 from ...nn.containers import Parallel
+from ...nn.drawn import Drawn, DrawnGrid
+from ...nn.drop_levels import DropLevels
 from ...nn.dropout import Dropout
 from ...nn.parameters import parameters
 from ...random.law import Law, MaskLaw
@@ -215,6 +217,8 @@ def _parallel(to: Lowering, layer: Parallel, x: Vec) -> Vec:
 def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
     if to.key is None or not layer.active():
         return x
+    if isinstance(layer, DropLevels):
+        raise ValueError("whole levels of a grid are dropped, which cannot be exported; export without dropout")
     law = layer.law
     if law.scheduled:
         held(law.p, "p")
@@ -237,6 +241,12 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
             draw = b.let("draw", word >> ((i & per_word - 1) * law.bits) if per_word > 1 else word)
             b.set(y.at(i), change(y.at(i), draw))
     return y
+
+
+def _drawn(to: Lowering, layer: Any, x: Vec) -> Vec:
+    if to.key is not None:
+        raise ValueError("parameters that a key draws cannot be exported; their means can, without dropout")
+    return to.lower(layer.grid if isinstance(layer, DrawnGrid) else layer.linear, x, to.where)
 
 
 def _draw(to: Lowering, words: Var, block: Expr, law: Law) -> None:
@@ -336,6 +346,7 @@ RULES: dict[type, Callable[[Lowering, Any, Vec], Vec]] = {
     drnn.Sequential: _sequential,
     Parallel: _parallel,
     Dropout: _dropout,
+    Drawn: _drawn,
     nn.Embedding: _embedding,
     drnn.ReLU: _elementwise(lambda layer: ("relu", ())),
     drnn.LeakyReLU: _elementwise(lambda layer: ("leaky_relu", (layer.negative_slope,))),

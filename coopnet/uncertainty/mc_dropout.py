@@ -1,19 +1,24 @@
-"""Uncertainty of a field from its dropout masks."""
+"""Moments of a field over the masks of its dropout, or whatever else its keys draw."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
-from .checks import check, check_type, shown_typed, whole
-from .engine.modes import is_deterministic
-from .field import NeuralField
-from .jit import kinds
-from .nn.dropout import Dropout
-from .nn.tree import children
-from .random.key import Key
+from ..checks import check, check_type, shown_typed, whole
+from ..engine.modes import is_deterministic
+from ..field import NeuralField
+from ..jit import kinds
+from ..nn.drawn import Drawn, DrawnGrid
+from ..nn.dropout import Dropout
+from ..nn.lattice import Lattice
+from ..nn.members import Members
+from ..nn.tree import children
+from ..random.key import Key
+from .ensemble import ensemble_std, members_of
 
 _WHERE = "mc_dropout"
 
@@ -48,13 +53,18 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     are sums in no fixed order. Under ``dr.suspend_grad()`` that loop is not even traced.
 
     Args:
-        field: a :class:`NeuralField` or another :class:`Module` with at least one :class:`Dropout`.
+        field: a :class:`NeuralField` or another :class:`Module` with at least one :class:`Dropout`, or a field that
+            :func:`posthoc_dropout`, :func:`laplace` or :func:`ensemble` has made.
         x: what ``field`` accepts.
         key: :class:`Key`; in a loop or virtual call, one with an index.
         samples: number of passes, an int in [2, 2^24].
 
     Returns:
         The pair (mean, standard deviation), each of the same kind and type as ``field(x, key)``.
+
+    Warns:
+        RuntimeWarning: once, for a field with a grid whose features are not drawn: masks do not tell what it has not
+            seen.
 
     Raises:
         ValueError: ``field`` has no dropout; ``samples`` out of range; ``x`` empty or of another shape.
@@ -68,6 +78,8 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     kind, leaf = kinds.in_kernels(x, _WHERE)
     uint32 = dr.uint32_array_t(leaf)
     key = key.traced(uint32)
+    if (found := _of_members(field, x, samples)) is not None:
+        return found
     count = dr.opaque(uint32, samples)
     first = key.step * count
     if kind == kinds.TENSOR:
@@ -85,6 +97,15 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
         return field(kinds.rebuild([v * 1 for v in parts], x), key.fold_in(first + i))
 
     return _loop(evaluate, count, leaf, _differentiable(field, parts))
+
+
+def _of_members(field: Any, x: Any, samples: int) -> tuple[Any, Any] | None:
+    """Of an ensemble, the moments of its members, evaluated once each, where every pass would be one of them."""
+    members = members_of(field)
+    others = has_dropout(field) or any(isinstance(m, Drawn) for m in children(field))
+    if members is None or others or samples % len(members.networks):
+        return None
+    return field(x), ensemble_std(field, x, _WHERE)
 
 
 def _loop(evaluate: Any, count: Any, leaf: type, differentiable: bool) -> tuple[Any, Any]:
@@ -166,9 +187,31 @@ def _differentiable(field: Any, parts: list) -> bool:
     return weights or dr.grad_enabled(parts)
 
 
+_warned = False
+
+
+def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
+    """Say once that masks do not tell what a grid in ``field`` has not seen, if that has one without noise."""
+    global _warned
+    layers = list(children(field))
+    noisy = any(isinstance(layer, (DrawnGrid, Members)) for layer in layers)
+    if _warned or noisy or not any(isinstance(layer, Lattice) for layer in layers):
+        return
+    _warned = True
+    what = "the entries of its grid that no sample has visited are near 0 under every mask, where it seems most certain"
+    cure = "use coopnet.laplace(), or an ensemble"
+    message = f"{where}: dropout does not tell what the field has not seen: {what}; {cure}."
+    warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+
+
 def has_dropout(field: Any) -> bool:
     """Has it a :class:`Dropout` that draws masks?"""
     return any(isinstance(m, Dropout) and m.active() for m in children(field))
+
+
+def draws(field: Any) -> bool:
+    """Does a key change what it gives: by masks, parameters that are drawn, or members?"""
+    return has_dropout(field) or any(isinstance(m, (Drawn, Members)) for m in children(field))
 
 
 def _check(field: Any, key: Any, samples: Any) -> int:
@@ -180,7 +223,8 @@ def _check(field: Any, key: Any, samples: Any) -> int:
     check(2 <= count <= 2**24, _WHERE, "samples", samples, "an int in [2, 2^24]")
     # the layers of others may draw masks, too
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))
-    if known and not has_dropout(field):
-        cure = "train it with some, such as MLP(..., dropout=0.1)"
+    if known and not draws(field):
+        cure = "train it with some, such as MLP(..., dropout=0.1), or use posthoc_dropout, laplace or ensemble"
         raise ValueError(f"{_WHERE}: field has no Dropout with p > 0, so that all passes are equal; {cure}.")
+    warn_unseen(field, _WHERE, 4)
     return count

@@ -1,0 +1,223 @@
+"""Dropout whose rate is learned."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+
+from ..checks import check, check_above, check_int, check_type, ensure, is_number
+from ..jit import kinds
+from ..jit.unpacked import Unpacked
+from ..random.draws import decisions
+from ..random.key import Key
+from ..random.law import Law
+from .drawn import ParameterArray
+from .dropout import Dropout
+from .module import Module
+from .parameters import parameters
+from .tangents import check_bundle, of_all_lanes
+from .tree import children
+
+_relaxing: ContextVar[bool] = ContextVar("relaxing", default=False)
+
+
+@contextmanager
+def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
+    """A block in which masks are relaxed if any of ``arrays`` has a gradient, also in layers whose rate has none there.
+
+    For evaluations with detached parameters whose gradient another evaluation finds.
+    """
+    token = _relaxing.set(_relaxing.get() or any(v.array.index_ad != 0 for v in arrays))
+    try:
+        yield
+    finally:
+        _relaxing.reset(token)
+
+
+class _Words(Law):
+    """Draws of 32 bits as they are."""
+
+    def __init__(self, stream: int, rounds: int):
+        super().__init__(0.0, 32, stream, "ConcreteDropout", rounds)
+
+    def decide(self, word: Any) -> Any:
+        return word
+
+
+class ConcreteDropout(Dropout):
+    r"""Dropout that learns its rate (Gal, Hron and Kendall 2017).
+
+    Its parameter is the logit of :math:`p`. **Where the rate has a gradient**, as in :func:`fit`, masks are relaxed so
+    that it has one:
+
+    .. math::
+        y_i = x_i \frac{1 - \mathrm{sigmoid}\big(\frac1T (\log\tfrac{p}{1-p} + \log\tfrac{u_i}{1 - u_i})\big)}{1 - p},
+        \qquad u_i = \frac{n_i + 1/2}{2^{24}}
+
+    with :math:`n_i` the upper 24 bits of the draw that the mask law with 32 bits has for element :math:`i`.
+    **Everywhere else** it is the mask law of :func:`dropout` with the threshold of the learned :math:`p` and 32 bits.
+    Without a key it passes its input on.
+
+    Alone, a loss of the data makes the rate as small as it can. Add :func:`concrete_penalty`, which pays for that.
+
+    Place it before the :class:`Linear` layer whose inputs it drops. It runs between the parts of a network before and
+    behind it, rather than as one with them.
+
+    Args:
+        p: the rate to begin with, a number in (0, 1). Reading ``layer.p`` gives the learned one, a ``Float32``;
+            assigning a number begins anew from that.
+        temperature: :math:`T`; the paper has 0.1.
+        stream, rounds: as for :class:`Dropout`.
+
+    Raises:
+        ValueError, TypeError: arguments of another kind or out of range; inputs that :func:`dropout` refuses.
+
+    >>> layers = cn.Linear(2, 64), cn.ReLU(), cn.ConcreteDropout(), cn.Linear(64, 3)
+    >>> field = cn.NeuralField(None, cn.Sequential(*layers)).build()
+    >>> pay = lambda field: cn.concrete_penalty(field, samples=10_000, noise=0.1)
+    >>> result = cn.fit(field, batch, 1000, penalty=pay)
+    >>> rate = field.network.layers[2].p
+    """
+
+    DRJIT_STRUCT = {
+        "initial": float, "bits": int, "stream": int, "rounds": int, "temperature": float, "identity": Unpacked,
+        "logit": Unpacked,
+    }  # fmt: skip
+
+    def __init__(self, p: float = 0.1, temperature: float = 0.1, stream: int | None = None, rounds: int = 10):
+        self.logit = Unpacked()
+        super().__init__(p, 32, stream, rounds)
+        self.temperature = check_above("ConcreteDropout", "temperature", temperature)
+
+    @property
+    def p(self) -> Any:
+        """Drop probability: the learned one, or that to begin with before there are parameters."""
+        held = self.logit.value
+        return self.initial if held is None else 1 / (1 + dr.exp(-dr.detach(held.data)))
+
+    @p.setter
+    def p(self, value: Any) -> None:
+        fits = is_number(value) and 0 < value < 1
+        check(fits, "ConcreteDropout", "p", value, "a number in (0, 1)")
+        self.initial = float(value)
+        self._law(self.initial).check_entries()
+        if self.logit.value is not None:
+            data = self.logit.value.data
+            self.logit = Unpacked(ParameterArray(dr.opaque(type(data), _logit(self.initial))))
+
+    @property
+    def relaxed(self) -> bool:
+        """Has the rate a gradient, so that masks are relaxed?"""
+        held = self.logit.value
+        # also where gradients are suspended, to be found later
+        return held is not None and (held.data.index_ad != 0 or _relaxing.get())
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        kind, leaf = kinds.kind(x, "ConcreteDropout")
+        kinds.require_float(leaf, "ConcreteDropout")
+        check_type("ConcreteDropout", "key", key, (Key, type(None)), "a coopnet.Key or None")
+        if key is None or not self.relaxed or kind == kinds.NUMPY:
+            return self.law.apply(x, key)
+        parts = kinds.rows(x, kind)
+        factors = self._factors(len(parts), leaf, key, kinds.samples(x, kind))
+        y = [v * f for v, f in zip(parts, factors, strict=True)]
+        return type(x)(kinds.nested(y)) if kind == kinds.TENSOR else kinds.rebuild(y, x)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_bundle(self, x, tangents)
+        y, *moved = [self(v, key) for v in of_all_lanes([x, *tangents])]  # it is linear
+        return y, moved
+
+    def op(self) -> Any:
+        return None  # the engine differentiates by matrices, not by rates
+
+    def _factors(self, n: int, leaf: type, key: Key, samples: int) -> list:
+        """What the ``n`` elements of a sample are multiplied by."""
+        words = decisions(n, _Words(self.stream or 0, self.rounds), key, dr.uint32_array_t(leaf), samples)
+        logit = self.logit.value.data * 1  # as an ordinary operation, which symbolic loops note
+        single, found = type(logit), []
+        kept = 1 + dr.exp(logit)  # 1 / (1 - p)
+        for word in words:
+            u = (single(word >> 8) + 0.5) * 2**-24
+            dropped = 1 / (1 + dr.exp(-(logit + dr.log(u) - dr.log(1 - u)) * (1 / self.temperature)))
+            found.append(leaf((1 - dropped) * kept))
+        return found
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
+        layer = copy.copy(self)
+        single = dr.float32_array_t(dr.array_t(dtype))
+        layer.logit = Unpacked(ParameterArray(dr.opaque(single, _logit(self.initial))))
+        return layer, size
+
+    def __repr__(self) -> str:
+        stream = "" if self.stream is None else f", stream={self.stream}"
+        rounds = "" if self.rounds == 10 else f", rounds={self.rounds}"
+        return f"ConcreteDropout(p={self.initial}, temperature={self.temperature}{stream}{rounds})"
+
+
+def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: float = 1.0) -> Any:
+    r"""What the rates of :class:`ConcreteDropout` cost, to be the ``penalty`` of :func:`fit` (Gal, Hron and Kendall
+    2017).
+
+    .. math::
+        s^2 \sum_l \frac{\ell^2}{N} \frac{\lVert A_l \rVert^2}{1 - p_l}
+        + \frac{2 K_l}{N} \big(p_l \log p_l + (1 - p_l) \log(1 - p_l)\big)
+
+    over the dropouts :math:`l`, with the matrix :math:`A_l` of the linear layer behind and its number :math:`K_l` of
+    inputs. The constants are the paper's, for a loss of :math:`\sum_o (y_o - t_o)^2 / s^2` for each sample. The loss
+    ``"l2"`` is :math:`s^2 / O` of that with :math:`O` outputs, so that ``noise`` is :math:`s / \sqrt{O}`; of
+    ``"gaussian_nll"`` with one target it is :math:`1 / \sqrt 2`.
+
+    Args:
+        net: a built field or network with :class:`ConcreteDropout` layers, each with a linear layer behind it.
+        samples: :math:`N`, how many independent measurements there are.
+        length: the prior length scale :math:`\ell`, a positive number.
+        noise: :math:`s`, the standard deviation of the noise of measurements, a positive number.
+
+    Returns:
+        A single-precision Dr.Jit array of width 1, with gradients.
+
+    Raises:
+        ValueError: no such layers, one without a linear layer behind it, numbers out of range.
+        TypeError: ``net`` is no :class:`Module`.
+
+    >>> layers = cn.ConcreteDropout(), cn.Linear(2, 1)
+    >>> field = cn.NeuralField(None, cn.Sequential(*layers)).build()
+    >>> cost = cn.concrete_penalty(field, samples=1000)
+    """
+    where = "concrete_penalty"
+    check_type(where, "net", net, Module, "a coopnet Module")
+    n = check_int(where, "samples", samples, 1, 2**53)
+    length, noise = check_above(where, "length", length), check_above(where, "noise", noise)
+    for name, value in (("length", length), ("noise", noise)):
+        check(1e-18 < value < 1e18, where, name, value, "a number from 1e-18 to 1e18")
+    layers = [m for m in children(net) if isinstance(m, (ConcreteDropout, drnn.Linear))]
+    found = [(m, layers[i + 1 :]) for i, m in enumerate(layers) if isinstance(m, ConcreteDropout)]
+    ensure(found, f"{where}: the network has no ConcreteDropout.")
+    matrices = {id(p.owner): p for p in parameters(net) if p.is_matrix}
+    total: Any = 0
+    for layer, behind in found:
+        linear = next((m for m in behind if isinstance(m, drnn.Linear)), None)
+        known = linear is not None and id(linear) in matrices
+        ensure(known, f"{where}: no linear layer with weights stands behind a ConcreteDropout.")
+        matrix = matrices[id(linear)]
+        logit = layer.logit.value.data
+        single = type(logit)
+        entries = dr.gather(type(matrix.storage.array), matrix.storage.array, matrix.places())
+        squares = dr.sum(dr.square(single(entries)))
+        weights = squares * (1 + dr.exp(logit)) * (length**2 / n)
+        p = 1 / (1 + dr.exp(-logit))
+        entropy = p * dr.log(dr.maximum(p, 1e-30)) + (1 - p) * dr.log(dr.maximum(1 - p, 1e-30))
+        total = total + weights + entropy * (2 * matrix.shape[1] / n)
+    return total * noise**2
+
+
+def _logit(p: float) -> float:
+    return math.log(p / (1 - p))

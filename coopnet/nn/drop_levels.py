@@ -1,0 +1,106 @@
+"""Dropout of whole levels of a grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+
+from ..checks import check_flag, check_int, check_positive, check_type, ensure
+from ..jit import kinds
+from ..jit.unpacked import Constant
+from ..random.draws import decisions
+from ..random.key import Key
+from .dropout import Dropout
+from .lattice import Lattice
+from .tangents import check_bundle, of_all_lanes
+
+
+class DropLevels(Dropout):
+    r"""Drops whole levels of a grid, all features of a level or none: the coarse ones learn to do without the fine.
+
+    .. math::
+        y_{lk} = \begin{cases} x_{lk} \cdot 2^k / (2^k - t) & u_l \ge t \\ 0 & \text{otherwise} \end{cases}
+
+    with the draw :math:`u_l` that :func:`dropout` would make for element :math:`l`, the number of the level, and its
+    threshold :math:`t`. All samples of a step have one mask, that of index 0: a function of seed, step and level.
+    Levels below ``first`` are always kept, and not scaled. Without a key it passes its input on.
+
+    It stands directly behind the grid, first in the network. Give it a schedule, ``layer.p = dr.opaque(Float32, p)``,
+    to begin with a high rate and end with none: from coarse to fine, and back to all levels.
+
+    Args:
+        p: probability that a level is dropped, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1.
+        first: number of the coarsest level that may be dropped.
+        per_sample: draw for every sample by its index instead.
+        n_features_per_level: those of the grid; ``None`` asks the grid that stands before it in a field.
+        bits, stream, rounds: as for :class:`Dropout`.
+
+    Raises:
+        ValueError, TypeError: arguments that :func:`dropout` refuses, too; no grid before it; an input that is no whole
+            number of levels.
+
+    >>> network = cn.Sequential(cn.DropLevels(0.2, first=2), cn.MLP(out_features=3))
+    >>> field = cn.NeuralField(cn.HashGrid(2, n_levels=8), network).build()
+    """
+
+    DRJIT_STRUCT = {
+        "rate": object, "bits": int, "stream": int, "rounds": int, "identity": Constant, "first": int,
+        "per_sample": bool, "n_features_per_level": int,
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        first: int = 0,
+        per_sample: bool = False,
+        n_features_per_level: int | None = None,
+        bits: int = 16,
+        stream: int | None = None,
+        rounds: int = 10,
+    ):
+        super().__init__(p, bits, stream, rounds)
+        self.first = check_int("DropLevels", "first", first, 0)
+        self.per_sample = check_flag("DropLevels", "per_sample", per_sample)
+        if n_features_per_level is not None:
+            check_positive("DropLevels", "n_features_per_level", n_features_per_level)
+        self.n_features_per_level: Any = n_features_per_level
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        where = "DropLevels"
+        kind, leaf = kinds.in_kernels(x, where)
+        check_type(where, "key", key, (Key, type(None)), "a coopnet.Key or None")
+        if key is None or not self.active():
+            return x
+        each, width = self.n_features_per_level, kinds.features(x, kind)
+        ensure(each is not None, f"{where}: how many features a level has is not known; build the field first.")
+        fits = width % each == 0
+        ensure(fits, f"{where}: the input has {width} features, which is no number of levels of {each} features.")
+        samples = kinds.samples(x, kind)
+        law = self.law
+        if not self.per_sample:
+            key = Key(key.seed, 0, key.step)
+        if law.scheduled:
+            law.check_entries()
+        traced = law.traced(leaf)
+        found = decisions(width // each, traced, key, dr.uint32_array_t(leaf), samples)
+        parts = kinds.rows(x, kind)
+        y = [traced.element(v, found[i // each]) if i // each >= self.first else v for i, v in enumerate(parts)]
+        return type(x)(kinds.nested(y)) if kind == kinds.TENSOR else kinds.rebuild(y, x)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_bundle(self, x, tangents)
+        y, *moved = [self(v, key) for v in of_all_lanes([x, *tangents])]  # it is linear
+        return y, moved
+
+    def op(self) -> Any:
+        return None  # levels that are kept are not scaled, so that outputs do not tell the derivative
+
+    def _join(self, layers: list) -> None:
+        super()._join(layers)
+        if self.n_features_per_level is None:
+            place = next(i for i, layer in enumerate(layers) if layer is self)
+            before = [layer for layer in layers[:place] if isinstance(layer, Lattice)]
+            cure = "put it behind a Grid, HashGrid or Permutohedral, or give n_features_per_level"
+            ensure(before, f"DropLevels: there is no grid before it; {cure}.")
+            self.n_features_per_level = before[-1].n_features_per_level

@@ -1,0 +1,109 @@
+"""Several fields as one: the mean of all, or the one that a key picks."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from reprlib import recursive_repr
+from typing import Any
+
+import drjit as dr
+
+from ..checks import check_type, ensure
+from ..jit.half import widened
+from ..jit.kinds import UnpackedVector
+from ..random.key import Key
+from .encoding import Encoding
+from .sequential import apply
+from .tangents import check_bundle
+
+
+class Members(Encoding):
+    r"""What :func:`coopnet.ensemble` puts fields into: encodings and networks, one of each for a member.
+
+    Without a key it is the mean of all members. A key picks the member number :math:`\mathrm{step} \bmod K` of
+    :math:`K`, for each sample by its own step, and that gets the key of step :math:`\lfloor \mathrm{step} / K \rfloor`.
+    All are evaluated, in one kernel.
+
+    Args:
+        encodings: an :class:`Encoding` or :class:`Identity` of each.
+        networks: a network of each.
+
+    >>> both = cn.nn.members.Members([cn.Identity()] * 2, [cn.MLP(2, 1), cn.MLP(2, 1)])
+    """
+
+    DRJIT_STRUCT = {"encodings": tuple, "networks": tuple, "in_features": int, "outputs": int, "work": str}
+
+    def __init__(self, encodings: Sequence[Any] = (), networks: Sequence[Any] = (), in_features: int = -1):
+        for name, parts in (("encodings", encodings), ("networks", networks)):
+            check_type("Members", name, parts, (list, tuple), "a list or tuple of layers")
+        both = f"there are {len(encodings)} encodings and {len(networks)} networks"
+        ensure(len(encodings) == len(networks), f"Members: {both}; one of each for a member is needed.")
+        self.encodings, self.networks, self.in_features = tuple(encodings), tuple(networks), in_features
+        self.outputs, self.work = -1, ""
+
+    def width(self, size: int) -> int:
+        return self.outputs
+
+    def _in_unit(self, size: int) -> list[int]:
+        return sorted({i for e in self.encodings if isinstance(e, Encoding) for i in e._in_unit(size)})
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        self._check(x)
+        return self._bundle(list(x), [], key)[0]
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_bundle(self, x, tangents, arrays=True)
+        y, *moved = self._bundle(list(x), tangents, key)
+        return y, moved
+
+    def each(self, x: list, tangents: list, key: Key | None = None) -> list[list[list]]:
+        """The bundle of outputs of every member, in single precision."""
+        ensure(self.outputs > 0, "Members: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
+        single = type(x[0])
+        work = dr.float16_array_t(single) if self.work == "half" else single
+        found = []
+        for encoding, network in zip(self.encodings, self.networks, strict=True):
+            features, moved = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
+            vectors = [UnpackedVector(work(v) for v in vector) for vector in (features, *moved)]
+            found.append([widened(list(y), single) for y in apply([network], vectors, key)])
+        return found
+
+    def _bundle(self, x: list, tangents: list, key: Key | None) -> list[list]:
+        count = len(self.networks)
+        if key is None:
+            members = self.each(x, tangents)
+            return [[sum(v[1:], v[0]) * (1 / count) for v in zip(*parts, strict=True)] for parts in _turned(members)]
+        key = key.traced(dr.uint32_array_t(type(x[0])))
+        number = key.step % count
+        members = self.each(x, tangents, key.fold_in(key.step // count))
+        result = members[0]
+        for k, other in enumerate(members[1:], 1):
+            pairs = zip(result, other, strict=True)
+            result = [[dr.select(number == k, b, a) for a, b in zip(*pair, strict=True)] for pair in pairs]
+        return result
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
+        ensure(self.networks, "Members: there are none; call ensemble(fields).")
+        encodings, networks, widths = [], [], set()
+        for encoding, network in zip(self.encodings, self.networks, strict=True):
+            encoding, features = encoding._alloc(dtype, size, rng)
+            network, out = network._alloc(dtype, features, rng)
+            encodings.append(encoding)
+            networks.append(network)
+            widths.add(out)
+        ensure(len(widths) == 1, f"Members: the networks have {sorted(widths)} outputs; one number is needed.")
+        layer = Members(encodings, networks, size)
+        layer.outputs, layer.work = widths.pop(), "half" if dr.is_half_v(dtype) else "single"
+        return layer, layer.outputs
+
+    @recursive_repr()
+    def __repr__(self) -> str:
+        pairs = zip(self.encodings, self.networks, strict=True)
+        inner = "".join(textwrap.indent(f"{e!r} -> {n!r},\n", "  ") for e, n in pairs)
+        return f"Members([\n{inner}])"
+
+
+def _turned(members: list[list[list]]) -> list[list[list]]:
+    """Of each vector of the bundles, the members' one after the other."""
+    return [list(vectors) for vectors in zip(*members, strict=True)]

@@ -1,0 +1,127 @@
+"""What a field does not know: rates of dropout, posteriors, ensembles, and how good an uncertainty is."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+
+from .random import Array
+
+
+def posthoc_dropout(loss: Callable[[float], float], tolerance: float = 0.05) -> float:
+    """The largest rate of dropout whose ``loss(rate)`` is at most ``1 + tolerance`` times that at 0 (Sun et al. 2024).
+
+    Bisection of the logarithm between 2^-28 and 2^-0.01, rounded to single precision; 0 if the smallest is too large.
+
+    >>> round(ref.posthoc_dropout(lambda p: 1 + p, 0.1), 3)
+    0.1
+    """
+    limit = (1 + tolerance) * loss(0.0)
+    fits, fails = -28.0, -0.01
+    if loss(2**fits) > limit:
+        return 0.0
+    for _ in range(12):
+        middle = (fits + fails) / 2
+        if loss(float(np.float32(2**middle))) <= limit:
+            fits = middle
+        else:
+            fails = middle
+    return float(np.float32(2**fits))
+
+
+def laplace(derivatives: Array, noise: float, prior: float) -> Array:
+    r"""Covariance of parameters by the Gauss-Newton approximation, shape ``(parameters, parameters)``: the inverse of
+    :math:`\sum_{on} d_{on} d_{on}^T / \mathrm{noise}^2 + I / \mathrm{prior}^2`.
+
+    ``derivatives`` of each output by each parameter at each sample have the shape ``(outputs, parameters, samples)``.
+
+    >>> ref.laplace(np.array([[[3.0, 1.0]]]), noise=1.0, prior=1.0).round(3).tolist()
+    [[0.091]]
+    """
+    d = np.asarray(derivatives, np.float64)
+    precision = np.einsum("opn,oqn->pq", d, d) / noise**2 + np.eye(d.shape[1]) / prior**2
+    return np.asarray(np.linalg.inv(precision))
+
+
+def linearized_std(derivatives: Array, covariance: Array) -> Array:
+    r"""Deviations of outputs, shape ``(outputs, samples)``: :math:`\sqrt{d_{on}^T C d_{on}}`.
+
+    >>> ref.linearized_std(np.array([[[3.0, 1.0]]]), np.array([[4.0]])).tolist()
+    [[6.0, 2.0]]
+    """
+    d = np.asarray(derivatives, np.float64)
+    return np.asarray(np.sqrt(np.einsum("opn,pq,oqn->on", d, covariance, d)))
+
+
+def ensemble(members: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation, shape ``(outputs, samples)``, of ``(members, outputs, samples)``.
+
+    >>> mean, deviation = ref.ensemble(np.array([[[1.0]], [[3.0]]]))
+    >>> mean.tolist(), deviation.tolist()
+    ([[2.0]], [[1.0]])
+    """
+    values = np.asarray(members, np.float64)
+    return np.asarray(values.mean(axis=0)), np.asarray(values.std(axis=0))
+
+
+def auroc(score: Array, positive: Array) -> float:
+    """The share of pairs of a positive sample and another in which the positive one has the larger score; ties half.
+
+    >>> ref.auroc(np.array([0.1, 0.4, 0.4, 0.9]), np.array([False, False, True, True]))
+    0.875
+    """
+    s, mask = np.ravel(score), np.ravel(positive)
+    a, b = s[mask][:, None], s[~mask][None, :]
+    return float(np.mean((a > b) + 0.5 * (a == b)))
+
+
+def negative_log_likelihood(mean: Array, deviation: Array, target: Array) -> float:
+    """Mean of minus the logarithm of the normal density.
+
+    >>> round(ref.negative_log_likelihood(np.zeros(1), np.ones(1), np.zeros(1)), 4)
+    0.9189
+    """
+    variance = np.square(deviation)
+    density = np.exp(-np.square(target - mean) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    return float(-np.mean(np.log(density)))
+
+
+def calibration_error(mean: Array, deviation: Array, target: Array, levels: int = 99) -> float:
+    """Mean over levels p of how far the share of targets below the p-quantile is from p.
+
+    >>> ref.calibration_error(np.zeros(2), np.ones(2), np.array([-9.0, 9.0]), levels=1)
+    0.0
+    """
+    total = 0.0
+    for j in range(1, levels + 1):
+        p = j / (levels + 1)
+        quantile = mean + deviation * statistics.NormalDist().inv_cdf(p)
+        total += abs(float(np.mean(target <= quantile)) - p)
+    return total / levels
+
+
+def calibrate(error: Array, deviation: Array) -> float:
+    """The factor of deviations at which errors are likeliest.
+
+    >>> ref.calibrate(np.array([2.0, -2.0]), np.array([1.0, 1.0]))
+    2.0
+    """
+    return float(np.sqrt(np.mean(np.square(error / deviation))))
+
+
+def isotonic(x: Array, y: Array) -> Array:
+    r"""The fit of ``y`` that does not fall with ``x``, at each sample: :math:`\max_{a \le i} \min_{b \ge i}` of the
+    mean of ``y`` from a to b, in the order of ``x`` (Barlow et al. 1972).
+
+    >>> ref.isotonic(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).tolist()
+    [1.0, 2.5, 2.5]
+    """
+    order, n = np.argsort(x, kind="stable"), len(x)
+    sums = np.concatenate([[0.0], np.cumsum(np.asarray(y, np.float64)[order])])
+    means = [[(sums[b + 1] - sums[a]) / (b + 1 - a) if b >= a else np.inf for b in range(n)] for a in range(n)]
+    result = np.empty(n)
+    for place, i in enumerate(order):
+        result[i] = max(min(means[a][place:]) for a in range(place + 1))
+    return result

@@ -1,0 +1,149 @@
+"""Deviations that are as large as errors are, by what is seen on data held out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import numpy as np
+
+from ..checks import check_choice, check_int, check_type, check_unsigned, ensure
+from ..field import NeuralField
+from ..jit import kinds
+from ..jit.owned import from_numpy
+from ..random.key import Key
+from .data import check_trained, pair
+from .ensemble import members_of
+from .linearized import is_drawn
+from .mc_dropout import mc_dropout
+
+_WHERE = "calibrate"
+METHODS = ("factor", "isotonic")
+
+
+class Calibrated:
+    """A field with deviations that :func:`calibrate` has corrected: ``mean, deviation = calibrated(p)``.
+
+    ``factor`` is what deviations are multiplied by, for the method ``"isotonic"`` the ratio of the root mean squares
+    after and before. It is a Dr.Jit PyTree.
+    """
+
+    DRJIT_STRUCT = {
+        "field": object, "key": object, "samples": int, "factor": float, "knots": object, "values": object,
+    }  # fmt: skip
+
+    def __init__(self, field: Any = None, key: Any = None, samples: int = 2, factor: float = 1.0, table: Any = None):
+        self.field, self.key, self.samples, self.factor = field, key, samples, factor
+        self.knots: Any = None if table is None else table[0]
+        self.values: Any = None if table is None else table[1]
+
+    def __call__(self, p: Any) -> tuple[Any, Any]:
+        """Mean and calibrated deviation at ``p``, each in the container that a call of the field returns."""
+        mean, deviation = moments(self.field, p, self.key, self.samples)
+        kind = kinds.kind(deviation, _WHERE)[0]
+        parts = [self._corrected(v) for v in kinds.rows(deviation, kind)]
+        if kind == kinds.TENSOR:
+            return mean, type(deviation)(kinds.nested(parts))
+        return mean, kinds.rebuild(parts, deviation)
+
+    def _corrected(self, deviation: Any) -> Any:
+        if self.knots is None:
+            return deviation * self.factor
+        single, uint32 = dr.float32_array_t(type(deviation)), dr.uint32_array_t(type(deviation))
+        x, last = single(deviation), dr.width(self.knots) - 1
+        above = dr.binary_search(0, last, lambda i: dr.gather(single, self.knots, uint32(i)) < x)
+        upper = dr.clip(uint32(above), 1, last)
+        (x0, y0), (x1, y1) = ([dr.gather(single, v, i) for v in (self.knots, self.values)] for i in (upper - 1, upper))
+        share = dr.clip((x - x0) / dr.maximum(x1 - x0, 1e-30), 0, 1)
+        return type(deviation)(dr.fma(share, y1 - y0, y0))
+
+    def __repr__(self) -> str:
+        how = f"factor {self.factor:.4g}" if self.knots is None else f"{dr.width(self.knots)} knots"
+        return f"<Calibrated: {how}>"
+
+
+def calibrate(
+    field: NeuralField, held_out: tuple[Any, Any], *, method: str = "factor", samples: int = 64, seed: int = 0
+) -> Calibrated:
+    r"""Make deviations as large as errors are, on data that the field has not learned.
+
+    The deviation :math:`\sigma` is ``field.std(p)`` of a posterior or an ensemble, and that of :func:`mc_dropout` of
+    other fields. With errors :math:`e_i` on the data held out, of all outputs together,
+
+    ==============  ===============================================================================================
+    ``"factor"``    :math:`c\,\sigma` with :math:`c^2 = \frac1n \sum_i e_i^2 / \sigma_i^2`, of largest likelihood
+    ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all functions that never fall, :math:`g` is the closest to the
+                    :math:`e_i^2` (Barlow et al. 1972), linear between the means of its steps and constant beyond; for
+                    deviations in the right order, but wrong by more than a factor
+    ==============  ===============================================================================================
+
+    Order and AUSE stay as they are, but for the ties of ``"isotonic"``. Where no data are held out, such as far from
+    all data, nothing is known of its size.
+
+    Args:
+        field: a built and trained field that :func:`mc_dropout` takes.
+        held_out: the pair ``(coordinates, targets)``, nested arrays or lists of arrays; a few hundred samples at least.
+        method: ``"factor"`` or ``"isotonic"``.
+        samples, seed: of :func:`mc_dropout`, where there are draws.
+
+    Returns:
+        A :class:`coopnet.uncertainty.calibrate.Calibrated`: called with coordinates, it returns mean and deviation, in
+        one kernel. For frozen functions it is an argument like a field.
+
+    Raises:
+        ValueError: arguments out of range; a field that is not built or draws nothing; data of other sizes; errors or
+            deviations that are zero everywhere or not finite.
+        TypeError: arguments of another kind.
+        RuntimeError: called while Dr.Jit records a function or loop.
+
+    >>> calibrated = cn.calibrate(field, ([u, v], [u, v, u]), samples=8)
+    >>> mean, deviation = calibrated(p)
+    """
+    check_trained(field, _WHERE)
+    check_choice(_WHERE, "method", method, METHODS)
+    check_int(_WHERE, "samples", samples, 2, 2**24)
+    check_unsigned(_WHERE, "seed", seed)
+    check_type(_WHERE, "held_out", held_out, (tuple, list), "a pair (coordinates, targets)")
+    coordinates, targets = pair(held_out, field, _WHERE, "held_out is")
+    single = dr.float32_array_t(type(coordinates[0]))
+    key = Key(int(seed), None, 0).traced(dr.uint32_array_t(single))
+    with dr.suspend_grad():
+        mean, deviation = moments(field, coordinates, key, samples)
+        squares = [dr.square(single(m) - t) for m, t in zip(mean, targets, strict=True)]
+        spread = [single(s) for s in deviation]
+    dr.eval(squares, spread)
+    e = np.concatenate([v.numpy() for v in squares]).astype(np.float64)
+    s = np.concatenate([v.numpy() for v in spread]).astype(np.float64)
+    fits = np.isfinite(e).all() and np.isfinite(s).all() and e.any() and s.any()
+    ensure(fits, f"{_WHERE}: errors or deviations on the data held out are zero everywhere, or not finite.")
+    s = np.maximum(s, 1e-6 * s.max())  # draws that agree by chance
+    if method == "factor":
+        return Calibrated(field, key, samples, float(np.sqrt(np.mean(e / np.square(s)))))
+    knots, values = isotonic(s, e)
+    values = np.sqrt(values)
+    factor = float(np.sqrt(np.mean(np.square(np.interp(s, knots, values))) / np.mean(np.square(s))))
+    table = [from_numpy(v.astype(np.float32), single) for v in (knots, values)]
+    return Calibrated(field, key, samples, factor, table)
+
+
+def moments(field: Any, p: Any, key: Key, samples: int) -> tuple[Any, Any]:
+    """Mean and deviation of a field, without draws where it can."""
+    if members_of(field) is not None or is_drawn(field):
+        return field(p), field.std(p)
+    return mc_dropout(field, p, key, samples)
+
+
+def isotonic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The least squares fit of ``y`` that does not fall with ``x``: the mean ``x`` and the value of every step.
+
+    Pools neighbours that violate the order. At least two steps are returned.
+    """
+    order = np.argsort(x, kind="stable")
+    steps: list[list[float]] = []  # sum of x, sum of y, count
+    for a, b in zip(x[order], y[order], strict=True):
+        steps.append([float(a), float(b), 1.0])
+        while len(steps) > 1 and steps[-2][1] / steps[-2][2] >= steps[-1][1] / steps[-1][2]:
+            last = steps.pop()
+            steps[-1] = [u + v for u, v in zip(steps[-1], last, strict=True)]
+    knots, values = (np.array([step[i] / step[2] for step in steps]) for i in range(2))
+    return (knots, values) if len(steps) > 1 else (np.repeat(knots, 2), np.repeat(values, 2))

@@ -1,0 +1,78 @@
+"""The data that a trained field is looked at on: batches as :func:`coopnet.fit` draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import drjit as dr
+
+from ..checks import check_int, check_type, check_unsigned, ensure, entries
+from ..field import NeuralField
+from ..jit import kinds
+from ..jit.scopes import recording
+from ..random.key import Key
+
+
+class Batch(NamedTuple):
+    """Coordinates and targets, a list of evaluated arrays each, and the key that they were drawn with."""
+
+    coordinates: list
+    targets: list
+    key: Key
+
+
+def check_trained(field: Any, where: str) -> None:
+    """Raise unless ``field`` is a built field with parameters, and nothing is being recorded."""
+    check_type(where, "field", field, NeuralField, "a NeuralField")
+    ensure(field.precision, f"{where}: the field is not built yet; call field = field.build(), and train it.")
+    ensure(len(field), f"{where}: the field has no parameters.")
+    outside = not recording()
+    ensure(outside, f"{where}: called while Dr.Jit records a function or loop; call it outside of it.", RuntimeError)
+
+
+def single_type(field: NeuralField) -> Any:
+    """The single-precision type of the backend of ``field``."""
+    return dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(field.values())))))
+
+
+def draw(field: NeuralField, batch: Any, count: Any, seed: Any, where: str, name: str) -> Iterator[Batch]:
+    """``count`` batches, those of the first steps of a training with ``seed``; ``name`` is that of ``count``."""
+    check_type(where, "batch", batch, Callable, "a function key -> (coordinates, targets)")
+    check_int(where, name, count, 1, 2**32 - 1)
+    check_unsigned(where, "seed", seed)
+    return _drawn(field, batch, count, int(seed), where)
+
+
+def _drawn(field: NeuralField, batch: Callable, count: int, seed: int, where: str) -> Iterator[Batch]:
+    uint32 = dr.uint32_array_t(single_type(field))
+    for step in range(count):
+        key = Key(seed, None, step).traced(uint32)
+        with dr.suspend_grad():
+            found = Batch(*pair(batch(key), field, where, "batch() returned"), key)
+        dr.eval(found.coordinates, found.targets)
+        yield found
+
+
+def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, list]:
+    """Components of the ``(coordinates, targets)`` that ``drawn`` is to be, of one number of samples."""
+    fits = isinstance(drawn, (tuple, list)) and len(drawn := entries(where, "data", drawn)) == 2
+    ensure(fits, f"{where}: {what} a {type(drawn).__name__}; a pair (coordinates, targets) is needed.", TypeError)
+    parts = []
+    for value, part in zip(drawn, ("coordinates", "targets"), strict=True):
+        kind, leaf = kinds.in_kernels(value, f"{where}: {part}")
+        single = dr.float32_array_t(leaf)
+        parts.append([single(v) for v in kinds.rows(value, kind)])
+    coordinates, targets = parts
+    given = len(coordinates)
+    ensure(given == field.in_features, f"{where}: {what} {given} coordinates, but the field takes {field.in_features}.")
+    kinds.check_sizes([*coordinates, *targets], where)
+    with dr.suspend_grad():
+        outputs = len(list(field(coordinates)))  # traced, not run
+    given = len(targets)
+    ensure(given == outputs, f"{where}: {what} targets with {given} components, but the field has {outputs} outputs.")
+    samples = max(dr.width(v) for v in (*coordinates, *targets))
+    wide = [
+        [v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in p] for p in (coordinates, targets)
+    ]
+    return wide[0], wide[1]

@@ -1,0 +1,115 @@
+"""Several fields of the same data as one: where they disagree, the data leave it open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import drjit as dr
+
+from ..call import result_type
+from ..checks import check_type, ensure, entries
+from ..field import NeuralField, storage
+from ..nn import Identity, Sequential
+from ..nn.members import Members
+from ..nn.parameters import parameters
+from .data import check_trained
+
+_WHERE = "ensemble"
+
+
+def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
+    r"""Several fields that have learned the same, as one (Lakshminarayanan et al. 2017).
+
+    Train them with seeds of their own, such as by :func:`fit_many`. What the ensemble gives without a key is the mean
+    of its :math:`K` members, :math:`\mu = \frac1K \sum_k f_k(p)`; ``std(p)`` is how far they disagree,
+    :math:`\sqrt{\frac1K \sum_k (f_k(p) - \mu)^2}`, as in :func:`mc_dropout`. All members are in one kernel.
+
+    A key picks a member: number :math:`\mathrm{step} \bmod K`, which gets the key of step :math:`\lfloor \mathrm{step}
+    / K \rfloor` for what it draws itself. So :func:`mc_dropout` with a multiple of :math:`K` samples has the moments of
+    all members (and evaluates each once), and ``ray_march(..., dropout="ray")`` and ``render_mc`` see one member in a
+    pass. A call with a key costs as much as all members.
+
+    Args:
+        fields: two or more built fields of one backend and precision, with the same inputs, outputs and ``bounds``.
+            They stay as they are; architectures may differ.
+
+    Returns:
+        A :class:`NeuralField` with a copy of all parameters. It can be saved, moved, frozen and used in loops like any
+        other.
+
+    Raises:
+        ValueError: fewer than two fields, one that is not built, or fields that differ in the above.
+        TypeError: ``fields`` is no sequence of fields.
+        RuntimeError: called while Dr.Jit records a function or loop.
+
+    >>> fields = [cn.NeuralField(None, cn.MLP(2, 3, width=16)).build(seed=i) for i in range(5)]
+    >>> together = cn.ensemble(fields)
+    >>> mean, deviation = together(p), together.std(p)
+    """
+    check_type(_WHERE, "fields", fields, Sequence, "a sequence of NeuralFields")
+    found = entries(_WHERE, "fields", fields)
+    ensure(len(found) > 1, f"{_WHERE}: fields has {len(found)} entries; two or more are needed.")
+    for number, field in enumerate(found):
+        check_type(_WHERE, f"fields[{number}]", field, NeuralField, "a NeuralField")
+        check_trained(field, _WHERE)
+        for what, of in _SAME.items():
+            a, b = of(field), of(found[0])
+            ensure(a == b, f"{_WHERE}: fields[{number}] has the {what} {a}, but fields[0] {b}; equal ones are needed.")
+    first = found[0]
+    encodings = [Identity() if field.encoding is None else field.encoding for field in found]
+    members = Members(encodings, [field.network for field in found])
+    result = NeuralField(members, Sequential(), first.output, first.in_features, first.bounds)
+    assert first.precision is not None
+    result = result.allocate(*storage(_backend(first), first.precision, _WHERE))
+    targets = {p.name: p for p in parameters(result)}
+    for number, field in enumerate(found):
+        for p in parameters(field):
+            part, _, name = p.name.partition(".")
+            targets[f"encoding.{part}s.{number}.{name}"].fill(p.numpy(_WHERE), _WHERE)
+    return result.pack()
+
+
+def members_of(field: Any) -> Members | None:
+    """The members of an ensemble."""
+    found = getattr(field, "encoding", None)
+    return found if isinstance(found, Members) else None
+
+
+def ensemble_std(field: NeuralField, p: Any, where: str) -> Any:
+    """The deviation of the members of ``field``; differentiable."""
+    call, unit, _ = field._enter(p, None, True, where)
+    result = result_type(field.output, call.leaf)
+    members = members_of(field)
+    assert members is not None
+    each = [bundle[0] for bundle in members.each(unit, [])]
+    count = 1 / len(each)
+    deviations = []
+    for values in zip(*each, strict=True):
+        mean = sum(values[1:], values[0]) * count
+        squares = [dr.square(v - mean) for v in values]
+        variance = sum(squares[1:], squares[0]) * count
+        # where all agree, it has no derivative: taken as 0
+        deviations.append(dr.select(variance > 0, dr.sqrt(dr.select(variance > 0, variance, 1)), 0))
+    return call.contained([result(v) for v in deviations])
+
+
+def _backend(field: NeuralField) -> Any:
+    return dr.backend_v(next(iter(field.values())))
+
+
+def _outputs(field: NeuralField) -> int:
+    single = dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(field.values())))))
+    with dr.suspend_grad():
+        return len(list(field([single(0.5)] * field.in_features)))  # traced, not run
+
+
+#: What fields of one ensemble have in common.
+_SAME = {
+    "backend": _backend,
+    "precision": lambda field: field.precision,
+    "number of inputs": lambda field: field.in_features,
+    "number of outputs": _outputs,
+    "output type": lambda field: field.output,
+    "bounds": lambda field: field.bounds,
+}

@@ -1,0 +1,227 @@
+"""What a trained field's data leave open: a Gaussian posterior of its parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import drjit as dr
+import drjit.nn as drnn
+import numpy as np
+
+from ..bounds import to_unit
+from ..checks import check, check_above, check_int, ensure
+from ..field import NeuralField
+from ..jit.half import largest, widened
+from ..jit.kinds import nested
+from ..kernels import fixed_point
+from ..nn import Linear, Sequential
+from ..nn.drawn import DrawnGrid, DrawnLinear
+from ..nn.dropout import Dropout
+from ..nn.lattice import Lattice
+from ..nn.parameters import parameters
+from ..nn.sequential import flatten
+from .data import check_trained, draw
+from .layers import grids, is_activation, rebuilt
+from .linearized import Linearized, is_drawn
+
+_WHERE = "laplace"
+
+
+def laplace(
+    field: NeuralField,
+    batch: Callable[[Any], tuple],
+    steps: int,
+    *,
+    seed: int = 0,
+    samples: int | None = None,
+    noise: float | None = None,
+    prior: float | None = None,
+) -> NeuralField:
+    r"""A Gaussian posterior of the parameters of a trained field: what its data have left open (Daxberger et al. 2021,
+    *Laplace Redux*; for grids as in Goli et al. 2024, *Bayes' Rays*).
+
+    For independent errors of variance :math:`s^2` and independent parameters of variance :math:`\tau^2` beforehand, the
+    Gauss-Newton approximation of the precision of the parameters is
+
+    .. math::
+        P = \frac{1}{s^2} \sum_n \sum_o \nabla_\theta f_o(x_n)\, \nabla_\theta f_o(x_n)^T + \frac{1}{\tau^2} I
+
+    with a sum over samples and outputs of the products of their own derivatives, not of a batch's mean. Taken are
+
+    - the features of a grid, if the encoding is one: the diagonal of :math:`P`. A vertex of weight :math:`w` adds
+      :math:`w^2 (\partial f_o / \partial \phi)^2`, of the feature :math:`\phi`, to its entry. Entries that no sample
+      has visited keep the variance :math:`\tau^2`, which is what tells the unseen from the seen;
+    - the last linear layer, in full: :math:`P = \frac{1}{s^2} \sum_n g_n^2 \tilde h_n \tilde h_n^T + I / \tau^2` for
+      what goes into it, :math:`\tilde h = (h, 1)` with a bias, one matrix for all outputs. :math:`g^2` is the mean
+      square over outputs of the slope of an activation behind it, and 1 if there is none.
+
+    Layers between are taken as known. The result is a :class:`NeuralField` with the same values. Its ``std(p)`` is the
+    deviation of its outputs by linearization, in one kernel. Its evaluation **with a key draws parameters**: every
+    number is a function of the key's seed and step and of the parameter's place alone, so that all samples of a picture
+    see one function, the same in every batch and, to the bit, on every backend (``docs/dropout.md`` has the law).
+    :func:`mc_dropout`, ``ray_march`` and ``render_mc`` take it as they take dropout.
+
+    Sums over a grid are taken in fixed point: they do not depend on the order of the samples.
+
+    Args:
+        field: a built and trained :class:`NeuralField`; it stays as it is. Its network ends in a linear layer, and
+            maybe activations behind it.
+        batch: what the field was trained on, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``.
+        steps: number of batches, those that ``fit`` with this seed begins with.
+        seed: int in [0, 2^64).
+        samples: how many independent measurements there are in all, such as the pixels of a picture. The sums are
+            scaled to as many. ``None`` if every sample that ``batch`` draws is one.
+        noise: :math:`s`; the root mean square of the errors over the batches if ``None``.
+        prior: :math:`\tau`; if ``None``, the root mean square of the features that samples have visited, and of the
+            last layer's weights.
+
+    Returns:
+        A field that draws parameters. It can be saved, moved, frozen and used in loops like any other.
+
+    Raises:
+        ValueError: arguments out of range; a field that is not built, draws parameters already, has a grid inside
+            another encoding, or does not end in a linear layer; errors that are not finite.
+        TypeError: arguments of another kind.
+        RuntimeError: called while Dr.Jit records a function or loop.
+
+    >>> posterior = cn.laplace(field, batch, steps=4)
+    >>> deviation = posterior.std(p)
+    >>> one_of_many = posterior(p, cn.Key(seed=1))
+    """
+    check_trained(field, _WHERE)
+    if samples is not None:
+        check_int(_WHERE, "samples", samples, 1, 2**53)
+    for name, value in (("noise", noise), ("prior", prior)):
+        if value is not None:
+            check(1e-18 < check_above(_WHERE, name, value) < 1e18, _WHERE, name, value, "a number from 1e-18 to 1e18")
+    batches = draw(field, batch, steps, seed, _WHERE, "steps")
+    posterior = _with_draws(field)
+    sums = _Sums(posterior)
+    for drawn in batches:
+        sums.add(drawn.coordinates, drawn.targets)
+    variance = noise**2 if noise is not None else sums.squares / sums.terms
+    fits = math.isfinite(variance) and variance > 0
+    ensure(fits, f"{_WHERE}: the mean square of the errors is {variance:g}; a positive number is needed: pass noise.")
+    weight = (1.0 if samples is None else samples / sums.samples) / variance
+    _set_last(posterior, sums.matrix * weight, prior)
+    if sums.entries is not None:
+        _set_grid(posterior, sums.entries.numpy().astype(np.float64) * weight, prior)
+    return posterior
+
+
+def _with_draws(field: NeuralField) -> NeuralField:
+    """A copy of ``field`` whose layers draw, by deviations of zero."""
+    ensure(not is_drawn(field), f"{_WHERE}: field draws parameters already; pass the one that was trained.")
+    encoding = field.encoding
+    if isinstance(encoding, Lattice):
+        encoding = DrawnGrid(encoding)
+    cure = "its entries would be taken as known; make it the encoding itself"
+    ensure(
+        not grids(field.encoding) or encoding is not field.encoding,
+        f"{_WHERE}: a grid is part of another encoding; {cure}.",
+    )
+    layers = list(flatten([field.network]))
+    place = max((i for i, layer in enumerate(layers) if isinstance(layer, drnn.Linear)), default=-1)
+    ends = place >= 0 and all(is_activation(v) or isinstance(v, Dropout) for v in layers[place + 1 :])
+    last = f"it ends in a {type(layers[-1]).__name__}" if layers else "it has no layers"
+    ensure(ends, f"{_WHERE}: the network must end in a linear layer, and maybe activations; {last}.")
+    linear = layers[place] if isinstance(layers[place], Linear) else Linear(*layers[place].config)
+    layers[place] = DrawnLinear(linear)
+    return rebuilt(field, encoding, Sequential(*layers), _fresh)
+
+
+def _fresh(layer: Any) -> list:
+    """Who has parameters that the field did not have."""
+    if isinstance(layer, DrawnGrid):
+        return [layer.deviation.value]
+    return [layer.factor] if isinstance(layer, DrawnLinear) else []
+
+
+class _Sums:
+    """Sums of products of derivatives over samples."""
+
+    def __init__(self, field: NeuralField):
+        self.field, self.frozen = field, dr.freeze(_products)
+        #: Of squares by the entries of a grid, in single precision; of outer products by the last layer.
+        self.entries, self.matrix = None, np.zeros(())
+        self.squares, self.terms, self.samples = 0.0, 0, 0
+
+    def add(self, coordinates: list, targets: list) -> None:
+        with dr.suspend_grad():
+            entries, matrix, squares = self.frozen(self.field, coordinates, targets)
+        if entries is not None:
+            self.entries = entries if self.entries is None else self.entries + entries
+            dr.eval(self.entries)
+        self.matrix = self.matrix + matrix.numpy().astype(np.float64)
+        self.squares += float(squares.numpy()[0])
+        width = max(dr.width(v) for v in coordinates)
+        self.samples += width
+        self.terms += width * len(targets)
+
+
+def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[Any, Any, Any]:
+    """What one batch adds: to the entries of the grid or ``None``, to the last layer's matrix, and to the errors."""
+    linear = Linearized(field)
+    unit = to_unit(coordinates, field.bounds)
+    found = linear.at(unit)
+    single, n = type(unit[0]), len(found.slopes)
+    squares = sum(dr.square(y - t) for y, t in zip(found.values, targets, strict=True))
+    slope = dr.sqrt(sum(dr.square(g) for g in found.slopes) * (1 / n))
+    hidden = [v * slope for v in widened(list(found.hidden), single)]
+    if linear.last.linear.config[2]:
+        hidden.append(slope + 0 * hidden[0])
+    table = dr.tensor_t(single)(nested(hidden))
+    entries = None if linear.grid is None else _entry_sums(linear, unit, found.rows)
+    return entries, dr.matmul(table, table, Bt=True), dr.sum(squares)
+
+
+def _entry_sums(linear: Linearized, unit: list, rows: list[list]) -> Any:
+    """The sums of squares of the derivatives by every entry of the grid."""
+    assert linear.grid is not None
+    grid = linear.grid.grid.grid.value
+    n, single = grid.n_features, grid.dtype
+    squares = [sum(dr.square(v) for v in column) for column in zip(*rows, strict=True)]
+    squares = [v + dr.zeros(single, dr.width(unit[0])) for v in squares]
+    terms = single(dr.opaque_width(squares[0])) * grid.vertices
+    most = largest(squares)
+    scale = fixed_point.scale(dr.max(most), terms)
+    broken = dr.max(dr.select(dr.isfinite(sum(squares)), single(0), single(1)))
+    dr.eval(scale, broken, squares)
+    sums = dr.zeros(dr.int64_array_t(single), dr.width(grid.data))
+    for level, weight, index in linear.walk(unit):
+        part = squares[level * n : level * n + n]
+        fixed_point.add(sums, [v * dr.square(weight) * scale for v in part], index)
+    dr.eval(sums)
+    return fixed_point.finish(sums, scale, broken)
+
+
+def _set_last(field: NeuralField, matrix: np.ndarray, prior: float | None) -> None:
+    """Give the last layer the factor of the inverse of its precision, ``matrix`` and the prior's."""
+    linear = Linearized(field)
+    name = next(p.name for p in parameters(field) if p.owner is linear.last.factor).rpartition(".factor.")[0]
+    weights = field.matrix(f"{name}.linear.weights")
+    tau = _root_mean_square(weights) if prior is None else prior
+    values, vectors = np.linalg.eigh(matrix)
+    # rounding may have made the smallest ones negative
+    factor = vectors.T / np.sqrt(np.maximum(values, 0) + tau**-2)[:, None]
+    linear.last.scale = scale = float(np.abs(factor).max())
+    columns = weights.shape[1]
+    field.set_matrix(f"{name}.factor.weights", factor[:, :columns] / scale)
+    if factor.shape[1] > columns:
+        field.set_matrix(f"{name}.factor.bias", factor[:, columns] / scale)
+
+
+def _set_grid(field: NeuralField, squares: np.ndarray, prior: float | None) -> None:
+    """Give the grid the deviations of its features."""
+    fine = bool(np.isfinite(squares).all())
+    ensure(fine, f"{_WHERE}: derivatives by the grid's features are not finite; finite coordinates are needed.")
+    visited = field.matrix("encoding.grid.data")[squares > 0]
+    tau = _root_mean_square(visited) if prior is None else prior
+    field.set_matrix("encoding.data", 1 / np.sqrt(squares + tau**-2))
+
+
+def _root_mean_square(values: np.ndarray) -> float:
+    found = float(np.sqrt(np.mean(np.square(values.astype(np.float64))))) if values.size else 0.0
+    return found if found > 0 else 1.0

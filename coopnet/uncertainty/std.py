@@ -1,0 +1,54 @@
+"""The deviation of a field's outputs that needs no draws: of a posterior or of an ensemble."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+
+from ..call import result_type
+from ..checks import ensure
+from ..field import NeuralField
+from .ensemble import ensemble_std, members_of
+from .linearized import deviations, is_drawn
+
+
+def std(self: NeuralField, p: Any) -> Any:
+    r"""The standard deviation of the outputs, of fields that :func:`laplace` or :func:`ensemble` has made.
+
+    Of an ensemble, that of its members, :math:`\sqrt{\frac1K \sum_k (f_k(p) - \mu)^2}`. Of a posterior, what follows by
+    linearization from the deviations :math:`\sigma_{ek}` of a grid's features and the covariance :math:`\Sigma` of the
+    last layer, with the slope :math:`g_o` of an activation behind it:
+
+    .. math::
+        \sigma_o(p)^2 = \sum_{e, k} \sigma_{ek}^2 \Big(\frac{\partial f_o}{\partial \theta_{ek}}\Big)^2
+        + g_o^2\, \tilde h^T \Sigma \tilde h
+
+    One kernel and no draws: a posterior costs one evaluation and the derivatives by all features of the grid, an
+    ensemble its members. It is what the model does not know; the noise of measurements comes on top, in squares. The
+    deviation of a posterior has no gradient.
+
+    Args:
+        p: as in a call.
+
+    Returns:
+        The deviations, in the container that a call returns.
+
+    Raises:
+        ValueError, TypeError: as a call; another field.
+
+    >>> deviation = cn.laplace(field, batch, steps=4).std(p)
+    """
+    where = "NeuralField.std"
+    self._check_built(where)
+    if members_of(self) is not None:
+        return ensemble_std(self, p, where)
+    cure = "use that of cn.laplace() or cn.ensemble(), or mc_dropout"
+    ensure(is_drawn(self), f"{where}: neither parameters nor members of the field deviate; {cure}.")
+    with dr.suspend_grad():
+        call, unit, _ = self._enter(p, None, True, where)
+        result = result_type(self.output, call.leaf)
+        return call.contained([result(v) for v in deviations(self, unit)])
+
+
+NeuralField.std = std
