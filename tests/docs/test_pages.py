@@ -70,6 +70,15 @@ def test_there_are_programs():
     assert all(blocks(page) for page in [*WHOLE, *EACH])
 
 
+def test_one_place_says_how_to_install():
+    """What a release changes: no other page has a command that installs coopnet."""
+    command = re.compile(r"pip install [^\n]*(?:coopnet|\.\[)")
+    for path in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        text = path.read_text(encoding="utf-8")
+        code = re.findall(r"```.*?```|^ {4}\S.*$", text, re.DOTALL | re.MULTILINE)
+        assert any(command.search(block) for block in code) == (path == DOCS / "installation.md"), path
+
+
 def test_messages_that_the_page_on_installation_explains():
     """Clauses of coopnet's own messages stand in the code as the page quotes them."""
     text = (DOCS / "installation.md").read_text(encoding="utf-8")
