@@ -14,6 +14,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from pages import performance
 
+#: Columns of the table in docs/many_fields.md.
+PEERS_OF_MANY = ("fit_many", "two processes", "together", "fit", "torch")
+
 
 def page(name):
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
@@ -153,3 +156,53 @@ def test_tables_of_settings():
         (gains,) = (c["gains"] for c in conditions if (c["fraction"], c["noise"], c["width"], c["encoding"]) == where)
         cells = [f"{gains[p]['last'][0]:+.2f}".replace("-", "−") for p in ("0.1", "0.3")]
         assert f"| {row} | {' | '.join(cells)} |" in text, cells
+
+
+def test_tables_of_derivatives():
+    text = page("derivatives")
+    steps = {e["width"]: e for e in results("derivatives-llvm") if e["field"] == "sinusoidal, softplus"}
+    columns = (
+        "call", "value_and_grad", "numerical_gradient", "value step", "eikonal step", "eikonal step, built-in path",
+        "eikonal step, numerical_gradient",
+    )  # fmt: skip
+    for width, step in steps.items():
+        assert f"| {width} | {' | '.join(f'{step[column]:.3g}' for column in columns)} |" in text
+    rows = 0
+    for name, machine in (("derivatives-llvm", "CPU, 2^16"), ("derivatives-cuda", "H200, 2^20")):
+        for entry in results(name):
+            if entry["field"] == "sinusoidal, softplus":
+                continue
+            ratios = [f"{entry[k] / entry['call']:.1f}" for k in ("value_and_grad", "jvp")]
+            eikonal = entry.get("eikonal step / value step")
+            if "eikonal step" in entry:
+                eikonal = entry["eikonal step"] / entry["value step"]
+            cells = [machine, entry["field"], entry["width"], f"{entry['call']:.2g} ms", *ratios]
+            row = " | ".join(map(str, cells)) + (f" | {eikonal:.1f} |" if eikonal else " | |")
+            assert row in text, row
+            rows += 1
+    assert rows == len(re.findall(r"^\| (?:CPU|H200), 2\^\d+ \|", text, re.M))
+
+
+def test_table_of_compressed_textures():
+    names, rows = ("psnr", "albedo", "surface", "physical"), page("textures")
+    codecs = results("texture-compression-llvm")["codecs"]
+    lines = [f"| {c['codec']} | {c['bits']:.2f} | {' | '.join(f'{c[n]:.2f}' for n in names)} |" for c in codecs]
+    printed = re.findall(r"^\| (?:neural|JPEG|BC).*\|$", rows, re.M)
+    assert len(printed) > 7 and set(printed) <= set(lines)
+
+
+def test_tables_of_many_fields_and_of_several_gpus():
+    entries = results("many-fields-llvm")["entries"]
+    times = {(e["peer"], e["width"], e["samples"]): e["us_per_field_and_step"] for e in entries}
+    printed = re.findall(r"^\| (\d+), ([\d,]+) \|(.*)\|$", page("many_fields"), re.M)
+    assert len(printed) == 9
+    for width, samples, cells in printed:
+        of = [times.get((p, int(width), int(samples.replace(",", "")))) for p in PEERS_OF_MANY]
+        assert [c.strip() for c in cells.split("|")] == [f"{t:,.0f}" if t else "" for t in of]
+    one, two = results("scaling-cuda")["runs"]
+    text = page("distributed")
+    assert f"| 2^18 on each | {one['weak'][0]['ms']:.2f} | {two['weak'][0]['ms']:.2f} |" in text
+    assert f"| 2^22 on each | {one['weak'][1]['ms']:.1f} | {two['weak'][1]['ms']:.1f} |" in text
+    assert f"| 2^22 in all | {one['strong'][1]['ms']:.1f} | {two['strong'][2]['ms']:.1f} |" in text
+    seconds = [run["many"]["seconds"] for run in (one, two)]
+    assert f"took {seconds[0]:.2f} s on one GPU and {seconds[1]:.2f} s on two" in sentences_of("distributed")
