@@ -59,6 +59,7 @@ TRUE = [
 
 def pages():
     files = [ROOT / "README.md", *DOCS.rglob("*.md"), *DOCS.glob("tutorials/*.py"), *DOCS.glob("reference/*.rst")]
+    files = [f for f in files if "gallery" not in f.parts]  # made of the tutorials
     return {str(f.relative_to(ROOT)): f.read_text(encoding="utf-8") for f in sorted(files)}
 
 
