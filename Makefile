@@ -16,6 +16,7 @@
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, tables
 #   make gpu-bench  the same on the GPU, with the Python on PATH
 #   make release-check  wheel and sdist: the same bits twice, metadata, empty environments of PYTHONS; they stay in dist/
+#   make release  all that a release is checked for, one after the other; release-check is its last part
 #   make ranges-check  the lowest and the highest versions of dependencies that pyproject.toml accepts
 #   make mutants    mutation testing: which changes of the library would no test notice? (hours on two cores)
 #   make setup      only install
@@ -34,7 +35,7 @@ BUDGET ?= 400
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup system docs pictures demo test test-slow test-cpus test-torch test-export drjit-check lint gpu-test bench gpu-bench release-check \
-	ranges-check mutants clean
+	ranges-check release mutants clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/.installed
@@ -151,6 +152,10 @@ mutants: setup .venv/.mutants
 PYTHONS ?= $(PYTHON)
 release-check: setup .venv/.release
 	$(BIN)/python scripts/release.py --pythons "$(PYTHONS)"
+
+# As makes of their own: in this order also with make -j, and nothing after a failure.
+release:
+	for part in lint test test-slow test-cpus test-torch docs release-check; do $(MAKE) $$part || exit 1; done
 
 ranges-check: setup .venv/.release
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/ranges.py --python "$(PYTHON)"

@@ -7,7 +7,7 @@ Monte Carlo dropout draws several networks; the deviation of their images is set
 
     python examples/radiance_field.py [--quick] [--out folder]
 
-Needs Mitsuba: pip install coopnet[mitsuba]
+Needs Mitsuba, the extra ``mitsuba`` of coopnet (docs/installation.md).
 """
 
 from __future__ import annotations

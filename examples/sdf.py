@@ -90,14 +90,14 @@ def chamfer(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.sqrt(squares.min(axis=1)).mean() + np.sqrt(squares.min(axis=0)).mean()) / 2
 
 
-def learn(backend: str, steps: int) -> cn.NeuralField:
+def learn(backend: str, steps: int, samples: int = 1 << 14) -> cn.NeuralField:
     """From values of the distance: a hash grid on the unit cube, so the space around the ball is moved there."""
     ns = cn.backend.namespace(backend)
     grid = cn.HashGrid(3, n_levels=8, hashmap_size=2**17, base_resolution=8, per_level_scale=1.5)
     field = cn.NeuralField(grid, cn.MLP(out_features=1, width=32, depth=2)).build(backend, seed=1)
 
     def batch(key: cn.Key) -> tuple:
-        u = cn.uniform(3, key, ns.Float, 1 << 14)
+        u = cn.uniform(3, key, ns.Float, samples)
         return u, [100 * carved(ns, 2 * ns.Array3f(u) - 1)]  # half precision has few digits below 1
 
     cn.fit(field, batch, steps, lr=cn.training.cosine(1e-2, steps), loss="l1", progress=sys.stderr.isatty())
@@ -117,7 +117,7 @@ def ball(backend: str, steps: int = 300, width: int = 32, depth: int = 2) -> cn.
     return field
 
 
-def recover(field: cn.NeuralField, backend: str, steps: int, size: int, rays: int) -> None:
+def recover(field: cn.NeuralField, backend: str, steps: int, size: int, rays: int, rate: float = 2e-3) -> None:
     """Train ``field`` with the pixels of ``VIEWS`` images; nothing else of the solid gets here."""
     ns = cn.backend.namespace(backend)
     views = [camera(ns, 2.4 * i, np.arcsin(1.8 * (i + 0.5) / VIEWS - 0.9), size) for i in range(VIEWS)]
@@ -145,8 +145,8 @@ def recover(field: cn.NeuralField, backend: str, steps: int, size: int, rays: in
         gradient = field.value_and_grad(p)[1]
         return silhouette + 2 * shading + 0.1 * dr.square(dr.norm(gradient) - 1)
 
-    rate = cn.training.cosine(2e-3, steps)
-    cn.fit(field, batch, steps, objective=objective, lr=rate, clip_norm=1, progress=sys.stderr.isatty())
+    lr = cn.training.cosine(rate, steps)
+    cn.fit(field, batch, steps, objective=objective, lr=lr, clip_norm=1, progress=sys.stderr.isatty())
 
 
 def compare(ns: Any, sdf: Any, truth: Any, size: int) -> str:
@@ -170,7 +170,8 @@ def main() -> int:
     backend = cn.backend.require("auto")
     ns, large = cn.backend.namespace(backend), backend == "cuda"
     size, view = 96 if args.quick else 384, (0.6, 0.5)
-    grid = learn(backend, 60 if args.quick else 2000)
+    # a short training gets further in many small steps than in a few large ones
+    grid = learn(backend, 240, 1 << 12) if args.quick else learn(backend, 2000)
 
     def carving(p: Any) -> Any:
         return carved(ns, p)
@@ -189,7 +190,10 @@ def main() -> int:
     print("before:", compare(ns, field, target, size))
     pictures = [picture(ns, f, view, size) for f in (target, field)]
     start = time.monotonic()
-    recover(field, backend, 60 if args.quick else 1500, 64 if args.quick else 128, 1 << (15 if large else 10))
+    if args.quick:
+        recover(field, backend, 240, 64, 256, rate=3e-3)
+    else:
+        recover(field, backend, 1500, 128, 1 << (15 if large else 10))
     print(f"after {time.monotonic() - start:.0f} seconds:", compare(ns, field, target, size))
     image.save(args.out / "sdf-from-images.png", np.concatenate([*pictures, picture(ns, field, view, size)], axis=1))
     return 0

@@ -19,7 +19,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         exec(compile(code, "ten_minutes.md", "exec"), {"__name__": "ten_minutes"})
-        shutil.copy("box.png", DOCS / "images" / "ten-minutes.png")
+        shutil.copy("solid.png", DOCS / "images" / "ten-minutes.png")
         os.chdir(DOCS)
     print(f"{time.perf_counter() - start:.1f} s")
 

@@ -61,7 +61,8 @@ def fitted(tmp_path_factory, backend):
     """A small result of ``coopnet fit``."""
     root = tmp_path_factory.mktemp("fitted")
     Image.fromarray(picture()).save(root / "photo.png")
-    assert cli.main(["fit", str(root / "photo.png"), "-o", str(root / "out"), "--backend", backend, *SMALL]) == 0
+    arguments = ["fit", str(root / "photo.png"), "-o", str(root / "out"), "--backend", backend, *SMALL]
+    assert cli.main([*arguments, "--dropout", "0.1"]) == 0
     return root / "out"
 
 
@@ -900,6 +901,7 @@ def test_divergence_is_an_error(photo, tmp_path, backend, capsys, no_plots):
     if backend == "cuda":
         pytest.skip("a loss scaler keeps half-precision parameters finite")
     options = ["--steps", "20", "--width", "16", "--depth", "2", "--batch", "256", "--encoding", "identity", "-q"]
+    options += ["--dropout", "0.1"]
     arguments = ["fit", photo, "-o", tmp_path / "out", "--backend", backend, *options]
     fails(capsys, [*arguments, "--lr", "1e30"], 1, "training diverged", "from step 1 on", "smaller --lr than 1e+30")
     assert not list((tmp_path / "out").iterdir())

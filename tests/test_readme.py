@@ -90,11 +90,20 @@ def test_example(tmp_path):
     pytest.importorskip("safetensors")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    code = code.replace("steps=500", "steps=5, progress=False").replace("width=64, depth=3", "width=16, depth=1")
-    done = python("-c", code, cwd=tmp_path)
+    done = python("-c", code.replace("steps=1000", "steps=1000, progress=False"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"-?\d\.\d+", done.stdout)) == 2
     assert (tmp_path / "field.safetensors").exists()
+    truth, field, masks = done.stdout.splitlines()
+    mean, deviation = masks.split("+-")
+    assert numbers(truth) == pytest.approx([0.598, -0.572], abs=1e-3)
+    for learned in (field, mean):
+        assert numbers(learned) == pytest.approx(numbers(truth), rel=0.01)
+    assert numbers(deviation) == pytest.approx([0.02, 0.02], abs=0.01)
+    assert "0.598, -0.572" in code and "within 1 %" in code and "about 0.02" in code
+
+
+def numbers(text):
+    return [float(n) for n in re.findall(r"-?\d+\.\d+", text)]
 
 
 def test_files_and_tests_that_the_documentation_names():

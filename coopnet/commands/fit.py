@@ -20,7 +20,7 @@ from .errors import Stopped, about, telling_warnings
 MESHES = (".obj", ".ply", ".stl")
 #: What is taken where nothing is said: of images and of meshes.
 DEFAULTS: dict[str, tuple] = {
-    "steps": (500, 1000), "dropout": (0.1, 0.0), "pixels": (0.2, None), "points": (None, 1 << 18),
+    "steps": (500, 1000), "pixels": (0.2, None), "points": (None, 1 << 18),
 }  # fmt: skip
 _ENCODING = Annotated[
     Literal["sinusoidal", "triangular", "hashgrid", "identity"],
@@ -42,11 +42,12 @@ def fit(
     depth: Annotated[int, typer.Option(help="Hidden layers.", min=1, max=64)] = 2,
     encoding: _ENCODING = "hashgrid",
     dropout: Annotated[
-        float | None,
+        float,
         typer.Option(
-            help="Drop probability in [0, 1); 0.1 for images and 0 for meshes.", callback=args.drop_probability
+            help="Drop probability in [0, 1): for uncertainty, or few or noisy pixels; costs quality with hashgrid.",
+            callback=args.drop_probability,
         ),
-    ] = None,
+    ] = 0.0,
     pixels: Annotated[
         float | None,
         typer.Option(
@@ -75,14 +76,14 @@ def fit(
     other, kind, own = ("pixels", "a mesh", "--points") if mesh else ("points", "an image", "--pixels")
     waves = f"{str(source)!r} is a mesh, and --encoding {encoding} repeats itself; hashgrid or identity is needed."
     ensure(not mesh or encoding in ("hashgrid", "identity"), waves, typer.BadParameter)
-    given = {"steps": steps, "dropout": dropout, "pixels": pixels, "points": points}
+    given = {"steps": steps, "pixels": pixels, "points": points}
     unused = f"--{other} is not for {kind}; {own} is."
     ensure(given[other] is None, f"{str(source)!r} is {kind}, and {unused}", typer.BadParameter)
     chosen: dict[str, Any] = {name: DEFAULTS[name][mesh] if value is None else value for name, value in given.items()}
     del chosen[other]
     settings: dict[str, Any] = {
         "backend": backend, "steps": chosen.pop("steps"), "width": width, "depth": depth, "encoding": encoding,
-        "dropout": chosen.pop("dropout"), "batch": batch, "lr": lr, "seed": seed,
+        "dropout": dropout, "batch": batch, "lr": lr, "seed": seed,
     }  # fmt: skip
     run = {"resume": resume, "progress": not quiet and sys.stderr.isatty()}
     if not resume:

@@ -51,7 +51,7 @@ def make_field(
     encoding: str = "hashgrid",
     units: int = 64,
     depth: int = 2,
-    dropout: float = 0.1,
+    dropout: float = 0.0,
     fraction: float = 0.2,
 ) -> NeuralField:
     """A field for pictures of ``width`` by ``height`` pixels, not built yet.
@@ -115,7 +115,7 @@ def fit_image(
     width: int = 64,
     depth: int = 2,
     encoding: str = "hashgrid",
-    dropout: float = 0.1,
+    dropout: float = 0.0,
     fraction: float = 0.2,
     batch: int = 1 << 14,
     lr: float = 5e-3,

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 
 from support.machines import ROOT
 
 from coopnet.audit import Audit, LayerAudit
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from pages import performance
+
+#: Columns of the table in docs/many_fields.md.
+PEERS_OF_MANY = ("fit_many", "two processes", "together", "fit", "torch")
 
 
 def page(name):
@@ -33,3 +42,170 @@ def test_what_came_of_hostile_calls():
     found = results("fuzz-llvm")
     kinds = ("calls", "returned", "clear errors", "unclear errors", "aborts", "hangs")
     assert f"| {' | '.join(f'{found[kind]:,}' for kind in kinds)} |" in page("reliability")
+
+
+def sentences_of(name):
+    """A page, or README.md, with single blanks between words, so that sentences may be broken anywhere."""
+    path = ROOT / "README.md" if name == "README" else ROOT / "docs" / f"{name}.md"
+    return re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
+
+
+def whole_jobs():
+    """Of one GPU: entries by job, and those of tiny-cuda-nn."""
+    entries = results("whole-jobs-cuda")
+    own = {}
+    for entry in entries:
+        if "peer" not in entry:
+            own.setdefault(entry["job"], []).append(entry)
+    return own, {entry["job"]: entry for entry in entries if entry.get("peer") == "tiny-cuda-nn"}
+
+
+def to_torch(name, **where):
+    """Lowest and highest of coopnet's times over PyTorch's, of whole steps, as pages print them."""
+    ratios = [
+        entry["wall_ms"]["coopnet"] / entry["wall_ms"]["torch"]
+        for entry in results(name)
+        if "torch" in entry["wall_ms"] and all(entry[k] == v for k, v in where.items())
+    ]
+    assert len(ratios) > 5
+    return f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+
+
+def by_torch(width, dropout):
+    """PyTorch's kernel time over coopnet's for gradients of 2^20 samples on the GPU."""
+    (ratio,) = (
+        r["ratio"]
+        for r in performance.ratios("networks-cuda", "kernel_ms")
+        if (r["mode"], r["width"], r["log2_batch"], r["peer"]) == ("train", width, 20, "torch")
+        and r["dropout"] == dropout
+    )
+    return f"{ratio:.2f}"
+
+
+def first_step(job):
+    """Seconds of the first step of a job on the GPU."""
+    (entry,) = whole_jobs()[0][job]
+    return entry["first_step_s"]
+
+
+def test_sentences_with_figures():
+    """Sentences of README.md and of pages, made anew from the files; every decimal number of README.md is in one."""
+    own, theirs = whole_jobs()
+    with_dropout = max(entry["first_step_s"] for entry in own["64/dropout"])
+    grid, blob = own["config_hash"][0], own["config_oneblob"][0]
+    slower = grid["wall_ms"] / theirs["config_hash"]["wall_ms"]
+    better = theirs["config_hash"]["psnr_db"] - grid["psnr_db"]
+    alike = blob["wall_ms"] / theirs["config_oneblob"]["wall_ms"]
+    lowest, highest = to_torch("training-steps-llvm", dropout=0.0)
+    lowest_avx2, highest_avx2 = to_torch("training-steps-haswell-llvm", dropout=0.0)
+    small = [
+        r["ratio"]
+        for r in performance.ratios("networks-cuda", "kernel_ms")
+        if r["peer"] == "drjit-coop" and r["mode"] == "train" and r["width"] in (32, 64) and 12 <= r["log2_batch"] <= 16
+    ]
+    measured = [e["wall_ms"] for e in results("training-steps-llvm") if "torch" in e["wall_ms"]]
+    faster = sum(times["coopnet"] < times["torch"] for times in measured)
+    expected = {
+        "README": [
+            f"takes less time than PyTorch's in {faster} of {len(measured)} sizes, with and without dropout",
+            f"hash-grid image takes {slower:.1f} times what tiny-cuda-nn takes, "
+            f"whose picture ends {better:.1f} dB better",
+            f"the step of its 128-wide OneBlob network takes {alike:.2f} times as long",
+            f"forward pass and weight gradients of a network 128 wide take PyTorch {by_torch(128, 0.0)} of coopnet's "
+            f"time, and {by_torch(128, 0.1)} with dropout 0.1",
+            f"takes from {lowest} to {highest} of PyTorch's time, and from {lowest_avx2} to {highest_avx2} where both",
+        ],
+        "limits": [
+            f"trains layers of 128 units in large batches in {by_torch(128, 0.0)} of the time, and in "
+            f"{by_torch(128, 0.1)} with dropout",
+            f"a network 64 wide takes about {first_step('64'):.0f} seconds to compile the first time, one of 96 "
+            f"{first_step('96'):.0f} seconds, one of 64 with dropout {with_dropout:.0f} seconds",
+        ],
+        "coming_from/drjit_nn": [f"in {min(small):.2f} to {max(small):.2f} of coopnet's time"],
+    }
+    for name, sentences in expected.items():
+        text = sentences_of(name)
+        for sentence in sentences:
+            assert sentence in text, (name, sentence)
+    prose = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+    checked = re.findall(r"\d+\.\d+", " ".join(expected["README"]))
+    assert set(re.findall(r"\d+\.\d+", prose)) <= set(checked)
+
+
+def test_tables_of_settings():
+    """The page that advises on encodings, widths and dropouts."""
+    text = page("which_settings")
+    cost = {e["layer"]: e for e in results("layers-llvm")}
+    for name in ("Identity", "Sinusoidal", "OneBlob", "SphericalHarmonics", "Fourier", "HashGrid", "Permutohedral"):
+        cells = [f"{cost[name][key]:#.2g}".rstrip(".") for key in ("forward_ns", "backward_ns")]
+        cells = [c if "e" not in c else f"{float(cost[name]['backward_ns']):.0f}" for c in cells]
+        assert f"| `{name}` | {' | '.join(cells)} |" in text, cells
+    networks = [
+        r for r in performance.ratios("networks-llvm", "wall_ms") if r["log2_batch"] == 17 and r["mode"] == "train"
+    ]
+    steps = {(r["width"], r["dropout"]): r["own"] for r in networks}
+    jobs = whole_jobs()[0]
+    for width in (16, 32, 64, 128):
+        (step,) = jobs[str(width)]
+        assert f"| {width} | {steps[width, 0.0]:.3g} | {step['wall_ms']:#.3g} |" in text
+    assert f"{steps[64, 0.1]:.0f} instead of {steps[64, 0.0]:.1f} ms at width 64" in text
+    conditions = results("photo-dropout-llvm")["conditions"]
+    for row, where in {
+        "10 % of the pixels, noise 0.1": (0.1, 0.1, 128, "sinusoidal"),
+        "50 %, noise 0.2": (0.5, 0.2, 128, "sinusoidal"),
+        "20 %, noise 0.1, network 32 wide": (0.2, 0.1, 32, "sinusoidal"),
+        "20 %, noise 0.1, hash grid and 64 wide": (0.2, 0.1, 64, "hashgrid"),
+    }.items():
+        (gains,) = (c["gains"] for c in conditions if (c["fraction"], c["noise"], c["width"], c["encoding"]) == where)
+        cells = [f"{gains[p]['last'][0]:+.2f}".replace("-", "−") for p in ("0.1", "0.3")]
+        assert f"| {row} | {' | '.join(cells)} |" in text, cells
+
+
+def test_tables_of_derivatives():
+    text = page("derivatives")
+    steps = {e["width"]: e for e in results("derivatives-llvm") if e["field"] == "sinusoidal, softplus"}
+    columns = (
+        "call", "value_and_grad", "numerical_gradient", "value step", "eikonal step", "eikonal step, built-in path",
+        "eikonal step, numerical_gradient",
+    )  # fmt: skip
+    for width, step in steps.items():
+        assert f"| {width} | {' | '.join(f'{step[column]:.3g}' for column in columns)} |" in text
+    rows = 0
+    for name, machine in (("derivatives-llvm", "CPU, 2^16"), ("derivatives-cuda", "H200, 2^20")):
+        for entry in results(name):
+            if entry["field"] == "sinusoidal, softplus":
+                continue
+            ratios = [f"{entry[k] / entry['call']:.1f}" for k in ("value_and_grad", "jvp")]
+            eikonal = entry.get("eikonal step / value step")
+            if "eikonal step" in entry:
+                eikonal = entry["eikonal step"] / entry["value step"]
+            cells = [machine, entry["field"], entry["width"], f"{entry['call']:.2g} ms", *ratios]
+            row = " | ".join(map(str, cells)) + (f" | {eikonal:.1f} |" if eikonal else " | |")
+            assert row in text, row
+            rows += 1
+    assert rows == len(re.findall(r"^\| (?:CPU|H200), 2\^\d+ \|", text, re.M))
+
+
+def test_table_of_compressed_textures():
+    names, rows = ("psnr", "albedo", "surface", "physical"), page("textures")
+    codecs = results("texture-compression-llvm")["codecs"]
+    lines = [f"| {c['codec']} | {c['bits']:.2f} | {' | '.join(f'{c[n]:.2f}' for n in names)} |" for c in codecs]
+    printed = re.findall(r"^\| (?:neural|JPEG|BC).*\|$", rows, re.M)
+    assert len(printed) > 7 and set(printed) <= set(lines)
+
+
+def test_tables_of_many_fields_and_of_several_gpus():
+    entries = results("many-fields-llvm")["entries"]
+    times = {(e["peer"], e["width"], e["samples"]): e["us_per_field_and_step"] for e in entries}
+    printed = re.findall(r"^\| (\d+), ([\d,]+) \|(.*)\|$", page("many_fields"), re.M)
+    assert len(printed) == 9
+    for width, samples, cells in printed:
+        of = [times.get((p, int(width), int(samples.replace(",", "")))) for p in PEERS_OF_MANY]
+        assert [c.strip() for c in cells.split("|")] == [f"{t:,.0f}" if t else "" for t in of]
+    one, two = results("scaling-cuda")["runs"]
+    text = page("distributed")
+    assert f"| 2^18 on each | {one['weak'][0]['ms']:.2f} | {two['weak'][0]['ms']:.2f} |" in text
+    assert f"| 2^22 on each | {one['weak'][1]['ms']:.1f} | {two['weak'][1]['ms']:.1f} |" in text
+    assert f"| 2^22 in all | {one['strong'][1]['ms']:.1f} | {two['strong'][2]['ms']:.1f} |" in text
+    seconds = [run["many"]["seconds"] for run in (one, two)]
+    assert f"took {seconds[0]:.2f} s on one GPU and {seconds[1]:.2f} s on two" in sentences_of("distributed")

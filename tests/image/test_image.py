@@ -230,7 +230,7 @@ def test_defaults():
         parameters = inspect.signature(function).parameters.values()
         return {p.name: p.default for p in parameters if p.default is not p.empty}
 
-    common = dict(encoding="hashgrid", depth=2, dropout=0.1, fraction=0.2)
+    common = dict(encoding="hashgrid", depth=2, dropout=0.0, fraction=0.2)
     assert of(images.make_field) == common | dict(channels=3, units=64)
     assert of(images.fit_image) == common | dict(
         backend="auto", steps=500, width=64, batch=2**14, lr=5e-3, seed=0, resume=False, progress=True
