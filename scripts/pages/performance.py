@@ -24,6 +24,8 @@ SCRIPTS = {
     "kills": "tests/slow/kills.py",
     "fuzz": "tests/slow/fuzz.py",
     "mutants": "scripts/mutants.py",
+    "mutants-rooms": "scripts/mutants.py",
+    "whole-jobs-h100": "benchmarks/whole_jobs.py",
     "outer-products": "benchmarks/outer_products.py",
     "networks-haswell": "benchmarks/networks.py",
     "training-steps-haswell": "benchmarks/training_steps.py",
@@ -140,10 +142,10 @@ def in_short() -> str:
     return table(["peer", "batch", "inference", "training"], rows)
 
 
-def whole_jobs(backend: str) -> str:
-    """Steps of training with everything in them, tiny-cuda-nn's own sample among them on CUDA."""
+def whole_jobs(name: str) -> str:
+    """Steps of training with everything in them, tiny-cuda-nn's own sample among them where it ran."""
     rows = []
-    for r in load(f"whole-jobs-{backend}")["results"]:
+    for r in load(name)["results"]:
         psnr = f"{r['psnr_db']:.2f} dB" if "psnr_db" in r else None
         name = f"`{r['job']}`" + (f", {r['path']}" if "path" in r else "")
         if r.get("peer"):
@@ -154,8 +156,8 @@ def whole_jobs(backend: str) -> str:
             f"{number(r['first_step_s'], 2)} s", size(r["peak_bytes"]), psnr,
         ])  # fmt: skip
     head = ["job", "", "samples", "wall, per step", "kernels", "first step", "peak memory", "after all steps"]
-    command = f"python benchmarks/whole_jobs.py --backend {backend}"
-    return measured(f"whole-jobs-{backend}", command) + "\n\n" + table(head, rows)
+    command = f"python benchmarks/whole_jobs.py --backend {load(name)['machine']['backend']}"
+    return measured(name, command) + "\n\n" + table(head, rows)
 
 
 def training_steps(name: str, command: str) -> str:
@@ -257,8 +259,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "behind_llvm": lambda: behind("networks-llvm", "wall_ms"),
     "behind_haswell": lambda: behind("networks-haswell-llvm", "wall_ms"),
     "behind_cuda": lambda: behind("networks-cuda", "kernel_ms"),
-    "whole_jobs_llvm": lambda: whole_jobs("llvm"),
-    "whole_jobs_cuda": lambda: whole_jobs("cuda"),
+    "whole_jobs_llvm": lambda: whole_jobs("whole-jobs-llvm"),
+    "whole_jobs_cuda": lambda: whole_jobs("whole-jobs-cuda"),
+    "whole_jobs_h100": lambda: whole_jobs("whole-jobs-h100-cuda"),
     "training_steps_llvm": lambda: training_steps("training-steps-llvm", "python benchmarks/training_steps.py"),
     "tiny_cuda_nn": tiny_cuda_nn,
     "torch_border": torch_border,

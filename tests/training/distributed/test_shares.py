@@ -10,11 +10,11 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
-from coopnet.training.distributed.data import _difference
 from support.training import make_batch, make_field
 
 import coopnet as cn
 from coopnet.training.distributed import find_group, torch_group
+from coopnet.training.distributed.facts import _difference
 from coopnet.training.distributed.replicas import Replicas
 from coopnet.training.distributed.shares import bounds, sliced
 
