@@ -147,12 +147,12 @@ def whole_jobs(name: str) -> str:
     rows = []
     for r in load(name)["results"]:
         psnr = f"{r['psnr_db']:.2f} dB" if "psnr_db" in r else None
-        name = f"`{r['job']}`" + (f", {r['path']}" if "path" in r else "")
+        job = f"`{r['job']}`" + (f", {r['path']}" if "path" in r else "")
         if r.get("peer"):
-            rows.append([name, r["peer"], f"{r['samples']:,}", f"{number(r['wall_ms'])} ms", None, None, None, psnr])
+            rows.append([job, r["peer"], f"{r['samples']:,}", f"{number(r['wall_ms'])} ms", None, None, None, psnr])
             continue
         rows.append([
-            name, "coopnet", f"{r['samples']:,}", f"{number(r['wall_ms'])} ms", f"{number(r['kernel_ms'])} ms",
+            job, "coopnet", f"{r['samples']:,}", f"{number(r['wall_ms'])} ms", f"{number(r['kernel_ms'])} ms",
             f"{number(r['first_step_s'], 2)} s", size(r["peak_bytes"]), psnr,
         ])  # fmt: skip
     head = ["job", "", "samples", "wall, per step", "kernels", "first step", "peak memory", "after all steps"]
