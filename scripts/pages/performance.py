@@ -89,7 +89,7 @@ def behind(name: str, value: str) -> str:
     ]
     what = {"wall_ms": "wall times", "kernel_ms": "kernel times"}[value]
     count = f"{len(slower)} of {len(ratios(name, value))} rows, {what}. {measured(name)}"
-    return f"{count}\n\n" + table(["peer", "", "dropout", "width", "batch", "coopnet", "the peer's time, relative"], rows)
+    return f"{count}\n\n" + table(["peer", "", "dropout", "width", "batch", "coopnet", "its relative time"], rows)
 
 
 def by_batch(name: str, value: str) -> str:
