@@ -1,4 +1,4 @@
-"""A minute of measurements: one network by coopnet, by ``drjit.nn`` and, where it is installed, by PyTorch.
+"""A minute of measurements: one network in coopnet, in ``drjit.nn`` and, if it is installed, in PyTorch.
 
 ===============  ============================================
 :mod:`.problem`  what all compute

@@ -1,4 +1,4 @@
-"""What arguments may be. Each check is a line that says what is wrong and what is accepted, or returns the value.
+"""Checks of arguments. Each returns the value, or raises an error that says what is wrong and what is accepted.
 
 Every message has one form: ``where: name is value; what is needed is needed.``
 

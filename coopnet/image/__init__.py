@@ -1,4 +1,4 @@
-"""Images as fields: learn one from some of its pixels, draw one at any size, show what came out.
+"""Images as fields: learn an image from some of its pixels, draw it at any size, compare the results.
 
 ================  =========================================
 :mod:`.files`     image files, and their quality

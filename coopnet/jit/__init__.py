@@ -1,4 +1,4 @@
-"""Everything that relies on what Dr.Jit does not document: the files to read again for every new version of it.
+"""Everything that relies on undocumented behaviour of Dr.Jit: check these files again for every new version of it.
 
 Each says which version it was checked against, and has tests under ``tests/jit`` that fail when that changes; ``make
 drjit-check`` runs them with the installed one.

@@ -1,4 +1,4 @@
-"""Meshes as fields: learn a mesh's signed distance, draw a field that is one.
+"""Meshes as fields: learn the signed distance of a mesh, and draw such a field.
 
 =================  ================================================
 :mod:`.files`      mesh files

@@ -1,4 +1,4 @@
-"""Layers: one idea per file.
+"""Layers, one kind per file.
 
 ==========================  ===================================================
 :mod:`.module`              the base class

@@ -1,4 +1,4 @@
-"""Training.
+"""Training: the loop, losses, optimizers and schedules.
 
 ======================  ====================================================
 :mod:`.fit`             the training loop

@@ -7,12 +7,12 @@ You build a neural field, train it on a photograph, draw it at another resolutio
 
 # %%
 # A *neural field* is a small network that maps coordinates to values. Here the coordinates are a position in the unit
-# square and the values are a colour, so the field is a picture without pixels: it can be asked at any position. What
-# makes coopnet's fields special is where they run: inside Dr.Jit's kernels, next to whatever else a program computes.
+# square and the values are a colour, so the field is a picture without pixels: it has a value at any position.
+# coopnet's fields run inside Dr.Jit's kernels (compiled programs), together with everything else that they compute.
 # This page needs only the basics.
 #
 # The photograph comes with matplotlib: Commodore Grace M. Hopper, by James S. Davis, US Navy, in the public domain. Any
-# other serves as well, ``photo = image.load("mine.jpg")``, whatever its size, in colour or in grey.
+# other picture works as well: ``photo = image.load("mine.jpg")``, of any size, in colour or in grey.
 
 import drjit as dr
 import matplotlib.pyplot as plt
@@ -32,10 +32,10 @@ print(f"{WIDTH} x {HEIGHT} pixels, {photo.size} numbers from {photo.min():.2f} t
 # ---------
 #
 # A plain network of two coordinates is smooth: it would paint a blur. An *encoding* in front of it computes features in
-# which nearby positions differ. A hash grid looks trained features up in grids of several resolutions, so that most of
-# the picture is stored in the grids, and the network only has to read it out.
+# which nearby positions differ. A hash grid looks up trained features in grids of several resolutions. So most of
+# the picture is stored in the grids, and the network only has to read it.
 #
-# ``build`` allocates the parameters on the fastest backend that there is, from a seed. Sizes that follow from others
+# ``build`` allocates the parameters on the fastest available backend, from a seed. Sizes that follow from others
 # are left out: the network finds out how many features the encoding has.
 
 encoding = cn.HashGrid(n_levels=10, base_resolution=8, per_level_scale=1.5, hashmap_size=2**14)
@@ -49,9 +49,9 @@ print({name: values.shape for name, values in field.items()})
 # ---------
 #
 # Training needs one function, which draws a batch: positions and the colours wanted there. It is *traced*: Dr.Jit
-# records its arithmetic once, and every later step replays the compiled kernel. Hence the two rules. Data that are made
-# of NumPy arrays are made outside, once. And randomness comes from the key that the function is given, which stands for
-# a seed and the number of the step: the same seed gives the same run.
+# records its arithmetic once, and every later step replays the compiled kernel. This gives two rules. First, convert
+# NumPy arrays outside of the function, once. Second, take random numbers from the *key* that the function receives. A
+# key is a seed and the number of the step, so the same seed gives the same run.
 
 table = Float(photo.ravel())
 BATCH = 1 << 14
@@ -69,8 +69,8 @@ def batch(key):
 # Training
 # --------
 #
-# ``cn.fit`` takes steps of Adam on the mean squared error. The rate falls along half a cosine. The metric is looked at
-# now and then; it has to be a function of the field alone.
+# ``cn.fit`` minimizes the mean squared error by Adam. The learning rate falls along half a cosine. The metric is
+# evaluated now and then; it has to be a function of the field alone.
 
 
 def picture(field, height, width, left=0.0, top=0.0, right=1.0, bottom=1.0):
@@ -105,7 +105,7 @@ figure.colorbar(drawn, ax=axes[2], shrink=0.8)
 plt.show()
 
 # %%
-# How quickly it got there. The loss of a step is that of its random batch, therefore the noise.
+# The loss over time. The loss of a step is that of its random batch, which explains the noise.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
 left.semilogy(result.losses, color="0.6", lw=0.8)
@@ -121,7 +121,7 @@ plt.show()
 # ------------------
 #
 # The field has no resolution. Here is a part of it at eight times as many positions along each axis as there were
-# pixels. What it invents between them is the interpolation of its finest grid, no more: a field does not know what the
+# pixels. Between the pixels it only interpolates its finest grid: a field does not know what the
 # camera did not see.
 
 ZOOM, left, top = 8, round(0.22 * WIDTH), round(0.4 * HEIGHT)

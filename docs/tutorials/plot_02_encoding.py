@@ -7,7 +7,7 @@ One photograph, one network, eight encodings: you see what each of them is good 
 
 # %%
 # A network with ReLU or similar units learns smooth functions first and details late or never (*spectral bias*, Rahaman
-# et al. 2019). Encodings are the cure: they turn few coordinates into many features that vary quickly. There are two
+# et al. 2019). Encodings solve this: they turn few coordinates into many features that vary quickly. There are two
 # families. *Fixed* features, waves and bumps, leave all learning to the network. *Trained* ones keep tables of features
 # at vertices of grids and leave the network little to do.
 
@@ -38,7 +38,7 @@ encodings = {
 }
 
 # %%
-# The same network stands behind each of them, and all are trained for the same number of steps with the same batches:
+# The same network follows each of them, and all are trained for the same number of steps with the same batches:
 # since randomness comes from the key, and the key from the seed, they see the same pixels.
 
 
@@ -75,9 +75,9 @@ for name, features, parameters, ms, psnr in rows:
 # What the figures mean
 # ---------------------
 #
-# Look at the glasses, and at the plain skin around them: what is sharp, and where do patterns run over what should be
-# smooth? Waves ring across the whole picture, since each of them is everywhere. Bumps smear along the axes. Grids are
-# local: an error stays where it is.
+# Look at the glasses, and at the plain skin around them: what is sharp, and where are there patterns on what should be
+# smooth? Waves cause ringing across the whole picture, since each of them covers all of it. Bumps smear along the axes.
+# Grids are local: an error stays where it is.
 
 figure, axes = plt.subplots(2, 5, figsize=(12, 5.4), layout="constrained")
 cells = list(axes.flat)
@@ -91,8 +91,8 @@ for axis, (name, _, _, _, psnr) in zip(cells[1:], rows, strict=False):
 plt.show()
 
 # %%
-# Quality is bought by parameters or by time. Fixed features have few parameters, so they suit fields that have to be
-# small, and functions that are smooth or periodic. Trained tables are better in the same number of steps wherever
+# Better quality takes more parameters or more time. Fixed features have few parameters, so they suit fields that have
+# to be small, and functions that are smooth or periodic. Trained tables are better in the same number of steps wherever
 # memory allows.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
@@ -123,6 +123,6 @@ plt.show()
 # .. seealso::
 #
 #    :doc:`/encodings` has formulas, parameters and tiny-cuda-nn's names of all of them, and :doc:`/derivatives` says
-#    what each is worth when the field is differentiated.
+#    how each behaves when the field is differentiated.
 
 # sphinx_gallery_thumbnail_number = 1

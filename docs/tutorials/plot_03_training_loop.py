@@ -29,8 +29,8 @@ scene = Texture2f(TensorXf(photo))
 SIDE, HALF, COUNT, BATCH, STEPS = 96, 0.21, 6, 1 << 12, 3000
 
 # %%
-# Where the snapshots really were taken, and where we believe they were. Only differences can be found out, so the first
-# one is known.
+# The true poses of the snapshots, and the first guess. Only differences between poses can be found, so the first
+# pose is known.
 
 rng = np.random.default_rng(3)
 centres = np.array([[0.3, 0.3], [0.5, 0.35], [0.72, 0.3], [0.28, 0.62], [0.52, 0.68], [0.74, 0.62]])
@@ -71,10 +71,10 @@ plt.show()
 # What is trained
 # ---------------
 #
-# One optimizer holds the parameters of the field and the poses. Learning rates may differ by name; as arrays, they must
-# be one for each name, since Dr.Jit 1.5 multiplies them in place. The hash grid starts with its coarse levels alone: a
-# field that can draw every detail at once puts a snapshot wherever it happens to be, and nothing pulls it into place.
-# Poses learn from the field's derivative with respect to coordinates, which jumps between the cells of a linearly
+# One optimizer holds the parameters of the field and the poses. Learning rates may differ by name. If they are arrays,
+# each name needs an array of its own, since Dr.Jit 1.5 multiplies them in place. The hash grid starts with its coarse
+# levels alone: a field that can draw every detail at once fits a snapshot at its wrong place, and nothing corrects the
+# pose. Poses learn from the field's derivative with respect to coordinates, which jumps between the cells of a linearly
 # interpolated grid; with ``smoothstep`` it is continuous.
 
 encoding = cn.HashGrid(2, 8, base_resolution=4, per_level_scale=1.7, hashmap_size=2**14, interpolation="smoothstep")
@@ -90,10 +90,10 @@ ema = training.EMA(field, decay=0.99)
 # ------
 #
 # Three lines are the same in every such loop: put the optimizer's parameters into the field, differentiate, step.
-# Around them, gradients may be looked at and changed. ``dr.freeze`` records the whole step when it is first called;
-# afterwards Python is not asked any more. Therefore numbers that change from step to step are passed as opaque arrays:
-# a Python number would become part of the recording. So are data: all that a frozen function reads is an argument. The
-# key needs nothing but the number of the step.
+# Between them, you can read and change gradients. ``dr.freeze`` records the whole step when it is first called;
+# afterwards its Python code does not run any more. Therefore numbers that change from step to step are passed as opaque
+# arrays: a Python number would become part of the recording. The same holds for data: everything that a frozen function
+# reads is an argument. The key needs only the number of the step.
 
 
 @dr.freeze
@@ -174,8 +174,8 @@ for axis, (title, shown, poses), colour in zip(axes, panels, ("tab:red", "white"
 plt.show()
 
 # %%
-# How it went. Levels come in until step 2400: each of them draws more detail, by which the positions are found more
-# exactly.
+# Errors over time. Levels are added until step 2400. Each of them draws more detail, from which the positions are found
+# more exactly.
 
 t, loss, norm, shift, turn = np.array(history).T
 figure, axes = plt.subplots(1, 4, figsize=(11, 2.6), layout="constrained")
@@ -190,7 +190,7 @@ plt.show()
 # %%
 # .. seealso::
 #
-#    :doc:`/weights` lists what may stand between ``dr.backward`` and ``opt.step``: clipping, decay, rates per layer,
+#    :doc:`/weights` lists what you may do between ``dr.backward`` and ``opt.step``: clipping, decay, rates per layer,
 #    averages, and optimizers that ``drjit.opt`` lacks. :doc:`/gradients` says why a training step on a GPU should be
 #    frozen. On a GPU, whose networks are half precision, multiply the loss by a power of two before ``dr.backward``:
 #    gradients of a mean over many samples are too small for it. ``cn.fit`` finds that power by itself.

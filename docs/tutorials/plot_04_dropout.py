@@ -7,13 +7,13 @@ You train on few and noisy pixels with dropout, let the field say where it is un
 
 # %%
 # A network that has more weights than data learns the noise by heart. Dropout keeps it from that: in every step, it
-# sets random units to zero, so that no unit can rely on any other (Srivastava et al. 2014). And where the network, with
-# units dropped, disagrees with itself, it does not know (Gal and Ghahramani 2016).
+# sets random units to zero, so that no unit can rely on any other (Srivastava et al. 2014). Dropout also measures
+# uncertainty: if outputs under several masks differ, the network is unsure (Gal and Ghahramani 2016).
 #
 # Keys
 # ----
 #
-# Random numbers usually come from a generator that is somewhere in some state. Here a mask is a pure function of a
+# Random numbers usually come from a generator with a hidden state. Here a mask is a pure function of a
 # *key*: which experiment (seed), which sample (index), which moment (step). Nothing is stored, and every part of a
 # program that has the key can compute the same mask again, in any batch, kernel or loop, on CPU and GPU.
 
@@ -57,7 +57,7 @@ plt.show()
 # --------------------
 #
 # The photograph has 128 x 128 pixels. A tenth of them is known, with noise of standard deviation 0.1. All others are
-# held out, to judge by.
+# held out to measure the error.
 
 SIDE, STEPS = 128, 500
 photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60:316, 130:386]
@@ -141,7 +141,7 @@ plt.show()
 #
 # .. seealso::
 #
-#    :doc:`/dropout` has the law of the masks, and what of them is reproducible; :doc:`/uncertainty` measures over
+#    :doc:`/dropout` has the formula of the masks, and says what is reproducible; :doc:`/uncertainty` measures over
 #    several seeds when dropout pays, and how far its error bars can be trusted.
 
 # sphinx_gallery_thumbnail_number = 2

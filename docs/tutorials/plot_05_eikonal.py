@@ -39,7 +39,7 @@ edges = np.vstack([np.diff(loop, axis=0) for loop in loops])
 starts, edges = (a[np.hypot(*edges.T) > 1e-6] for a in (starts, edges))
 lengths = np.hypot(*edges.T)
 
-# Which side is outside? Ask a little beside the middle of the first edge.
+# Which side is outside? Test a point a little beside the middle of the first edge.
 normals = np.stack([edges[:, 1], -edges[:, 0]]) / lengths
 
 
@@ -62,8 +62,8 @@ print(f"{len(edges)} edges, {len(loops)} outlines, {COUNT} points")
 # The loss
 # --------
 #
-# One more term keeps the field from inventing outlines where there are none: values near zero cost, away from the
-# points (Sitzmann et al. 2020). ``cn.fit`` takes the loss as an ``objective``: a function of the field itself, of what
+# One more term keeps the field from inventing outlines: away from the points, values near zero are penalized
+# (Sitzmann et al. 2020). ``cn.fit`` takes the loss as an ``objective``: a function of the field itself, of what
 # ``batch`` drew, and of the key. SIREN is a network of sines on bare coordinates, which has derivatives of all orders;
 # those of a ReLU network are constant in pieces, and have none themselves.
 

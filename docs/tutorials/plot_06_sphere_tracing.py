@@ -38,8 +38,8 @@ def solid(p):
 # ---------
 #
 # Hash grids take coordinates from 0 to 1, and ``bounds`` moves the cube from -1 to 1 there. The loss is the absolute
-# error, which cares for small distances as much as squares care for large ones. A network that must be right near zero
-# likes larger numbers: the field learns a hundred times the distance.
+# error, which weighs small distances more than a squared error does. A network learns numbers
+# near 1 best, so the field learns a hundred times the distance.
 
 SCALE, STEPS = 100, 1000
 grid = cn.HashGrid(3, n_levels=8, base_resolution=8, per_level_scale=1.4, hashmap_size=2**17)
@@ -105,8 +105,8 @@ def trace(sdf, o, d):
 # -------
 #
 # One lamp and some light from the sky. Where the ray meets the floor or the solid first, a second ray is sent to the
-# lamp, and is traced through the same field: a shadow is one more call. It starts a little above the surface, where it
-# does not meet the very point that it comes from.
+# lamp, and is traced through the same field: a shadow is one more call. It starts a little above the surface, so that
+# it does not hit its own starting point.
 
 LAMP, FLOOR = dr.normalize(Array3f(0.35, 0.75, 0.9)), -0.63
 

@@ -6,8 +6,8 @@ Thirty pictures of a table with things on it become a field of density and colou
 """
 
 # %%
-# A radiance field (Mildenhall et al. 2020) says of every point in space how dense it is and what colour it shows. A
-# pixel is what a ray gathers on its way: densities cover what lies behind them. All of this is differentiable, so
+# A radiance field (Mildenhall et al. 2020) gives a density and a colour for every point in space. The colour of a
+# pixel is what a ray collects on its way: densities hide what lies behind them. All of this is differentiable, so
 # pictures from known cameras are enough to learn the field.
 #
 # The pictures
@@ -171,7 +171,7 @@ print("PSNR of the new views:", ", ".join(f"{value:.1f} dB" for value in psnrs))
 # %%
 # .. seealso::
 #
-#    :doc:`/rendering` has the three ways in which ``ray_march`` pays for its gradients, and the traps.
+#    :doc:`/rendering` has the three modes in which ``ray_march`` computes gradients, with their costs, and the traps.
 #    ``examples/radiance_field.py`` adds dropout, and asks how unsure the field is of what no camera saw.
 
 # sphinx_gallery_thumbnail_number = 2

@@ -6,10 +6,10 @@ You bake a textured material of several layers into a latent texture and a small
 """
 
 # %%
-# A material in production is a graph of layers and textures, dear to evaluate and different for every asset. A neural
-# material replaces the graph: a few numbers for each texel, the *latent code*, and one small network which decodes
-# codes and directions into reflection (Kuznetsov et al. 2021; Zeltner et al. 2024). The cost is the same whatever the
-# graph was.
+# A material in production is a graph of layers and textures, expensive to evaluate and different for every asset. A
+# neural material replaces the graph: a few numbers for each texel, the *latent code*, and one small network which
+# decodes codes and directions into reflection (Kuznetsov et al. 2021; Zeltner et al. 2024). The cost is the same
+# whatever the graph was.
 
 import gc
 import tempfile
@@ -76,8 +76,8 @@ plt.show()
 #
 # ``fit_bsdf`` evaluates any BSDF of Mitsuba's that reflects, at random texels and directions, and trains code and
 # decoder together in one frozen step. The code is an encoding of texture coordinates: here a dense grid with a vertex
-# for each texel and eight numbers in each. Lobes to sample from are fitted afterwards. Whatever the lobes are, pictures
-# are right; they only decide about noise.
+# for each texel and eight numbers in each. Lobes to sample from are fitted afterwards. The lobes only influence
+# the noise of pictures, not their mean.
 
 code = cn.Grid(2, "dense", n_levels=1, n_features_per_level=8, base_resolution=N + 1, init_scale=0.05)
 found = cn.mitsuba.fit_bsdf(
@@ -153,7 +153,7 @@ for axis in axes:
 plt.show()
 
 # %%
-# Most of the error map is the noise of both pictures, which does not stand still between them; what remains gathers in
+# Most of the error map is the noise of the two pictures, which differs between them. The rest is mostly in
 # the highlights of the clear coat. More steps and a wider decoder make it smaller: ``examples/neural_material.py``
 # trains longer, and compares both at equal time.
 #

@@ -6,10 +6,10 @@ You train a field on the light in a scene while it is path traced, and let paths
 """
 
 # %%
-# Most of a path tracer's time goes into light that has been around several corners, and that light is smooth. A
-# *radiance cache* (Müller et al. 2021) is a field from a point, a direction and what the surface is like there to the
-# light that leaves. Its training data are the paths themselves: one vertex of a path asks, the rest of the path
-# answers.
+# Most of a path tracer's time goes into light that has bounced several times, and that light is smooth. A *radiance
+# cache* (Müller et al. 2021) is a field. Its inputs are a point, a direction and the properties of the surface there,
+# and its output is the light that leaves. Its training data are the paths themselves: a vertex of a path gives the
+# input, the rest of the path gives the target.
 
 import time
 
@@ -51,7 +51,7 @@ reference = np.mean([mi.render(scene, integrator=path, spp=256, seed=s).numpy() 
 # Training
 # --------
 #
-# Nothing is told about the scene: camera paths are traced, and a step of Adam follows, all in one frozen function. The
+# Training needs only the scene. Camera paths are traced and a step of Adam follows, all in one frozen function. The
 # rest of a path ends in the cache, too, so paths are short, and light of many bounces arrives after some steps. Look at
 # the picture of the cache alone (``vertices=0``, no noise but that of the pixel) while it learns.
 

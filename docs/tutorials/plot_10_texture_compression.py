@@ -7,7 +7,7 @@ file.
 """
 
 # %%
-# The maps of a material tell of the same things: where there is rust, colour, height and roughness change together. One
+# The maps of a material show the same features: where there is rust, colour, height and roughness change together. One
 # grid of *codes* for all maps, and a network that decodes a texel, therefore takes fewer bits than one picture for each
 # (Vaidyanathan et al. 2023). A renderer reads any texel by itself: two or three gathers and a few small matrix
 # products, in the kernel that needs the texel.
@@ -153,8 +153,8 @@ def psnr(a):
 # The file
 # --------
 #
-# Codes are written as four bits each, two to a byte, and weights in half precision. What is judged is what was read
-# back: the codes go through bytes, the weights through halves, the maps are rounded to 8 bits.
+# Codes are written as four bits each, two to a byte, and weights in half precision. The error is measured on what
+# was read back: codes come from bytes, weights from half precision, and maps are rounded to 8 bits.
 
 
 def store(field):

@@ -75,7 +75,7 @@ def batch(key):
 # Only the outline will be drawn, so distances count up to 0.1 (DeepSDF's clamping): the loss is a function of outputs
 # and targets. Small codes lie close together, and what lies between them then looks like letters, too. A little weight
 # on the squares of all codes keeps them small, as in DeepSDF. The gradient of a row is the sum over all samples that
-# looked it up; rows are sorted, so that the sum is the same in every run.
+# looked it up. Samples are sorted by row, so that the sum is the same in every run.
 
 
 def clamped(outputs, targets):
@@ -159,8 +159,8 @@ plt.show()
 # A new object
 # ------------
 #
-# The network has seen what letters are. A letter of another font is found by its code alone: all rates but that of the
-# table are 0, and only the row that is looked up moves, since the others get a gradient of exactly zero.
+# The network has learned what letters look like. A letter of another font needs only a new code: all learning rates but
+# that of the table are 0, and only the row that is looked up moves, since the others get a gradient of exactly zero.
 
 new = distance("R", "DejaVu Serif").astype(np.float32)
 wanted = Float(new)

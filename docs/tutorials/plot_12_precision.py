@@ -6,9 +6,10 @@ You run one field in half and in single precision, find out which layer loses ho
 """
 
 # %%
-# On GPUs, cooperative vectors multiply in half precision: eleven significant bits, and numbers up to 65504. Around the
-# network, everything is single precision: coordinates, encodings, outputs. What does that cost? Fields can be asked.
-# And since the CPU computes in half precision, too, it can be found out before there is a GPU.
+# On GPUs, cooperative vectors (short vectors that tensor cores multiply by matrices) have half precision: eleven
+# significant bits, and numbers up to 65504. Around the network, everything is single precision: coordinates, encodings,
+# outputs. What does that cost? A field can measure it. The CPU computes in half precision, too, so you need no GPU to
+# find out.
 
 import drjit as dr
 import matplotlib.pyplot as plt
@@ -91,8 +92,8 @@ axis.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# In the picture nothing is to be seen of it. Magnified, errors are those of rounding: without structure, but for what
-# the picture's own edges make of them.
+# The picture shows no difference. Magnified, the errors look like those of rounding: without structure, except at the
+# edges of the picture's content.
 
 reference = fields[precisions[0]]
 cast = cn.to(reference, "auto", precision="half")
@@ -113,9 +114,9 @@ plt.show()
 # When it does matter
 # -------------------
 #
-# Range is lost before digits are. A field whose activations pass 65504 returns infinities in half precision. Here the
-# first matrix is multiplied by 20000, as a bad rate of learning might do. The audit names the layer in which it
-# happens; the picture would only have said that something is wrong.
+# The range of half precision is a problem sooner than its digits. A field whose activations pass 65504 returns
+# infinities in half precision. Here the first matrix is multiplied by 20000, as a bad learning rate might do. The audit
+# names the layer in which it happens; the picture would only have said that something is wrong.
 
 cast.network.set_matrix("layers.0.weights", 20000 * cast.network.matrix("layers.0.weights"))
 audit = cast.audit(where)

@@ -7,9 +7,10 @@ again.
 """
 
 # %%
-# Dr.Jit *traces*: Python runs the program, each operation notes itself, and what has been noted is compiled and
-# launched. Kernels are found in a cache, but Python runs anew at every call. For small networks that takes longer than
-# the kernel. ``dr.freeze`` records the kernels that a function launches, and launches them again without asking Python.
+# Dr.Jit *traces*: while Python runs the program, Dr.Jit records each operation. Then it compiles the recorded program
+# to a kernel and launches it. Kernels come from a cache, but Python runs again at every call. For small networks that
+# takes longer than the kernel. ``dr.freeze`` records the kernels that a function launches, and launches them again
+# without Python.
 
 import time
 
@@ -126,8 +127,8 @@ with dr.suspend_grad():
 #
 # - **What a frozen function reads is an argument.** Arrays are found in arguments, also inside fields, lists and other
 #   PyTrees. What the function reaches in other ways is, for ever, what it was when it was recorded.
-# - **What is looked at is not recorded.** ``print``, ``.numpy()`` and ``if`` on an array need its value while Python
-#   runs, which happens once. In a frozen function they are errors, or end the process: return the array, and look at it
+# - **Values cannot be read inside.** ``print``, ``.numpy()`` and ``if`` on an array need its value while Python
+#   runs, which happens once. In a frozen function they are errors, or end the process: return the array, and read it
 #   outside.
 #
 # How much is saved

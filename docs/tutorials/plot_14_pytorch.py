@@ -7,7 +7,7 @@ the field back to Dr.Jit.
 """
 
 # %%
-# Much of what losses are made of exists in PyTorch only: convolutions, perceptual losses, other people's models. A
+# Many parts of losses exist in PyTorch only: convolutions, perceptual losses, published models. A
 # field can be a module there. Its forward and backward passes are still Dr.Jit's fused kernels, which read and write
 # PyTorch's memory without copies, and its parameters are PyTorch's parameters, for PyTorch's optimizers.
 
@@ -61,9 +61,9 @@ known += 0.005 * torch.randn(known.shape, generator=torch.Generator().manual_see
 # The loop
 # --------
 #
-# Any PyTorch loop. The field draws the sharp picture, PyTorch blurs it and compares. Blurring forgets the finest
-# detail, and noise takes its place when it is undone; *total variation*, the sum of differences of neighbours, keeps
-# that down. How much is best is a question to the held-out truth here, and a matter of taste elsewhere.
+# Any PyTorch loop. The field draws the sharp picture, PyTorch blurs it and compares. Blurring removes the finest
+# detail, and undoing it amplifies noise. *Total variation*, the sum of differences of neighbours, keeps the noise
+# down. Here its best weight can be measured, since the sharp picture is known. Elsewhere it is a matter of taste.
 
 centres = (torch.arange(SIDE, device=device) + 0.5) / SIDE
 y, x = torch.meshgrid(centres, centres, indexing="ij")
@@ -145,4 +145,4 @@ plt.show()
 # %%
 # .. seealso::
 #
-#    :doc:`/pytorch` says what becomes what, what crossing the border costs, and what is not supported.
+#    :doc:`/pytorch` says what becomes what, what using a field from PyTorch costs, and what is not supported.

@@ -2,16 +2,16 @@
 Moving between CPU and GPU
 ==========================
 
-One program, two backends: you train on the GPU if there is one, come home with the field, and see what is equal on
+One program, two backends: you train on the GPU if there is one, move the field back, and see what is equal on
 both.
 """
 
 # %%
-# A program of Dr.Jit's works on one backend at a time, and arrays of two backends never mix. But tools have their
-# places: training wants a GPU, a Mitsuba scene may be loaded on the CPU, NumPy is everywhere. coopnet moves things
-# where you say so.
+# A program of Dr.Jit's works on one backend at a time, and arrays of two backends never mix. But a program may
+# need both: training is fastest on a GPU, while a Mitsuba scene may be loaded on the CPU. coopnet moves fields and data
+# when you ask for it.
 #
-# This page runs on any machine. What it takes for the other backend is decided here, and printed.
+# This page runs on any machine. The next lines choose the other backend and print it.
 
 import time
 
@@ -29,8 +29,8 @@ if there == here:
     print("There is one backend only: what would move stays where it is.")
 
 # %%
-# A function that does not know where it is
-# -----------------------------------------
+# A function for any backend
+# --------------------------
 #
 # ``cn.backend.namespace("auto")`` has the array types of the backend that is in use. Written with these, a function
 # runs wherever it is called.
@@ -72,7 +72,7 @@ def train(field, texels):
 
 # %%
 # ``with_backend`` moves the arguments there, calls the function, and moves what it returns back. The field that comes
-# home has the precision of home: single on the CPU, half on the GPU.
+# back has the precision of its first backend: single on the CPU, half on the GPU.
 
 home = cn.backend.namespace(here)
 network = cn.MLP(out_features=3, width=32, depth=2, dropout=0.1, output_activation="sigmoid")
@@ -122,10 +122,10 @@ for axis, (title, picture) in zip(axes, shown.items(), strict=True):
 plt.show()
 
 # %%
-# Derivatives cross the border
-# ----------------------------
+# Derivatives across backends
+# ---------------------------
 #
-# A loss there reaches parameters here. So a step of an optimizer at home may use a gradient from elsewhere.
+# A loss on one backend reaches parameters on the other. So an optimizer on the CPU may use a gradient from the GPU.
 
 where = [home.Float(v) for v in p]
 weights = field["network.weights"]
@@ -146,5 +146,6 @@ print({name: (values.shape, str(values.dtype)) for name, values in parameters.it
 # %%
 # .. seealso::
 #
-#    :doc:`/backends` has what moves and as what, derivatives and rules. ``examples/two_backends.py`` renders with
-#    Mitsuba on the CPU what was learned on the GPU. :doc:`/dropout` has the law that makes masks equal.
+#    :doc:`/backends` lists what can be moved and what it becomes, and has rules and derivatives.
+#    ``examples/two_backends.py`` renders with Mitsuba on the CPU what was learned on the GPU.
+#    :doc:`/dropout` has the formula that makes masks equal.

@@ -8,7 +8,7 @@ You stop a run, go on from its file, and compare with a run that was never stopp
 # %%
 # A run may take hours, and machines are switched off. What has to be kept so that nothing is lost? Weights; what the
 # optimizer remembers; the average; the step, by which the schedule and all random numbers go on; the best metric so
-# far. A checkpoint of ``cn.fit`` has all of them, and is a field that ``cn.load`` reads besides.
+# far. A checkpoint of ``cn.fit`` has all of them, and ``cn.load`` reads it as a field, too.
 
 import tempfile
 from pathlib import Path
@@ -137,8 +137,8 @@ for axis, (title, values) in zip(axes, maps.items(), strict=True):
 plt.show()
 
 # %%
-# Of a run that diverges, the last finite state is kept: a checkpoint is never written with what is not finite in it.
-# And a file is replaced as a whole or not at all, whatever happens while it is written.
+# If a run diverges, the checkpoint keeps the last finite state: NaN and infinity are never written to it. A file is
+# replaced as a whole or not at all, whatever happens while it is written.
 #
 # .. seealso::
 #

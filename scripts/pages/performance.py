@@ -76,7 +76,7 @@ def behind(name: str, value: str) -> str:
     """Rows in which a peer is at least 3 % faster, the worst first."""
     slower = sorted((r for r in ratios(name, value) if r["ratio"] < 0.97), key=lambda r: r["ratio"])
     if not slower:
-        return "In none of its rows a peer is faster."
+        return "No library is faster in any of the rows."
     rows = [
         (
             figures.NAMES[r["peer"]],
@@ -91,7 +91,7 @@ def behind(name: str, value: str) -> str:
     ]
     what = {"wall_ms": "wall times", "kernel_ms": "kernel times"}[value]
     count = f"{len(slower)} of {len(ratios(name, value))} rows, {what}. {measured(name)}"
-    return f"{count}\n\n" + table(["peer", "", "dropout", "width", "batch", "coopnet", "the peer takes"], rows)
+    return f"{count}\n\n" + table(["peer", "", "dropout", "width", "batch", "coopnet", "its relative time"], rows)
 
 
 def by_batch(name: str, value: str) -> str:

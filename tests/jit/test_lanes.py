@@ -1,4 +1,4 @@
-"""Lanes that count for nothing: masked by ``active``, or by gradients of zero."""
+"""Masked lanes: by ``active``, or by gradients of zero."""
 
 import drjit as dr
 import drjit.nn as drnn
