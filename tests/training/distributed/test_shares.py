@@ -163,8 +163,9 @@ def torch(monkeypatch):
         group=SimpleNamespace(WORLD="all"), new_group=new_group, made=made,
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed))
-    monkeypatch.setattr(torch_group, "_made", {})
-    return distributed
+    torch_group._made.clear()
+    yield distributed
+    torch_group._made.clear()
 
 
 def test_what_is_asked_of_torch(backend, torch):
@@ -220,23 +221,26 @@ def test_when_batches_differ():
     assert _difference([(2, [0.0] * 2)], [(3, [0.0] * 3)], 1) == words
 
 
-def test_the_loss_or_objective_that_must_agree(ns, backend, monkeypatch):
-    told = []
-    monkeypatch.setattr(Replicas, "agree", lambda self, what, facts: told.append(facts()))
+@pytest.fixture
+def told(monkeypatch):
+    """What processes would compare, and under what name."""
+    found = []
+    monkeypatch.setattr(Replicas, "agree", lambda self, what, facts: found.append((what, facts())))
+    return found
 
+
+def test_the_loss_or_objective_that_must_agree(ns, backend, told):
     def objective(field, drawn, key):
         return dr.square(field(drawn[0], key)[0])
 
     for options in ({"loss": "l1"}, {"objective": objective}):
         cn.fit(make_field(backend), make_batch(ns), 0, distributed=cn.training.Group(), progress=False, **options)
-    names = [facts["the loss"] for facts in told if "the loss" in facts]
+    names = [facts["the loss"] for _, facts in told if "the loss" in facts]
     assert names == ["l1", objective.__qualname__]
 
 
-def test_the_learning_rates_that_must_agree(ns, backend, monkeypatch, tmp_path):
+def test_the_learning_rates_that_must_agree(ns, backend, told, tmp_path):
     """Those of the first step, the middle, and the last, also of a run that is resumed."""
-    told = []
-    monkeypatch.setattr(Replicas, "agree", lambda self, what, facts: told.append((what, facts())))
     options = {"lr": lambda step: 1e-4 * 2**step, "distributed": cn.training.Group(), "progress": False}
     for steps in (3, 7):
         cn.fit(make_field(backend), make_batch(ns), steps, checkpoint=tmp_path / "a", resume=True, **options)
