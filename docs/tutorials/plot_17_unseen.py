@@ -94,7 +94,7 @@ def show(axis, picture, title, **options):
 
 drawn = np.clip(image.render(plain, SIDE, SIDE), 0, 1)
 figure, axes = plt.subplots(1, 5, figsize=(12, 2.7), layout="compressed")
-show(axes[0], np.where(unseen[..., None], 1, photo), "learned from")
+show(axes[0], np.where(unseen[..., None], 0.85, photo), "learned from")
 show(axes[1], drawn, "what the field draws")
 for axis, (name, deviation) in zip(axes[2:], deviations.items(), strict=True):
     low, high = np.quantile(deviation, [0.01, 0.99])
