@@ -26,6 +26,7 @@ from .commands.export import export
 from .commands.fit import fit
 from .commands.info import info
 from .commands.render import render
+from .commands.uncertainty import uncertainty
 from .training.interrupts import caused_by_interrupt
 from .version import __version__
 
@@ -35,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for function in (info, fit, render, bench, convert, export):
+for function in (info, fit, render, uncertainty, bench, convert, export):
     app.command(epilog=EXIT_CODES)(function)
 
 

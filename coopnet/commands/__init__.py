@@ -4,6 +4,7 @@
 :mod:`.info`         what is here, or what is in a checkpoint
 :mod:`.fit`          learn an image or a mesh
 :mod:`.render`       draw a checkpoint
+:mod:`.uncertainty`  draw what it is unsure of
 :mod:`.bench`        measure
 :mod:`.convert`      tiny-cuda-nn's files as a checkpoint
 :mod:`.export`       a checkpoint as source code or a web page

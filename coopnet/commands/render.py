@@ -72,9 +72,7 @@ def render(
         picture = images.render(field, width, height, learned_region(noted))
     else:
         picture, deviation = images.render_mc(field, width, height, mc_samples, seed, learned_region(noted))
-    bad = picture.size - int(np.isfinite(picture).sum())
-    gives = f"gives {bad} of {picture.size} values that are not finite; nothing is drawn."
-    ensure(bad == 0, f"{str(checkpoint)!r} {gives}")
+    check_finite(checkpoint, picture)
     with about(output):
         files.save(output, picture)
     print(f"wrote {output}")
@@ -86,6 +84,13 @@ def render(
         plots.uncertainty(other, deviation, mc_samples)
         print(f"wrote {other}")
         print(f"mean standard deviation {float(deviation.mean()):.4f}")
+
+
+def check_finite(checkpoint: Path, picture: np.ndarray) -> None:
+    """Raise if the field of ``checkpoint`` has given NaN or infinities."""
+    bad = picture.size - int(np.isfinite(picture).sum())
+    gives = f"gives {bad} of {picture.size} values that are not finite; nothing is drawn."
+    ensure(bad == 0, f"{str(checkpoint)!r} {gives}")
 
 
 def learned_region(noted: dict) -> tuple[float, float, float, float] | None:

@@ -17,7 +17,7 @@ from ..backend import namespace
 from ..bounds import corners
 from ..field import NeuralField
 from ..random.key import Key
-from ..uncertainty import mc_dropout
+from ..uncertainty import mc_dropout, std
 
 Region = tuple[float, float, float, float]  #: left, top, width and height of a part of the plane
 CHUNK = 1 << 18  #: pixels evaluated at once
@@ -92,6 +92,12 @@ def render_mc(
 
     mean, deviation = _draw(field, width, height, draw)
     return mean, deviation
+
+
+def render_std(field: NeuralField, width: int, height: int, region: Region | None = None) -> np.ndarray:
+    """The deviation ``field.std(p)`` of a posterior or an ensemble, as a picture like that of :func:`render`."""
+    shown = region or region_of(field, width, height)
+    return _draw(field, width, height, lambda index: [std(field, pixels(index, width, height, shown))])[0]
 
 
 def _draw(field: NeuralField, width: int, height: int, draw: Any) -> list[np.ndarray]:

@@ -122,15 +122,16 @@ def loss(path: str | os.PathLike[str], result: FitResult) -> None:
     _write(figure, path)
 
 
-def uncertainty(path: str | os.PathLike[str], deviation: np.ndarray, samples: int) -> None:
-    """Standard deviation over dropout masks, channels combined as root mean square."""
+def uncertainty(path: str | os.PathLike[str], deviation: np.ndarray, samples: int | None) -> None:
+    """Standard deviation, over ``samples`` dropout masks if a number, channels combined as root mean square."""
     values = np.sqrt(np.mean(np.square(deviation), axis=2))
     height, width = values.shape
     aspect = min(max(height / width, 0.2), 5)
     side = 6.0
     w, h = (side, side * aspect) if aspect <= 1 else (side / aspect, side)
     figure = _figure(max(w, 2.5) + 1.2, max(h, 1.5) + 0.6)
-    _map(figure, figure.subplots(), values, f"Standard deviation over {samples} dropout masks", 1e-6, "viridis")
+    title = "Standard deviation" + (f" over {samples} dropout masks" if samples else "")
+    _map(figure, figure.subplots(), values, title, 1e-6, "viridis")
     _write(figure, path)
 
 

@@ -22,9 +22,9 @@ from .laplace import laplace
 from .mc_dropout import draws, has_dropout, mc_dropout, warn_unseen
 from .posthoc import posthoc_dropout
 from .scores import auroc, calibration_error, negative_log_likelihood
-from .std import std
+from .std import has_std, std
 
 __all__ = [
-    "auroc", "calibrate", "calibration_error", "draws", "ensemble", "has_dropout", "laplace", "mc_dropout",
-    "negative_log_likelihood", "posthoc_dropout", "std", "warn_unseen",
+    "auroc", "calibrate", "calibration_error", "draws", "ensemble", "has_dropout", "has_std", "laplace",
+    "mc_dropout", "negative_log_likelihood", "posthoc_dropout", "std", "warn_unseen",
 ]  # fmt: skip

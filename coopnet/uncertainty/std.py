@@ -13,6 +13,11 @@ from .ensemble import ensemble_std, members_of
 from .linearized import deviations, is_drawn
 
 
+def has_std(field: NeuralField) -> bool:
+    """Has :func:`laplace` or :func:`ensemble` made it, so that it has a deviation without a draw?"""
+    return members_of(field) is not None or is_drawn(field)
+
+
 def std(self: NeuralField, p: Any) -> Any:
     r"""The standard deviation of the outputs, of fields that :func:`laplace` or :func:`ensemble` has made.
 

@@ -27,8 +27,8 @@ def test_script(script):
 
 @bash
 @pytest.mark.parametrize("typed, expected", [
-    ("coopnet ", ["bench", "convert", "export", "fit", "info", "render"]), ("coopnet fit --enc", ["--encoding"]),
-    ("coopnet fit --encoding ha", ["hashgrid"]),
+    ("coopnet ", ["bench", "convert", "export", "fit", "info", "render", "uncertainty"]),
+    ("coopnet fit --enc", ["--encoding"]), ("coopnet fit --encoding ha", ["hashgrid"]),
 ])  # fmt: skip
 def test_bash_completes(script, tmp_path, typed, expected):
     """The function that the script defines, called as bash does when Tab is pressed."""

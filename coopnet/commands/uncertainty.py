@@ -1,0 +1,93 @@
+"""``coopnet uncertainty``: draw the map of what a checkpoint is unsure of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from .. import backend as backends
+from ..checks import ensure, is_int
+from ..uncertainty import has_dropout, has_std
+from . import arguments as args
+from .errors import about, telling_warnings
+from .render import check_finite, learned_region
+
+SIDE = 256  #: of the map, if neither --size nor the checkpoint says its size
+
+
+def uncertainty(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="FIELD", help="The checkpoint of an image: of coopnet fit, or of cn.save.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="The PNG to write; FIELD's name with _uncertainty.png."),
+    ] = None,
+    method: Annotated[
+        Literal["auto", "dropout", "std"],
+        typer.Option(help="Draw masks, or take the deviation of a posterior or an ensemble; auto: std if it has one."),
+    ] = "auto",
+    size: Annotated[
+        Any,
+        typer.Option(
+            metavar="WxH", help="Its size in pixels; that of the learned image, or 256x256.", parser=args.parse_size
+        ),
+    ] = None,
+    mc_samples: Annotated[int, typer.Option(metavar="K", help="Dropout masks.", min=2, max=2**24)] = 64,
+    seed: Annotated[int, typer.Option(help="Of the masks.", min=0, max=2**64 - 1)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a picture that is there.")] = False,
+    backend: args.BACKEND = "auto",
+) -> None:  # fmt: skip
+    """Draw the map of what a checkpoint is unsure of: the standard deviation of its colours, over the image.
+
+    For a field of 2 coordinates and 1 or 3 values that was trained with dropout, or that cn.laplace or cn.ensemble has
+    made. Prints the mean and the largest deviation. Dropout does not tell what a hash grid has not seen.
+    """
+    from .. import image as images
+    from ..image import plots
+
+    output = output or checkpoint.with_name(f"{checkpoint.stem}_uncertainty.png")
+    what = f"--output is {str(output)!r}; its suffix must be .png."
+    ensure(output.suffix.lower() == ".png", what, typer.BadParameter)
+    ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
+    args.check_replaced(output, force, "choose another --output")
+    name = backends.require(backend)
+    with about(checkpoint):
+        field, noted = images.learn.load_image_field(checkpoint, name)
+    masks = method == "dropout" or (method == "auto" and not has_std(field))
+    _check_method(checkpoint, field, method, masks)
+    width, height = size or _learned_size(noted)
+    args.prepare_directory(output.parent)
+    region = learned_region(noted)
+    with about(checkpoint), telling_warnings():
+        if masks:
+            _, deviation = images.render_mc(field, width, height, mc_samples, seed, region)
+        else:
+            deviation = images.evaluate.render_std(field, width, height, region)
+    check_finite(checkpoint, deviation)
+    with about(output):
+        plots.uncertainty(output, deviation, mc_samples if masks else None)
+    print(f"wrote {output}")
+    print(f"standard deviation: mean {float(deviation.mean()):.4f}, max {float(deviation.max()):.4f}")
+
+
+def _check_method(checkpoint: Path, field: Any, method: str, masks: bool) -> None:
+    """Raise unless ``field`` has the deviation that is asked for."""
+    if has_dropout(field) if masks else has_std(field):
+        return
+    has = {
+        "auto": "is sure of everything: it has no dropout, and is neither a posterior nor an ensemble",
+        "dropout": "has no dropout, and --method dropout needs some",
+        "std": "is neither a posterior nor an ensemble, and --method std needs one",
+    }[method]
+    cure = "fit with --dropout, or save the field that cn.laplace or cn.ensemble makes"
+    raise typer.BadParameter(f"{str(checkpoint)!r} {has}; {cure}.")
+
+
+def _learned_size(noted: dict[str, Any]) -> tuple[int, int]:
+    """Width and height of the learned image, if a checkpoint's notes say so."""
+    learned: list[Any] = [noted.get(side) for side in ("width", "height")]
+    width, height = learned if all(is_int(v, 1, args.MAX_PIXELS) for v in learned) else (SIDE, SIDE)
+    return (width, height) if width * height <= args.MAX_PIXELS else (SIDE, SIDE)
