@@ -22,7 +22,7 @@ import matplotlib.pyplot as plt
 ROOT = Path(__file__).resolve().parent.parent
 #: A tutorial, the expression for its picture in sRGB, and what is below it.
 PANELS = {
-    "plot_04_dropout": ("half(mean, unsure)", "a face from 10 % of its pixels, and how unsure"),
+    "plot_17_unseen": ("list(pictures.values())[1]", "a photograph that hides what it has not seen"),
     "plot_06_sphere_tracing": ("pictures['learned field']", "a signed distance, sphere-traced"),
     "plot_07_radiance_field": ("np.clip(seen, 0, 1) ** (1 / 2.2)", "a radiance field from thirty pictures"),
     "plot_08_neural_material": (
@@ -33,18 +33,11 @@ PANELS = {
 RUN = """
 import runpy, sys
 import matplotlib; matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
-
-def half(picture, unsure):
-    "The picture above the diagonal, the uncertainty below."
-    shown = plt.get_cmap("magma")(np.clip(unsure / np.quantile(unsure, 0.99), 0, 1))[..., :3]
-    y, x = np.mgrid[: unsure.shape[0], : unsure.shape[1]]
-    return np.where((x > y)[..., None], np.clip(picture, 0, 1), shown)
 
 script, expression, out = sys.argv[1:]
 names = runpy.run_path(script)
-np.save(out, eval(expression, {**names, "half": half, "np": np}))
+np.save(out, eval(expression, {**names, "np": np}))
 """
 
 
@@ -68,7 +61,7 @@ def main() -> None:
                 [sys.executable, "-W", "ignore", "-c", RUN, script, expression, file], check=True, cwd=folder
             )
             axis.imshow(square(np.load(file)))
-        axis.set_title(caption, fontsize=8.5, y=-0.1)
+        axis.set_title(caption, fontsize=10, y=-0.12)
         axis.axis("off")
         print(f"{name}: {time.perf_counter() - start:.0f} s")
     figure.savefig(out, dpi=150)

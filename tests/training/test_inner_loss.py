@@ -79,10 +79,9 @@ def test_equal_to_the_loss_outside(ns, backend, kind, samples):
             assert relative_error(one, other) < tolerance
 
 
-@pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_every_loss(ns, backend, loss):
-    if backend == "cuda" and loss not in ("l1", "gaussian_nll", "variance"):
-        pytest.skip("the same code, a slow kernel each")
+@pytest.mark.parametrize("loss", ["l1", "gaussian_nll", "variance", "relative_l2_luminance"])
+def test_losses(ns, backend, loss):
+    """With a kink, of twice as many outputs, divided by an output, and by all; the others take the same way."""
     step = step_of(ns, backend, "auto", loss, 1500)
     losses, gradients = derivatives(step, ns, 1, "banks", True)
     expected, right = derivatives(step, ns, 1, "banks", False)

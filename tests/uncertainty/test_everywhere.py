@@ -43,7 +43,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["laplace", "ensemble", "concrete"])  # the others are layers of dropout
 def test_along_rays(backend, ns, kind):
     """The three modes of a march agree, in values and in gradients, with one draw along a ray."""
     field = KINDS[kind](backend, ns)
