@@ -22,7 +22,7 @@ import matplotlib.pyplot as plt
 ROOT = Path(__file__).resolve().parent.parent
 #: A tutorial, the expression for its picture in sRGB, and what is below it.
 PANELS = {
-    "plot_17_unseen": ("list(pictures.values())[1]", "a photograph that hides what it has not seen"),
+    "plot_17_unseen": ("list(pictures.values())[1]", "a field that hides what it has not seen"),
     "plot_06_sphere_tracing": ("pictures['learned field']", "a signed distance, sphere-traced"),
     "plot_07_radiance_field": ("np.clip(seen, 0, 1) ** (1 / 2.2)", "a radiance field from thirty pictures"),
     "plot_08_neural_material": (
