@@ -129,7 +129,7 @@ def _end() -> None:
     """Ends Gloo's communicators while Python still runs.
 
     Gloo's threads may hold objects of Python a moment longer than their exchange takes. To give them back they need its
-    lock, and without an interpreter that aborts the process, whose work is done (PyTorch 2.13; its issue 190489).
+    lock, and without an interpreter that aborts the process, whose work is done (PyTorch 2.13, pytorch#190489).
     """
     while _made:
         (_, engine, _), communicator = _made.popitem()
