@@ -41,7 +41,9 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         si = pi.compute_surface_interaction(ray, mi.RayFlags.Minimal, hidden)
         pi[hidden] = integrator.skip_area_emitters(scene, si.spawn_ray(ray.d), True, hidden)
 
-    while dr.hint(active, max_iterations=max_depth, label=f"neural_path ({mode.name})"):
+    wavefront = decoders.way == "wavefront"
+    how = "evaluated" if wavefront else None
+    while dr.hint(active, max_iterations=max_depth, label=f"neural_path ({mode.name})", mode=how):
         si = pi.compute_surface_interaction(ray, ray_flags=mi.RayFlags.All)
 
         # Light that is met, weighted against having sampled it from the vertex before
@@ -66,6 +68,9 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         value, pdf, bs, factor, number, under, code = dr.dispatch(
             bsdf, decoders.query, si, toward, sampler.next_1d(), sampler.next_2d(), active_next
         )
+        if dr.hint(wavefront, mode="scalar"):
+            # networks are going to be evaluated in kernels of their own, before which this is not to be traced twice
+            dr.eval(met, light, toward, value, pdf, bs, factor, number, under, code)
         share = throughput * dr.select(ds.delta, 1, power_heuristic(ds.pdf, pdf))
         direct = dr.select(smooth, share * light, 0)
         L = L + met if primal else L - dr.detach(met)

@@ -9,13 +9,16 @@ import drjit as dr
 import mitsuba as mi
 
 from ...engine.modes import gradient_path
+from ...jit.scopes import frozen, symbolic
 from ...random.key import Key
 from ..bsdf import lobes
 from ..variants import made
 from .vertex import Term
 
 #: How lanes that need no network are kept out of it: see :class:`SceneDecoders`.
-WAYS = ("auto", "branch", "mask", "call")
+WAYS = ("auto", "branch", "mask", "call", "wavefront")
+#: Paths up to which ``"auto"`` takes derivatives turn by turn on GPUs: each takes about 500 bytes there.
+WAVEFRONT_PATHS = 1 << 24
 
 #: What following a derivative forward leaves alone: the tangents it started from, which later ones start from, too.
 KEEP_INPUTS = dr.ADFlag.ClearInterior | dr.ADFlag.ClearEdges
@@ -28,17 +31,25 @@ class SceneDecoders:
     material names its decoder by a number: 0 for a material without one, else its place in ``decoders`` counted from 1.
 
     Args:
+        derivative: are derivatives taken?
+        paths: their number.
         scene: a Mitsuba scene. Its shapes' materials are looked at, and both sides of a ``twosided``; those nested in
             others are left to Mitsuba's calls.
         way: ``"branch"`` skips a decoder where no lane of a packet or warp needs it; ``"mask"`` evaluates all of them
-            in all lanes; ``"call"`` evaluates them in one virtual call. ``"auto"`` takes ``"call"`` on CUDA, where the
-            code of a network needs registers of its own beside that of rays, and ``"branch"`` on LLVM, where calls
-            fetch weights lane by lane.
+            in all lanes; ``"call"`` evaluates them in one virtual call, and derivatives as ``"branch"``;
+            ``"wavefront"`` takes one turn of the loop after the other for all paths (Laine et al. 2013), and evaluates
+            each decoder in kernels of its own for the lanes that ask for it. ``"auto"`` takes ``"branch"`` on LLVM,
+            where calls fetch weights lane by lane. On CUDA the code of a network needs registers of its own beside that
+            of rays, and adding up weight gradients is slow where the lanes of a warp have parted: it takes ``"call"``
+            for pictures, and ``"wavefront"`` for derivatives, if they are not recorded.
     """
 
-    def __init__(self, scene: Any, way: str = "auto"):
+    def __init__(self, scene: Any, way: str = "auto", derivative: bool = False, paths: int = 1):
         cuda = dr.backend_v(mi.Float) == dr.JitBackend.CUDA
-        self.way = way if way != "auto" else "call" if cuda else "branch"
+        if way == "auto":
+            turn_by_turn = cuda and derivative and paths <= WAVEFRONT_PATHS and not frozen() and not symbolic()
+            way = "wavefront" if turn_by_turn else "call" if cuda else "branch"
+        self.way = way
         self._sides: dict[int, tuple] = {}
         decoders: dict[int, Any] = {}
         for bsdf in (shape.bsdf() for shape in scene.shapes()):
@@ -165,12 +176,28 @@ class SceneDecoders:
         if self.way == "call" and self.decoders and not derivative:
             bodies = [lambda state, *_: state, *(_with(body, decoder) for decoder in self.decoders)]
             return dr.switch(number, bodies, state, code, *args)
+        if self.way == "wavefront":
+            return self._gathered(number, body, state, code, *args)
         for i, decoder in enumerate(self.decoders):
             lanes = number == i + 1
             if self.way != "mask":
                 state = dr.if_stmt((state, code, *args), lanes, _with(body, decoder), lambda state, *_: state)
             else:
                 state = dr.select(lanes, _with(body, decoder)(state, code, *args), state)
+        return state
+
+    def _gathered(self, number: Any, body: Callable, state: Any, *args: Any) -> Any:
+        """:meth:`_each` with a batch for every decoder of just the lanes that ask for it."""
+        dr.eval(number, args)
+        state = dr.select(number == number, state, state)  # with an entry for each lane
+        for i, decoder in enumerate(self.decoders):
+            lanes = dr.compress(number == i + 1)
+            if dr.width(lanes) == 0:
+                continue
+            batch = [arg if arg is None else dr.gather(type(arg), arg, lanes) for arg in args]
+            result = _with(body, decoder)(None, *batch)
+            dr.scatter(state, result, lanes)
+            dr.eval(state)
         return state
 
 

@@ -42,8 +42,11 @@ def NeuralPath() -> type:
             hide_emitters: leave out emitters that the camera sees directly.
             networks: how lanes that need no network are kept out of it. ``"branch"`` skips each decoder where none
                 of the lanes that run together needs it; ``"mask"`` evaluates all decoders in all lanes; ``"call"``
-                evaluates them in one virtual call, and derivatives as ``"branch"``. ``"auto"`` is ``"call"`` on CUDA
-                and ``"branch"`` on LLVM, the fastest there (``docs/rendering.md``).
+                evaluates them in one virtual call, and derivatives as ``"branch"``; ``"wavefront"`` follows all paths
+                edge by edge, and evaluates each decoder for just the lanes that need it, in kernels of its own, which
+                takes about 500 bytes for each path and cannot be recorded. ``"auto"`` is the fastest
+                (``docs/rendering.md``): on LLVM ``"branch"``; on CUDA ``"call"`` for pictures, and ``"wavefront"`` for
+                derivatives outside ``dr.freeze`` of up to 2^24 paths.
             banks: accumulators of each decoder's weight gradients on CUDA (see :func:`coopnet.gradient_banks`); 0
                 chooses by the number of paths. Each is traced by itself, which ``dr.freeze`` saves.
             key: turns dropout of all decoders on. Without an index, every vertex of every path draws its own masks: the
@@ -82,7 +85,7 @@ def NeuralPath() -> type:
             active: Any = True, **_: Any,
         ) -> tuple:  # fmt: skip
             keys.check_paths(self.key, dr.width(ray), "NeuralPath")
-            decoders = SceneDecoders(scene, self.networks)
+            decoders = SceneDecoders(scene, self.networks, mode != dr.ADMode.Primal, dr.width(ray))
             return trace(self, decoders, mode, scene, sampler, ray, δL, state_in, active)
 
         def render_backward(
