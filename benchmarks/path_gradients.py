@@ -21,7 +21,7 @@ import numpy as np
 import coopnet as cn
 
 
-def gradient(backend: str, file: Path, integrator: str, size: int, spp: int, precision: str, banks: int = 0) -> Any:
+def gradient(backend: str, file: Path, integrator: str, size: int, spp: int, precision: str, **options: Any) -> Any:
     """The gradients of all matrices, one after the other, in float64."""
     mi.set_variant(f"{backend}_ad_rgb")
     field = cn.load(file, backend, precision)
@@ -29,7 +29,7 @@ def gradient(backend: str, file: Path, integrator: str, size: int, spp: int, pre
     materials = [cn.mitsuba.NeuralBSDF(decoder, latent=[0.2 * i], lobes=(0.4, 0.3)) for i in range(4)]
     scene = spheres.scene(materials, size, spp)
     if integrator == "neural_path":
-        made = cn.mitsuba.NeuralPath(max_depth=5, rr_depth=50, banks=banks)
+        made = cn.mitsuba.NeuralPath(max_depth=5, rr_depth=50, **options)
     else:
         made = mi.load_dict({"type": integrator, "max_depth": 5, "rr_depth": 50})
     params = mi.traverse(scene)
@@ -61,16 +61,16 @@ def main() -> None:
         file = Path(folder) / "decoder.safetensors"
         cn.save(file, field)
         wanted = gradient("llvm", file, "neural_path", size, spp, "single")
-        jobs = [("prb, LLVM, single", "llvm", "prb", "single", 0)]
+        jobs: list[tuple[str, str, str, str, dict[str, Any]]] = [("prb, LLVM, single", "llvm", "prb", "single", {})]
         if args.backend == "cuda":
             jobs += [
-                ("neural_path", "cuda", "neural_path", "half", 0),
-                ("neural_path, 128 banks", "cuda", "neural_path", "half", 128),
-                ("neural_path, one bank", "cuda", "neural_path", "half", 1),
-                ("prb", "cuda", "prb", "half", 0),
+                ("neural_path", "cuda", "neural_path", "half", {}),
+                ("neural_path, in the loop", "cuda", "neural_path", "half", {"networks": "branch"}),
+                ("neural_path, one bank", "cuda", "neural_path", "half", {"networks": "branch", "banks": 1}),
+                ("prb", "cuda", "prb", "half", {}),
             ]
-        for name, backend, integrator, precision, banks in jobs:
-            got = gradient(backend, file, integrator, size, spp, precision, banks)
+        for name, backend, integrator, precision, options in jobs:
+            got = gradient(backend, file, integrator, size, spp, precision, **options)
             error = float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
             ratio = float(got @ wanted / (wanted @ wanted))
             rows.append({"row": name, "error": error, "length": ratio})

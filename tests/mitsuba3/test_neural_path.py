@@ -110,7 +110,7 @@ def test_materials_of_their_own_integrator():
     assert SceneDecoders(scene).decoders == [first, second]
 
 
-@pytest.mark.parametrize("networks", ["mask", "call"])
+@pytest.mark.parametrize("networks", ["mask", "call", "wavefront"])
 def test_ways_to_evaluate_agree(networks, same):
     scene = spheres([material(), material(decoder(2, seed=2), (0.1, 0.7))])
     same(render(scene, ours(networks=networks)), render(scene, ours()))
@@ -314,7 +314,7 @@ def test_banks_of_all_decoders_are_open_on_the_way_back(monkeypatch, neural):
     assert opened == ([(tuple(d.field for d in made), count) for count in (None, 7)] if neural else [])
 
 
-@pytest.mark.parametrize(("part", "networks"), [("decoder", "branch"), ("latent", "mask")])
+@pytest.mark.parametrize(("part", "networks"), [("decoder", "branch"), ("latent", "wavefront")])
 def test_finite_differences(backend, part, networks):
     made, grid = decoder(2), cn.Grid(2, "dense", n_levels=1, n_features_per_level=2, base_resolution=4)
     textured = cn.mitsuba.NeuralBSDF(made, latent=grid, lobes=(0.2, 0.5))
@@ -359,12 +359,34 @@ def tangent(scene, integrator, name, direction):
     return image
 
 
-def test_gradients_with_dropout(close):
+def test_the_fastest_way(backend):
+    """Derivatives on CUDA are taken turn by turn, if memory and recording allow; keys may say which masks are drawn."""
+    scene, cuda = spheres([material()], size=4), backend == "cuda"
+
+    def way(*args):
+        return SceneDecoders(scene, "auto", *args).way
+
+    assert way() == ("call" if cuda else "branch")
+    assert way(True, 1 << 24) == ("wavefront" if cuda else "branch")
+    assert way(True, (1 << 24) + 1) == ("call" if cuda else "branch")
+    recorded = []
+
+    @dr.freeze
+    def frozen(x):
+        recorded.append(way(True, 16))
+        return x + 1
+
+    frozen(dr.opaque(mi.Float, 1))
+    assert recorded == ["call" if cuda else "branch"]
+
+
+@pytest.mark.parametrize("networks", ["branch", "wavefront"])
+def test_gradients_with_dropout(close, networks):
     """Derivatives see the masks of the picture: a key with an index, against Mitsuba's calls."""
     made = decoder(1, dropout=0.3)
     materials = [material(made), material(made, code=(0.8,))]
     scene, key = spheres(materials, size=8), cn.Key(5, index=0)
-    got = gradients(scene, ours(key=key))
+    got = gradients(scene, ours(key=key, networks=networks))
     for m in materials:
         m.key = key
     for name, value in gradients(scene, mitsubas("prb", rr_depth=100)).items():

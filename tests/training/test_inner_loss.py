@@ -28,7 +28,7 @@ def step_of(ns, backend, precision, loss, samples, dropout=0.0, encoding=None, p
         targets = [1 + x, 1.5 - y, 2 + dr.sin(9 * x)]
         return ([x, y], targets, 0.5 + x) if pdf else ([x, y], targets)
 
-    scale = scale if precision == "half" else None
+    scale = scale if field.precision == "half" else None
     return Step(field, Adam(1e-3, params=field), batch, Options(loss=loss, loss_scale=scale))
 
 

@@ -188,6 +188,7 @@ class SceneDecoders:
 
     def _gathered(self, number: Any, body: Callable, state: Any, *args: Any) -> Any:
         """:meth:`_each` with a batch for every decoder of just the lanes that ask for it."""
+        args = tuple(arg.traced(mi.UInt32) if isinstance(arg, Key) else arg for arg in args)
         dr.eval(number, args)
         state = dr.select(number == number, state, state)  # with an entry for each lane
         for i, decoder in enumerate(self.decoders):
