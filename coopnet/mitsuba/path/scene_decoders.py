@@ -9,6 +9,7 @@ import drjit as dr
 import mitsuba as mi
 
 from ...engine.modes import gradient_path
+from ...jit.masks import unmasked
 from ...jit.scopes import frozen, symbolic
 from ...random.key import Key
 from ..bsdf import lobes
@@ -17,7 +18,7 @@ from .vertex import Term
 
 #: How lanes that need no network are kept out of it: see :class:`SceneDecoders`.
 WAYS = ("auto", "branch", "mask", "call", "wavefront")
-#: Paths up to which ``"auto"`` takes derivatives turn by turn on GPUs: each takes about 500 bytes there.
+#: Paths up to which ``"auto"`` takes derivatives turn by turn on GPUs: each takes about a kilobyte.
 WAVEFRONT_PATHS = 1 << 24
 
 #: What following a derivative forward leaves alone: the tangents it started from, which later ones start from, too.
@@ -31,8 +32,6 @@ class SceneDecoders:
     material names its decoder by a number: 0 for a material without one, else its place in ``decoders`` counted from 1.
 
     Args:
-        derivative: are derivatives taken?
-        paths: their number.
         scene: a Mitsuba scene. Its shapes' materials are looked at, and both sides of a ``twosided``; those nested in
             others are left to Mitsuba's calls.
         way: ``"branch"`` skips a decoder where no lane of a packet or warp needs it; ``"mask"`` evaluates all of them
@@ -40,8 +39,10 @@ class SceneDecoders:
             ``"wavefront"`` takes one turn of the loop after the other for all paths (Laine et al. 2013), and evaluates
             each decoder in kernels of its own for the lanes that ask for it. ``"auto"`` takes ``"branch"`` on LLVM,
             where calls fetch weights lane by lane. On CUDA the code of a network needs registers of its own beside that
-            of rays, and adding up weight gradients is slow where the lanes of a warp have parted: it takes ``"call"``
-            for pictures, and ``"wavefront"`` for derivatives, if they are not recorded.
+            of rays, and weight gradients are added up slowly there: it takes ``"call"`` for pictures, and
+            ``"wavefront"`` for derivatives that are not recorded.
+        derivative: are derivatives taken?
+        paths: the number of paths.
     """
 
     def __init__(self, scene: Any, way: str = "auto", derivative: bool = False, paths: int = 1):
@@ -191,14 +192,16 @@ class SceneDecoders:
         args = tuple(arg.traced(mi.UInt32) if isinstance(arg, Key) else arg for arg in args)
         dr.eval(number, args)
         state = dr.select(number == number, state, state)  # with an entry for each lane
-        for i, decoder in enumerate(self.decoders):
-            lanes = dr.compress(number == i + 1)
-            if dr.width(lanes) == 0:
-                continue
-            batch = [arg if arg is None else dr.gather(type(arg), arg, lanes) for arg in args]
-            result = _with(body, decoder)(None, *batch)
-            dr.scatter(state, result, lanes)
-            dr.eval(state)
+        with unmasked(
+            mi.Float
+        ):  # all lanes of a batch ask; Dr.Jit would mask a batch of one, or of as many as there are
+            for i, decoder in enumerate(self.decoders):
+                lanes = dr.compress(number == i + 1)
+                if dr.width(lanes) == 0:
+                    continue
+                batch = [arg if arg is None else dr.gather(type(arg), arg, lanes) for arg in args]
+                dr.scatter(state, _with(body, decoder)(None, *batch), lanes)
+                dr.eval(state)
         return state
 
 

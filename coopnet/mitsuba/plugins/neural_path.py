@@ -44,7 +44,7 @@ def NeuralPath() -> type:
                 of the lanes that run together needs it; ``"mask"`` evaluates all decoders in all lanes; ``"call"``
                 evaluates them in one virtual call, and derivatives as ``"branch"``; ``"wavefront"`` follows all paths
                 edge by edge, and evaluates each decoder for just the lanes that need it, in kernels of its own, which
-                takes about 500 bytes for each path and cannot be recorded. ``"auto"`` is the fastest
+                takes about a kilobyte for each path and cannot be recorded. ``"auto"`` is the fastest
                 (``docs/rendering.md``): on LLVM ``"branch"``; on CUDA ``"call"`` for pictures, and ``"wavefront"`` for
                 derivatives outside ``dr.freeze`` of up to 2^24 paths.
             banks: accumulators of each decoder's weight gradients on CUDA (see :func:`coopnet.gradient_banks`); 0
