@@ -27,6 +27,7 @@ SMALLER = {
     "(field, batch, 200": "(field, batch, 2", "SIZE = 256": "SIZE = 16", "batch, 20,": "batch, 2,",
     "n_levels=8, i": "n_levels=2, i", "1 << 12": "1 << 6", "width=64": "width=16",
     "Linear(2, 64)": "Linear(2, 16)", "Linear(64, 64)": "Linear(16, 16)", "Linear(64, 1)": "Linear(16, 1)",
+    "1, 64, 2, omega": "1, 8, 1, omega",
     'out_features=1, activation="softplus"': 'out_features=1, width=8, depth=1, activation="softplus"',
 }  # fmt: skip
 
