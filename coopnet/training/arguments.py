@@ -80,7 +80,7 @@ def _check_penalty(penalty: Callable, field: NeuralField) -> None:
 
 
 def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
-    """Trace a batch as the step will, without evaluating it, so that what is wrong with it is said before anything runs.
+    """Trace a batch without evaluating it, so that what is wrong with it is said before anything runs.
 
     Returns the number of losses, the batch, and what to warn of, if there is anything: only the coordinates of fields
     that want them in a box are evaluated.
