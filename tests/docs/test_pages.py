@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 DOCS = ROOT / "docs"
 
 #: Pages whose blocks are one program, and pages whose blocks are programs of their own.
-WHOLE = ["ten_minutes", "index", "drjit_in_five_minutes"]
+WHOLE = ["ten_minutes", "drjit_in_five_minutes"]
 EACH = [
     "coming_from/drjit_nn", "coming_from/tiny_cuda_nn", "coming_from/pytorch", "coming_from/slangpy", "faq",
     "your_data", "why_training_fails",
