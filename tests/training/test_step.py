@@ -88,10 +88,10 @@ def test_the_first_batch_is_only_traced(ns, backend):
     """Also where a network is so wide that it is evaluated between kernels: the step will be another kernel."""
     field = cn.NeuralField(None, cn.MLP(2, 1, width=160, depth=2)).build(backend)
     batch = tiny_batch(ns, 2048)
+    step = Step(field, Adam(lr=1e-2), batch, Options())
     with launched() as evaluated:
         dr.eval(field(batch(cn.Key(0))[0]))
-    step = Step(field, Adam(lr=1e-2), batch, Options())
-    with launched() as kernels:
+    with launched() as traced:
         samples, _, _ = check_losses(step, cn.Key(0))
-    assert samples == 2048 and not kernels
-    assert backend == "cuda" or len(evaluated) > 1
+    assert samples == 2048 and 2048 not in [k["size"] for k in traced]  # matrices may have been copied
+    assert backend == "cuda" or [k["size"] for k in evaluated].count(2048) > 1
