@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: one run of a test per usable backend, and another processor to compile for."""
 
+import collections
 import gc
 import importlib
 import os
@@ -61,6 +62,23 @@ def backend(request):
 def ns(backend):
     """Dr.Jit's module of differentiable types of the backend."""
     return backends.namespace(backend)
+
+
+#: Files that take long with few tests: what begins with them last keeps the others waiting.
+LONG = (
+    "test_readme", "test_pages", "test_neural_path", "test_plugins", "test_radiance_cache", "test_fit_bsdf",
+    "test_render_mc", "test_own_engine", "test_control_flow", "test_cotangents", "test_multipliers", "test_loops",
+    "test_concrete_dropout", "test_inner_loss", "test_input_gradient", "test_call_targets", "test_projection",
+    "test_mitsuba_docstrings", "test_everywhere", "test_laplace", "test_neural_bsdf", "test_memory",
+)  # fmt: skip
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Processes side by side begin with what takes long, and end with files of one test, so that none waits long."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        tests = collections.Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path.stem not in LONG, -tests[item.path]))
 
 
 def pytest_collection_finish():

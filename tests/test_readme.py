@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.machines import ROOT, python
+from support.machines import ONE_THREAD, ROOT, python
 
 #: Files that commands in the documentation write.
 WRITTEN = ["benchmarks/results/threads-llvm.json"]
@@ -81,7 +81,7 @@ def test_pages(page, tmp_path):
         code = code.replace(number, smaller)
     # the program is one of LLVM's, and a grid lives on a GPU where there is one
     code = code.replace("lower=0, upper=1)", 'lower=0, upper=1, backend="llvm")')
-    done = python("-c", code, cwd=tmp_path)
+    done = python("-c", ONE_THREAD + code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(blocks) >= 4 and not before
 
@@ -90,7 +90,8 @@ def test_example(tmp_path):
     pytest.importorskip("safetensors")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    done = python("-c", code.replace("steps=1000", "steps=1000, progress=False"), cwd=tmp_path)
+    code = code.replace("steps=1000", "steps=1000, progress=False")
+    done = python("-c", ONE_THREAD + code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "field.safetensors").exists()
     truth, field, masks = done.stdout.splitlines()

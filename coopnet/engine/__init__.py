@@ -13,7 +13,7 @@ what is done with it
 :mod:`.strategies`            the tables that choose
 :mod:`.limits`                measured constants
 :mod:`.explain`               what would be chosen, in words
-:mod:`.modes`                 ``deterministic()``, ``gradient_path()``
+:mod:`.modes`                 ``deterministic()``, ``gradient_path()``; what is only traced
 ways of weight gradients
 :mod:`.network_op`            what they have in common
 :mod:`.banks`                 in the kernel; in loops
@@ -42,7 +42,7 @@ from .explain import Explanation, explain
 from .external_products import ExternalProducts, innermost, leaving
 from .inner_loss import InnerLoss, loss_inside
 from .loop_banks import LoopBanks, collecting
-from .modes import deterministic, gradient_path
+from .modes import as_if_frozen, deterministic, gradient_path
 from .products import library
 from .stack import Stack, StackError, stacked, stacking
 
@@ -58,6 +58,7 @@ __all__ = [
     "Nonlinearity",
     "Stack",
     "StackError",
+    "as_if_frozen",
     "collecting",
     "deterministic",
     "evaluate",

@@ -325,30 +325,41 @@ class _FixedPointOp(_ParametersOp):
     def _scales(self, cotangents: list[list]) -> tuple[list, Any]:
         """The scale of the sums of every level, and a number that is not zero if any term is not finite."""
         grid, n, single = self.grid, self.grid.n_features, self.grid.dtype
+        lanes = self._lanes(cotangents)
         if not self.tangents:  # weights are at most 1
-            most = dr.max(largest([dr.abs(v) for v in cotangents[0]]))
-            broken = _broken(cotangents[0])
-            return [fixed_point.scale(most, self._count(cotangents))] * len(grid.levels), broken
+            bound = _bound(cotangents[0])
+            dr.eval(bound, lanes)  # in one kernel: reducing either evaluates it, with all that it depends on
+            most = dr.max(bound)
+            return [fixed_point.scale(most, self._terms(lanes))] * len(grid.levels), _broken(most)
         # derivatives of weights are at most the level's steepest slope times the tangent
-        terms = self._count(cotangents)
         lengths = [sum((dr.abs(v) for v in tangent), single(0)) for tangent in self.tangents]
-        scales, broken = [], single(0)
+        bounds = []
         for level in range(len(grid.levels)):
             sizes = [sum((dr.abs(v) for v in c[level * n : level * n + n]), single(0)) for c in cotangents]
             bound = sizes[0]
             for size, length in zip(sizes[1:], lengths, strict=True):
                 bound += size * (length * grid.steepest(level))
-            broken = broken + _broken([bound])
-            scales.append(fixed_point.scale(dr.max(bound), terms))
-        return scales, broken
+            bounds.append(_bound([bound]))
+        dr.eval(bounds, lanes)
+        most, terms = [dr.max(v) for v in bounds], self._terms(lanes)
+        return [fixed_point.scale(v, terms) for v in most], sum((_broken(v) for v in most), single(0))
 
-    def _count(self, cotangents: list[list]) -> Any:
+    def _lanes(self, cotangents: list[list]) -> Any:
+        """Something with an entry for every lane."""
+        parts = [*flat(cotangents), *self.coordinates]
+        lanes = dr.zeros(self.grid.dtype, max(dr.width(v) for v in parts))
+        return self.coordinates[0] + cotangents[0][0] + lanes
+
+    def _terms(self, lanes: Any) -> Any:
         """How many terms a sum has at most."""
-        grid, parts = self.grid, [*flat(cotangents), *self.coordinates]
-        lanes = dr.zeros(grid.dtype, max(dr.width(v) for v in parts))
-        return grid.dtype(dr.opaque_width(self.coordinates[0] + cotangents[0][0] + lanes)) * grid.vertices
+        return self.grid.dtype(dr.opaque_width(lanes)) * self.grid.vertices
 
 
-def _broken(values: list) -> Any:
-    """1 if any of ``values`` is not finite, which a maximum alone would skip."""
-    return dr.max(largest([dr.select(dr.isfinite(v), type(v)(0), type(v)(1)) for v in values]))
+def _bound(values: list) -> Any:
+    """The largest of the absolute ``values``, infinite where one is not finite: maxima skip NaN."""
+    return largest([dr.select(dr.isfinite(v), dr.abs(v), dr.inf) for v in values])
+
+
+def _broken(most: Any) -> Any:
+    """1 if a maximum of :func:`_bound` says that a value is not finite."""
+    return dr.select(dr.isfinite(most), type(most)(0), type(most)(1))

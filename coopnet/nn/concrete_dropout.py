@@ -79,7 +79,7 @@ class ConcreteDropout(Dropout):
     Raises:
         ValueError, TypeError: arguments of another kind or out of range; inputs that :func:`dropout` refuses.
 
-    >>> layers = cn.Linear(2, 64), cn.ReLU(), cn.ConcreteDropout(), cn.Linear(64, 3)
+    >>> layers = cn.Linear(2, 16), cn.ReLU(), cn.ConcreteDropout(), cn.Linear(16, 3)
     >>> field = cn.NeuralField(None, cn.Sequential(*layers)).build()
     >>> pay = lambda field: cn.concrete_penalty(field, samples=10_000, noise=0.1)
     >>> result = cn.fit(field, batch, 1000, penalty=pay)

@@ -30,9 +30,9 @@ def message(field: NeuralField, notes: list[tuple[Any, list, Any]]) -> str:
     seen = [(parts, active) for whose, parts, active in notes if whose is field] if numbers else []
     if not seen:
         return ""
-    counts = [_count(field, parts, active, numbers) for parts, active in seen]
-    dr.eval(counts)
-    out, of = (sum(int(count[i].numpy()[0]) for count in counts) for i in (0, 1))
+    lanes = [_lanes(field, parts, active, numbers) for parts, active in seen]
+    dr.eval(lanes)  # in one kernel, and not in one for each count
+    out, of = (sum(int(dr.count(v[i]).numpy()[0]) for v in lanes) for i in (0, 1))
     if out <= SHARE * of:
         return ""
     ends = [(dr.min(parts[i]), dr.max(parts[i])) for parts, _ in seen for i in numbers]
@@ -47,14 +47,14 @@ def message(field: NeuralField, notes: list[tuple[Any, list, Any]]) -> str:
     return f"fit: {where}, {why}; say what box they lie in, NeuralField(..., bounds=(low, high))."
 
 
-def _count(field: NeuralField, parts: list, active: Any, numbers: list[int]) -> tuple[Any, Any]:
-    """How many samples lie outside, and how many there are."""
+def _lanes(field: NeuralField, parts: list, active: Any, numbers: list[int]) -> tuple[Any, Any]:
+    """Masks of the samples that lie outside, and of all that there are."""
     lanes = max(dr.width(v) for v in (*parts, *([] if active is None else [active])))
-    inside = dr.full(dr.mask_t(parts[0]), True, lanes)
+    there = dr.full(dr.mask_t(parts[0]), True, lanes)
     mapped = to_unit(parts, field.bounds)
-    outside = ~inside
+    outside = ~there
     for i in numbers:
         outside |= (mapped[i] < -MARGIN) | (mapped[i] > 1 + MARGIN)
     if active is not None:
-        inside &= active
-    return dr.count(outside & inside), dr.count(inside)
+        there &= active
+    return outside & there, there

@@ -173,22 +173,29 @@ def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[Any
     if linear.last.linear.config[2]:
         hidden.append(slope + 0 * hidden[0])
     table = dr.tensor_t(single)(nested(hidden))
-    entries = None if linear.grid is None else _entry_sums(linear, unit, found.rows)
+    by_entry = [] if linear.grid is None else _squares(linear, unit, found.rows)
+    dr.eval(squares, table, by_entry)  # in one kernel, and not in one for each sum
+    entries = _entry_sums(linear, unit, by_entry) if by_entry else None
     return entries, dr.matmul(table, table, Bt=True), dr.sum(squares)
 
 
-def _entry_sums(linear: Linearized, unit: list, rows: list[list]) -> Any:
-    """The sums of squares of the derivatives by every entry of the grid."""
+def _squares(linear: Linearized, unit: list, rows: list[list]) -> list:
+    """The squares of the derivatives by every feature of the grid."""
+    assert linear.grid is not None
+    squares = [sum(dr.square(v) for v in column) for column in zip(*rows, strict=True)]
+    return [v + dr.zeros(linear.grid.grid.grid.value.dtype, dr.width(unit[0])) for v in squares]
+
+
+def _entry_sums(linear: Linearized, unit: list, squares: list) -> Any:
+    """The sums, by every entry of the grid, of :func:`_squares`, which are evaluated."""
     assert linear.grid is not None
     grid = linear.grid.grid.grid.value
     n, single = grid.n_features, grid.dtype
-    squares = [sum(dr.square(v) for v in column) for column in zip(*rows, strict=True)]
-    squares = [v + dr.zeros(single, dr.width(unit[0])) for v in squares]
     terms = single(dr.opaque_width(squares[0])) * grid.vertices
     most = largest(squares)
     scale = fixed_point.scale(dr.max(most), terms)
     broken = dr.max(dr.select(dr.isfinite(sum(squares)), single(0), single(1)))
-    dr.eval(scale, broken, squares)
+    dr.eval(scale, broken)
     sums = dr.zeros(dr.int64_array_t(single), dr.width(grid.data))
     for level, weight, index in linear.walk(unit):
         part = squares[level * n : level * n + n]

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 DOCS = ROOT / "docs"
 
 #: Pages whose blocks are one program, and pages whose blocks are programs of their own.
-WHOLE = ["ten_minutes", "index", "drjit_in_five_minutes"]
+WHOLE = ["ten_minutes", "drjit_in_five_minutes"]
 EACH = [
     "coming_from/drjit_nn", "coming_from/tiny_cuda_nn", "coming_from/pytorch", "coming_from/slangpy", "faq",
     "your_data", "why_training_fails",
@@ -27,6 +27,7 @@ SMALLER = {
     "(field, batch, 200": "(field, batch, 2", "SIZE = 256": "SIZE = 16", "batch, 20,": "batch, 2,",
     "n_levels=8, i": "n_levels=2, i", "1 << 12": "1 << 6", "width=64": "width=16",
     "Linear(2, 64)": "Linear(2, 16)", "Linear(64, 64)": "Linear(16, 16)", "Linear(64, 1)": "Linear(16, 1)",
+    "1, 64, 2, omega": "1, 8, 1, omega",
     'out_features=1, activation="softplus"': 'out_features=1, width=8, depth=1, activation="softplus"',
 }  # fmt: skip
 

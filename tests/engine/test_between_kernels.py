@@ -90,13 +90,13 @@ def agree(found, expected, tolerance=2e-5):
     ("softplus", 0.3, False, 1231), ("tanh", 0.0, False, 999), ("tanh", 0.3, True, 2048),
 ])  # fmt: skip
 def test_gradients_are_those_of_one_kernel(ns, backend, products, activation, dropout, bias, samples):
-    net = cn.MLP(5, 3, width=WIDTH, depth=3, activation=activation, dropout=dropout, bias=bias)
+    net = cn.MLP(5, 3, width=WIDTH, depth=2, activation=activation, dropout=dropout, bias=bias)
     field = biased(cn.NeuralField(None, net).build(backend, seed=1))
     x, key = points(ns, 5, samples), cn.Key(3, step=ns.UInt32(5))
     found = gradients(field, x, "auto", key)
-    assert len(products) == 3
+    assert len(products) == 2
     agree(found, gradients(field, x, "spill", key))
-    assert len(products) == 3
+    assert len(products) == 2
 
 
 def numpy_mlp(field, x, bias):

@@ -39,7 +39,7 @@ class Setting:
 
     def __init__(self, backend, ns):
         self.backend, self.ns = backend, ns
-        shapes = [("tanh", 2, True), ("silu", 1, False), ("sine", 1, False)]
+        shapes = [("tanh", 1, True), ("silu", 1, False), ("sine", 1, False)]
         networks = [cn.MLP(SIZE, SIZE, width=4, depth=d, activation=a, bias=b, dropout=P) for a, d, b in shapes]
         self.fields = [cn.NeuralField(None, n).build(backend, seed=k) for k, n in enumerate(networks)]
         self.pair = self.fields[1:]

@@ -9,6 +9,7 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from support.arrays import evaluated
+from support.kernels import launched
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -124,6 +125,18 @@ def test_sums(ns, kind, n_features):
         dr.backward(sum(v * ns.Float(w) for v, w in zip(itertools.chain(*bundle), weights, strict=True)))
         gradients.append(data.grad.numpy())
     np.testing.assert_allclose(*gradients, rtol=0, atol=2e-6 * np.abs(gradients[1]).max())
+
+
+@pytest.mark.parametrize("tangents", [0, 1])
+def test_the_unit_of_sums_takes_one_kernel(ns, tangents):
+    """The largest term of every level, whether all are finite, and how many there are; a second one adds up."""
+    grid, (p, _), (weights, _) = make(ns, 2, {}), points(ns, 2, 500), points(ns, 16, 500, 1)
+    dr.enable_grad(grid.data)
+    with launched() as kernels:
+        bundle = grid.evaluate(p, [points(ns, 2, 500, 2)[0]] * tangents, ordered=True)
+        dr.backward(sum(v * w for v, w in zip(itertools.chain(*bundle), weights, strict=False)))
+        dr.eval(grid.data.grad)
+    assert [k["size"] for k in kernels].count(500) == 2
 
 
 @pytest.mark.parametrize("multiple, most", [(8, 2**40), (8, 100), (3, 2**40)])

@@ -244,6 +244,12 @@ def scene():
     return spheres(materials, size=8, leaf=leaf(material(other), y=2.2))
 
 
+@pytest.fixture
+def two_decoders():
+    """A scene that compiles fast."""
+    return spheres([material(decoder(2), (0.2, 0.5)), material(decoder(1, seed=2))], size=8)
+
+
 WANTED = ("weights", "latent", "radiance", "floor.bsdf.reflectance", "diffuse_reflectance")
 
 
@@ -281,38 +287,39 @@ def test_gradients_of_prb(scene, close):
         close(got[name], value)
 
 
-def test_gradients_of_paths_of_any_length(scene, close):
-    """``prb`` begins roulette one edge later than ``path``, which is followed here. Few paths are left in the end."""
-    integrators = ours(max_depth=-1, networks="wavefront"), mitsubas("prb", max_depth=-1, rr_depth=4)
-    got, wanted = (gradients(scene, i) for i in integrators)
-    shorter = gradients(scene, ours())
+def test_gradients_of_paths_of_any_length(two_decoders, close):
+    """``prb`` begins roulette one edge later than ``path``, which is followed here."""
+    prb = mitsubas("prb", max_depth=-1, rr_depth=4)
+    got, wanted, shorter = (gradients(two_decoders, i) for i in (ours(max_depth=-1), prb, ours()))
     for name, value in wanted.items():
         close(got[name], value)
     assert any(np.abs(got[name] - value).max() > 1e-2 * np.abs(value).max() for name, value in shorter.items())
 
 
-def test_gradients_by_banks(scene, close):
-    wanted = gradients(scene, ours())
+def test_gradients_by_banks(two_decoders, close):
+    wanted = gradients(two_decoders, ours())
     with cn.gradient_path("banks"):
-        got = gradients(scene, ours(banks=3))
+        got = gradients(two_decoders, ours(banks=3))
     for name, value in wanted.items():
         close(got[name], value)
 
 
 @pytest.mark.parametrize("neural", [True, False])
-def test_banks_of_all_decoders_are_open_on_the_way_back(monkeypatch, neural):
+def test_banks_of_all_decoders_are_open_on_the_way_back(monkeypatch, two_decoders, neural):
     """Half precision needs them; on LLVM nobody else would notice."""
-    opened, made = [], [decoder(1), decoder(1, seed=2)]
+    opened = []
 
     def banks(*fields, banks):
         opened.append((fields, banks))
         return contextlib.nullcontext()
 
     monkeypatch.setattr(sys.modules["coopnet.mitsuba.plugins.neural_path"], "gradient_banks", banks)
-    scene = spheres([material(d) for d in made] if neural else [{"type": "diffuse"}], size=4)
+    scene = two_decoders if neural else spheres([{"type": "diffuse"}], size=8)
+    fields = tuple(d.field for d in SceneDecoders(scene).decoders)
+    assert len(fields) == 2 * neural
     for count in (0, 7):
-        gradients(scene, ours(banks=count, max_depth=2))
-    assert opened == ([(tuple(d.field for d in made), count) for count in (None, 7)] if neural else [])
+        gradients(scene, ours(banks=count))
+    assert opened == [(fields, count) for count in (None, 7) if neural]
 
 
 @pytest.mark.parametrize(("part", "networks"), [("decoder", "branch"), ("latent", "wavefront")])

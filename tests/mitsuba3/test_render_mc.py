@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("variant")
 
 
 def field(backend, inputs, dropout=0.3, outputs=3):
-    net = cn.MLP(inputs, outputs, width=16, depth=2, dropout=dropout)
+    net = cn.MLP(inputs, outputs, width=8, depth=2, dropout=dropout)
     return cn.NeuralField(None, net).build(backend, seed=3)
 
 

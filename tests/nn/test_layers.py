@@ -296,8 +296,8 @@ def check_network(ns, backend, kind, shape, samples, activation, output, bias, p
 
 @few
 @given(
-    n_in=st.integers(1, 40),
-    n_out=st.integers(1, 40),
+    n_in=st.integers(1, 20),
+    n_out=st.integers(1, 20),
     width=st.integers(1, 20),
     depth=st.integers(0, 3),
     samples=st.sampled_from([1, 2, 17, 1000]),

@@ -30,6 +30,10 @@ def python(*arguments, cwd=ROOT, timeout=240, **environ):
     return subprocess.run(command, env=environment(**environ), cwd=cwd, capture_output=True, text=True, timeout=timeout)
 
 
+#: What a program begins with beside which other tests run: their processes share the processors.
+ONE_THREAD = "import drjit\ndrjit.set_thread_count(1)\n"
+
+
 def run(code, **environ):
     """Run Python code in a process of its own."""
     return python("-c", code, **environ)

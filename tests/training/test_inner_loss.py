@@ -20,7 +20,7 @@ def step_of(ns, backend, precision, loss, samples, dropout=0.0, encoding=None, p
     outputs = 6 if loss == "gaussian_nll" else 3
     # outputs about 1, which no loss divides by too little
     options = {"bias": True, "dropout": dropout, "output_activation": "exp"}
-    network = cn.MLP(-1 if encoding else 2, outputs, width=16, depth=2, **options)
+    network = cn.MLP(-1 if encoding else 2, outputs, width=8, depth=2, **options)
     field = cn.NeuralField(encoding, network, in_features=2).build(backend, precision, seed=1)
 
     def batch(key):

@@ -6,10 +6,12 @@ import drjit as dr
 import numpy as np
 import pytest
 from drjit.opt import Adam
+from support.kernels import launched
 from support.training import tiny_batch
 
 import coopnet as cn
 from coopnet.jit.optimizers import values
+from coopnet.training.arguments import check_losses
 from coopnet.training.step import Options, Step
 
 
@@ -80,3 +82,16 @@ def test_release(ns, backend, which):
     assert not any(map(dr.grad_enabled, step.field.values()))
     for name, value in step.field.items():
         np.testing.assert_array_equal(value.numpy(), 0 if which == "optimizer" else before[name])
+
+
+def test_the_first_batch_is_only_traced(ns, backend):
+    """Also where a network is so wide that it is evaluated between kernels: the step will be another kernel."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=160, depth=2)).build(backend)
+    batch = tiny_batch(ns, 2048)
+    step = Step(field, Adam(lr=1e-2), batch, Options())
+    with launched() as evaluated:
+        dr.eval(field(batch(cn.Key(0))[0]))
+    with launched() as traced:
+        samples, _, _ = check_losses(step, cn.Key(0))
+    assert samples == 2048 and 2048 not in [k["size"] for k in traced]  # matrices may have been copied
+    assert backend == "cuda" or [k["size"] for k in evaluated].count(2048) > 1

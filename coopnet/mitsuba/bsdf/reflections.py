@@ -70,6 +70,7 @@ def spread(bsdf: Any, key: Key, samples: int) -> Any:
     u = uniform(7, key, mi.Float, samples)
     own, weight = bsdf.sample(mi.BSDFContext(), _interaction(u), u[4], mi.Point2f(u[5], u[6]))
     light = dr.select((own.pdf > 0) & (own.wo.z > 0), mi.luminance(weight), 0)
+    dr.eval(light)  # or both means would sample anew
     mean = dr.mean(light)
     return dr.sqrt(dr.mean(dr.square(light - mean))) / mean
 

@@ -17,6 +17,7 @@ import coopnet as cn
 RANK = int(os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
 BACKEND = sys.argv[1]
 ns = cn.backend.namespace(BACKEND)
+dr.set_thread_count(1)  # processes side by side share the processors
 
 
 def make_field(grid=True, seed=0, width=16):
