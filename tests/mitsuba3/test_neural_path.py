@@ -296,6 +296,14 @@ def test_gradients_of_paths_of_any_length(two_decoders, close):
     assert any(np.abs(got[name] - value).max() > 1e-2 * np.abs(value).max() for name, value in shorter.items())
 
 
+def test_batches_of_a_single_path(close):
+    """Turn by turn, a batch may be a single lane, on which Dr.Jit would lay the mask of the loop."""
+    scene = spheres([material(), {"type": "dielectric"}, material(decoder(1, seed=2))], size=3)
+    wanted = gradients(scene, ours(networks="branch", max_depth=-1))
+    for name, value in gradients(scene, ours(networks="wavefront", max_depth=-1)).items():
+        close(value, wanted[name])
+
+
 def test_gradients_by_banks(two_decoders, close):
     wanted = gradients(two_decoders, ours())
     with cn.gradient_path("banks"):
