@@ -141,8 +141,9 @@ class ConcreteDropout(Dropout):
     def _factors(self, n: int, leaf: type, key: Key, samples: int) -> list:
         """What the ``n`` elements of a sample are multiplied by."""
         words = decisions(n, _Words(self.stream or 0, self.rounds), key, dr.uint32_array_t(leaf), samples)
-        logit = self.logit.value.data * 1  # as an ordinary operation, which symbolic loops note
-        single, found = type(logit), []
+        # as an ordinary operation, which symbolic loops note; of all samples, so that its gradient is summed up once
+        single, found = type(self.logit.value.data), []
+        logit = self.logit.value.data * dr.full(single, 1, samples)
         kept = 1 + dr.exp(logit)  # 1 / (1 - p)
         for word in words:
             u = (single(word >> 8) + 0.5) * 2**-24

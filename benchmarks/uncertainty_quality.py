@@ -1,0 +1,359 @@
+"""How good is each uncertainty, and what does it cost? Tasks whose truth is known, also where no sample was.
+
+``picture``, ``texture``, ``surface`` and ``views`` (``uncertainty_tasks.py``) are learned by a hash grid and by a
+network behind a sinusoidal encoding, over several seeds, and every method says where they are wrong. ``next`` picks the
+next of 20 views by uncertainty, ``levels`` compares dropout of a grid's levels and learned rates with weight decay.
+
+``ause`` is the area of the sparsification curve over that of a random order (0 is perfect), by root mean squares;
+``auroc`` how well a deviation tells unseen samples from seen ones; ``nll`` the negative log likelihood after an
+isotonic calibration on a fifth of the samples, of the other ones; ``psnr`` that of the method's mean, in dB. ``train``
+and ``evaluate`` are CPU seconds over those of one plain field, which has ``seconds`` and ``evaluate_seconds``.
+
+    python benchmarks/uncertainty_quality.py [--quick] [--tasks picture views] [--seeds 3]
+
+Tasks that are not run keep the rows that the file has of them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import common
+import numpy as np
+from uncertainty_tasks import ENCODINGS, Picture, Pixels, Surface, Task, Texture, Views
+
+import coopnet as cn
+from coopnet.uncertainty.calibrate import isotonic
+
+NAME = "uncertainty-quality"
+MEMBERS = 10
+
+
+def main() -> None:
+    args = common.arguments(
+        __doc__ or "",
+        tasks=dict(nargs="+", default=list(TASKS), choices=list(TASKS)),
+        seeds=dict(type=int, default=3),
+        draws=dict(type=int, default=16),
+        quick=dict(action="store_true", help="few steps, one seed, small ensembles: does it run?"),
+    )
+    args.members, args.steps = MEMBERS, None
+    if args.quick:
+        args.seeds, args.draws, args.members, args.steps = 1, 3, 3, 3
+    warnings.filterwarnings("ignore", ".*has not seen", RuntimeWarning)  # that is what we show
+    path = args.out / f"{NAME}-{args.backend}.json"
+    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    for name in args.tasks:
+        start = time.monotonic()
+        results[name] = TASKS[name](args)
+        results["goals"] = goals(results)
+        print(
+            f"{name}: {time.monotonic() - start:.0f} s, written to", common.write(NAME, args.backend, results, args.out)
+        )
+    print(json.dumps(results["goals"], indent=1))
+
+
+# ---- every method on a task ---------------------------------------------------
+
+
+def compare(kind: type[Task]) -> Callable[[Any], list[dict[str, Any]]]:
+    """All methods, encodings and seeds of a task."""
+
+    def run(args: Any) -> list[dict[str, Any]]:
+        rows = []
+        for encoding in ENCODINGS:
+            for seed in range(args.seeds):
+                task: Any = kind(args.backend, seed)
+                for row in Methods(task, encoding, seed, args).rows():
+                    rows.append({"encoding": encoding, "seed": seed, **row})
+                    print(f"{task.name}, {encoding}, {seed}: {brief(row)}", flush=True)
+        return rows
+
+    return run
+
+
+class Methods:
+    """Every method on one task, with one encoding and one seed."""
+
+    def __init__(self, task: Any, encoding: str, seed: int, args: Any):
+        self.task, self.encoding, self.args = task, encoding, args
+        self.steps, self.draws, self.seed = args.steps or task.steps, args.draws, 100 * seed
+        self.pick = np.random.default_rng(seed).permutation(task.truth.shape[1])
+
+    def rows(self) -> Any:
+        task, draws, seed = self.task, self.draws, self.seed
+        task.train_many(self.encoding, 2, 999, 3)  # compiles
+        fields, seconds = cpu(lambda: task.train_many(self.encoding, self.args.members, seed, self.steps))
+        self.plain = seconds / len(fields)
+        task.value(fields[0])
+        self.once = statistics.median(cpu(lambda: task.value(fields[0]))[1] for _ in range(5))
+        value = task.value(fields[0])
+        row = self.row("random order", value, rand(value, seed), 0, 0)
+        yield row | {"seconds": round(self.plain, 4), "evaluate_seconds": round(self.once, 6)}
+        yield self.timed("gradient length", 0, lambda: (value, np.broadcast_to(task.gradient(fields[0]), value.shape)))
+
+        for kind in ("dropout", "concrete", "levels"):
+            if kind == "levels" and self.encoding != "hash grid":
+                continue
+            task.train(self.encoding, kind, 999, 3)
+            field, trained = cpu(lambda kind=kind: task.train(self.encoding, kind, seed, self.steps))
+            name = {"dropout": "MC dropout 0.1", "concrete": "ConcreteDropout", "levels": "DropLevels 0.1"}[kind]
+            yield self.timed(name, trained - self.plain, lambda field=field: task.moments(field, draws, seed))
+        dropped, more = cpu(lambda: task.posthoc(fields[0], seed))
+        yield self.timed("posthoc_dropout", more, lambda: task.moments(dropped, draws, seed))
+
+        # a second one, when all is compiled, says what it costs
+        posterior, _ = cpu(lambda: task.laplace(fields[0], seed))
+        posterior, more = cpu(lambda: task.laplace(fields[0], seed))
+        yield self.timed("laplace", more, lambda: task.std(posterior, draws, seed))
+        if task.name == "views":
+            yield self.timed("laplace, draws", more, lambda: task.moments(posterior, draws, seed))
+            known = task.laplace(fields[0], seed, truth=True)
+            yield self.timed("laplace, true geometry", more, lambda: task.std(known, draws, seed))
+        both = [posterior, task.laplace(fields[1], seed + 1)]
+        yield self.timed("laplace of 2", self.plain + 2 * more, lambda: mixture(task, both, draws, seed))
+        for count in (3, 5, self.args.members):
+            together = cn.ensemble(fields[:count])
+            yield self.timed(
+                f"ensemble of {count}", (count - 1) * self.plain, lambda f=together: task.std(f, draws, seed)
+            )
+        if task.name == "views":
+            yield self.timed(
+                f"ensemble of {self.args.members}, density-aware",
+                (self.args.members - 1) * self.plain,
+                lambda f=together: task.aware(f, draws, seed),
+            )
+        if hasattr(task, "process") and self.encoding == ENCODINGS[0]:
+            (mean, deviation), seconds = cpu(task.process)
+            row = self.row("Gaussian process", mean, deviation, 0, 0)
+            yield row | {"train": seconds / self.plain, "evaluate": None}  # both in one
+
+    def timed(self, name: str, more: float, moments: Callable[[], Any]) -> dict[str, Any]:
+        """A method that takes ``more`` seconds than training a plain field, and what it says."""
+        moments()  # compiles
+        (mean, deviation), seconds = cpu(moments)
+        return self.row(name, mean, deviation, more, seconds)
+
+    def row(self, name: str, mean: Any, deviation: Any, more: float, seconds: float) -> dict[str, Any]:
+        found: dict[str, Any] = {"method": name}
+        for part, outputs in self.task.parts().items():
+            use, truth = self.task.judged(part), self.task.truth[outputs]
+            found |= {
+                (f"{key} {part}".strip()): value
+                for key, value in figures(
+                    mean[outputs][:, use],
+                    deviation[outputs][:, use],
+                    truth[:, use],
+                    self.task.unseen[use],
+                    self.task.matter[use],
+                    self.seed,
+                ).items()
+            }
+        costs = {"train": 1 + more / self.plain, "evaluate": seconds / self.once}
+        return {k: v if isinstance(v, str) else round(float(v), 4) for k, v in (found | costs).items()}
+
+
+def figures(mean: Any, deviation: Any, truth: Any, unseen: Any, matter: Any, seed: int) -> dict[str, float]:
+    """Of outputs ``(outputs, samples)``; what was seen is known of the samples where ``matter`` is true."""
+    error, spread = (np.sqrt(np.mean(np.square(v), axis=0)) for v in (mean - truth, deviation))
+    curve = cn.sparsification(error, spread, norm="rms")
+    order = np.random.default_rng(seed).permutation(len(error))
+    fifth, others = np.split(order, [len(order) // 5])
+    squares, spreads = np.square(mean - truth), np.argsort(deviation[:, fifth], axis=None)
+    # of means of 25 neighbours: the smallest deviation may have an error of zero by chance
+    x, y = (
+        np.array([part.mean() for part in np.array_split(v[:, fifth].ravel()[spreads], len(spreads) // 25 + 2)])
+        for v in (deviation, squares)
+    )
+    # the sky may be right to the last bit
+    calibrated = np.maximum(np.sqrt(np.interp(deviation[:, others], *isotonic(x, y))), 1e-4)
+    found = {
+        "ause": curve.ause / curve.random,
+        "nll": cn.negative_log_likelihood(mean[:, others], calibrated, truth[:, others]),
+        "psnr": -10 * np.log10(np.mean(np.square(mean - truth))),
+    }
+    return found | {"auroc": cn.auroc(spread[matter], unseen[matter])}
+
+
+def mixture(task: Any, fields: list, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of posteriors of several fields together: those of each, and how far they disagree."""
+    means, deviations = (
+        np.stack(v) for v in zip(*(task.std(f, -(-draws // len(fields)), seed) for f in fields), strict=True)
+    )
+    return means.mean(axis=0), np.sqrt(np.square(deviations).mean(axis=0) + means.var(axis=0))
+
+
+def rand(value: np.ndarray, seed: int) -> np.ndarray:
+    return np.broadcast_to(np.random.default_rng(seed + 7).random(value.shape[1]), value.shape)
+
+
+def cpu(run: Callable[[], Any]) -> tuple[Any, float]:
+    """What ``run`` returns, and CPU seconds of all threads: other programs on the machine matter little to them."""
+    start = time.process_time()
+    result = run()
+    return result, time.process_time() - start
+
+
+def brief(row: dict[str, Any]) -> str:
+    return ", ".join(v if isinstance(v, str) else f"{k} {v:.3g}" for k, v in row.items() if v is not None)
+
+
+# ---- the next view ------------------------------------------------------------
+
+#: Azimuths and heights of the cameras to choose from, and of those that are judged by.
+CHOICE = tuple((18.0 * i, (10.0, 30.0, 50.0)[i % 3]) for i in range(20))
+JUDGES = tuple((45.0 * i + 9, (20.0, 40.0)[i % 2]) for i in range(8))
+FIRST, MORE, ORDERS = (0, 1), 6, 5
+
+
+def next_views(args: Any) -> list[dict[str, Any]]:
+    """A hash grid that has seen two neighbouring views chooses six more, one at a time."""
+    rows = []
+    for seed in range(args.seeds):
+        task = Views(args.backend, seed, CHOICE, JUDGES)
+        steps, more = args.steps or task.steps, 1 if args.quick else MORE
+        rng = np.random.default_rng(seed)
+        orders = [[*FIRST, *rng.permutation(np.arange(2, 20))[:more].tolist()] for _ in range(ORDERS)]
+        row: dict[str, Any] = {"seed": seed, "random": [learned(task, v, seed, steps)[1] for v in orders]}
+        for name, choose in {"laplace": least_certain, "farthest": farthest}.items():
+            taken, curve = list(FIRST), []
+            for _ in range(more):
+                field, psnr = learned(task, taken, seed, steps) if name == "laplace" else (None, None)
+                taken.append(choose(task, field, taken, seed))
+                curve += [] if psnr is None else [psnr]
+            row[name] = {"views": taken, "psnr": [*curve, learned(task, taken, seed, steps)[1]]}
+        rows.append(row)
+        print(f"next, {seed}: {row}", flush=True)
+    return rows
+
+
+def learned(task: Any, taken: list[int], seed: int, steps: int) -> tuple[Any, float]:
+    """A field of these views, and its PSNR in dB on the judges'."""
+    task.take(taken)
+    field = task.train("hash grid", "plain", seed, steps)
+    error = task.value(field)[:3] - task.truth[:3]
+    return field, round(float(-10 * np.log10(np.mean(np.square(error)))), 3)
+
+
+def least_certain(task: Any, field: Any, taken: list[int], seed: int) -> int:
+    """The view whose pixels deviate most, in the mean."""
+    posterior, spread = task.laplace(field, seed), {}
+    for view in set(range(len(CHOICE))) - set(taken):
+        spread[view] = float(task.spread(posterior, *(task.arrays(v) for v in task.shots[view][:2])).mean())
+    return max(spread, key=lambda view: spread[view])
+
+
+def farthest(task: Any, field: Any, taken: list[int], seed: int) -> int:
+    """The view at the largest angle from all that were taken: needs no field."""
+    a, h = np.radians(np.array(CHOICE)).T
+    way = np.stack([np.cos(a) * np.cos(h), np.sin(a) * np.cos(h), np.sin(h)], axis=1)
+    return int(np.argmin((way @ way[taken].T).max(axis=1)))
+
+
+# ---- dropout of levels, and learned rates -------------------------------------
+
+#: Name -> share of the pixels that is known, and noise.
+CONDITIONS = {"half": (0.5, 0.0), "few": (0.1, 0.0), "noisy": (0.5, 0.2)}
+DECAYS = (0.0, 0.1, 0.3, 1.0, 3.0)
+
+
+def regularized(args: Any) -> list[dict[str, Any]]:
+    """PSNR in dB on the pixels that are not known, after the last step, of a hash grid."""
+    rows = []
+    for condition, (share, noise) in CONDITIONS.items():
+        ways: dict[str, list[float]] = {}
+        for seed in range(args.seeds):
+            task = Pixels(args.backend, seed, share, noise)
+            steps = args.steps or task.steps
+
+            def score(kind: str, task: Any = task, steps: int = steps, seed: int = seed, **others: Any) -> float:
+                field = task.train("hash grid", kind, 100 * seed, steps, **others)
+                error = (task.value(field) - task.truth)[:, task.unseen]
+                return round(float(-10 * np.log10(np.mean(np.square(error)))), 3)
+
+            found = {f"decay {decay:g}": score("plain", weight_decay=decay) for decay in DECAYS}
+            found["ConcreteDropout"] = score("concrete")
+            for task.levels in (0.1, 0.3):
+                found[f"DropLevels {task.levels:g}"] = score("levels")
+            for name, psnr in found.items():
+                ways.setdefault(name, []).append(psnr)
+        rows.append({"condition": condition, "share": share, "noise": noise, "psnr": ways})
+        print(f"levels, {condition}: { {name: summary(v) for name, v in ways.items()} }", flush=True)
+    return rows
+
+
+# ---- what came of it ----------------------------------------------------------
+
+OURS = ("MC dropout 0.1", "ConcreteDropout", "DropLevels 0.1", "posthoc_dropout", "laplace", "laplace of 2")
+
+
+def goals(results: dict[str, Any]) -> dict[str, Any]:
+    """What was to be reached, and what was: means over seeds, or over differences seed by seed."""
+    found: dict[str, Any] = {}
+    for task in ("picture", "texture", "surface", "views"):
+        for encoding in ENCODINGS if task in results else ():
+            rows = [row for row in results[task] if row["encoding"] == encoding]
+            for part in ("ause",) if task != "views" else ("ause colour", "ause depth"):
+                found.setdefault("area at most that of 10", {})[f"{task}, {encoding}, {part}"] = cheapest(rows, part)
+            for part in {"surface": ("auroc",), "views": ("auroc colour", "auroc depth")}.get(task, ()):
+                able = [name for name in OURS if values(rows, name, part)]
+                best = max(able, key=lambda name: statistics.mean(values(rows, name, part)))
+                found.setdefault("auroc at least 0.9", {})[f"{task}, {encoding}, {part}"] = {
+                    "method": best, "auroc": summary(values(rows, best, part)),
+                    "reached": bool(statistics.mean(values(rows, best, part)) >= 0.9),
+                }  # fmt: skip
+    for row in [results["next"]] if "next" in results else []:
+        gains = [v["laplace"]["psnr"][-1] - statistics.mean(v["random"]) for v in row]
+        free = [v["farthest"]["psnr"][-1] - statistics.mean(v["random"]) for v in row]
+        found["next view"] = {
+            "gain over random order": summary(gains), "gain of the farthest": summary(free),
+            "reached": bool(statistics.mean(gains) >= 0.5),
+        }  # fmt: skip
+    for row in results.get("levels", ()):
+        psnr = {name: np.array(v) for name, v in row["psnr"].items()}
+        best = max((name for name in psnr if name.startswith("decay")), key=lambda name: psnr[name].mean())
+        gains = {name: summary(v - psnr[best]) for name, v in psnr.items() if not name.startswith("decay")}
+        found.setdefault("against the best decay", {})[row["condition"]] = {"decay": best, **gains}
+    return found
+
+
+def cheapest(rows: list[dict[str, Any]], part: str) -> dict[str, Any]:
+    """Of our methods that take at most a third of the largest ensemble's training, the one of the smallest area."""
+    many = max(
+        (v for row in rows if (v := row["method"]).startswith("ensemble") and v.split()[-1].isdigit()),
+        key=lambda name: int(name.split()[-1]),
+    )
+    wanted, limit = (statistics.mean(values(rows, many, key)) for key in (part, "train"))
+    able = [v for v in OURS if (cost := values(rows, v, "train")) and 3 * statistics.mean(cost) <= limit]
+    if not able:
+        return {"reached": False}
+    best = min(able, key=lambda name: statistics.mean(values(rows, name, part)))
+    return {
+        "method": best, "ause": summary(values(rows, best, part)), f"of {many}": summary(values(rows, many, part)),
+        "train": round(statistics.mean(values(rows, best, "train")), 2),
+        "reached": bool(statistics.mean(values(rows, best, part)) <= wanted),
+    }  # fmt: skip
+
+
+def values(rows: list[dict[str, Any]], method: str, key: str) -> list[float]:
+    return [row[key] for row in rows if row["method"] == method]
+
+
+def summary(values: Any) -> list[float]:
+    """Mean and standard deviation over seeds."""
+    return [round(float(np.mean(values)), 3), round(float(np.std(values, ddof=1)), 3) if len(values) > 1 else 0.0]
+
+
+TASKS: dict[str, Callable[[Any], Any]] = {
+    "picture": compare(Picture), "texture": compare(Texture), "surface": compare(Surface), "views": compare(Views),
+    "next": next_views, "levels": regularized,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
