@@ -33,7 +33,15 @@ from .bsdf.fit import BSDFFit, fit_bsdf
 from .cache import integrator  # noqa: F401 - its class is found by name
 from .cache.radiance_cache import RadianceCache
 from .fields import build, load
-from .plugins import neural_bsdf, neural_path, neural_texture  # noqa: F401 - so are these
+from .plugins import (  # noqa: F401 - so are these
+    neural_bsdf,
+    neural_medium,
+    neural_path,
+    neural_phase,
+    neural_texture,
+    neural_volpath,
+    neural_volume,
+)
 from .plugins.named_objects import hand_over
 from .plugins.register import register
 from .render_mc import render_mc

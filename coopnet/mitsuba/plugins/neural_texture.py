@@ -6,11 +6,10 @@ from typing import Any
 
 import drjit as dr
 import mitsuba as mi
-import numpy as np
 
-from ...checks import check, check_choice, check_flag, check_positive, ensure
+from ...checks import check_choice, check_flag, check_positive, ensure
 from ...random.key import Key
-from .. import call_targets, keys
+from .. import call_targets, keys, transforms
 from ..fields import check_field, check_sizes, load, sizes
 from ..variants import per_variant, remade
 from .named_objects import given, object_or_file
@@ -74,9 +73,10 @@ def NeuralTexture() -> type:
             ensure(for_uv, f"{where}: wrap_mode and to_uv are for coordinates='uv'; give positions a transform.")
             both = transform is not None and to_uv is not None
             ensure(not both, f"{where}: got transform and to_uv, which are one; one of them is needed.")
-            rows = None if transform is None else _rows("transform", transform, "an affine mi.ScalarTransform4f", 4)
+            needed = "an affine mi.ScalarTransform4f"
+            rows = None if transform is None else transforms.rows(where, "transform", transform, needed, 4)
             if to_uv is not None:
-                rows = _rows("to_uv", to_uv, "an affine mi.ScalarTransform3f", 3, 4)
+                rows = transforms.rows(where, "to_uv", to_uv, "an affine mi.ScalarTransform3f", 3, 4)
             super().__init__(mi.Properties() if properties is None else properties)
             self.wrap_mode = (wrap_mode or "repeat") if repeat and coordinates == "uv" else None
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
@@ -88,7 +88,7 @@ def NeuralTexture() -> type:
             """What the field is asked at, and the derivatives of its coordinates by those before they are wrapped."""
             p = [*si.uv, 0] if self.coordinates == "uv" else list(si.p)
             if self.rows is not None:
-                p = [x * p[0] + y * p[1] + z * p[2] + w for x, y, z, w in self.rows]
+                p = transforms.applied(self.rows, p)
             wrapped = [_wrapped(x, self.wrap_mode) for x in p[: COORDINATES[self.coordinates]]]
             return [x for x, _ in wrapped], [slope for _, slope in wrapped]
 
@@ -189,19 +189,3 @@ def _wrapped(x: Any, mode: str | None) -> tuple[Any, Any]:
         return x - cell, 1
     odd = cell - 2 * dr.floor(0.5 * cell) == 1
     return dr.select(odd, 1 - (x - cell), x - cell), dr.select(odd, -1, 1)
-
-
-def _rows(name: str, transform: Any, needed: str, *sizes: int) -> list[list[float]]:
-    """The first three rows of an affine transform of (x, y, z): one of Mitsuba's in any of its precisions, or a matrix.
-
-    A transform of 3 x 3 numbers is one of (x, y).
-    """
-    try:
-        matrix = np.array(getattr(transform, "matrix", transform), np.float64)
-    except Exception:
-        matrix = np.zeros(0)
-    affine = matrix.shape in [(n, n) for n in sizes] and np.array_equal(matrix[-1], np.eye(len(matrix))[-1])
-    check(affine, "NeuralTexture", name, transform, needed, TypeError)
-    if len(matrix) == 3:
-        matrix = np.insert(np.insert(matrix, 2, 0, axis=0), 2, [0, 0, 1, 0], axis=1)
-    return matrix[:3].tolist()

@@ -15,6 +15,10 @@ PLUGINS: dict[str, tuple[str, str]] = {
     "neural_texture": ("register_texture", "NeuralTexture"),
     "neural_bsdf": ("register_bsdf", "NeuralBSDF"),
     "neural_path": ("register_integrator", "NeuralPath"),
+    "neural_volume": ("register_texture", "NeuralVolume"),
+    "neural_phase": ("register_phase", "NeuralPhase"),
+    "neural_medium": ("register_medium", "NeuralMedium"),
+    "neural_volpath": ("register_integrator", "NeuralVolpath"),
 }
 
 _registered: set[str] = set()
