@@ -42,10 +42,11 @@ def scene(medium, light=None, **objects):
     view = mi.ScalarTransform4f().look_at([0.5, 0.5, 4], [0.5, 0.5, 0.5], [0, 1, 0])
     film = {"type": "hdrfilm", "width": 4, "height": 4, "rfilter": {"type": "box"}}
     cube = mi.ScalarTransform4f().translate([0.5] * 3).scale(0.5)
+    inside = {} if medium is None else {"interior": medium}
     return mi.load_dict({
         "type": "scene", "light": light or {"type": "constant"},
         "sensor": {"type": "perspective", "to_world": view, "fov": 15, "film": film},
-        "cube": {"type": "cube", "to_world": cube, "bsdf": {"type": "null"}, "interior": medium}, **objects,
+        "cube": {"type": "cube", "to_world": cube, "bsdf": {"type": "null"}, **inside}, **objects,
     })  # fmt: skip
 
 
@@ -69,7 +70,10 @@ def test_values_are_those_of_the_field():
 def test_places():
     """The box lies at the field's bounds, or where ``to_world`` takes the unit cube; outside there is nothing."""
     field = density(bounds=((-1, 0, 2), (1, 3, 4)))
-    it, move = points(2000, low=-2, high=5), mi.ScalarTransform4f().translate([1, 2, 3]).rotate([0, 1, 0], 30).scale([2, 1, 3])
+    it, move = (
+        points(2000, low=-2, high=5),
+        mi.ScalarTransform4f().translate([1, 2, 3]).rotate([0, 1, 0], 30).scale([2, 1, 3]),
+    )
     p = np.array(it.p)
     for to_world in (None, move):
         v = cn.mitsuba.NeuralVolume(field, to_world)
@@ -81,7 +85,9 @@ def test_places():
         expected = field([mi.Float(a.astype(np.float32)) for a in asked]).numpy()[0]
         assert 20 < inside.sum() < 1900
         close(v.eval_1(it), np.where(inside, expected, 0), rtol=1e-3)
-        corners = (np.linalg.inv(local) @ np.array([[x, y, z, 1] for x in (0, 1) for y in (0, 1) for z in (0, 1)]).T)[:3]
+        corners = (np.linalg.inv(local) @ np.array([[x, y, z, 1] for x in (0, 1) for y in (0, 1) for z in (0, 1)]).T)[
+            :3
+        ]
         np.testing.assert_allclose([v.bbox().min, v.bbox().max], [corners.min(1), corners.max(1)], atol=1e-5)
         ray = mi.Ray3f(mi.Point3f(*p), dr.normalize(mi.Vector3f(1, -0.5, 0.25)))
         met, near, far = v.placed.crossed(ray)
@@ -97,7 +103,9 @@ def test_majorant():
     assert 0.9 * v.max() < v.eval_1(grid).numpy().max() * 1.1 < 1.02 * v.max()
     assert v.exceeded(5000)[0] == 0
     low = cn.mitsuba.NeuralVolume(v.field, maximum=0.5 * v.max())
-    with pytest.warns(RuntimeWarning, match=r"^NeuralVolume.exceeded: at \d+ of 5000 points the density is above the m"):
+    with pytest.warns(
+        RuntimeWarning, match=r"^NeuralVolume.exceeded: at \d+ of 5000 points the density is above the m"
+    ):
         share, most = low.exceeded(5000)
     assert 0 < share <= 1 and 1 < most < 2
     close(low.eval_1(grid), np.minimum(v.eval_1(grid), 0.5 * v.max()))
@@ -118,12 +126,17 @@ def test_phase_functions_are_sampled_by_their_density(outputs):
     it = points(1)
 
     def sample(u):
-        wo, weight, pdf = phase.sample(context, it, u[0], mi.Point2f(u[1], u[2]))
+        wo, _, pdf = phase.sample(context, it, u[0], mi.Point2f(u[1], u[2]))
         close(phase.eval_pdf(context, it, wo)[1], pdf)
         return wo, dr.ones(mi.Float, dr.width(wo))
 
     test = ChiSquareTest(
-        SphericalDomain(), sample, lambda wo: phase.eval_pdf(context, it, wo)[1], sample_dim=3, sample_count=100_000, ires=8
+        SphericalDomain(),
+        sample,
+        lambda wo: phase.eval_pdf(context, it, wo)[1],
+        sample_dim=3,
+        sample_count=100_000,
+        ires=8,
     )
     assert test.run(), test.messages
     value, pdf = phase.eval_pdf(context, it, mi.Vector3f(0, 0, 1))
@@ -185,6 +198,16 @@ def test_fields_of_ray_march_are_media():
     dr.backward(dr.mean(red))
     expected = dr.grad(params[key]).numpy()
     assert np.linalg.norm(found - expected) < 0.05 * np.linalg.norm(expected)
+
+
+def test_without_media():
+    """Surfaces alone: the picture of ``path``."""
+    s = scene(None, floor={"type": "rectangle", "to_world": mi.ScalarTransform4f().translate([0.5, 0.5, 0])})
+    a, b = (
+        mi.render(s, integrator=i, spp=256).numpy()
+        for i in (mi.load_dict({"type": "path"}), cn.mitsuba.NeuralVolpath())
+    )
+    np.testing.assert_allclose(b.mean(), a.mean(), rtol=0.02)
 
 
 @pytest.mark.slow
@@ -296,6 +319,8 @@ def test_outputs_of_media():
     one = cn.mitsuba.NeuralMedium(density(), density="none")
     sigma_s, sigma_n, sigma_t = one.get_scattering_coefficients(it)
     assert not sigma_s.numpy().any()
+    grey = cn.mitsuba.NeuralMedium(one.field, density="none", albedo=0.5, maximum=one.max())
+    close(grey.get_scattering_coefficients(it)[0], 0.5 * sigma_t.numpy())
     close(sigma_n + sigma_t, np.full((3, 50), one.max()))
     field = made(7)
     y = field(list(it.p)).numpy()
@@ -333,6 +358,12 @@ def test_refusals():
         medium(four, light="red")
     with pytest.raises(TypeError, match=r"^NeuralMedium: phase is a float; a mi.PhaseFunction or None is needed"):
         medium(four, phase=0.5)
+    with pytest.raises(
+        ValueError, match=r"^NeuralMedium: albedo is 0.5, but field has 4 outputs, which say what it is"
+    ):
+        medium(four, albedo=0.5)
+    with pytest.raises(ValueError, match=r"^NeuralMedium: albedo is 2; a number in \[0, 1\] is needed"):
+        medium(field, albedo=2)
     with pytest.raises(ValueError, match=r"^NeuralVolume.exceeded: samples is 0"):
         volume(field, maximum=1.0).exceeded(0)
     with pytest.raises(ValueError, match=r"^NeuralVolpath: max_depth is -2"):

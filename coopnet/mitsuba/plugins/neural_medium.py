@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ...checks import check_choice, check_number, check_type
+from ...checks import check_choice, check_number, check_type, ensure
 from ...random.key import Key
 from ...render.radiance import COLORS, DENSITIES, FUNCTIONS
 from .. import call_targets, keys
@@ -29,9 +29,9 @@ def NeuralMedium() -> type:
         Of 4 outputs, density and color, it is what :func:`coopnet.render.ray_march` marches through, without being
         trained again: with ``light="emitted"`` it absorbs, and emits the color times its density per unit length; with
         ``"scattered"`` the color is the albedo. Of 7 outputs, three are the albedo and the last three the color that is
-        emitted. Of 1, the density, the medium absorbs only. As a plugin it is called ``neural_medium``, with
-        ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`), the arguments below, and a phase
-        function inside.
+        emitted. Of 1, the density, nothing is emitted, and ``albedo`` says what is scattered. As a plugin it is called
+        ``neural_medium``, with ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`), the arguments
+        below, and a phase function inside.
 
         Mitsuba's own ``volpath`` and ``prbvolpath`` render what is scattered and absorbed; none of Mitsuba's
         integrators knows media that emit: that needs :class:`NeuralVolpath`, which also evaluates the network outside
@@ -45,6 +45,7 @@ def NeuralMedium() -> type:
             density: what makes a density of the raw output, as in :func:`coopnet.render.ray_march`.
             color: the same for colors and albedos; these are cut to [0, 1].
             scale: a factor of the density.
+            albedo: that of fields with 1 output, a number in [0, 1].
             phase: a ``mi.PhaseFunction``; ``None`` for an isotropic one.
             maximum: the majorant, ``scale`` included. ``None``: measured, as of :class:`NeuralVolume`; fields of 6
                 inputs are asked in random directions.
@@ -61,8 +62,8 @@ def NeuralMedium() -> type:
 
         def __init__(
             self, field: Any, to_world: Any = None, light: str = "emitted", density: str = "softplus",
-            color: str = "sigmoid", scale: float = 1.0, phase: Any = None, maximum: float | None = None,
-            key: Key | None = None, properties: Any = None,
+            color: str = "sigmoid", scale: float = 1.0, albedo: float = 0.0, phase: Any = None,
+            maximum: float | None = None, key: Key | None = None, properties: Any = None,
         ):  # fmt: skip
             where = "NeuralMedium"
             placed = PlacedField(field, to_world, where, inputs=(3, 6), outputs=(1, 4, 7))
@@ -70,6 +71,10 @@ def NeuralMedium() -> type:
             self.density = check_choice(where, "density", density, DENSITIES)
             self.color = check_choice(where, "color", color, COLORS)
             self.scale, maximum = check_number(where, "scale", scale, 0), majorant.check_maximum(where, maximum)
+            self.albedo = check_number(where, "albedo", albedo, 0)
+            ensure(albedo <= 1, f"{where}: albedo is {albedo:g}; a number in [0, 1] is needed.")
+            varies = f"{where}: albedo is {albedo:g}, but field has {placed.count} outputs, which say what it is."
+            ensure(albedo == 0 or placed.count == 1, varies)
             check_type(where, "phase", phase, mi.PhaseFunction | None, "a mi.PhaseFunction or None")
             properties = mi.Properties() if properties is None else properties
             if phase is not None:
@@ -94,7 +99,7 @@ def NeuralMedium() -> type:
             sigma = dr.select(inside, self._cut(y[0]), 0)
             scattered = color[:3] if len(y) == 7 or (len(y) == 4 and self.light == "scattered") else []
             emitted = color[3:] if len(y) == 7 else color if self.light == "emitted" else []
-            albedo = mi.Color3f(*(dr.clip(v, 0, 1) for v in scattered)) if scattered else mi.Color3f(0)
+            albedo = mi.Color3f(*(dr.clip(v, 0, 1) for v in scattered)) if scattered else mi.Color3f(self.albedo)
             return sigma, albedo, mi.Color3f(*emitted) * sigma if emitted else mi.Color3f(0)
 
         def _cut(self, y: Any) -> Any:
@@ -146,7 +151,7 @@ def NeuralMedium() -> type:
             return f"NeuralMedium[max={self.max():g}, {how}, field={self.field!r}]"
 
         def __reduce__(self) -> tuple:
-            names = ("field", "light", "density", "color", "scale", "maximum", "key")
+            names = ("field", "light", "density", "color", "scale", "albedo", "maximum", "key")
             options = {name: getattr(self, name) for name in names} | {"to_world": self.placed.transform()}
             return remade, ("NeuralMedium", options, self.id())
 
@@ -154,7 +159,7 @@ def NeuralMedium() -> type:
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_medium`` that a scene describes."""
             field = object_or_file(properties, "neural_medium", "field", load)
-            names = ("to_world", "light", "density", "color", "scale", "maximum")
+            names = ("to_world", "light", "density", "color", "scale", "albedo", "maximum")
             return cls(field, **given(properties, *names), properties=properties)
 
     return NeuralMedium

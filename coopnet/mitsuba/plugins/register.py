@@ -25,7 +25,8 @@ _registered: set[str] = set()
 
 
 def register() -> None:
-    """Make the plugins ``neural_texture``, ``neural_bsdf`` and ``neural_path`` known to Mitsuba.
+    """Make the plugins known to Mitsuba: ``neural_texture``, ``neural_bsdf``, ``neural_path``, ``neural_volume``,
+    ``neural_phase``, ``neural_medium`` and ``neural_volpath``.
 
     For the variant that is set and all that are set later; in those that fields do not run in, making one raises an
     error that says so. May be called again.

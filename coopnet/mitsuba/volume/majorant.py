@@ -42,7 +42,9 @@ def measured(values: Callable[[list], Any]) -> float:
     place = dr.repeat(mi.UInt32(densest), AROUND)
     offsets = uniform(3, Key(0, step=1), mi.Float, DENSEST * AROUND, stream=POINT_STREAM)
     side = POINTS ** (-1 / 3)
-    around = [dr.clip(dr.gather(mi.Float, x, place) + (v - 0.5) * 2 * side, 0, 1) for x, v in zip(u, offsets, strict=True)]
+    around = [
+        dr.clip(dr.gather(mi.Float, x, place) + (v - 0.5) * 2 * side, 0, 1) for x, v in zip(u, offsets, strict=True)
+    ]
     second = values(around).numpy()
     return MARGIN * float(max(first.max(), second.max(), 1e-6))
 

@@ -38,8 +38,8 @@ class PlacedField:
         if to_world is not None:
             matrix = np.eye(4)
             matrix[:3] = rows(where, "to_world", to_world, "an affine mi.ScalarTransform4f", 4)
-            flat = not np.linalg.matrix_rank(matrix[:3, :3]) == 3
-            ensure(not flat, f"{where}: to_world makes the box flat; a transform that can be inverted is needed.")
+            full = np.linalg.matrix_rank(matrix[:3, :3]) == 3
+            ensure(full, f"{where}: to_world makes the box flat; a transform that can be inverted is needed.")
         self.matrix = matrix
         inverse = np.linalg.inv(matrix)
         self._local, self._coordinates = inverse[:3].tolist(), (box @ inverse)[:3].tolist()

@@ -19,13 +19,16 @@ class SceneMedia:
 
     def __init__(self, scene: Any):
         neural = made("NeuralMedium")
-        media = [m for s in scene.shapes() for m in (s.interior_medium(), s.exterior_medium()) if isinstance(m, neural)]
+        inside_and_outside = ((s.interior_medium(), s.exterior_medium()) for s in scene.shapes())
+        media: list[Any] = [m for pair in inside_and_outside for m in pair if isinstance(m, neural)]
         self.media = list({medium.ptr: medium for medium in media}.values())
         self._number = {medium.ptr: i + 1 for i, medium in enumerate(self.media)}
 
     def segment(self, medium: Any, ray: Any, mei: Any, active: Any) -> tuple:
         """In a call of one ``medium``: its number, a majorant of all colors, where ``ray`` enters and leaves it, and
         whether light is sampled where it scatters."""
+        if medium is None:  # there is no medium anywhere
+            return mi.UInt32(0), mi.Float(0), mi.Float(0), mi.Float(0), mi.Bool(False)
         _, near, far = medium.intersect_aabb(ray)
         return (
             mi.UInt32(self._number.get(medium.ptr, 0)), dr.max(medium.get_majorant(mei, active)), near, far,
@@ -34,7 +37,7 @@ class SceneMedia:
 
     def others(self, medium: Any, mei: Any, active: Any) -> tuple:
         """In a call of one ``medium``: what it scatters, and its density; zeros of neural ones."""
-        if medium.ptr in self._number:
+        if medium is None or medium.ptr in self._number:
             return mi.Color3f(0), mi.Color3f(0)
         sigma_s, _, sigma_t = medium.get_scattering_coefficients(mei, active)
         return sigma_s, sigma_t
