@@ -15,6 +15,7 @@ what they share
 :mod:`.fields`          fields for the variant that is set
 :mod:`.keys`            the attribute ``key`` of plugins
 :mod:`.transforms`      affine transforms, in numbers
+:mod:`.spectra`         colors as what a variant computes with
 :mod:`.call_targets`    what virtual calls may visit, as an input of frozen functions
 ======================  ========================================================================
 """

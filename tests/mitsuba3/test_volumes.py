@@ -324,7 +324,7 @@ def test_outputs_of_media():
     close(sigma_n + sigma_t, np.full((3, 50), one.max()))
     field = made(7)
     y = field(list(it.p)).numpy()
-    sigma, albedo, light = cn.mitsuba.NeuralMedium(field).coefficients(it.p, -it.wi, None, True)
+    sigma, albedo, light = cn.mitsuba.NeuralMedium(field).coefficients(it, None, True)
     sigmoid = 1 / (1 + np.exp(-y[1:]))
     close(sigma, np.log1p(np.exp(y[0])), rtol=1e-3)
     close(albedo, sigmoid[:3], rtol=1e-3)
@@ -332,7 +332,7 @@ def test_outputs_of_media():
     turned = made(4, inputs=6)
     medium = cn.mitsuba.NeuralMedium(turned, light="scattered", color="none", density="none", maximum=50)
     expected = turned([*it.p, mi.Float(0), mi.Float(0), mi.Float(-1)]).numpy()
-    close(medium.coefficients(it.p, -it.wi, None, True)[1], expected[1:].clip(0, 1))
+    close(medium.coefficients(it, None, True)[1], expected[1:].clip(0, 1))
 
 
 def test_refusals():

@@ -10,7 +10,7 @@ import mitsuba as mi
 from ...checks import check_choice, check_number, check_type, ensure
 from ...random.key import Key
 from ...render.radiance import COLORS, DENSITIES, FUNCTIONS
-from .. import call_targets, keys
+from .. import call_targets, keys, spectra
 from ..fields import check_sizes, load
 from ..variants import per_variant, remade
 from ..volume import majorant
@@ -81,7 +81,7 @@ def NeuralMedium() -> type:
                 properties["phase"] = phase
             super().__init__(properties)
             self.placed, self.maximum, self.key = placed, maximum, key
-            self.call_targets = call_targets.pointers()
+            self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
             self.m_is_homogeneous, self.m_has_spectral_extinction = False, False
             self.measure()
 
@@ -92,25 +92,29 @@ def NeuralMedium() -> type:
 
         # ---- values ---------------------------------------------------------
 
-        def coefficients(self, p: Any, direction: Any, key: Key | None, active: Any) -> tuple:
-            """Density, albedo and the light that is emitted per unit length at ``p`` along ``direction``."""
-            y, inside = self.placed(p, direction, key, active)
+        def coefficients(self, mei: Any, key: Key | None, active: Any) -> tuple:
+            """Density, albedo and the light that is emitted per unit length, at ``mei`` and towards where it came."""
+            y, inside = self.placed(mei.p, -mei.wi, key, active)
             color = [FUNCTIONS[self.color](v) for v in y[1:]]
             sigma = dr.select(inside, self._cut(y[0]), 0)
             scattered = color[:3] if len(y) == 7 or (len(y) == 4 and self.light == "scattered") else []
             emitted = color[3:] if len(y) == 7 else color if self.light == "emitted" else []
-            albedo = mi.Color3f(*(dr.clip(v, 0, 1) for v in scattered)) if scattered else mi.Color3f(self.albedo)
-            return sigma, albedo, mi.Color3f(*emitted) * sigma if emitted else mi.Color3f(0)
+            albedo, light = mi.UnpolarizedSpectrum(self.albedo), mi.UnpolarizedSpectrum(0)
+            if scattered:
+                albedo = spectra.reflectance([dr.clip(v, 0, 1) for v in scattered], mei.wavelengths, self.upsampling)
+            if emitted:
+                light = sigma * spectra.unbounded([dr.maximum(v, 0) for v in emitted], mei.wavelengths, self.upsampling)
+            return sigma, albedo, light
 
         def _cut(self, y: Any) -> Any:
             return dr.minimum(self.scale * FUNCTIONS[self.density](y), self.largest)
 
         def get_majorant(self, mei: Any, active: Any = True) -> Any:
-            return mi.Color3f(self.largest)
+            return mi.UnpolarizedSpectrum(self.largest)
 
         def get_scattering_coefficients(self, mei: Any, active: Any = True) -> tuple:
-            sigma, albedo, _ = self.coefficients(mei.p, -mei.wi, self.key, active)
-            return sigma * albedo, mi.Color3f(self.largest - sigma), mi.Color3f(sigma)
+            sigma, albedo, _ = self.coefficients(mei, self.key, active)
+            return sigma * albedo, mi.UnpolarizedSpectrum(self.largest - sigma), mi.UnpolarizedSpectrum(sigma)
 
         def intersect_aabb(self, ray: Any) -> tuple:
             return self.placed.crossed(ray)

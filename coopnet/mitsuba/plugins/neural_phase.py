@@ -8,7 +8,7 @@ import drjit as dr
 import mitsuba as mi
 
 from ...random.key import Key
-from .. import call_targets, keys
+from .. import call_targets, keys, spectra
 from ..fields import check_sizes, load
 from ..variants import per_variant, remade
 from ..volume.placed_field import PlacedField
@@ -71,12 +71,12 @@ def NeuralPhase() -> type:
             cosine = dr.clip(cosine, -1, 1)
             sine, (s, c) = dr.safe_sqrt(1 - cosine * cosine), dr.sincos(2 * dr.pi * sample2.y)
             wo = mei.to_world(mi.Vector3f(sine * c, sine * s, -cosine))
-            return wo, mi.Color3f(1), _density(cosines, weight, cosine)
+            return wo, spectra.depolarized(mi.UnpolarizedSpectrum(1)), _density(cosines, weight, cosine)
 
         def eval_pdf(self, ctx: Any, mei: Any, wo: Any, active: Any = True) -> tuple:
             cosines, weight = self._lobes(mei, active)
             density = _density(cosines, weight, -dr.dot(wo, mei.wi))
-            return mi.Color3f(density), density
+            return spectra.depolarized(mi.UnpolarizedSpectrum(density)), density
 
         # ---- Mitsuba's scene graph ------------------------------------------
 

@@ -9,7 +9,7 @@ import mitsuba as mi
 
 from ...checks import check_choice, check_flag, check_positive, ensure
 from ...random.key import Key
-from .. import call_targets, keys, transforms
+from .. import call_targets, keys, spectra, transforms
 from ..fields import check_field, check_sizes, load, sizes
 from ..variants import per_variant, remade
 from .named_objects import given, object_or_file
@@ -46,6 +46,9 @@ def NeuralTexture() -> type:
                 ``"clamp"``. ``None``: as ``repeat`` says.
             to_uv: in place of ``transform`` for ``"uv"``, as in ``bitmap``: an affine ``mi.ScalarTransform3f``, or one
                 of four dimensions.
+            wavelengths: the field's last input is a wavelength, 0 at 360 nm and 1 at 830 nm, and its one output is the
+                value there: a spectrum of its own, in spectral variants. Otherwise colors become spectra as those
+                of a ``bitmap`` do, or luminances in monochromatic variants.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -58,11 +61,15 @@ def NeuralTexture() -> type:
         def __init__(
             self, field: Any, coordinates: str = "uv", transform: Any = None, repeat: bool = True, clamp: bool = True,
             resolution: int = 256, key: Key | None = None, wrap_mode: str | None = None, to_uv: Any = None,
-            properties: Any = None,
+            wavelengths: bool = False, properties: Any = None,
         ):  # fmt: skip
             where = "NeuralTexture"
             self.coordinates = check_choice(where, "coordinates", coordinates, tuple(COORDINATES))
-            self.channels = check_field(field, where, inputs=(COORDINATES[coordinates],), outputs=(1, 3))
+            self.wavelengths = check_flag(where, "wavelengths", wavelengths)
+            spectral = f"{where}: wavelengths=True needs a spectral variant, and the Mitsuba variant is {mi.variant()}."
+            ensure(not wavelengths or mi.is_spectral, spectral)
+            inputs, outputs = (COORDINATES[coordinates] + wavelengths,), (1,) if wavelengths else (1, 3)
+            self.channels = check_field(field, where, inputs, outputs)
             self.clamp = check_flag(where, "clamp", clamp)
             check_flag(where, "repeat", repeat)
             if wrap_mode is not None:
@@ -80,7 +87,7 @@ def NeuralTexture() -> type:
             super().__init__(mi.Properties() if properties is None else properties)
             self.wrap_mode = (wrap_mode or "repeat") if repeat and coordinates == "uv" else None
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
-            self.call_targets = call_targets.pointers()
+            self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
 
         # ---- values ---------------------------------------------------------
 
@@ -97,16 +104,33 @@ def NeuralTexture() -> type:
             return [dr.clip(v, 0, 1) for v in y] if self.clamp else y
 
         def eval(self, si: Any, active: Any = True) -> Any:
+            point = self._point(si)[0]
+            if self.wavelengths:
+                asked = spectra.units(si.wavelengths)
+                return mi.UnpolarizedSpectrum(*(self._values([*point, w], self.key, active)[0] for w in asked))
+            color = spectra.reflectance if self.clamp else spectra.unbounded
+            return color(self._values(point, self.key, active), si.wavelengths, self.upsampling)
+
+        def eval_3(self, si: Any, active: Any = True) -> Any:
+            self._check_color("eval_3")
             return mi.Color3f(*self._values(self._point(si)[0], self.key, active))
 
-        eval_3 = eval
-
         def eval_1(self, si: Any, active: Any = True) -> Any:
+            self._check_color("eval_1")
             return self._grey(self._values(self._point(si)[0], self.key, active))
 
+        def _check_color(self, method: str) -> None:
+            spectrum = f"NeuralTexture: a field that takes a wavelength has a spectrum, and no {method}"
+            ensure(not self.wavelengths, f"{spectrum}.", RuntimeError)
+
         def sample_spectrum(self, si: Any, sample: Any, active: Any = True) -> tuple[Any, Any]:
-            """No wavelengths, and :meth:`eval`: what paths from an emitter ask of its radiance."""
-            return mi.Color0f(), self.eval(si, active)
+            """Wavelengths, if the variant has any, and :meth:`eval` over their density: what paths from an emitter ask
+            of its radiance."""
+            if not mi.is_spectral:
+                return mi.Color0f(), self.eval(si, active)
+            extent, si = spectra.LONGEST - spectra.SHORTEST, mi.SurfaceInteraction3f(si)
+            si.wavelengths = spectra.SHORTEST + extent * sample
+            return si.wavelengths, self.eval(si, active) * extent
 
         def _grey(self, values: list) -> Any:
             return values[0] if self.channels == 1 else mi.luminance(mi.Color3f(*values))
@@ -117,6 +141,7 @@ def NeuralTexture() -> type:
             Raises ``RuntimeError`` for a field of positions.
             """
             ensure(self.coordinates == "uv", "NeuralTexture: a field of positions has no gradient in uv.", RuntimeError)
+            self._check_color("eval_1_grad")
             point, slopes = self._point(si)
             rows = self.field.jacobian(point, self.key, active)
             du, dv = (self._grey([row[i] for row in rows]) * slope for i, slope in enumerate(slopes))
@@ -130,6 +155,8 @@ def NeuralTexture() -> type:
             n, size = COORDINATES[self.coordinates], _MEAN[COORDINATES[self.coordinates]]
             i = dr.arange(mi.UInt32, size**n)
             point = [(mi.Float(i // size**k % size) + 0.5) / size for k in range(n)]
+            if self.wavelengths:
+                point.append(mi.Float(i % 8 + 0.5) / 8)
             with dr.suspend_grad():
                 return self._values(point, None)
 
@@ -164,7 +191,10 @@ def NeuralTexture() -> type:
             )
 
         def __reduce__(self) -> tuple:
-            options = {name: getattr(self, name) for name in ("field", "coordinates", "clamp", "key", "wrap_mode")}
+            options = {
+                name: getattr(self, name)
+                for name in ("field", "coordinates", "clamp", "key", "wrap_mode", "wavelengths")
+            }
             options |= {"resolution": self.texels, "transform": self.rows and [*self.rows, [0, 0, 0, 1]]}
             return remade, ("NeuralTexture", options | {"repeat": self.wrap_mode is not None}, self.id())
 
@@ -172,7 +202,7 @@ def NeuralTexture() -> type:
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_texture`` that a scene describes."""
             field = object_or_file(properties, "neural_texture", "field", load)
-            names = ("coordinates", "transform", "repeat", "clamp", "resolution", "wrap_mode", "to_uv")
+            names = ("coordinates", "transform", "repeat", "clamp", "resolution", "wrap_mode", "to_uv", "wavelengths")
             return cls(field, **given(properties, *names), properties=properties)
 
     return NeuralTexture

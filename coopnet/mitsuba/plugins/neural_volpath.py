@@ -12,7 +12,7 @@ from ...checks import check_flag, check_int, ensure
 from ...nn.gradient_banks import MOST, gradient_banks
 from ...random.key import Key
 from .. import call_targets, keys
-from ..variants import per_variant, remade
+from ..variants import check_unpolarized, per_variant, remade
 from ..volume.loop import trace
 from ..volume.scene_media import SceneMedia
 from .named_objects import given
@@ -55,6 +55,7 @@ def NeuralVolpath() -> type:
             key: Key | None = None, properties: Any = None,
         ):  # fmt: skip
             where = "NeuralVolpath"
+            check_unpolarized(where)
             check_int(where, "max_depth", max_depth, -1, 2**31 - 1, "-1 or an int from 0 on")
             check_int(where, "rr_depth", rr_depth, 1, 2**31 - 1, "an int from 1 on")
             check_flag(where, "hide_emitters", hide_emitters)

@@ -9,7 +9,7 @@ import mitsuba as mi
 
 from ...checks import check_positive
 from ...random.key import Key
-from .. import call_targets, keys
+from .. import call_targets, keys, spectra
 from ..fields import check_sizes, load
 from ..variants import per_variant, remade
 from ..volume import majorant
@@ -60,7 +60,7 @@ def NeuralVolume() -> type:
             properties["to_world"] = mi.ScalarTransform4f(placed.transform())
             super().__init__(properties)
             self.placed, self.maximum, self.key = placed, maximum, key
-            self.call_targets = call_targets.pointers()
+            self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
             self.measure()
 
         @property
@@ -75,7 +75,7 @@ def NeuralVolume() -> type:
             return [dr.select(inside, dr.clip(v, 0, self.largest), 0) for v in y]
 
         def eval(self, it: Any, active: Any = True) -> Any:
-            return mi.Color3f(*self._values(it, active))
+            return spectra.unbounded(self._values(it, active), it.wavelengths, self.upsampling)
 
         def eval_3(self, it: Any, active: Any = True) -> Any:
             return mi.Vector3f(*self._values(it, active))
@@ -87,8 +87,8 @@ def NeuralVolume() -> type:
         # ---- the majorant ---------------------------------------------------
 
         def max(self) -> float:
-            """The largest value that :meth:`eval` returns."""
-            return self.largest
+            """The largest value that :meth:`eval` returns: of spectra of colors, twice that of the color."""
+            return self.largest * (2 if self.upsampling and self.placed.count == 3 else 1)
 
         def measure(self) -> None:
             """Find :meth:`max` anew, if no ``maximum`` was given: after the field was trained outside Mitsuba.

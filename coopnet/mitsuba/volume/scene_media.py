@@ -38,16 +38,16 @@ class SceneMedia:
     def others(self, medium: Any, mei: Any, active: Any) -> tuple:
         """In a call of one ``medium``: what it scatters, and its density; zeros of neural ones."""
         if medium is None or medium.ptr in self._number:
-            return mi.Color3f(0), mi.Color3f(0)
+            return mi.UnpolarizedSpectrum(0), mi.UnpolarizedSpectrum(0)
         sigma_s, _, sigma_t = medium.get_scattering_coefficients(mei, active)
         return sigma_s, sigma_t
 
     def coefficients(self, medium: Any, number: Any, mei: Any, key: Key | None, active: Any) -> tuple:
         """What is scattered, the density, and what is emitted per unit length, at ``mei``; zeros if not ``active``."""
         sigma_s, sigma_t = dr.dispatch(medium, self.others, mei, active & (number == 0))
-        emitted = mi.Color3f(0)
+        emitted = mi.UnpolarizedSpectrum(0)
         for i, neural in enumerate(self.media):
             # lanes that are not active are evaluated at zero, and their gradients are none
-            sigma, albedo, light = neural.coefficients(mei.p, -mei.wi, key, active & (number == i + 1))
+            sigma, albedo, light = neural.coefficients(mei, key, active & (number == i + 1))
             sigma_s, sigma_t, emitted = sigma_s + sigma * albedo, sigma_t + sigma, emitted + light
         return sigma_s, sigma_t, emitted
