@@ -16,6 +16,7 @@ what they share
 :mod:`.keys`            the attribute ``key`` of plugins
 :mod:`.transforms`      affine transforms, in numbers
 :mod:`.spectra`         colors as what a variant computes with
+:mod:`.texels`          points drawn by the brightness of a picture
 :mod:`.call_targets`    what virtual calls may visit, as an input of frozen functions
 ======================  ========================================================================
 """
@@ -38,6 +39,7 @@ from .cache.radiance_cache import RadianceCache
 from .fields import build, load
 from .plugins import (  # noqa: F401 - so are these
     neural_bsdf,
+    neural_envmap,
     neural_medium,
     neural_path,
     neural_phase,
@@ -50,8 +52,9 @@ from .plugins.register import register
 from .render_mc import render_mc
 
 __all__: list[str] = [
-    "BSDFFit", "Decoder", "NeuralBSDF", "NeuralMedium", "NeuralPath", "NeuralPhase", "NeuralTexture", "NeuralVolpath",
-    "NeuralVolume", "RadianceCache", "build", "fit_bsdf", "hand_over", "load", "lobes", "register", "render_mc",
+    "BSDFFit", "Decoder", "NeuralBSDF", "NeuralEnvmap", "NeuralMedium", "NeuralPath", "NeuralPhase", "NeuralTexture",
+    "NeuralVolpath", "NeuralVolume", "RadianceCache", "build", "fit_bsdf", "hand_over", "load", "lobes", "register",
+    "render_mc",
 ]  # fmt: skip
 
 

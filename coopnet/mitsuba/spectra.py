@@ -16,6 +16,8 @@ import numpy as np
 
 #: Range of wavelengths in nm, which is [0, 1] for fields that take a wavelength.
 SHORTEST, LONGEST = 360.0, 830.0
+#: Distance in nm between the values that daylight is interpolated from.
+WHITE_STEP = 5.0
 #: Number of wavelengths that a path carries.
 COUNT = 4
 
@@ -30,11 +32,17 @@ def table() -> dict[str, Any] | None:
 
 @functools.cache
 def _table(variant: str) -> dict[str, Any]:
-    name = str(mi.file_resolver().resolve("data/srgb.coeff"))
-    data = Path(name).read_bytes()
+    resolver: Any = mi.file_resolver
+    data = Path(str(resolver().resolve("data/srgb.coeff"))).read_bytes()
     (size,) = struct.unpack_from("<I", data, 4)
     numbers = np.frombuffer(data, "<f4", offset=8)
-    return {"levels": mi.Float(numbers[:size].copy()), "coefficients": mi.Float(numbers[size:].copy())}
+    si = dr.zeros(mi.SurfaceInteraction3f)
+    si.wavelengths = SHORTEST + WHITE_STEP * dr.arange(mi.Float, int((LONGEST - SHORTEST) / WHITE_STEP) + 1)
+    white = mi.load_dict({"type": "d65"}).eval(si)[0]
+    dr.eval(white)
+    return {
+        "levels": mi.Float(numbers[:size].copy()), "coefficients": mi.Float(numbers[size:].copy()), "white": white,
+    }  # fmt: skip
 
 
 def reflectance(color: list, wavelengths: Any, table: dict | None) -> Any:
@@ -54,6 +62,19 @@ def unbounded(color: list, wavelengths: Any, table: dict | None) -> Any:
     return scale * mi.srgb_model_eval(_coefficients([v * share for v in color], table), wavelengths)
 
 
+def emitted(color: list, wavelengths: Any, table: dict | None) -> Any:
+    """Light of a color: :func:`unbounded`, times the spectrum of daylight (D65), which is white."""
+    spectrum = unbounded(color, wavelengths, table)
+    if table is None:
+        return spectrum
+    white, place = table["white"], [v * ((LONGEST - SHORTEST) / WHITE_STEP) for v in units(wavelengths)]
+    at = [dr.minimum(mi.UInt32(dr.maximum(v, 0)), dr.width(white) - 2) for v in place]
+    pairs = [(dr.gather(mi.Float, white, i), dr.gather(mi.Float, white, i + 1)) for i in at]
+    return spectrum * mi.UnpolarizedSpectrum(
+        *(dr.lerp(a, b, v - mi.Float(i)) for (a, b), v, i in zip(pairs, place, at, strict=True))
+    )
+
+
 def depolarized(spectrum: Any) -> Any:
     """``spectrum`` as a ``mi.Spectrum``: in polarized variants, what depolarizes light."""
     return mi.depolarizer(spectrum)
@@ -62,6 +83,12 @@ def depolarized(spectrum: Any) -> Any:
 def units(wavelengths: Any) -> list:
     """Wavelengths in nm as numbers in [0, 1]."""
     return [(wavelengths[i] - SHORTEST) * (1 / (LONGEST - SHORTEST)) for i in range(COUNT)]
+
+
+def spread(sample: Any) -> Any:
+    """As many numbers in [0, 1) as there are wavelengths, of one, at equal distances."""
+    shifted = [sample + i / COUNT for i in range(COUNT)]
+    return mi.UnpolarizedSpectrum(*(v - dr.floor(v) for v in shifted))
 
 
 def _plain(color: list) -> Any:

@@ -75,7 +75,7 @@ def current(where: str) -> str:
     variant = mi.variant()
     if not runs(variant):
         raise RuntimeError(f"{where}: {unfit(variant)}")
-    return variant
+    return str(variant)
 
 
 def runs(variant: str | None) -> bool:

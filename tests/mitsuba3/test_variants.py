@@ -88,7 +88,19 @@ def test_colors(kind):
     sigma, albedo, light = medium.coefficients(it, None, True)
     y = 1 / (1 + np.exp(-medium.field(list(it.p)).numpy()[1:]))
     close(first(albedo), expected(y[:3], True))
-    close(first(light), expected(y[3:], False) * sigma.numpy())
+    si.wavelengths = it.wavelengths
+    white = np.array(mi.load_dict({"type": "d65"}).eval(si)) if mi.is_spectral else 1
+    close(first(light), expected(y[3:], False) * sigma.numpy() * white)
+
+
+def test_skies(kind):
+    si = points(mi.SurfaceInteraction3f)
+    sky = cn.mitsuba.NeuralEnvmap(made(3, 3, output_activation="softplus"), resolution=8)
+    white = np.array(mi.load_dict({"type": "d65"}).eval(si)) if mi.is_spectral else 1
+    close(first(sky.eval(si)), expected(sky.field(list(-si.wi)).numpy(), False) * white)
+    ds, weight = sky.sample_direction(si, mi.Point2f(0.3, 0.6))
+    si.wi = -ds.d
+    close(first(weight) * ds.pdf.numpy(), first(sky.eval(si)))
 
 
 def test_spectra_of_fields(kind):

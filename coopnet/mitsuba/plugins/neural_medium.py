@@ -103,7 +103,7 @@ def NeuralMedium() -> type:
             if scattered:
                 albedo = spectra.reflectance([dr.clip(v, 0, 1) for v in scattered], mei.wavelengths, self.upsampling)
             if emitted:
-                light = sigma * spectra.unbounded([dr.maximum(v, 0) for v in emitted], mei.wavelengths, self.upsampling)
+                light = sigma * spectra.emitted([dr.maximum(v, 0) for v in emitted], mei.wavelengths, self.upsampling)
             return sigma, albedo, light
 
         def _cut(self, y: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ...checks import check_choice, check_flag, check_positive, ensure
+from ...checks import check_choice, check_flag, check_int, check_positive, ensure
 from ...random.key import Key
-from .. import call_targets, keys, spectra, transforms
+from .. import call_targets, keys, spectra, texels, transforms
 from ..fields import check_field, check_sizes, load, sizes
 from ..variants import per_variant, remade
 from .named_objects import given, object_or_file
@@ -18,6 +18,9 @@ COORDINATES = {"uv": 2, "position": 3}
 
 #: What becomes of coordinates beyond [0, 1], as in Mitsuba's bitmaps.
 WRAP_MODES = ("repeat", "mirror", "clamp")
+
+#: Share of the points of area lights that are uniform, so that none is left out where the picture is black.
+_FLOOR = 0.05
 
 #: Points a side at which the mean is taken, by number of coordinates.
 _MEAN = {2: 64, 3: 16}
@@ -49,6 +52,8 @@ def NeuralTexture() -> type:
             wavelengths: the field's last input is a wavelength, 0 at 360 nm and 1 at 830 nm, and its one output is the
                 value there: a spectrum of its own, in spectral variants. Otherwise colors become spectra as those
                 of a ``bitmap`` do, or luminances in monochromatic variants.
+            sampling: texels a side of a picture of the luminance by which area lights sample (u, v) (:meth:`bake`); 0
+                for uniform (u, v). Only for ``"uv"``, and for surfaces whose (u, v) are in the unit square.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -61,7 +66,7 @@ def NeuralTexture() -> type:
         def __init__(
             self, field: Any, coordinates: str = "uv", transform: Any = None, repeat: bool = True, clamp: bool = True,
             resolution: int = 256, key: Key | None = None, wrap_mode: str | None = None, to_uv: Any = None,
-            wavelengths: bool = False, properties: Any = None,
+            wavelengths: bool = False, sampling: int = 0, properties: Any = None,
         ):  # fmt: skip
             where = "NeuralTexture"
             self.coordinates = check_choice(where, "coordinates", coordinates, tuple(COORDINATES))
@@ -84,10 +89,15 @@ def NeuralTexture() -> type:
             rows = None if transform is None else transforms.rows(where, "transform", transform, needed, 4)
             if to_uv is not None:
                 rows = transforms.rows(where, "to_uv", to_uv, "an affine mi.ScalarTransform3f", 3, 4)
+            self.sampling = check_int(where, "sampling", sampling, 0, 4096)
+            by_uv = coordinates == "uv" or not sampling
+            ensure(by_uv, f"{where}: sampling is for coordinates='uv'; area lights sample points by those.")
             super().__init__(mi.Properties() if properties is None else properties)
             self.wrap_mode = (wrap_mode or "repeat") if repeat and coordinates == "uv" else None
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
             self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
+            self.tables: Any = None
+            self.bake()
 
         # ---- values ---------------------------------------------------------
 
@@ -160,6 +170,37 @@ def NeuralTexture() -> type:
             with dr.suspend_grad():
                 return self._values(point, None)
 
+        # ---- area lights ----------------------------------------------------
+
+        def bake(self) -> None:
+            """Make anew the picture that area lights sample (u, v) by, at any time: after every so many training steps.
+
+            Mitsuba's ``params.update()`` does so, too. Values are the field's, whatever the picture says: an old one
+            costs noise. It reads the picture, so it cannot be recorded by ``dr.freeze``.
+            """
+            n = self.sampling
+            if not n:
+                return
+            i, si = dr.arange(mi.UInt32, n * n), dr.zeros(mi.SurfaceInteraction3f, n * n)
+            si.uv = (mi.Point2f(i % n, i // n) + 0.5) / n
+            with dr.suspend_grad():
+                point = self._point(si)[0] + ([mi.Float(0.5)] if self.wavelengths else [])
+                light = self._grey(self._values(point, None)).numpy()
+            self.tables = texels.tables(light.reshape(n, n), _FLOOR)
+
+        def sample_position(self, sample: Any, active: Any = True) -> tuple[Any, Any]:
+            """A point (u, v) for two uniform numbers, and its density."""
+            if self.tables is None:
+                return sample, mi.Float(1)
+            point = texels.sampled(self.tables, sample)
+            return point, self.pdf_position(point, active)
+
+        def pdf_position(self, point: Any, active: Any = True) -> Any:
+            """The density of :meth:`sample_position` at ``point``."""
+            if self.tables is None:
+                return mi.Float(1)
+            return dr.select(active, texels.density(self.tables, point), 0)
+
         def mean(self) -> Any:
             """Mean over the unit square or cube, where the field is defined; without gradient."""
             return dr.mean(self._grey(self._everywhere()))
@@ -183,6 +224,7 @@ def NeuralTexture() -> type:
 
         def parameters_changed(self, names: Any = ()) -> None:
             check_sizes(self.field, self.sizes, where="NeuralTexture")  # they are the field's own arrays
+            self.bake()
 
         def to_string(self) -> str:
             return (
@@ -191,10 +233,8 @@ def NeuralTexture() -> type:
             )
 
         def __reduce__(self) -> tuple:
-            options = {
-                name: getattr(self, name)
-                for name in ("field", "coordinates", "clamp", "key", "wrap_mode", "wavelengths")
-            }
+            names = ("field", "coordinates", "clamp", "key", "wrap_mode", "wavelengths", "sampling")
+            options = {name: getattr(self, name) for name in names}
             options |= {"resolution": self.texels, "transform": self.rows and [*self.rows, [0, 0, 0, 1]]}
             return remade, ("NeuralTexture", options | {"repeat": self.wrap_mode is not None}, self.id())
 
@@ -202,7 +242,8 @@ def NeuralTexture() -> type:
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_texture`` that a scene describes."""
             field = object_or_file(properties, "neural_texture", "field", load)
-            names = ("coordinates", "transform", "repeat", "clamp", "resolution", "wrap_mode", "to_uv", "wavelengths")
+            coordinates = "coordinates", "transform", "repeat", "wrap_mode", "to_uv"
+            names = *coordinates, "clamp", "resolution", "wavelengths", "sampling"
             return cls(field, **given(properties, *names), properties=properties)
 
     return NeuralTexture

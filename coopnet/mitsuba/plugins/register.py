@@ -19,6 +19,7 @@ PLUGINS: dict[str, tuple[str, str]] = {
     "neural_volume": ("register_texture", "NeuralVolume"),
     "neural_phase": ("register_phase", "NeuralPhase"),
     "neural_medium": ("register_medium", "NeuralMedium"),
+    "neural_envmap": ("register_emitter", "NeuralEnvmap"),
     "neural_volpath": ("register_integrator", "NeuralVolpath"),
 }
 
@@ -38,7 +39,7 @@ _NO_TEXTURE = "neural_volume", "scalar_rgb"
 
 def register() -> None:
     """Make the plugins known to Mitsuba: ``neural_texture``, ``neural_bsdf``, ``neural_path``, ``neural_volume``,
-    ``neural_phase``, ``neural_medium`` and ``neural_volpath``.
+    ``neural_phase``, ``neural_medium``, ``neural_envmap`` and ``neural_volpath``.
 
     For the variant that is set and all that are set later; in those that fields do not run in, making one raises an
     error that says so. May be called again.
