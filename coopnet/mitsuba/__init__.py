@@ -4,15 +4,19 @@ Importing this needs Mitsuba (``pip install 'coopnet[mitsuba]'``). Mitsuba's cla
 that derive from them are made when they are asked for, for the variant that is set: ``cn.mitsuba.NeuralBSDF``.
 
 ======================  ========================================================================
-:mod:`.plugins`         what scenes name: a material, a texture, an integrator
+:mod:`.plugins`         what scenes name: materials, textures, volumes, integrators
 :mod:`.bsdf`            reflections as networks, and learning them
 :mod:`.path`            the loop of the integrator
+:mod:`.volume`          fields as media, and the loop of their integrator
 :mod:`.cache`           the radiance cache
 :mod:`.render_mc`       how sure a scene's networks are of a picture
 what they share
 :mod:`.variants`        classes that derive from Mitsuba's, one for each variant
 :mod:`.fields`          fields for the variant that is set
 :mod:`.keys`            the attribute ``key`` of plugins
+:mod:`.transforms`      affine transforms, in numbers
+:mod:`.spectra`         colors as what a variant computes with
+:mod:`.texels`          points drawn by the brightness of a picture
 :mod:`.call_targets`    what virtual calls may visit, as an input of frozen functions
 ======================  ========================================================================
 """
@@ -33,14 +37,24 @@ from .bsdf.fit import BSDFFit, fit_bsdf
 from .cache import integrator  # noqa: F401 - its class is found by name
 from .cache.radiance_cache import RadianceCache
 from .fields import build, load
-from .plugins import neural_bsdf, neural_path, neural_texture  # noqa: F401 - so are these
+from .plugins import (  # noqa: F401 - so are these
+    neural_bsdf,
+    neural_envmap,
+    neural_medium,
+    neural_path,
+    neural_phase,
+    neural_texture,
+    neural_volpath,
+    neural_volume,
+)
 from .plugins.named_objects import hand_over
 from .plugins.register import register
 from .render_mc import render_mc
 
 __all__: list[str] = [
-    "BSDFFit", "Decoder", "NeuralBSDF", "NeuralPath", "NeuralTexture", "RadianceCache", "build", "fit_bsdf",
-    "hand_over", "load", "lobes", "register", "render_mc",
+    "BSDFFit", "Decoder", "NeuralBSDF", "NeuralEnvmap", "NeuralMedium", "NeuralPath", "NeuralPhase", "NeuralTexture",
+    "NeuralVolpath", "NeuralVolume", "RadianceCache", "build", "fit_bsdf", "hand_over", "load", "lobes", "register",
+    "render_mc",
 ]  # fmt: skip
 
 

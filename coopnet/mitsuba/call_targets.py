@@ -23,7 +23,7 @@ def pointers() -> list[Any]:
     raises where others hold any.
     """
     variant = mi.variant()
-    return list(_pointers(variant)) if variant in variants.VARIANTS else []
+    return list(_pointers(variant)) if variants.runs(variant) else []
 
 
 @functools.cache  # another array, as another input, would be another recording

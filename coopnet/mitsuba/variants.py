@@ -20,9 +20,11 @@ from typing import Any
 import mitsuba as mi
 
 from ..backend.transfer import to
+from ..checks import ensure
 
-#: Variants that fields run in: single precision, RGB, arrays on a backend.
+#: Variants that compute with RGB: fields run in all variants of these two backends.
 VARIANTS = ("llvm_ad_rgb", "cuda_ad_rgb")
+_NAMES = " or ".join(map(repr, VARIANTS))
 
 _makers: dict[str, Callable[[], type]] = {}
 
@@ -71,7 +73,30 @@ def current(where: str) -> str:
         RuntimeError: none is set, or one that fields do not run in.
     """
     variant = mi.variant()
-    if variant not in VARIANTS:
-        given = "no Mitsuba variant is set" if variant is None else f"the Mitsuba variant is {variant}"
-        raise RuntimeError(f"{where}: {given}; call mitsuba.set_variant({' or '.join(map(repr, VARIANTS))}).")
-    return variant
+    if not runs(variant):
+        raise RuntimeError(f"{where}: {unfit(variant)}")
+    return str(variant)
+
+
+def runs(variant: str | None) -> bool:
+    """Do fields run in ``variant``: with arrays on a backend, in single precision?"""
+    return variant is not None and variant.startswith(("llvm_ad_", "cuda_ad_")) and "double" not in variant
+
+
+def unfit(variant: str | None) -> str:
+    """What an error says of a variant that fields do not run in."""
+    given = "no Mitsuba variant is set" if variant is None else f"the Mitsuba variant is {variant}"
+    return f"{given}; call mitsuba.set_variant({_NAMES})."
+
+
+def check_rgb(where: str) -> None:
+    """Raise ``RuntimeError`` unless the variant computes with colors of three numbers."""
+    why = f"{where}: it works with colors of three numbers, and the Mitsuba variant is"
+    ensure(current(where) in VARIANTS, f"{why} {mi.variant()}; call mitsuba.set_variant({_NAMES}).", RuntimeError)
+
+
+def check_unpolarized(where: str) -> None:
+    """Raise ``RuntimeError`` if the variant tracks how light is polarized."""
+    why = f"{where}: it does not follow how light is polarized, and the Mitsuba variant is"
+    cure = "use one without, or Mitsuba's own integrators"
+    ensure("polarized" not in current(where), f"{why} {mi.variant()}; {cure}.", RuntimeError)

@@ -42,11 +42,12 @@ def test_examples_in_docstrings_run(name, backend, tmp_path, monkeypatch):
     scope = {
         "cn": cn, "mi": mi, "dr": dr, "UInt32": mi.UInt32, "decoder": decoder,
         "field": decoder.field if name == "Decoder" else built(2, 3),
+        "density": built(3, 1), "cosine": built(3, 1), "volume": built(3, 4), "radiance": built(3, 3),
         "bsdf": cn.mitsuba.NeuralBSDF(decoder, [0.1] * 8),
         "reference": mi.load_dict({"type": "roughconductor"}),
         "scene": mi.load_dict(mi.cornell_box() | {"integrator": {"type": "path"}}),
     }  # fmt: skip
-    if name in ("NeuralPath", "RadianceCache"):
+    if name in ("NeuralPath", "NeuralVolpath", "RadianceCache"):
         sensor = mi.cornell_box()["sensor"]
         sensor["film"] |= {"width": 8, "height": 8}
         sensor["sampler"] |= {"sample_count": 1}

@@ -105,7 +105,7 @@ def fit_bsdf(
     >>> neural = cn.mitsuba.fit_bsdf(None, reference, steps=500).bsdf
     """
     where = "fit_bsdf"
-    variants.current(where)
+    variants.check_rgb(where)
     check_type(where, "reference", reference, mi.BSDF, "a mi.BSDF of the variant that is set")
     for flag, has in (
         (mi.BSDFFlags.Delta, "has a perfectly specular part, which no function of directions is; make it rough"),

@@ -78,6 +78,7 @@ class RadianceCache:
         self, scene: Any, field: NeuralField | None = None, *, factored: bool = True, scale: float = 1.0,
         average: float = 0.95, seed: int = 0,
     ):  # fmt: skip
+        variants.check_rgb(_WHERE)
         backend = variants.backend(_WHERE)
         check_type(_WHERE, "scene", scene, mi.Scene, "a mi.Scene of the variant that is set")
         ensure(scene.sensors(), f"{_WHERE}: the scene has no sensor, from which the paths of the training start.")

@@ -75,7 +75,7 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         direct = dr.select(smooth, share * light, 0)
         L = L + met if primal else L - dr.detach(met)
         wi, *pair = upright(under, [si.wi, toward, bs.wo])
-        query = (number, code, wi, pair, key_at(integrator.key, depth, lanes))
+        query = (number, code, wi, pair, key_at(integrator.key, depth, lanes), ray.wavelengths)
         if dr.hint(primal, mode="scalar"):
             networks = decoders.evaluate(*query)
         else:
@@ -136,7 +136,7 @@ def _differentiate(mode, decoders, query, term, met, light, codes, values):
         rest = term.adjoint * (met + value * light) + dr.select(number > 0, 0, term(*values))
         if mode == dr.ADMode.Backward:
             # a sum whose derivative by the codes is what the networks say it is
-            rest.x += sum(c * slope for c, slope in zip(codes, slopes, strict=True))
+            rest[0] += sum(c * slope for c, slope in zip(codes, slopes, strict=True))
             if dr.grad_enabled(rest):
                 dr.backward_from(rest)
         else:

@@ -12,6 +12,7 @@ from ...engine.modes import gradient_path
 from ...jit.masks import unmasked
 from ...jit.scopes import frozen, symbolic
 from ...random.key import Key
+from .. import spectra
 from ..bsdf import lobes
 from ..variants import made
 from .vertex import Term
@@ -43,14 +44,17 @@ class SceneDecoders:
             ``"wavefront"`` for derivatives that are not recorded.
         derivative: are derivatives taken?
         paths: the number of paths.
+        upsampling: the table by which colors become spectra, in spectral variants.
     """
 
-    def __init__(self, scene: Any, way: str = "auto", derivative: bool = False, paths: int = 1):
+    def __init__(
+        self, scene: Any, way: str = "auto", derivative: bool = False, paths: int = 1, upsampling: Any = None
+    ):
         cuda = dr.backend_v(mi.Float) == dr.JitBackend.CUDA
         if way == "auto":
             turn_by_turn = cuda and derivative and paths <= WAVEFRONT_PATHS and not frozen() and not symbolic()
             way = "wavefront" if turn_by_turn else "call" if cuda else "branch"
-        self.way = way
+        self.way, self.upsampling = way, upsampling
         self._sides: dict[int, tuple] = {}
         decoders: dict[int, Any] = {}
         for bsdf in (shape.bsdf() for shape in scene.shapes()):
@@ -88,14 +92,14 @@ class SceneDecoders:
         (bs.wo,) = upright(under, [wo])
         bs.eta = 1
         bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
-        none = mi.Color3f(0)
+        none = mi.Spectrum(0)
         return none, lobes.pdf(lobe, wi, toward), bs, none, number, under, code
 
     def attached(self, bsdf: Any, si: Any, pair: list, active: Any) -> tuple:
         """What a material says, to be differentiated: ``(code, values)`` for two directions; one or the other is 0."""
         sides = self._sides.get(bsdf.ptr)
         if sides:
-            return self._material(sides, si, active)[2], [mi.Color3f(0), mi.Color3f(0)]
+            return self._material(sides, si, active)[2], [mi.Spectrum(0), mi.Spectrum(0)]
         context = mi.BSDFContext()
         return self._padded([]), [bsdf.eval(context, si, wo, active) for wo in pair]
 
@@ -115,7 +119,7 @@ class SceneDecoders:
 
     # ---- in the loop: what networks know -------------------------------------------------------------------------
 
-    def evaluate(self, number: Any, code: list, wi: Any, pair: list, key: Key | None) -> list:
+    def evaluate(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any) -> list:
         """Each material's values times cosine for a ``pair`` of directions; 0 in lanes without a decoder.
 
         Args:
@@ -123,14 +127,21 @@ class SceneDecoders:
             code: its latent code, padded.
             wi, pair: the fixed direction and two others, in the local shading frame, seen from above.
             key: of the dropout masks, with an explicit index; both directions see the same masks.
+            wavelengths: those of the path, in spectral variants.
         """
 
-        def body(decoder: Any, code: list, wi: Any, pair: list, key: Any) -> list:
-            return [decoder.evaluate(code, wi, wo, key) for wo in pair]
+        def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any) -> list:
+            return self._values(decoder, code, wi, pair, key, wavelengths)
 
-        return self._each(number, body, _black(), code, wi, pair, key, derivative=False)
+        return self._each(number, body, _black(), code, wi, pair, key, wavelengths, derivative=False)
 
-    def backward(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, term: Term, codes: bool) -> tuple:
+    def _values(self, decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any) -> list:
+        colors = [decoder.evaluate(code, wi, wo, key) for wo in pair]
+        return [spectra.unbounded(list(color), wavelengths, self.upsampling) for color in colors]
+
+    def backward(
+        self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any, term: Term, codes: bool
+    ) -> tuple:
         """``(values, slopes)``: values as :meth:`evaluate`, and the gradient of ``term`` by the codes.
 
         That by weights goes into the fields. Both are taken in the branch itself, which leaves Dr.Jit no conditional
@@ -140,23 +151,28 @@ class SceneDecoders:
             codes: is the gradient by codes wanted? It is 0 otherwise.
         """
 
-        def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, term: Term) -> tuple:
+        def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any, term: Term) -> tuple:
             with dr.resume_grad():
                 leaves = _leaves(code, wi)
                 if codes:
                     dr.enable_grad(leaves)
-                values = [decoder.evaluate(leaves, wi, wo, key) for wo in pair]
+                values = self._values(decoder, leaves, wi, pair, key, wavelengths)
                 if dr.grad_enabled(values):
                     dr.backward_from(term(*values))
                 slopes = dr.grad(leaves) if codes else [mi.Float(0)] * len(leaves)
             return dr.detach(values), self._padded(slopes)
 
-        return self._each(number, body, (_black(), self._padded([])), code, wi, pair, key, term)
+        state = _black(), self._padded([])
+        return self._each(number, body, state, code, wi, pair, key, wavelengths, term)
 
-    def forward(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, term: Term, moved: list) -> tuple:
+    def forward(
+        self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any, term: Term, moved: list
+    ) -> tuple:
         """``(values, tangent)``: values as :meth:`evaluate`, and the tangent of ``term``, for tangents of codes."""
 
-        def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, term: Term, moved: list) -> tuple:
+        def body(
+            decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any, term: Term, moved: list
+        ) -> tuple:
             # Networks in loops keep their weights' gradients for the end of the loop, which cannot be followed forward
             # inside it; on the built-in path, Dr.Jit differentiates their operations one by one.
             with dr.resume_grad(), gradient_path("builtin"):
@@ -164,13 +180,14 @@ class SceneDecoders:
                 dr.enable_grad(leaves)
                 for leaf, tangent in zip(leaves, moved, strict=False):
                     dr.set_grad(leaf, tangent)
-                values = [decoder.evaluate(leaves, wi, wo, key) for wo in pair]
-                tangent = mi.Color3f(0)
+                values = self._values(decoder, leaves, wi, pair, key, wavelengths)
+                tangent = mi.Spectrum(0)
                 if dr.grad_enabled(values):
                     tangent = dr.forward_to(term(*values), flags=KEEP_INPUTS)
             return dr.detach(values), tangent
 
-        return self._each(number, body, (_black(), mi.Color3f(0)), code, wi, pair, key, term, moved)
+        state = _black(), mi.Spectrum(0)
+        return self._each(number, body, state, code, wi, pair, key, wavelengths, term, moved)
 
     def _each(self, number: Any, body: Callable, state: Any, code: list, *args: Any, derivative: bool = True) -> Any:
         """What ``body(decoder, code, *args)`` returns in the lanes of every decoder, and ``state`` in those of none."""
@@ -232,7 +249,7 @@ def _with(body: Callable, decoder: Any) -> Callable:
 
 
 def _black() -> list:
-    return [mi.Color3f(0), mi.Color3f(0)]
+    return [mi.Spectrum(0), mi.Spectrum(0)]
 
 
 def _leaves(values: list, like: Any) -> list:

@@ -9,7 +9,7 @@ import mitsuba as mi
 
 from ...checks import check_type, ensure
 from ...random.key import Key
-from .. import call_targets, keys
+from .. import call_targets, keys, spectra
 from ..bsdf import files
 from ..bsdf import lobes as mixture
 from ..bsdf.decoder import Decoder
@@ -62,7 +62,7 @@ def NeuralBSDF() -> type:
                 mixture.check(parameters.constants.numpy().tolist(), where)
             super().__init__(mi.Properties() if properties is None else properties)
             self.decoder, self.latent, self.lobes, self.key = decoder, code, parameters, key
-            self.call_targets = call_targets.pointers()
+            self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
             flags = mi.BSDFFlags.GlossyReflection | mi.BSDFFlags.FrontSide
             if code.varies or parameters.varies:
                 flags |= mi.BSDFFlags.SpatiallyVarying
@@ -84,7 +84,7 @@ def NeuralBSDF() -> type:
             code, params = self.material(si, active)
             wo, pdf = mixture.sample(params, dr.detach(si.wi), sample1, sample2)
             active = (pdf > 0) & self._enabled(ctx, active)
-            value = self.decoder.evaluate(code, si.wi, wo, self.key, active)
+            value = self._value(code, si, wo, active)
             bs = dr.zeros(mi.BSDFSample3f)
             bs.wo, bs.pdf, bs.eta = wo, dr.select(active, pdf, 0), 1.0
             bs.sampled_type, bs.sampled_component = mi.UInt32(+mi.BSDFFlags.GlossyReflection), mi.UInt32(0)
@@ -92,7 +92,11 @@ def NeuralBSDF() -> type:
 
         def eval(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> Any:
             code = self.latent(si.uv, active)
-            return self.decoder.evaluate(code, si.wi, wo, self.key, self._enabled(ctx, active))
+            return self._value(code, si, wo, self._enabled(ctx, active))
+
+        def _value(self, code: list, si: Any, wo: Any, active: Any) -> Any:
+            color = self.decoder.evaluate(code, si.wi, wo, self.key, active)
+            return spectra.depolarized(spectra.unbounded(list(color), si.wavelengths, self.upsampling))
 
         def pdf(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> Any:
             _, params = self.material(si, active)
@@ -101,7 +105,7 @@ def NeuralBSDF() -> type:
         def eval_pdf(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> tuple[Any, Any]:
             code, params = self.material(si, active)
             active = self._enabled(ctx, active)
-            value = self.decoder.evaluate(code, si.wi, wo, self.key, active)
+            value = self._value(code, si, wo, active)
             return value, dr.select(active, mixture.pdf(params, si.wi, wo), 0)
 
         def _enabled(self, ctx: Any, active: Any) -> Any:

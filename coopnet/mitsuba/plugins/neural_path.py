@@ -11,10 +11,10 @@ import mitsuba as mi
 from ...checks import check_choice, check_flag, check_int
 from ...nn.gradient_banks import MOST, gradient_banks
 from ...random.key import Key
-from .. import call_targets, keys
+from .. import call_targets, keys, spectra
 from ..path.loop import trace
 from ..path.scene_decoders import WAYS, SceneDecoders
-from ..variants import per_variant, remade
+from ..variants import check_unpolarized, per_variant, remade
 from .named_objects import given
 
 
@@ -68,6 +68,7 @@ def NeuralPath() -> type:
             banks: int = 0, key: Key | None = None, properties: Any = None,
         ):  # fmt: skip
             where = "NeuralPath"
+            check_unpolarized(where)
             check_int(where, "max_depth", max_depth, -1, 2**31 - 1, "-1 or an int from 0 on")
             check_int(where, "rr_depth", rr_depth, 1, 2**31 - 1, "an int from 1 on")
             check_flag(where, "hide_emitters", hide_emitters)
@@ -78,14 +79,15 @@ def NeuralPath() -> type:
             properties["hide_emitters"] = hide_emitters
             super().__init__(properties)
             self.hide_emitters, self.networks, self.banks = hide_emitters, networks, banks
-            self.key, self.call_targets = key, call_targets.pointers()
+            self.key, self.call_targets, self.upsampling = key, call_targets.pointers(), spectra.table()
 
         def sample(
             self, mode: Any, scene: Any, sampler: Any, ray: Any, δL: Any = None, state_in: Any = None,
             active: Any = True, **_: Any,
         ) -> tuple:  # fmt: skip
             keys.check_paths(self.key, dr.width(ray), "NeuralPath")
-            decoders = SceneDecoders(scene, self.networks, mode != dr.ADMode.Primal, dr.width(ray))
+            derivative = mode != dr.ADMode.Primal
+            decoders = SceneDecoders(scene, self.networks, derivative, dr.width(ray), self.upsampling)
             return trace(self, decoders, mode, scene, sampler, ray, δL, state_in, active)
 
         def render_backward(

@@ -6,11 +6,10 @@ from typing import Any
 
 import drjit as dr
 import mitsuba as mi
-import numpy as np
 
-from ...checks import check, check_choice, check_flag, check_positive, ensure
+from ...checks import check_choice, check_flag, check_int, check_positive, ensure
 from ...random.key import Key
-from .. import call_targets, keys
+from .. import call_targets, keys, spectra, texels, transforms
 from ..fields import check_field, check_sizes, load, sizes
 from ..variants import per_variant, remade
 from .named_objects import given, object_or_file
@@ -19,6 +18,9 @@ COORDINATES = {"uv": 2, "position": 3}
 
 #: What becomes of coordinates beyond [0, 1], as in Mitsuba's bitmaps.
 WRAP_MODES = ("repeat", "mirror", "clamp")
+
+#: Share of the points of area lights that are uniform, so that none is left out where the picture is black.
+_FLOOR = 0.05
 
 #: Points a side at which the mean is taken, by number of coordinates.
 _MEAN = {2: 64, 3: 16}
@@ -47,6 +49,11 @@ def NeuralTexture() -> type:
                 ``"clamp"``. ``None``: as ``repeat`` says.
             to_uv: in place of ``transform`` for ``"uv"``, as in ``bitmap``: an affine ``mi.ScalarTransform3f``, or one
                 of four dimensions.
+            wavelengths: the field's last input is a wavelength, 0 at 360 nm and 1 at 830 nm, and its one output is the
+                value there: a spectrum of its own, in spectral variants. Otherwise colors become spectra as those
+                of a ``bitmap`` do, or luminances in monochromatic variants.
+            sampling: texels a side of a picture of the luminance by which area lights sample (u, v) (:meth:`bake`); 0
+                for uniform (u, v). Only for ``"uv"``, and for surfaces whose (u, v) are in the unit square.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -59,11 +66,15 @@ def NeuralTexture() -> type:
         def __init__(
             self, field: Any, coordinates: str = "uv", transform: Any = None, repeat: bool = True, clamp: bool = True,
             resolution: int = 256, key: Key | None = None, wrap_mode: str | None = None, to_uv: Any = None,
-            properties: Any = None,
+            wavelengths: bool = False, sampling: int = 0, properties: Any = None,
         ):  # fmt: skip
             where = "NeuralTexture"
             self.coordinates = check_choice(where, "coordinates", coordinates, tuple(COORDINATES))
-            self.channels = check_field(field, where, inputs=(COORDINATES[coordinates],), outputs=(1, 3))
+            self.wavelengths = check_flag(where, "wavelengths", wavelengths)
+            spectral = f"{where}: wavelengths=True needs a spectral variant, and the Mitsuba variant is {mi.variant()}."
+            ensure(not wavelengths or mi.is_spectral, spectral)
+            inputs, outputs = (COORDINATES[coordinates] + wavelengths,), (1,) if wavelengths else (1, 3)
+            self.channels = check_field(field, where, inputs, outputs)
             self.clamp = check_flag(where, "clamp", clamp)
             check_flag(where, "repeat", repeat)
             if wrap_mode is not None:
@@ -74,13 +85,19 @@ def NeuralTexture() -> type:
             ensure(for_uv, f"{where}: wrap_mode and to_uv are for coordinates='uv'; give positions a transform.")
             both = transform is not None and to_uv is not None
             ensure(not both, f"{where}: got transform and to_uv, which are one; one of them is needed.")
-            rows = None if transform is None else _rows("transform", transform, "an affine mi.ScalarTransform4f", 4)
+            needed = "an affine mi.ScalarTransform4f"
+            rows = None if transform is None else transforms.rows(where, "transform", transform, needed, 4)
             if to_uv is not None:
-                rows = _rows("to_uv", to_uv, "an affine mi.ScalarTransform3f", 3, 4)
+                rows = transforms.rows(where, "to_uv", to_uv, "an affine mi.ScalarTransform3f", 3, 4)
+            self.sampling = check_int(where, "sampling", sampling, 0, 4096)
+            by_uv = coordinates == "uv" or not sampling
+            ensure(by_uv, f"{where}: sampling is for coordinates='uv'; area lights sample points by those.")
             super().__init__(mi.Properties() if properties is None else properties)
             self.wrap_mode = (wrap_mode or "repeat") if repeat and coordinates == "uv" else None
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
-            self.call_targets = call_targets.pointers()
+            self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
+            self.tables: Any = None
+            self.bake()
 
         # ---- values ---------------------------------------------------------
 
@@ -88,7 +105,7 @@ def NeuralTexture() -> type:
             """What the field is asked at, and the derivatives of its coordinates by those before they are wrapped."""
             p = [*si.uv, 0] if self.coordinates == "uv" else list(si.p)
             if self.rows is not None:
-                p = [x * p[0] + y * p[1] + z * p[2] + w for x, y, z, w in self.rows]
+                p = transforms.applied(self.rows, p)
             wrapped = [_wrapped(x, self.wrap_mode) for x in p[: COORDINATES[self.coordinates]]]
             return [x for x, _ in wrapped], [slope for _, slope in wrapped]
 
@@ -97,16 +114,33 @@ def NeuralTexture() -> type:
             return [dr.clip(v, 0, 1) for v in y] if self.clamp else y
 
         def eval(self, si: Any, active: Any = True) -> Any:
+            point = self._point(si)[0]
+            if self.wavelengths:
+                asked = spectra.units(si.wavelengths)
+                return mi.UnpolarizedSpectrum(*(self._values([*point, w], self.key, active)[0] for w in asked))
+            color = spectra.reflectance if self.clamp else spectra.unbounded
+            return color(self._values(point, self.key, active), si.wavelengths, self.upsampling)
+
+        def eval_3(self, si: Any, active: Any = True) -> Any:
+            self._check_color("eval_3")
             return mi.Color3f(*self._values(self._point(si)[0], self.key, active))
 
-        eval_3 = eval
-
         def eval_1(self, si: Any, active: Any = True) -> Any:
+            self._check_color("eval_1")
             return self._grey(self._values(self._point(si)[0], self.key, active))
 
+        def _check_color(self, method: str) -> None:
+            spectrum = f"NeuralTexture: a field that takes a wavelength has a spectrum, and no {method}"
+            ensure(not self.wavelengths, f"{spectrum}.", RuntimeError)
+
         def sample_spectrum(self, si: Any, sample: Any, active: Any = True) -> tuple[Any, Any]:
-            """No wavelengths, and :meth:`eval`: what paths from an emitter ask of its radiance."""
-            return mi.Color0f(), self.eval(si, active)
+            """Wavelengths, if the variant has any, and :meth:`eval` over their density: what paths from an emitter ask
+            of its radiance."""
+            if not mi.is_spectral:
+                return mi.Color0f(), self.eval(si, active)
+            extent, si = spectra.LONGEST - spectra.SHORTEST, mi.SurfaceInteraction3f(si)
+            si.wavelengths = spectra.SHORTEST + extent * sample
+            return si.wavelengths, self.eval(si, active) * extent
 
         def _grey(self, values: list) -> Any:
             return values[0] if self.channels == 1 else mi.luminance(mi.Color3f(*values))
@@ -117,6 +151,7 @@ def NeuralTexture() -> type:
             Raises ``RuntimeError`` for a field of positions.
             """
             ensure(self.coordinates == "uv", "NeuralTexture: a field of positions has no gradient in uv.", RuntimeError)
+            self._check_color("eval_1_grad")
             point, slopes = self._point(si)
             rows = self.field.jacobian(point, self.key, active)
             du, dv = (self._grey([row[i] for row in rows]) * slope for i, slope in enumerate(slopes))
@@ -130,8 +165,41 @@ def NeuralTexture() -> type:
             n, size = COORDINATES[self.coordinates], _MEAN[COORDINATES[self.coordinates]]
             i = dr.arange(mi.UInt32, size**n)
             point = [(mi.Float(i // size**k % size) + 0.5) / size for k in range(n)]
+            if self.wavelengths:
+                point.append(mi.Float(i % 8 + 0.5) / 8)
             with dr.suspend_grad():
                 return self._values(point, None)
+
+        # ---- area lights ----------------------------------------------------
+
+        def bake(self) -> None:
+            """Make anew the picture that area lights sample (u, v) by, at any time: after every so many training steps.
+
+            Mitsuba's ``params.update()`` does so, too. Values are the field's, whatever the picture says: an old one
+            costs noise. It reads the picture, so it cannot be recorded by ``dr.freeze``.
+            """
+            n = self.sampling
+            if not n:
+                return
+            i, si = dr.arange(mi.UInt32, n * n), dr.zeros(mi.SurfaceInteraction3f, n * n)
+            si.uv = (mi.Point2f(i % n, i // n) + 0.5) / n
+            with dr.suspend_grad():
+                point = self._point(si)[0] + ([mi.Float(0.5)] if self.wavelengths else [])
+                light = self._grey(self._values(point, None)).numpy()
+            self.tables = texels.tables(light.reshape(n, n), _FLOOR)
+
+        def sample_position(self, sample: Any, active: Any = True) -> tuple[Any, Any]:
+            """A point (u, v) for two uniform numbers, and its density."""
+            if self.tables is None:
+                return sample, mi.Float(1)
+            point = texels.sampled(self.tables, sample)
+            return point, self.pdf_position(point, active)
+
+        def pdf_position(self, point: Any, active: Any = True) -> Any:
+            """The density of :meth:`sample_position` at ``point``."""
+            if self.tables is None:
+                return mi.Float(1)
+            return dr.select(active, texels.density(self.tables, point), 0)
 
         def mean(self) -> Any:
             """Mean over the unit square or cube, where the field is defined; without gradient."""
@@ -156,6 +224,7 @@ def NeuralTexture() -> type:
 
         def parameters_changed(self, names: Any = ()) -> None:
             check_sizes(self.field, self.sizes, where="NeuralTexture")  # they are the field's own arrays
+            self.bake()
 
         def to_string(self) -> str:
             return (
@@ -164,7 +233,8 @@ def NeuralTexture() -> type:
             )
 
         def __reduce__(self) -> tuple:
-            options = {name: getattr(self, name) for name in ("field", "coordinates", "clamp", "key", "wrap_mode")}
+            names = ("field", "coordinates", "clamp", "key", "wrap_mode", "wavelengths", "sampling")
+            options = {name: getattr(self, name) for name in names}
             options |= {"resolution": self.texels, "transform": self.rows and [*self.rows, [0, 0, 0, 1]]}
             return remade, ("NeuralTexture", options | {"repeat": self.wrap_mode is not None}, self.id())
 
@@ -172,7 +242,8 @@ def NeuralTexture() -> type:
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_texture`` that a scene describes."""
             field = object_or_file(properties, "neural_texture", "field", load)
-            names = ("coordinates", "transform", "repeat", "clamp", "resolution", "wrap_mode", "to_uv")
+            coordinates = "coordinates", "transform", "repeat", "wrap_mode", "to_uv"
+            names = *coordinates, "clamp", "resolution", "wavelengths", "sampling"
             return cls(field, **given(properties, *names), properties=properties)
 
     return NeuralTexture
@@ -189,19 +260,3 @@ def _wrapped(x: Any, mode: str | None) -> tuple[Any, Any]:
         return x - cell, 1
     odd = cell - 2 * dr.floor(0.5 * cell) == 1
     return dr.select(odd, 1 - (x - cell), x - cell), dr.select(odd, -1, 1)
-
-
-def _rows(name: str, transform: Any, needed: str, *sizes: int) -> list[list[float]]:
-    """The first three rows of an affine transform of (x, y, z): one of Mitsuba's in any of its precisions, or a matrix.
-
-    A transform of 3 x 3 numbers is one of (x, y).
-    """
-    try:
-        matrix = np.array(getattr(transform, "matrix", transform), np.float64)
-    except Exception:
-        matrix = np.zeros(0)
-    affine = matrix.shape in [(n, n) for n in sizes] and np.array_equal(matrix[-1], np.eye(len(matrix))[-1])
-    check(affine, "NeuralTexture", name, transform, needed, TypeError)
-    if len(matrix) == 3:
-        matrix = np.insert(np.insert(matrix, 2, 0, axis=0), 2, [0, 0, 1, 0], axis=1)
-    return matrix[:3].tolist()

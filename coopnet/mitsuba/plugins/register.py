@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from typing import Any
 
@@ -15,13 +16,30 @@ PLUGINS: dict[str, tuple[str, str]] = {
     "neural_texture": ("register_texture", "NeuralTexture"),
     "neural_bsdf": ("register_bsdf", "NeuralBSDF"),
     "neural_path": ("register_integrator", "NeuralPath"),
+    "neural_volume": ("register_texture", "NeuralVolume"),
+    "neural_phase": ("register_phase", "NeuralPhase"),
+    "neural_medium": ("register_medium", "NeuralMedium"),
+    "neural_envmap": ("register_emitter", "NeuralEnvmap"),
+    "neural_volpath": ("register_integrator", "NeuralVolpath"),
 }
+
+#: Raises its first argument with the words of its second. What Python code raises reaches the user as text that begins
+#: with the lines of all its callers, since Mitsuba's parser makes an error of its own of it; this function has none.
+_fail = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_char_p, ctypes.py_object)(
+    ("PyErr_SetString", ctypes.pythonapi)
+)
 
 _registered: set[str] = set()
 
 
+#: Mitsuba takes the kind of a plugin in a dictionary, in every variant, from what is registered in this one; and no
+#: function registers volumes.
+_NO_TEXTURE = "neural_volume", "scalar_rgb"
+
+
 def register() -> None:
-    """Make the plugins ``neural_texture``, ``neural_bsdf`` and ``neural_path`` known to Mitsuba.
+    """Make the plugins known to Mitsuba: ``neural_texture``, ``neural_bsdf``, ``neural_path``, ``neural_volume``,
+    ``neural_phase``, ``neural_medium``, ``neural_envmap`` and ``neural_volpath``.
 
     For the variant that is set and all that are set later; in those that fields do not run in, making one raises an
     error that says so. May be called again.
@@ -42,7 +60,11 @@ def _changed(_: Any, variant: str | None) -> None:
     if variant is not None and variant not in _registered:
         _registered.add(variant)
         for name, (function, cls) in PLUGINS.items():
-            getattr(mi, function)(name, functools.partial(_make, cls))
+            if variants.runs(variant):
+                getattr(mi, function)(name, functools.partial(_make, cls))
+            elif (name, variant) != _NO_TEXTURE:
+                message = f"{name}: {variants.unfit(variant)}".encode()
+                getattr(mi, function)(name, functools.partial(_fail, RuntimeError, message))
 
 
 def _make(cls: str, properties: Any) -> Any:

@@ -1,0 +1,145 @@
+"""A volume that is a neural field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+import mitsuba as mi
+
+from ...checks import check_positive
+from ...random.key import Key
+from .. import call_targets, keys, spectra
+from ..fields import check_sizes, load
+from ..variants import per_variant, remade
+from ..volume import majorant
+from ..volume.placed_field import PlacedField
+from .named_objects import given, object_or_file
+
+
+@per_variant
+def NeuralVolume() -> type:
+    class NeuralVolume(mi.Volume):
+        """A field of positions as a volume: extinction and albedo of Mitsuba's media.
+
+        Mitsuba takes it wherever it takes a ``gridvolume``: ``sigma_t`` and ``albedo`` of ``heterogeneous`` and
+        ``albedo`` of ``homogeneous`` media, whose extinction cannot vary. As a plugin it is called ``neural_volume``,
+        with ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`) and the arguments below.
+
+        Values are cut to the range from 0 to :meth:`max`, which media take for their majorant. So the medium that is
+        rendered is one whose density is nowhere larger, whatever the field says. Outside the box, volumes are 0.
+
+        Args:
+            field: a built field of 3 inputs, positions, with 1 or 3 outputs, that are not negative (such as with
+                ``output_activation="softplus"``).
+            to_world: an affine ``mi.ScalarTransform4f`` that takes the unit cube to where the box of the field shall
+                lie, as of ``gridvolume``. ``None``: where it is, that is at the field's ``bounds``, or the unit cube.
+            maximum: the largest value, such as 1 for an albedo. ``None``: 1.1 times the largest that is found at some
+                50,000 points, when the volume is made and when its parameters change.
+            resolution: what Mitsuba is told about the level of detail, in cells a side.
+            key: turns dropout on. Volumes are evaluated in virtual calls, where it needs an index.
+
+        Raises:
+            TypeError, ValueError: arguments that do not fit each other or the variant.
+
+        >>> smoke = cn.mitsuba.NeuralVolume(density)
+        >>> medium = mi.load_dict({"type": "heterogeneous", "sigma_t": smoke, "albedo": 0.9, "scale": 20.0})
+        """
+
+        key = keys.in_calls
+
+        def __init__(
+            self, field: Any, to_world: Any = None, maximum: float | None = None, resolution: int = 64,
+            key: Key | None = None, properties: Any = None,
+        ):  # fmt: skip
+            where = "NeuralVolume"
+            placed = PlacedField(field, to_world, where, inputs=(3,), outputs=(1, 3))
+            maximum = majorant.check_maximum(where, maximum)
+            self.cells = check_positive(where, "resolution", resolution)
+            properties = mi.Properties() if properties is None else properties
+            properties["to_world"] = mi.ScalarTransform4f(placed.transform())
+            super().__init__(properties)
+            self.placed, self.maximum, self.key = placed, maximum, key
+            self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
+            self.measure()
+
+        @property
+        def field(self) -> Any:
+            """The field."""
+            return self.placed.field
+
+        # ---- values ---------------------------------------------------------
+
+        def _values(self, it: Any, active: Any) -> list:
+            y, inside = self.placed(it.p, None, self.key, active)
+            return [dr.select(inside, dr.clip(v, 0, self.largest), 0) for v in y]
+
+        def eval(self, it: Any, active: Any = True) -> Any:
+            return spectra.unbounded(self._values(it, active), it.wavelengths, self.upsampling)
+
+        def eval_3(self, it: Any, active: Any = True) -> Any:
+            return mi.Vector3f(*self._values(it, active))
+
+        def eval_1(self, it: Any, active: Any = True) -> Any:
+            y = self._values(it, active)
+            return y[0] if len(y) == 1 else mi.luminance(mi.Color3f(*y))
+
+        # ---- the majorant ---------------------------------------------------
+
+        def max(self) -> float:
+            """The largest value that :meth:`eval` returns: of spectra of colors, twice that of the color."""
+            return self.largest * (2 if self.upsampling and self.placed.count == 3 else 1)
+
+        def measure(self) -> None:
+            """Find :meth:`max` anew, if no ``maximum`` was given: after the field was trained outside Mitsuba.
+
+            A medium asks for it when it is made, and when ``params.update()`` says that something has changed.
+            """
+            self.largest = majorant.measured(self._largest_at) if self.maximum is None else self.maximum
+
+        def exceeded(self, samples: int = 1 << 18, seed: int = 0) -> tuple[float, float]:
+            """Look for places where the field is above :meth:`max`, at other points than :meth:`measure` does.
+
+            Args:
+                samples: how many points, drawn uniformly from the box.
+                seed: another one draws other points.
+
+            Returns:
+                The share of the points where it is, and the largest value found over :meth:`max`.
+
+            Warns:
+                RuntimeWarning: there are such points; values are cut there.
+            """
+            return majorant.exceeded("NeuralVolume.exceeded", self._largest_at, self.largest, samples, seed)
+
+        def _largest_at(self, u: list) -> Any:
+            y = self.placed.in_unit_cube(u)
+            return y[0] if len(y) == 1 else dr.maximum(dr.maximum(y[0], y[1]), y[2])
+
+        def resolution(self) -> Any:
+            return mi.ScalarVector3i(self.cells)
+
+        # ---- Mitsuba's scene graph ------------------------------------------
+
+        def traverse(self, callback: Any) -> None:
+            for name, value in self.field.items():
+                callback.put(name, value, mi.ParamFlags.Differentiable)
+
+        def parameters_changed(self, names: Any = ()) -> None:
+            check_sizes(self.field, self.placed.sizes, where="NeuralVolume")  # they are the field's own arrays
+            self.measure()
+
+        def to_string(self) -> str:
+            return f"NeuralVolume[max={self.largest:g}, channels={self.placed.count}, field={self.field!r}]"
+
+        def __reduce__(self) -> tuple:
+            options = {"field": self.field, "to_world": self.placed.transform(), "maximum": self.maximum}
+            return remade, ("NeuralVolume", options | {"resolution": self.cells, "key": self.key}, self.id())
+
+        @classmethod
+        def from_properties(cls, properties: Any) -> Any:
+            """Make the plugin ``neural_volume`` that a scene describes."""
+            field = object_or_file(properties, "neural_volume", "field", load)
+            return cls(field, **given(properties, "to_world", "maximum", "resolution"), properties=properties)
+
+    return NeuralVolume

@@ -1,0 +1,9 @@
+"""Volumes that are fields: where they are, and how dense they get.
+
+=====================  ======================================================
+:mod:`.placed_field`   the box of a field, in the world
+:mod:`.majorant`       the largest density, measured or stated
+:mod:`.scene_media`    the media of a scene, along rays and at points
+:mod:`.loop`           paths through media that scatter, absorb and emit
+=====================  ======================================================
+"""
