@@ -262,7 +262,7 @@ def test_gradients_are_those_of_differences(integrator):
             means.append(np.mean([mi.render(s, integrator=way, spp=8192, seed=i).numpy().mean() for i in range(6)]))
         params[key] = type(params[key])(before)
         params.update()
-        np.testing.assert_allclose((means[0] - means[1]) / 2, gradient @ step, rtol=0.1)
+        np.testing.assert_allclose((means[0] - means[1]) / 2, gradient @ step, rtol=0.2)  # of 8192 samples a pixel
 
 
 # ---- Plugins -----------------------------------------------------------------------------------------------
