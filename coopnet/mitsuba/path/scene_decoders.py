@@ -47,9 +47,7 @@ class SceneDecoders:
         upsampling: the table by which colors become spectra, in spectral variants.
     """
 
-    def __init__(
-        self, scene: Any, way: str = "auto", derivative: bool = False, paths: int = 1, upsampling: Any = None
-    ):
+    def __init__(self, scene: Any, way: str = "auto", derivative: bool = False, paths: int = 1, upsampling: Any = None):
         cuda = dr.backend_v(mi.Float) == dr.JitBackend.CUDA
         if way == "auto":
             turn_by_turn = cuda and derivative and paths <= WAVEFRONT_PATHS and not frozen() and not symbolic()
