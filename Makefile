@@ -1,6 +1,6 @@
 # Every target installs what it needs and does nothing the second time.
 #
-#   make demo       fit a photograph to few, noisy pixels, without dropout and with it (pictures in out/)
+#   make demo       fit a photograph with a hole, and ask four uncertainties where it was (a picture in out/)
 #   make test       the tests, on every backend that this machine has
 #   make test-slow  the tests that run whole programs: benchmarks, examples, pytest itself
 #   make test-cpus  every layer and gradient in both precisions, compiled for other processors than this one
@@ -49,7 +49,7 @@ system:
 	@touch $@
 
 demo: setup
-	$(BIN)/python examples/photo.py
+	$(BIN)/python examples/unseen.py
 
 # Two processes: Dr.Jit itself uses every core, more only compete. A file stays in one process; long ones come first (conftest.py).
 # What test-torch runs is left to it, also where PyTorch is installed.

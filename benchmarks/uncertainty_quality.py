@@ -11,7 +11,8 @@ and ``evaluate`` are CPU seconds over those of one plain field, which has ``seco
 
     python benchmarks/uncertainty_quality.py [--quick] [--tasks picture views] [--seeds 3]
 
-Tasks that are not run keep the rows that the file has of them.
+What is not run keeps the rows that the file has of it; with ``--tasks`` and no names, what
+``docs/uncertainty.md`` says of it is printed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import common
@@ -37,7 +38,8 @@ MEMBERS = 10
 def main() -> None:
     args = common.arguments(
         __doc__ or "",
-        tasks=dict(nargs="+", default=list(TASKS), choices=list(TASKS)),
+        tasks=dict(nargs="*", default=list(TASKS), choices=list(TASKS)),
+        encodings=dict(nargs="+", default=list(ENCODINGS), choices=list(ENCODINGS)),
         seeds=dict(type=int, default=3),
         draws=dict(type=int, default=16),
         quick=dict(action="store_true", help="few steps, one seed, small ensembles: does it run?"),
@@ -49,30 +51,33 @@ def main() -> None:
     path = args.out / f"{NAME}-{args.backend}.json"
     results = json.loads(path.read_text())["results"] if path.exists() else {}
     for name in args.tasks:
-        start = time.monotonic()
-        results[name] = TASKS[name](args)
-        results["goals"] = goals(results)
-        print(
-            f"{name}: {time.monotonic() - start:.0f} s, written to", common.write(NAME, args.backend, results, args.out)
-        )
-    print(json.dumps(results["goals"], indent=1))
+        for part, rows in TASKS[name](args):  # each part is written when it is done
+            old = [row for row in results.get(name, ()) if any(row.get(k) != v for k, v in part.items())]
+            results[name] = old + rows
+            results["goals"] = goals(results)
+            common.write(NAME, args.backend, results, args.out)
+            print(f"{name}, {part}: written to {path}", flush=True)
+    print("\n".join([*table(results), *goal_rows(results), *sentences(results)]))
 
 
 # ---- every method on a task ---------------------------------------------------
 
 
-def compare(kind: type[Task]) -> Callable[[Any], list[dict[str, Any]]]:
+Part = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+def compare(kind: type[Task]) -> Callable[[Any], Iterator[Part]]:
     """All methods, encodings and seeds of a task."""
 
-    def run(args: Any) -> list[dict[str, Any]]:
-        rows = []
-        for encoding in ENCODINGS:
+    def run(args: Any) -> Iterator[Part]:
+        for encoding in args.encodings:
             for seed in range(args.seeds):
                 task: Any = kind(args.backend, seed)
+                part, rows = {"encoding": encoding, "seed": seed}, []
                 for row in Methods(task, encoding, seed, args).rows():
-                    rows.append({"encoding": encoding, "seed": seed, **row})
+                    rows.append(part | row)
                     print(f"{task.name}, {encoding}, {seed}: {brief(row)}", flush=True)
-        return rows
+                yield part, rows
 
     return run
 
@@ -115,8 +120,11 @@ class Methods:
             yield self.timed("laplace, draws", more, lambda: task.moments(posterior, draws, seed))
             known = task.laplace(fields[0], seed, truth=True)
             yield self.timed("laplace, true geometry", more, lambda: task.std(known, draws, seed))
-        both = [posterior, task.laplace(fields[1], seed + 1)]
-        yield self.timed("laplace of 2", self.plain + 2 * more, lambda: mixture(task, both, draws, seed))
+        several = [posterior]
+        for count, field in zip((2, 3), fields[1:], strict=False):
+            several = [*several, task.laplace(field, seed + count)]
+            cost = (count - 1) * self.plain + count * more
+            yield self.timed(f"laplace of {count}", cost, lambda f=several: mixture(task, f, draws, seed))
         for count in (3, 5, self.args.members):
             together = cn.ensemble(fields[:count])
             yield self.timed(
@@ -211,9 +219,8 @@ JUDGES = tuple((45.0 * i + 9, (20.0, 40.0)[i % 2]) for i in range(8))
 FIRST, MORE, ORDERS = (0, 1), 6, 5
 
 
-def next_views(args: Any) -> list[dict[str, Any]]:
+def next_views(args: Any) -> Iterator[Part]:
     """A hash grid that has seen two neighbouring views chooses six more, one at a time."""
-    rows = []
     for seed in range(args.seeds):
         task = Views(args.backend, seed, CHOICE, JUDGES)
         steps, more = args.steps or task.steps, 1 if args.quick else MORE
@@ -227,9 +234,8 @@ def next_views(args: Any) -> list[dict[str, Any]]:
                 taken.append(choose(task, field, taken, seed))
                 curve += [] if psnr is None else [psnr]
             row[name] = {"views": taken, "psnr": [*curve, learned(task, taken, seed, steps)[1]]}
-        rows.append(row)
         print(f"next, {seed}: {row}", flush=True)
-    return rows
+        yield {"seed": seed}, [row]
 
 
 def learned(task: Any, taken: list[int], seed: int, steps: int) -> tuple[Any, float]:
@@ -241,11 +247,13 @@ def learned(task: Any, taken: list[int], seed: int, steps: int) -> tuple[Any, fl
 
 
 def least_certain(task: Any, field: Any, taken: list[int], seed: int) -> int:
-    """The view whose pixels deviate most, in the mean."""
-    posterior, spread = task.laplace(field, seed), {}
+    """The view with the most pixels that are less certain than nine tenths of those that were learned."""
+    posterior, share = task.laplace(field, seed), {}
+    known = np.concatenate([task.spread(posterior, *map(task.arrays, task.shots[view][:2])) for view in taken])
+    limit = np.quantile(known, 0.9)
     for view in set(range(len(CHOICE))) - set(taken):
-        spread[view] = float(task.spread(posterior, *(task.arrays(v) for v in task.shots[view][:2])).mean())
-    return max(spread, key=lambda view: spread[view])
+        share[view] = float((task.spread(posterior, *map(task.arrays, task.shots[view][:2])) > limit).mean())
+    return max(share, key=lambda view: share[view])
 
 
 def farthest(task: Any, field: Any, taken: list[int], seed: int) -> int:
@@ -262,9 +270,8 @@ CONDITIONS = {"half": (0.5, 0.0), "few": (0.1, 0.0), "noisy": (0.5, 0.2)}
 DECAYS = (0.0, 0.1, 0.3, 1.0, 3.0)
 
 
-def regularized(args: Any) -> list[dict[str, Any]]:
+def regularized(args: Any) -> Iterator[Part]:
     """PSNR in dB on the pixels that are not known, after the last step, of a hash grid."""
-    rows = []
     for condition, (share, noise) in CONDITIONS.items():
         ways: dict[str, list[float]] = {}
         for seed in range(args.seeds):
@@ -282,14 +289,27 @@ def regularized(args: Any) -> list[dict[str, Any]]:
                 found[f"DropLevels {task.levels:g}"] = score("levels")
             for name, psnr in found.items():
                 ways.setdefault(name, []).append(psnr)
-        rows.append({"condition": condition, "share": share, "noise": noise, "psnr": ways})
+        row = {"condition": condition, "share": share, "noise": noise, "psnr": ways}
         print(f"levels, {condition}: { {name: summary(v) for name, v in ways.items()} }", flush=True)
-    return rows
+        yield {"condition": condition}, [row]
 
 
 # ---- what came of it ----------------------------------------------------------
 
-OURS = ("MC dropout 0.1", "ConcreteDropout", "DropLevels 0.1", "posthoc_dropout", "laplace", "laplace of 2")
+#: Methods in the table of the page.
+SHOWN = (
+    "gradient length", "MC dropout 0.1", "ConcreteDropout", "DropLevels 0.1", "posthoc_dropout", "laplace",
+    "laplace of 2", "laplace of 3", "ensemble of 3", "ensemble of 5", "ensemble of 10",
+)  # fmt: skip
+OURS = (
+    "MC dropout 0.1",
+    "ConcreteDropout",
+    "DropLevels 0.1",
+    "posthoc_dropout",
+    "laplace",
+    "laplace of 2",
+    "laplace of 3",
+)
 
 
 def goals(results: dict[str, Any]) -> dict[str, Any]:
@@ -297,7 +317,8 @@ def goals(results: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for task in ("picture", "texture", "surface", "views"):
         for encoding in ENCODINGS if task in results else ():
-            rows = [row for row in results[task] if row["encoding"] == encoding]
+            if not (rows := [row for row in results[task] if row["encoding"] == encoding]):
+                continue
             for part in ("ause",) if task != "views" else ("ause colour", "ause depth"):
                 found.setdefault("area at most that of 10", {})[f"{task}, {encoding}, {part}"] = cheapest(rows, part)
             for part in {"surface": ("auroc",), "views": ("auroc colour", "auroc depth")}.get(task, ()):
@@ -340,6 +361,63 @@ def cheapest(rows: list[dict[str, Any]], part: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def table(results: dict[str, Any]) -> list[str]:
+    """Rows of the table in ``docs/uncertainty.md``: areas, by task and encoding, and costs."""
+    columns = [(task, encoding) for task in ("picture", "texture", "surface", "views") for encoding in ENCODINGS]
+    rows = []
+    for method in SHOWN:
+        cells, costs = [], []
+        for task, encoding in columns:
+            found = [row for row in results.get(task, ()) if (row["encoding"], row["method"]) == (encoding, method)]
+            costs += found
+            areas = [row["ause colour" if task == "views" else "ause"] for row in found]
+            spread = f" ± {summary(areas)[1]:.2f}" if len(areas) > 1 else ""
+            cells.append(f"{statistics.mean(areas):.2f}{spread}" if areas else "")
+        if costs:
+            factors = [statistics.median(row[key] or 0 for row in costs) for key in ("train", "evaluate")]
+            rows.append(f"| {method} | {' | '.join(cells)} | {factors[0]:.1f} | {factors[1]:.0f} |")
+    return rows
+
+
+def goal_rows(results: dict[str, Any]) -> list[str]:
+    """Rows of the tables of what was to be reached, in ``docs/uncertainty.md``."""
+    reached, rows = {True: "yes", False: "no"}, []
+    for name, found in results["goals"].get("area at most that of 10", {}).items():
+        if "method" in found:
+            *_, (_, ten) = (item for item in found.items() if item[0].startswith("of "))
+            cells = [name, f"`{found['method']}`", shown(found["ause"]), shown(ten), f"{found['train']:.1f}"]
+            rows.append(f"| {' | '.join(cells)} | {reached[found['reached']]} |")
+    for name, found in results["goals"].get("auroc at least 0.9", {}).items():
+        rows.append(f"| {name} | `{found['method']}` | {shown(found['auroc'])} | {reached[found['reached']]} |")
+    conditions = results["goals"].get("against the best decay", {})
+    for way in ("DropLevels 0.1", "DropLevels 0.3", "ConcreteDropout") if conditions else ():
+        cells = (shown(conditions[name][way], signed=True) for name in conditions)
+        rows.append(f"| `{way}` | {' | '.join(cells)} |")
+    return rows
+
+
+def sentences(results: dict[str, Any]) -> list[str]:
+    """What ``docs/uncertainty.md`` says in words."""
+    found = []
+    if "next" in results:
+        goal = results["goals"]["next view"]
+        found.append(
+            f"its field ends {shown(goal['gain over random order'], signed=True)} dB against the mean of five random "
+            f"orders, and that of the farthest view {shown(goal['gain of the farthest'], signed=True)} dB"
+        )
+    views = [row for row in results.get("views", ()) if row["encoding"] == ENCODINGS[0]]
+    if views:
+        own, true = (summary(values(views, name, "auroc colour")) for name in ("laplace", "laplace, true geometry"))
+        found.append(f"`laplace` has an AUROC of {shown(own)}, and {shown(true)} if it is told the true surfaces")
+    return found
+
+
+def shown(pair: list[float], signed: bool = False) -> str:
+    """Mean and deviation, the latter only of several seeds."""
+    text = f"{pair[0]:+.2f}" if signed else f"{pair[0]:.2f}"
+    return (text + (f" ± {pair[1]:.2f}" if pair[1] else "")).replace("-", "−")
+
+
 def values(rows: list[dict[str, Any]], method: str, key: str) -> list[float]:
     return [row[key] for row in rows if row["method"] == method]
 
@@ -349,7 +427,7 @@ def summary(values: Any) -> list[float]:
     return [round(float(np.mean(values)), 3), round(float(np.std(values, ddof=1)), 3) if len(values) > 1 else 0.0]
 
 
-TASKS: dict[str, Callable[[Any], Any]] = {
+TASKS: dict[str, Callable[[Any], Iterator[Part]]] = {
     "picture": compare(Picture), "texture": compare(Texture), "surface": compare(Surface), "views": compare(Views),
     "next": next_views, "levels": regularized,
 }  # fmt: skip

@@ -13,7 +13,7 @@ The standard deviation over dropout masks is then compared with the true error: 
 
     python examples/photo.py [folder of the pictures] [--quick]
 
-Run by ``make demo``. The photograph comes with matplotlib: Commodore Grace M. Hopper, by James S. Davis, US Navy, in
+The photograph comes with matplotlib: Commodore Grace M. Hopper, by James S. Davis, US Navy, in
 the public domain.
 """
 

@@ -17,6 +17,7 @@ IMAGES = "docs/images"
 #: Programs with their arguments, and what they draw.
 PROGRAMS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("examples/photo.py", IMAGES): ("photo.png", "photo-uncertainty.png"),
+    ("examples/unseen.py", IMAGES): ("unseen.png",),
     ("examples/uncertainty.py", f"{IMAGES}/uncertainty.png"): ("uncertainty.png",),
     ("scripts/draw_ten_minutes.py",): ("ten-minutes.png",),
     ("scripts/draw_hero.py",): ("hero.png",),

@@ -305,3 +305,18 @@ def test_uncertainty_unseen(backend, tmp_path):
     run("uncertainty_unseen.py", "--backend", backend, *sizes, "--out", tmp_path)
     results = json.loads((tmp_path / "uncertainty-unseen-llvm.json").read_text())["results"]
     assert len(results) == 5 and all(0 <= row["auroc"] <= 1 for row in results)
+
+
+def test_uncertainty_quality(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    pytest.importorskip("matplotlib")
+    options = ["--quick", "--encodings", "hash grid", "--backend", backend, "--out", tmp_path]
+    run("uncertainty_quality.py", "--tasks", "texture", *options)
+    run("uncertainty_quality.py", "--tasks", "levels", *options)  # keeps what is there
+    results = json.loads((tmp_path / "uncertainty-quality-llvm.json").read_text())["results"]
+    methods = [row["method"] for row in results["texture"]]
+    assert len(methods) == len(set(methods)) == 13 and "laplace of 3" in methods and "Gaussian process" in methods
+    assert all(row["ause"] > 0 and 0 <= row["auroc"] <= 1 and row["train"] > 0 for row in results["texture"])
+    assert [row["condition"] for row in results["levels"]] == ["half", "few", "noisy"]
+    assert set(results["goals"]) == {"area at most that of 10", "against the best decay"}

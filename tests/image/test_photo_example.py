@@ -1,8 +1,9 @@
-"""The demo, small: it learns, prints what it found, and draws."""
+"""Examples of photographs, small: they learn, print what they found, and draw."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 
 import numpy as np
@@ -41,7 +42,7 @@ def test_held_out_pixels_are_clean_and_none_is_learned(example):
 
 
 @pytest.mark.slow
-def test_the_demo_runs(example, tmp_path, monkeypatch, capsys):
+def test_few_pixels(example, tmp_path, monkeypatch, capsys):
     for name, value in (("SIDE", 32), ("WIDTH", 16), ("MASKS", 4)):
         monkeypatch.setattr(example, name, value)
     monkeypatch.setattr(example.face, "__defaults__", (32,))
@@ -52,3 +53,18 @@ def test_the_demo_runs(example, tmp_path, monkeypatch, capsys):
     assert "32 x 32 pixels, learned from 10 %" in printed and "AUSE of dropout" in printed and "dB" in printed
     for name in ("photo.png", "photo-uncertainty.png"):
         assert (tmp_path / name).stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_demo_runs(tmp_path, monkeypatch, capsys, backend):
+    spec = importlib.util.spec_from_file_location("unseen_example", ROOT / "examples" / "unseen.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(cn.backend, "require", lambda name: backend)
+    monkeypatch.setattr("sys.argv", ["unseen.py", str(tmp_path), "--quick"])
+    module.main()
+    printed = capsys.readouterr().out
+    found = dict(re.findall(r"^(.+?) +hides +([\d.]+) %", printed, re.M))
+    assert set(found) == {"Dropout", "Gradient", "Gaussian process", "cn.laplace"}
+    assert float(found["cn.laplace"]) > 80 > 20 > float(found["Dropout"])
+    assert (tmp_path / "unseen.png").stat().st_size > 10_000
