@@ -251,7 +251,7 @@ def test_gradients_are_those_of_differences(integrator):
     for name in ("sigma_t", "albedo", "phase_function"):
         params, key = mi.traverse(s), f"cube.interior_medium.{name}.network.weights"
         dr.enable_grad(params[key])
-        dr.backward(dr.mean(mi.render(s, params, integrator=way, spp=8192), axis=None))
+        dr.backward(dr.mean(mi.render(s, params, integrator=way, spp=4096), axis=None))
         gradient = dr.grad(params[key]).numpy().astype(float)
         dr.disable_grad(params[key])
         before, step = params[key].numpy().copy(), 0.2 * gradient / np.linalg.norm(gradient)
@@ -259,7 +259,7 @@ def test_gradients_are_those_of_differences(integrator):
         for sign in (1, -1):
             params[key] = type(params[key])((before + sign * step).astype(before.dtype))
             params.update()
-            means.append(np.mean([mi.render(s, integrator=way, spp=8192, seed=i).numpy().mean() for i in range(6)]))
+            means.append(np.mean([mi.render(s, integrator=way, spp=4096, seed=i).numpy().mean() for i in range(4)]))
         params[key] = type(params[key])(before)
         params.update()
         np.testing.assert_allclose((means[0] - means[1]) / 2, gradient @ step, rtol=0.1)
