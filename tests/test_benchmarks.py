@@ -320,3 +320,20 @@ def test_uncertainty_quality(backend, tmp_path):
     assert all(row["ause"] > 0 and 0 <= row["auroc"] <= 1 and row["train"] > 0 for row in results["texture"])
     assert [row["condition"] for row in results["levels"]] == ["half", "few", "noisy"]
     assert set(results["goals"]) == {"area at most that of 10", "against the best decay"}
+
+
+def test_media_emitters_and_empty_space(backend, tmp_path):
+    pytest.importorskip("mitsuba")
+    small = ["--backend", backend, "--out", tmp_path, "--steps", 20]
+    run("mitsuba_media.py", *small, "--size", 4, "--spp", 8, "--reference", 32, "--repeat", 1)
+    rows = json.loads((tmp_path / f"mitsuba-media-{backend}.json").read_text())["results"]["rows"]
+    assert len(rows) == 6 and all(row["wall_ms"] > 0 and row["bytes"] > 0 for row in rows)
+    run("mitsuba_emitters.py", *small, "--size", 4, "--spp", 2, "--seeds", 2)
+    rows = json.loads((tmp_path / f"mitsuba-emitters-{backend}.json").read_text())["results"]["rows"]
+    assert len(rows) == 6 and all(row["mean"] > 0 for row in rows)
+    run("occupancy.py", *small, "--size", 8, "--resolution", 16, "--repeat", 1)
+    results = json.loads((tmp_path / f"occupancy-{backend}.json").read_text())["results"]
+    assert len(results["rows"]) == 3 and 0 < results["samples"] <= 1
+    run("trace_shapes.py", "--backend", backend, "--out", tmp_path, "--width", 16, "--depth", 1)
+    rows = json.loads((tmp_path / f"trace-shapes-{backend}.json").read_text())["results"]["rows"]
+    assert rows[1]["kernels"] == 0 and rows[-1]["kernels"] > 0

@@ -209,3 +209,32 @@ def test_tables_of_many_fields_and_of_several_gpus():
     assert f"| 2^22 in all | {one['strong'][1]['ms']:.1f} | {two['strong'][2]['ms']:.1f} |" in text
     seconds = [run["many"]["seconds"] for run in (one, two)]
     assert f"took {seconds[0]:.2f} s on one GPU and {seconds[1]:.2f} s on two" in sentences_of("distributed")
+
+
+def test_media_emitters_and_empty_space():
+    text = sentences_of("mitsuba")
+    media = {row["medium"]: row for row in results("mitsuba-media-llvm")["rows"]}
+    grid, large = media["grid"], media["grid, eight times the memory"]
+    ours, calls = media["field, neural_medium in neural_volpath"], media["field, neural_medium in volpath"]
+    errors = [f"{row['relative_mse'] * 1e3:.1f}e-3" for row in (ours, grid, large)]
+    sizes = [f"{row['bytes'] / 1e3:.0f} kB" for row in (ours, grid, large)]
+    said = f"relative error is {errors[0]} with the field's {sizes[0]}, {errors[1]} with a grid of {sizes[1]}, and"
+    assert f"{said} {errors[2]} with one of {sizes[2]}" in text
+    times = [row["wall_ms"] / grid["wall_ms"] for row in (ours, calls)]
+    assert f"`neural_volpath` needed {times[0]:.1f} times that of the grid, `volpath`" in text
+    assert f"which evaluates the network in calls, {times[1]:.0f} times" in text
+    noise = {row["emitter"]: row["variance"] for row in results("mitsuba-emitters-llvm")["rows"]}
+    names = ("neural_envmap", "envmap", "neural_envmap, uniform")
+    assert (
+        "variance of a sample is {:.2f}, {:.2f} under `envmap` and {:.1f} with".format(*map(noise.get, names)) in text
+    )
+    assert f"from {noise['lamp']:.0f} to {noise['lamp, sampling=64']:.1f}" in text
+    empty, text = results("occupancy-llvm"), sentences_of("rendering")
+    picture, replay, wide = (row["all_to_grid"] for row in empty["rows"])
+    assert f"a grid makes a picture {picture:.0f} times as fast as marching through everything" in text
+    assert f'gradients {replay:.0f} times (`"replay"`) and {wide:.0f} times (`"wide"`, not frozen)' in text
+    assert f"since {100 * empty['samples']:.1f} % of the samples are evaluated" in text
+    assert f"difference of a color is {empty['difference']:.3f}" in text
+    again = {row["call"]: row["operations"] for row in results("trace-shapes-llvm")["rows"]}
+    assert f"| {again['bisections=0'] / 1e3:.0f},000 / {again['silhouette'] / 1e3:.0f},000 |" in text
+    assert f"| the gradient of the weights | {again['gradient'] / 1e3:.0f},000 |" in text

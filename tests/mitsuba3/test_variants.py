@@ -181,3 +181,6 @@ def test_scalar_variants_are_refused_in_a_sentence(backend, variant):
         assert str(error.value).endswith(said) and "\n" not in str(error.value)
     finally:
         mi.set_variant(f"{backend}_ad_rgb")
+    name = cn.mitsuba.hand_over("in no scalar variant", made(3, 1, output_activation="softplus"))
+    medium = {"type": "heterogeneous", "sigma_t": {"type": "neural_volume", "field": name, "maximum": 2.0}}
+    assert "NeuralVolume[max=2" in str(mi.load_dict(medium))

@@ -10,12 +10,13 @@ import numpy as np
 
 from ... import bounds
 from ...checks import ensure
+from ...jit.unpacked import Traversed
 from ...random.key import Key
 from ..fields import check_field, sizes
 from ..transforms import applied, rows
 
 
-class PlacedField:
+class PlacedField(Traversed):
     """``field`` in the world, where it has a box.
 
     The box is that of the field's ``bounds``, or the unit cube.
