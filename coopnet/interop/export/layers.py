@@ -14,7 +14,8 @@ import numpy as np
 from ... import nn
 from ...engine.activations import _GELU_CUBIC, _GELU_LIMIT, _GELU_LINEAR, LN2
 from ...nn.containers import Parallel
-from ...nn.drawn import Drawn, DrawnGrid
+from ...nn.displaced import Displaced
+from ...nn.drawn import Drawn, DrawnGrid, DrawnLinear
 from ...nn.drop_levels import DropLevels
 from ...nn.dropout import Dropout
 from ...nn.parameters import parameters
@@ -246,7 +247,8 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
 def _drawn(to: Lowering, layer: Any, x: Vec) -> Vec:
     if to.key is not None:
         raise ValueError("parameters that a key draws cannot be exported; their means can, without dropout")
-    return to.lower(layer.grid if isinstance(layer, DrawnGrid) else layer.linear, x, to.where)
+    means = {DrawnGrid: "grid", DrawnLinear: "linear", Displaced: "encoding"}
+    return to.lower(getattr(layer, means[type(layer)]), x, to.where)
 
 
 def _draw(to: Lowering, words: Var, block: Expr, law: Law) -> None:
