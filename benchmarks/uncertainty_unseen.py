@@ -29,6 +29,7 @@ def main() -> None:
         seeds=dict(type=int, default=3),
         members=dict(type=int, default=5),
         masks=dict(type=int, default=64),
+        vertices=dict(type=int, default=16),
         log2_samples=dict(type=int, default=12),
         encodings=dict(nargs="+", default=list(ENCODINGS)),
     )
@@ -60,6 +61,7 @@ def measure(ns: Any, encoding: str, seed: int, args: Any) -> dict[str, float]:
     p, unseen = [ns.Float(v) for v in x], x[0] > 0.5
     fields = [trained(seed * args.members + i) for i in range(args.members)]
     posterior = cn.laplace(fields[0], batch, 16, seed=100 + seed)
+    spatial = cn.laplace(fields[0], batch, 16, seed=100 + seed, spatial=args.vertices)
     deviations = {
         "dropout 0.1, masks": cn.mc_dropout(trained(seed, 0.1), p, cn.Key(seed), args.masks)[1],
         "posthoc_dropout, masks": cn.mc_dropout(
@@ -67,6 +69,8 @@ def measure(ns: Any, encoding: str, seed: int, args: Any) -> dict[str, float]:
         )[1],
         "laplace, std": posterior.std(p),
         "laplace, draws": cn.mc_dropout(posterior, p, cn.Key(seed), args.masks)[1],
+        "laplace of displacements, std": spatial.std(p),
+        "laplace of displacements, draws": cn.mc_dropout(spatial, p, cn.Key(seed), args.masks)[1],
         f"ensemble of {args.members}": cn.ensemble(fields).std(p),
     }
     return {name: cn.auroc(value[0], unseen) for name, value in deviations.items()}

@@ -22,7 +22,7 @@ from .drawn import ParameterArray
 from .dropout import Dropout
 from .module import Module
 from .parameters import parameters
-from .tangents import check_bundle, of_all_lanes
+from .tangents import linear_jvp
 from .tree import children
 
 _relaxing: ContextVar[bool] = ContextVar("relaxing", default=False)
@@ -131,9 +131,7 @@ class ConcreteDropout(Dropout):
         return type(x)(kinds.nested(y)) if kind == kinds.TENSOR else kinds.rebuild(y, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_bundle(self, x, tangents)
-        y, *moved = [self(v, key) for v in of_all_lanes([x, *tangents])]  # it is linear
-        return y, moved
+        return linear_jvp(self, x, tangents, key)
 
     def op(self) -> Any:
         return None  # the engine differentiates by matrices, not by rates
@@ -141,8 +139,11 @@ class ConcreteDropout(Dropout):
     def _factors(self, n: int, leaf: type, key: Key, samples: int) -> list:
         """What the ``n`` elements of a sample are multiplied by."""
         words = decisions(n, _Words(self.stream or 0, self.rounds), key, dr.uint32_array_t(leaf), samples)
-        logit = self.logit.value.data * 1  # as an ordinary operation, which symbolic loops note
+        logit = self.logit.value.data
         single, found = type(logit), []
+        # for every sample its own, so that its gradient is one sum over them and not one for each element; and an
+        # ordinary operation, which symbolic loops note
+        logit = logit + dr.zeros(single, samples)
         kept = 1 + dr.exp(logit)  # 1 / (1 - p)
         for word in words:
             u = (single(word >> 8) + 0.5) * 2**-24
