@@ -51,7 +51,7 @@ def displaced(field: NeuralField, spatial: Any) -> NeuralField:
 
 
 def _fresh(layer: Any) -> list:
-    """Who has parameters that the field did not have."""
+    """Owners of those parameters in ``layer`` that the field had none for."""
     return [layer.deviation.value] if isinstance(layer, Displaced) else []
 
 

@@ -80,16 +80,17 @@ def laplace(
     over the samples :math:`x_i` that prediction :math:`n` is made from: one for a field of coordinates, those along a
     ray for a color. ``std(p)`` is then one number, how far the place ``p`` may move without being noticed, in the units
     of ``p``: :math:`\lVert \sum_v w_v(p)\, \sigma_v \rVert` with :math:`\sigma_{vk} = P_{vk}^{-1/2}`. A key draws the
-    displacements, by the same law. (The paper's regularization, :math:`10^{-4} / M^3` for :math:`M^3` vertices of the
-    unit cube and a mean of squares over rays, is ``samples=1, noise=1, prior=100 * M**1.5``.)
+    displacements, by the same law. (The authors' program adds :math:`10^{-4} / M^3` to a mean of squares over rays, for
+    :math:`M^3` vertices of the unit cube: ``samples=1, noise=1, prior=100 * M**1.5``.)
 
     Sums over grids are taken in fixed point: they do not depend on the order of the samples.
 
     Args:
         field: a built and trained :class:`NeuralField`; it stays as it is. Without ``spatial``, its network ends in a
             linear layer, and maybe activations behind it.
-        batch: what the field was trained on, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``;
-            with ``predict`` to ``(inputs, targets)``, where ``inputs`` are any PyTree, such as rays.
+        batch: what the field was trained on, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``,
+            arrays or nested arrays of one width, taken in single precision; with ``predict`` to ``(inputs, targets)``,
+            where ``inputs`` are any PyTree, such as rays.
         steps: number of batches, those that ``fit`` with this seed begins with.
         seed: int in [0, 2^64).
         samples: how many independent measurements there are in all, such as the pixels of a picture. The sums are
@@ -175,7 +176,7 @@ def _with_draws(field: NeuralField) -> NeuralField:
 
 
 def _fresh(layer: Any) -> list:
-    """Who has parameters that the field did not have."""
+    """Owners of those parameters in ``layer`` that the field had none for."""
     if isinstance(layer, DrawnGrid):
         return [layer.deviation.value]
     return [layer.factor] if isinstance(layer, DrawnLinear) else []

@@ -14,7 +14,7 @@ from ...nn.drop_levels import DropLevels
 from ...nn.members import Members
 from ...random.normal import PARAMETER_STREAM, UNIT
 from ...uncertainty import draws
-from .encodings import Grid
+from .encodings import GridLowering
 from .language import F32, U32, At, Cast, Expr, Load, Vec, call, clip, select, single, u32
 from .layers import RULES, Lowering, changed, draw, held
 
@@ -65,7 +65,7 @@ class _Numbers:
         return b.let("z", (Cast(F32, whole) - 6399) * UNIT)
 
 
-class _NoisyGrid(Grid):
+class _NoisyGrid(GridLowering):
     """A grid to whose features a key adds noise."""
 
     def __init__(self, to: Lowering, layer: DrawnGrid, x: Vec):

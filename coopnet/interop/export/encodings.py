@@ -212,7 +212,7 @@ def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec) -> Vec:
 # ---- Grids -------------------------------------------------------------------------------------------------
 
 
-class Grid:
+class GridLowering:
     """The features of a lattice, one loop over its levels."""
 
     def __init__(self, to: Lowering, layer: Lattice, x: Vec):
@@ -384,7 +384,7 @@ class Grid:
 
 
 def _lattice(to: Lowering, layer: Lattice, x: Vec) -> Vec:
-    return Grid(to, layer, x).lower()
+    return GridLowering(to, layer, x).lower()
 
 
 RULES |= {
