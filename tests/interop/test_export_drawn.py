@@ -8,11 +8,9 @@ from support.exported import SAMPLES, Library, agree, evaluated, run_numpy
 
 import coopnet as cn
 
-NS = cn.backend.namespace("llvm")
-
 
 def batch(key):
-    x, y = cn.uniform(2, key, NS.Float, 64)
+    x, y = cn.uniform(2, key, cn.backend.namespace("llvm").Float, 64)
     return [x, y], [x, x * y]
 
 
@@ -44,7 +42,7 @@ def test_draws_are_those_of_the_field(tmp_path, kind):
     x = np.random.default_rng(1).uniform(0.02, 0.98, (2, SAMPLES)).astype(np.float32)
     index = np.random.default_rng(2).integers(0, 2**32, SAMPLES, np.uint32)
     key = np.stack([np.full(SAMPLES, word, np.uint32) if np.ndim(word) == 0 else word for word in (7, 0, index, 4)])
-    c = evaluated(field, x, "llvm", cn.Key(7, NS.UInt32(index), 4))
+    c = evaluated(field, x, "llvm", cn.Key(7, index, 4))
     written = cn.export(field, "c", tmp_path / "f.c", dropout=True, derivatives=True)
     y, jacobian = Library([written.source], tmp_path).run("field_jacobian", written.weights, x, (2, 4), key)
     agree(y, c.y, 2e-5)
