@@ -22,7 +22,9 @@ SAMPLES = 1 << 17
 
 def main() -> None:
     args = common.arguments(
-        __doc__, rounds=dict(type=int, default=9), layers=dict(nargs="*", help="names of some; all by default")
+        __doc__,
+        rounds=dict(type=int, default=9),
+        layers=dict(nargs="*", help="some, to a file of their own; all by default"),
     )
     import drjit as dr
     import drjit.nn as drnn
@@ -71,7 +73,7 @@ def main() -> None:
             row[what.replace("ns", "spread")] = statistics.median(times[name, what]) / row[what] - 1
         print(row, flush=True)
         results.append(row)
-    print(common.write("layers", args.backend, results, args.out))
+    print(common.write("some-layers" if args.layers else "layers", args.backend, results, args.out))
 
 
 if __name__ == "__main__":

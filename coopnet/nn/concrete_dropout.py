@@ -68,7 +68,8 @@ class ConcreteDropout(Dropout):
     Alone, a loss of the data makes the rate as small as it can. Add :func:`concrete_penalty`, which pays for that.
 
     Place it before the :class:`Linear` layer whose inputs it drops. It runs between the parts of a network before and
-    behind it, rather than as one with them.
+    behind it, rather than as one with them. The gradient of the rate is a sum over samples and elements, for which
+    Dr.Jit launches a kernel that computes what lies between the loss and the layer once more.
 
     Args:
         p: the rate to begin with, a number in (0, 1). Reading ``layer.p`` gives the learned one, a ``Float32``;
