@@ -28,6 +28,8 @@ from .layers import rebuilt
 _WHERE = "laplace"
 #: What cotangents are multiplied by in half precision, which ends at 6e-8.
 _HALF_SCALE = 256.0
+#: Displacements at most: those of 256 vertices along three axes, and not of 16 along six.
+_MOST = 1 << 26
 #: Share of the samples that must lie in the box.
 _INSIDE = 0.1
 
@@ -45,7 +47,7 @@ def displaced(field: NeuralField, spatial: Any) -> NeuralField:
         sides = (check_int(_WHERE, "spatial", spatial, 2, 2**20, needed),) * n
     count = max(sides) ** len(sides) * len(sides)
     cure = "take fewer, or name the first coordinates alone, as in spatial=(16, 16, 16)"
-    ensure(count < 2**31, f"{_WHERE}: spatial is {spatial!r}, which makes {count:.2g} displacements; {cure}.")
+    ensure(count <= _MOST, f"{_WHERE}: spatial is {spatial!r}, which makes {count:.2g} displacements; {cure}.")
     encoding = Identity() if field.encoding is None else field.encoding
     return rebuilt(field, Displaced(encoding, sides), field.network, _fresh)
 
@@ -182,7 +184,8 @@ def _followed(field: NeuralField, inputs: Any, targets: list, predict: Callable)
     ((unit, moves),) = watched.seen
     n, width = max(dr.width(v) for v in (*values, *targets)), dr.width(moves[0])
     many = f"{_WHERE}: predict evaluates the field at {width} samples for {n} predictions"
-    ensure(width % n == 0, f"{many}; as many for each are needed.")
+    # with an occupancy grid, ray_march() leaves samples out, but not in a frozen function
+    ensure(width % n == 0 or not frozen(), f"{many}; as many for each are needed.")
     ensure(all(dr.grad_enabled(v) for v in values), f"{_WHERE}: what predict returned does not depend on the field.")
     return values, unit, moves
 

@@ -100,7 +100,7 @@ def laplace(
             last layer's weights; for displacements, in the units of the coordinates, the side of a cell.
         spatial: vertices of the grid of displacements along every axis, an int of at least 2, or one for each of the
             first coordinates, such as ``(16, 16, 16)`` for a position that a direction follows. ``None`` for a
-            posterior of parameters. The memory is that of a cube of the largest.
+            posterior of parameters. The memory is that of a cube of the largest, up to 2^26 displacements.
         predict: with ``spatial``, traced code ``(field, inputs) -> predictions`` that are compared with the targets,
             single precision, if that is not ``field(coordinates)``. It evaluates the field that it is given once, at
             equally many samples for each prediction: sample ``i`` belongs to prediction ``i`` modulo their number. So
