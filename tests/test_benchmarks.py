@@ -304,7 +304,7 @@ def test_uncertainty_unseen(backend, tmp_path):
     sizes = ["--steps", 2, "--seeds", 1, "--members", 2, "--masks", 2, "--log2-samples", 6, "--encodings", "hash grid"]
     run("uncertainty_unseen.py", "--backend", backend, *sizes, "--out", tmp_path)
     results = json.loads((tmp_path / "uncertainty-unseen-llvm.json").read_text())["results"]
-    assert len(results) == 5 and all(0 <= row["auroc"] <= 1 for row in results)
+    assert len(results) == 8 and all(0 <= row["auroc"] <= 1 for row in results)
 
 
 def test_uncertainty_quality(backend, tmp_path):

@@ -73,6 +73,10 @@ def surroundings(ns, backend, name):
         volume, sdf = (cn.NeuralField(None, cn.MLP(3, n, width=16, depth=1)).build(backend) for n in (4, 1))
         scope |= {"o": o, "d": d, "p": o, "grid": grid, "volume": volume, "sdf": sdf}
         scope["seen"] = cn.render.ray_march(volume, o, d, 0.5, 3.5, steps=4)
+    if name == "laplace":
+        rays = [v + dr.zeros(ns.Float, 64) for v in (u, v, -2, 0, 0, 1)]
+        scope["rays"] = lambda key: ((ns.Array3f(*rays[:3]), ns.Array3f(*rays[3:])), [u, v, w])
+        scope["volume"] = cn.NeuralField(None, cn.MLP(3, 4, width=16, depth=1), bounds=(-2, 2)).build(backend)
     gridded = cn.NeuralField(cn.HashGrid(2, n_levels=2, hashmap_size=2**6), cn.MLP(out_features=3)).build(backend)
     return scope | {
         "SphericalHarmonics": {"direction": ns.Array3f(u, v, w)},

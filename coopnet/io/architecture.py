@@ -17,6 +17,7 @@ from ..checks import check, check_positive, ensure, shown
 from ..field import NeuralField
 from ..nn.arguments import arguments, constructor
 from ..nn.concrete_dropout import ConcreteDropout
+from ..nn.displaced import Displaced
 from ..nn.drawn import DrawnGrid, DrawnLinear
 from ..nn.drop_levels import DropLevels
 from ..nn.dropout import Dropout, DropPath, GaussianDropout
@@ -29,7 +30,7 @@ PLAIN = 1  #: the version that a field without bounds is written in, which older
 #: What ``nn`` has besides layers that a description may name: their bases, and networks that it has as a Sequential.
 _LEFT_OUT = {"ACTIVATIONS", "Activation", "Encoding", "MLP", "Module", "SIREN"}
 _OWN = [getattr(nn, name) for name in nn.__all__ if name not in _LEFT_OUT] + [
-    Dropout, DropPath, GaussianDropout, ConcreteDropout, DropLevels, DrawnGrid, DrawnLinear, Members,
+    Dropout, DropPath, GaussianDropout, ConcreteDropout, DropLevels, Displaced, DrawnGrid, DrawnLinear, Members,
 ]  # fmt: skip
 _DRJIT = (
     drnn.Sequential, drnn.Linear, drnn.ReLU, drnn.LeakyReLU, drnn.Exp, drnn.Exp2, drnn.Tanh, drnn.SinEncode,

@@ -28,6 +28,7 @@ encodings
 :mod:`.embedding`           tables of latent codes
 :mod:`.projection`          sparse random projections
 :mod:`.drawn`               grids and linear layers whose parameters a key draws
+:mod:`.displaced`           coordinates that a key displaces
 what is known of a network
 :mod:`.tree`                the walk through its layers
 :mod:`.parameters`          its parameters, by name

@@ -14,6 +14,7 @@ import drjit.nn as drnn
 
 from ..checks import check, check_above, check_int, check_type, ensure, is_number
 from ..jit import kinds
+from ..jit.scopes import symbolic
 from ..jit.unpacked import Unpacked
 from ..random.draws import decisions
 from ..random.key import Key
@@ -22,7 +23,7 @@ from .drawn import ParameterArray
 from .dropout import Dropout
 from .module import Module
 from .parameters import parameters
-from .tangents import check_bundle, of_all_lanes
+from .tangents import linear_jvp
 from .tree import children
 
 _relaxing: ContextVar[bool] = ContextVar("relaxing", default=False)
@@ -68,7 +69,8 @@ class ConcreteDropout(Dropout):
     Alone, a loss of the data makes the rate as small as it can. Add :func:`concrete_penalty`, which pays for that.
 
     Place it before the :class:`Linear` layer whose inputs it drops. It runs between the parts of a network before and
-    behind it, rather than as one with them.
+    behind it, rather than as one with them. The gradient of the rate is a sum over all samples, which ends a kernel on
+    the way back: the gradients of the elements are written to memory there, and read by the next.
 
     Args:
         p: the rate to begin with, a number in (0, 1). Reading ``layer.p`` gives the learned one, a ``Float32``;
@@ -125,31 +127,21 @@ class ConcreteDropout(Dropout):
         check_type("ConcreteDropout", "key", key, (Key, type(None)), "a coopnet.Key or None")
         if key is None or not self.relaxed or kind == kinds.NUMPY:
             return self.law.apply(x, key)
-        parts = kinds.rows(x, kind)
-        factors = self._factors(len(parts), leaf, key, kinds.samples(x, kind))
-        y = [v * f for v, f in zip(parts, factors, strict=True)]
+        parts, samples = kinds.rows(x, kind), kinds.samples(x, kind)
+        words = decisions(len(parts), _Words(self.stream or 0, self.rounds), key, dr.uint32_array_t(leaf), samples)
+        logit = self.logit.value.data
+        if symbolic():  # where a custom operation would be differentiated outside of the loop
+            # an ordinary operation, which loops note
+            y = [v * leaf(f) for v, f in zip(parts, _factors(words, logit * 1, self.temperature)[0], strict=True)]
+        else:
+            y = dr.custom(_RelaxedMask, words, self.temperature, logit, parts)
         return type(x)(kinds.nested(y)) if kind == kinds.TENSOR else kinds.rebuild(y, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_bundle(self, x, tangents)
-        y, *moved = [self(v, key) for v in of_all_lanes([x, *tangents])]  # it is linear
-        return y, moved
+        return linear_jvp(self, x, tangents, key)
 
     def op(self) -> Any:
         return None  # the engine differentiates by matrices, not by rates
-
-    def _factors(self, n: int, leaf: type, key: Key, samples: int) -> list:
-        """What the ``n`` elements of a sample are multiplied by."""
-        words = decisions(n, _Words(self.stream or 0, self.rounds), key, dr.uint32_array_t(leaf), samples)
-        # as an ordinary operation, which symbolic loops note; of all samples, so that its gradient is summed up once
-        single, found = type(self.logit.value.data), []
-        logit = self.logit.value.data * dr.full(single, 1, samples)
-        kept = 1 + dr.exp(logit)  # 1 / (1 - p)
-        for word in words:
-            u = (single(word >> 8) + 0.5) * 2**-24
-            dropped = 1 / (1 + dr.exp(-(logit + dr.log(u) - dr.log(1 - u)) * (1 / self.temperature)))
-            found.append(leaf((1 - dropped) * kept))
-        return found
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer = copy.copy(self)
@@ -161,6 +153,48 @@ class ConcreteDropout(Dropout):
         stream = "" if self.stream is None else f", stream={self.stream}"
         rounds = "" if self.rounds == 10 else f", rounds={self.rounds}"
         return f"ConcreteDropout(p={self.initial}, temperature={self.temperature}{stream}{rounds})"
+
+
+def _factors(words: list, logit: Any, temperature: float) -> tuple[list, list]:
+    """What elements are multiplied by, and the derivatives of that by ``logit``."""
+    single, found, slopes = type(logit), [], []
+    odds = dr.exp(logit)  # p / (1 - p)
+    for word in words:
+        u = (single(word >> 8) + 0.5) * 2**-24
+        dropped = 1 / (1 + dr.exp(-(logit + dr.log(u) - dr.log(1 - u)) * (1 / temperature)))
+        found.append((1 - dropped) * (1 + odds))
+        slopes.append((1 - dropped) * (odds - dropped * (1 + odds) * (1 / temperature)))
+    return found, slopes
+
+
+class _RelaxedMask(dr.CustomOp):
+    """Elements times the factors of relaxed masks. The gradient of the rate is a sum, which has to be evaluated: the
+    gradients of the elements are, too, in the same kernel, so that none computes all that leads to them again."""
+
+    def eval(self, words: list, temperature: float, logit: Any, x: list) -> list:  # type: ignore[override]
+        self.x = x
+        self.factors, self.slopes = _factors(words, logit, temperature)
+        return [v * type(v)(f) for v, f in zip(x, self.factors, strict=True)]
+
+    def forward(self) -> None:
+        dx, dlogit = self.grad_in("x"), self.grad_in("logit")
+        self.set_grad_out([
+            d * type(d)(f) + v * type(v)(slope * dlogit)
+            for d, f, v, slope in zip(dx, self.factors, self.x, self.slopes, strict=True)
+        ])  # fmt: skip
+
+    def backward(self) -> None:
+        cotangents = self.grad_out()
+        dx = [g * type(g)(f) for g, f in zip(cotangents, self.factors, strict=True)]
+        single = type(self.slopes[0])
+        terms = zip(cotangents, self.x, self.slopes, strict=True)
+        dlogit = sum((single(g) * single(v) * slope for g, v, slope in terms), single(0))
+        dr.schedule(dx, dlogit)
+        self.set_grad_in("logit", dr.sum(dlogit))
+        self.set_grad_in("x", dx)
+
+    def name(self) -> str:
+        return "coopnet: relaxed mask"
 
 
 def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: float = 1.0) -> Any:

@@ -13,7 +13,7 @@ from ..random.draws import decisions
 from ..random.key import Key
 from .dropout import Dropout
 from .lattice import Lattice
-from .tangents import check_bundle, of_all_lanes
+from .tangents import linear_jvp
 
 
 class DropLevels(Dropout):
@@ -89,9 +89,7 @@ class DropLevels(Dropout):
         return type(x)(kinds.nested(y)) if kind == kinds.TENSOR else kinds.rebuild(y, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_bundle(self, x, tangents)
-        y, *moved = [self(v, key) for v in of_all_lanes([x, *tangents])]  # it is linear
-        return y, moved
+        return linear_jvp(self, x, tangents, key)
 
     def op(self) -> Any:
         return None  # levels that are kept are not scaled, so that outputs do not tell the derivative

@@ -65,6 +65,13 @@ def of_all_lanes(bundle: list) -> list:
     ]
 
 
+def linear_jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
+    """The rule of a layer that is linear and draws: its tangents go through it as its input does, by the same draw."""
+    check_bundle(layer, x, tangents)
+    y, *moved = [layer(v, key) for v in of_all_lanes([x, *tangents])]
+    return y, moved
+
+
 def no_rule(layer: Any) -> TypeError:
     """The error of a layer without a forward derivative."""
     name = type(layer).__name__

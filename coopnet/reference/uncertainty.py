@@ -55,6 +55,45 @@ def linearized_std(derivatives: Array, covariance: Array) -> Array:
     return np.asarray(np.sqrt(np.einsum("opn,pq,oqn->on", d, covariance, d)))
 
 
+def displacement_weights(x: Array, sides: tuple[int, ...]) -> Array:
+    r"""Weights of the vertices of a grid over the unit cube at samples, shape ``(vertices, samples)``.
+
+    ``x`` has the shape ``(coordinates, samples)``; the first of them have ``sides`` vertices, from corner to corner.
+    With :math:`M` the largest of those, :math:`(v_0, v_1, \dots)` is number :math:`v_0 + M v_1 + \dots` of
+    :math:`M^d` vertices.
+
+    >>> ref.displacement_weights(np.array([[0.25]]), (3,)).ravel().tolist()
+    [0.5, 0.5, 0.0]
+    """
+    most, samples = max(sides), np.shape(x)[1]
+    weights = np.ones((1, samples))
+    for side, coordinate in zip(sides, np.asarray(x, np.float64), strict=False):
+        place = np.clip(coordinate, 0, 1) * (side - 1)
+        hats = np.maximum(1 - np.abs(np.arange(most)[:, None] - place), 0)
+        weights = (hats[:, None, :] * weights).reshape(-1, samples)
+    return weights
+
+
+def displaced(x: Array, displacements: Array, sides: tuple[int, ...]) -> Array:
+    """Coordinates ``x`` in the unit cube, moved by the ``displacements`` (vertices, axes) of a grid (Goli et al. 2024).
+
+    >>> ref.displaced(np.array([[0.25]]), np.array([[0.0], [0.2], [0.0]]), (3,)).tolist()
+    [[0.35]]
+    """
+    moved = np.array(x, np.float64)
+    moved[: len(sides)] += displacements.T @ displacement_weights(x, sides)
+    return moved
+
+
+def displacement_std(x: Array, deviations: Array, sides: tuple[int, ...]) -> Array:
+    """The length of the interpolated ``deviations`` (vertices, axes) of displacements at ``x`` (Goli et al. 2024).
+
+    >>> ref.displacement_std(np.zeros((2, 1)), np.array([[3.0, 4.0]] * 4), (2, 2)).tolist()
+    [5.0]
+    """
+    return np.asarray(np.linalg.norm(deviations.T @ displacement_weights(x, sides), axis=0))
+
+
 def ensemble(members: Array) -> tuple[Array, Array]:
     """Mean and standard deviation, shape ``(outputs, samples)``, of ``(members, outputs, samples)``.
 
@@ -64,6 +103,22 @@ def ensemble(members: Array) -> tuple[Array, Array]:
     """
     values = np.asarray(members, np.float64)
     return np.asarray(values.mean(axis=0)), np.asarray(values.std(axis=0))
+
+
+def ray_march_mc(color: Array, depth: Array, transmittance: Array) -> dict[str, Array]:
+    r"""Moments over passes of what is seen along rays, with the term :math:`\bar T^2` for rays that meet nothing
+    (Sünderhauf et al. 2023), from colors (passes, 3, rays), depths and transmittances (passes, rays).
+
+    >>> found = ref.ray_march_mc(np.array([[[0.0]] * 3, [[0.2]] * 3]), np.ones((2, 1)), np.array([[0.2], [0.4]]))
+    >>> found["variance"].round(3).tolist()
+    [0.1]
+    """
+    unmet = np.square(np.mean(transmittance, axis=0))
+    return {
+        "color": np.mean(color, axis=0), "color_std": np.std(color, axis=0), "depth": np.mean(depth, axis=0),
+        "depth_std": np.std(depth, axis=0), "transmittance": np.mean(transmittance, axis=0), "unmet": unmet,
+        "variance": np.mean(np.var(color, axis=0), axis=0) + unmet,
+    }  # fmt: skip
 
 
 def auroc(score: Array, positive: Array) -> float:

@@ -10,6 +10,7 @@ surfaces
 :mod:`.visibility`         soft visibility
 volumes
 :mod:`.ray_march`          radiance along rays
+:mod:`.ray_march_mc`       how sure a field is of it
 :mod:`.march_loop`         in one loop, differentiated by Dr.Jit
 :mod:`.march_replay`       twice, the second time for gradients
 :mod:`.march_wide`         all samples at once
@@ -24,7 +25,11 @@ from __future__ import annotations
 
 from .occupancy import OccupancyGrid
 from .ray_march import March, ray_march
+from .ray_march_mc import MarchMoments, ray_march_mc
 from .sphere_trace import SurfaceHit, sphere_trace
 from .visibility import soft_visibility
 
-__all__ = ["March", "OccupancyGrid", "SurfaceHit", "ray_march", "soft_visibility", "sphere_trace"]
+__all__ = [
+    "March", "MarchMoments", "OccupancyGrid", "SurfaceHit", "ray_march", "ray_march_mc", "soft_visibility",
+    "sphere_trace",
+]  # fmt: skip

@@ -4,6 +4,7 @@
 :mod:`.mc_dropout`    mean and deviation over draws: of dropout, or of parameters
 :mod:`.posthoc`       dropout for a field that was trained without
 :mod:`.laplace`       a posterior of its parameters
+:mod:`.displacement`  or of displacements of its coordinates
 :mod:`.ensemble`      several fields as one
 :mod:`.std`           the deviation of posteriors and ensembles, without a draw
 how good an uncertainty is

@@ -67,8 +67,8 @@ def calibrate(
 ) -> Calibrated:
     r"""Make deviations as large as errors are, on data that the field has not learned.
 
-    The deviation :math:`\sigma` is ``field.std(p)`` of a posterior or an ensemble, and that of :func:`mc_dropout` of
-    other fields. With errors :math:`e_i` on the data held out, of all outputs together,
+    The deviation :math:`\sigma` is ``field.std(p)`` of a posterior of parameters or an ensemble, and that of
+    :func:`mc_dropout` of other fields. With errors :math:`e_i` on the data held out, of all outputs together,
 
     ==============  ===============================================================================================
     ``"factor"``    :math:`c\,\sigma` with :math:`c^2 = \frac1n \sum_i e_i^2 / \sigma_i^2`, of largest likelihood

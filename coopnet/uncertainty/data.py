@@ -15,9 +15,10 @@ from ..random.key import Key
 
 
 class Batch(NamedTuple):
-    """Coordinates and targets, a list of evaluated arrays each, and the key that they were drawn with."""
+    """Coordinates (or whatever else predictions are made from) and targets, a list of evaluated arrays each, and the
+    key that they were drawn with."""
 
-    coordinates: list
+    coordinates: Any
     targets: list
     key: Key
 
@@ -36,22 +37,38 @@ def single_type(field: NeuralField) -> Any:
     return dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(field.values())))))
 
 
-def draw(field: NeuralField, batch: Any, count: Any, seed: Any, where: str, name: str) -> Iterator[Batch]:
-    """``count`` batches, those of the first steps of a training with ``seed``; ``name`` is that of ``count``."""
+def draw(
+    field: NeuralField, batch: Any, count: Any, seed: Any, where: str, name: str, inputs: bool = False
+) -> Iterator[Batch]:
+    """``count`` batches, those of the first steps of a training with ``seed``; ``name`` is that of ``count``.
+
+    With ``inputs``, what stands before the targets is any PyTree.
+    """
     check_type(where, "batch", batch, Callable, "a function key -> (coordinates, targets)")
     check_int(where, name, count, 1, 2**32 - 1)
     check_unsigned(where, "seed", seed)
-    return _drawn(field, batch, count, int(seed), where)
+    return _drawn(field, batch, count, int(seed), where, inputs_and_targets if inputs else pair)
 
 
-def _drawn(field: NeuralField, batch: Callable, count: int, seed: int, where: str) -> Iterator[Batch]:
+def _drawn(
+    field: NeuralField, batch: Callable, count: int, seed: int, where: str, checked: Callable
+) -> Iterator[Batch]:
     uint32 = dr.uint32_array_t(single_type(field))
     for step in range(count):
         key = Key(seed, None, step).traced(uint32)
         with dr.suspend_grad():
-            found = Batch(*pair(batch(key), field, where, "batch() returned"), key)
-        dr.eval(found.coordinates, found.targets)
-        yield found
+            inputs, targets = checked(batch(key), field, where, "batch() returned")
+        dr.make_opaque(inputs, targets)
+        yield Batch(inputs, targets, key)
+
+
+def inputs_and_targets(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[Any, list]:
+    """The inputs and the components of the targets that ``drawn`` is to be a pair of."""
+    fits = isinstance(drawn, (tuple, list)) and len(drawn) == 2
+    ensure(fits, f"{where}: {what} a {type(drawn).__name__}; a pair (inputs, targets) is needed.", TypeError)
+    inputs, targets = drawn
+    kind, leaf = kinds.in_kernels(targets, f"{where}: targets", single=True)
+    return inputs, [dr.float32_array_t(leaf)(v) for v in kinds.rows(targets, kind)]
 
 
 def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, list]:

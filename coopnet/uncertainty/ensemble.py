@@ -76,6 +76,18 @@ def members_of(field: Any) -> Members | None:
     return found if isinstance(found, Members) else None
 
 
+def separate(field: NeuralField) -> list[NeuralField]:
+    """The members of an ensemble as fields of their own, which share its parameters."""
+    members = members_of(field)
+    assert members is not None
+    fields = []
+    for encoding, network in zip(members.encodings, members.networks, strict=True):
+        member = NeuralField(encoding, network, field.output, field.in_features, field.bounds)
+        member.precision = field.precision
+        fields.append(member)
+    return fields
+
+
 def ensemble_std(field: NeuralField, p: Any, where: str) -> Any:
     """The deviation of the members of ``field``; differentiable."""
     call, unit, _ = field._enter(p, None, True, where)

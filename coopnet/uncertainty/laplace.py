@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
@@ -11,20 +11,22 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..bounds import to_unit
-from ..checks import check, check_above, check_int, ensure
+from ..checks import check, check_above, check_int, check_type, ensure
 from ..field import NeuralField
 from ..jit.half import largest, widened
 from ..jit.kinds import nested
 from ..kernels import fixed_point
 from ..nn import Linear, Sequential
-from ..nn.drawn import DrawnGrid, DrawnLinear
+from ..nn.drawn import Drawn, DrawnGrid, DrawnLinear
 from ..nn.dropout import Dropout
 from ..nn.lattice import Lattice
 from ..nn.parameters import parameters
 from ..nn.sequential import flatten
+from ..nn.tree import children
 from .data import check_trained, draw
+from .displacement import DisplacementSums, displaced
 from .layers import grids, is_activation, rebuilt
-from .linearized import Linearized, is_drawn
+from .linearized import Linearized
 
 _WHERE = "laplace"
 
@@ -38,6 +40,8 @@ def laplace(
     samples: int | None = None,
     noise: float | None = None,
     prior: float | None = None,
+    spatial: int | Sequence[int] | None = None,
+    predict: Callable[[NeuralField, Any], Any] | None = None,
 ) -> NeuralField:
     r"""A Gaussian posterior of the parameters of a trained field: what its data have left open (Daxberger et al. 2021,
     *Laplace Redux*; for grids as in Goli et al. 2024, *Bayes' Rays*).
@@ -63,32 +67,65 @@ def laplace(
     see one function, the same in every batch and, to the bit, on every backend (``docs/dropout.md`` has the law).
     :func:`mc_dropout`, ``ray_march`` and ``render_mc`` take it as they take dropout.
 
-    Sums over a grid are taken in fixed point: they do not depend on the order of the samples.
+    **With** ``spatial`` it is a posterior of places instead: of a grid of displacements of the coordinates, with the
+    field as known (Goli et al. 2024). It needs no grid and no linear layer in the field, and takes fields that are seen
+    along rays. Coordinates move by :math:`D(x) = \sum_v w_v(x)\, d_v`, with the weights :math:`w_v` of linear
+    interpolation between vertices that reach from corner to corner of the field's ``bounds``, or of the unit cube. The
+    precision of component :math:`k` of :math:`d_v`, at zero displacement, is
+
+    .. math::
+        P_{vk} = \frac{1}{s^2} \sum_n \sum_o \Big(\frac{\partial f_o(n)}{\partial d_{vk}}\Big)^2 + \frac{1}{\tau^2},
+        \qquad \frac{\partial f_o(n)}{\partial d_{vk}} = \sum_i w_v(x_i)\, \frac{\partial f_o(n)}{\partial x_{ik}}
+
+    over the samples :math:`x_i` that prediction :math:`n` is made from: one for a field of coordinates, those along a
+    ray for a color. ``std(p)`` is then one number, how far the place ``p`` may move without being noticed, in the units
+    of ``p``: :math:`\lVert \sum_v w_v(p)\, \sigma_v \rVert` with :math:`\sigma_{vk} = P_{vk}^{-1/2}`. A key draws the
+    displacements, by the same law. (The authors' program adds :math:`10^{-4} / M^3` to a mean of squares over rays, for
+    :math:`M^3` vertices of the unit cube: ``samples=1, noise=1, prior=100 * M**1.5``.)
+
+    Sums over grids are taken in fixed point: they do not depend on the order of the samples.
 
     Args:
-        field: a built and trained :class:`NeuralField`; it stays as it is. Its network ends in a linear layer, and
-            maybe activations behind it.
-        batch: what the field was trained on, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``.
+        field: a built and trained :class:`NeuralField`; it stays as it is. Without ``spatial``, its network ends in a
+            linear layer, and maybe activations behind it.
+        batch: what the field was trained on, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``,
+            arrays or nested arrays of one width, taken in single precision; with ``predict`` to ``(inputs, targets)``,
+            where ``inputs`` are any PyTree, such as rays.
         steps: number of batches, those that ``fit`` with this seed begins with.
         seed: int in [0, 2^64).
         samples: how many independent measurements there are in all, such as the pixels of a picture. The sums are
             scaled to as many. ``None`` if every sample that ``batch`` draws is one.
         noise: :math:`s`; the root mean square of the errors over the batches if ``None``.
         prior: :math:`\tau`; if ``None``, the root mean square of the features that samples have visited, and of the
-            last layer's weights.
+            last layer's weights; for displacements, in the units of the coordinates, the side of a cell.
+        spatial: vertices of the grid of displacements along every axis, an int of at least 2, or one for each of the
+            first coordinates, such as ``(16, 16, 16)`` for a position that a direction follows. ``None`` for a
+            posterior of parameters. The memory is that of a cube of the largest, up to 2^26 displacements.
+        predict: with ``spatial``, traced code ``(field, inputs) -> predictions`` that are compared with the targets,
+            single precision, if that is not ``field(coordinates)``. It evaluates the field that it is given once, at
+            equally many samples for each prediction: sample ``i`` belongs to prediction ``i`` modulo their number. So
+            does ``ray_march`` (in mode ``"wide"``, which it takes by itself here). Samples around one vertex follow one
+            another, as they do along a straight ray.
 
     Returns:
         A field that draws parameters. It can be saved, moved, frozen and used in loops like any other.
 
     Raises:
         ValueError: arguments out of range; a field that is not built, draws parameters already, has a grid inside
-            another encoding, or does not end in a linear layer; errors that are not finite.
+            another encoding, or does not end in a linear layer; errors that are not finite; with ``spatial``, fewer
+            than a tenth of the samples in the box, or predictions that do not fit the targets or the samples.
         TypeError: arguments of another kind.
-        RuntimeError: called while Dr.Jit records a function or loop.
+        RuntimeError: called while Dr.Jit records a function or loop; ``predict`` evaluates the field in one.
 
     >>> posterior = cn.laplace(field, batch, steps=4)
     >>> deviation = posterior.std(p)
     >>> one_of_many = posterior(p, cn.Key(seed=1))
+
+    How far places of a radiance field may move, where ``rays`` draws ``((o, d), colors)``:
+
+    >>> def predict(field, inputs):
+    ...     return cn.render.ray_march(field, *inputs, 0.5, 3.5, steps=64).color
+    >>> floaters = cn.laplace(volume, rays, steps=4, spatial=16, predict=predict)
     """
     check_trained(field, _WHERE)
     if samples is not None:
@@ -96,24 +133,30 @@ def laplace(
     for name, value in (("noise", noise), ("prior", prior)):
         if value is not None:
             check(1e-18 < check_above(_WHERE, name, value) < 1e18, _WHERE, name, value, "a number from 1e-18 to 1e18")
-    batches = draw(field, batch, steps, seed, _WHERE, "steps")
-    posterior = _with_draws(field)
-    sums = _Sums(posterior)
+    needed = "spatial is None, which takes no predict; pass spatial=16, say"
+    ensure(predict is None or spatial is not None, f"{_WHERE}: predict is given, but {needed}.")
+    check_type(_WHERE, "predict", predict, Callable | None, "a function (field, inputs) -> predictions")
+    batches = draw(field, batch, steps, seed, _WHERE, "steps", inputs=predict is not None)
+    once = not any(isinstance(layer, Drawn) for layer in children(field))
+    ensure(once, f"{_WHERE}: field draws parameters already; pass the one that was trained.")
+    sums: Any
+    if spatial is None:
+        posterior = _with_draws(field)
+        sums = _ParameterSums(posterior)
+    else:
+        posterior = displaced(field, spatial)
+        sums = DisplacementSums(posterior, predict)
     for drawn in batches:
         sums.add(drawn.coordinates, drawn.targets)
     variance = noise**2 if noise is not None else sums.squares / sums.terms
     fits = math.isfinite(variance) and variance > 0
     ensure(fits, f"{_WHERE}: the mean square of the errors is {variance:g}; a positive number is needed: pass noise.")
-    weight = (1.0 if samples is None else samples / sums.samples) / variance
-    _set_last(posterior, sums.matrix * weight, prior)
-    if sums.entries is not None:
-        _set_grid(posterior, sums.entries.numpy().astype(np.float64) * weight, prior)
+    sums.finish((1.0 if samples is None else samples / sums.samples) / variance, prior)
     return posterior
 
 
 def _with_draws(field: NeuralField) -> NeuralField:
     """A copy of ``field`` whose layers draw, by deviations of zero."""
-    ensure(not is_drawn(field), f"{_WHERE}: field draws parameters already; pass the one that was trained.")
     encoding = field.encoding
     if isinstance(encoding, Lattice):
         encoding = DrawnGrid(encoding)
@@ -133,13 +176,13 @@ def _with_draws(field: NeuralField) -> NeuralField:
 
 
 def _fresh(layer: Any) -> list:
-    """Who has parameters that the field did not have."""
+    """Owners of those parameters in ``layer`` that the field had none for."""
     if isinstance(layer, DrawnGrid):
         return [layer.deviation.value]
     return [layer.factor] if isinstance(layer, DrawnLinear) else []
 
 
-class _Sums:
+class _ParameterSums:
     """Sums of products of derivatives over samples."""
 
     def __init__(self, field: NeuralField):
@@ -159,6 +202,12 @@ class _Sums:
         width = max(dr.width(v) for v in coordinates)
         self.samples += width
         self.terms += width * len(targets)
+
+    def finish(self, weight: float, prior: float | None) -> None:
+        """Give the field its deviations."""
+        _set_last(self.field, self.matrix * weight, prior)
+        if self.entries is not None:
+            _set_grid(self.field, self.entries.numpy().astype(np.float64) * weight, prior)
 
 
 def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[Any, Any, Any]:

@@ -12,6 +12,7 @@ from ..checks import check, check_type, shown_typed, whole
 from ..engine.modes import is_deterministic
 from ..field import NeuralField
 from ..jit import kinds
+from ..nn.displaced import Displaced
 from ..nn.drawn import Drawn, DrawnGrid
 from ..nn.dropout import Dropout
 from ..nn.lattice import Lattice
@@ -96,19 +97,23 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
         # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
         return field(kinds.rebuild([v * 1 for v in parts], x), key.fold_in(first + i))
 
-    return _loop(evaluate, count, leaf, _differentiable(field, parts))
+    return over_passes(evaluate, count, leaf, _differentiable(field, parts))
 
 
 def _of_members(field: Any, x: Any, samples: int) -> tuple[Any, Any] | None:
     """Of an ensemble, the moments of its members, evaluated once each, where every pass would be one of them."""
+    return (field(x), ensemble_std(field, x, _WHERE)) if each_once(field, samples) else None
+
+
+def each_once(field: Any, samples: int) -> bool:
+    """Are so many passes the members of an ensemble, all equally often, with nothing else that a key draws?"""
     members = members_of(field)
     others = has_dropout(field) or any(isinstance(m, Drawn) for m in children(field))
-    if members is None or others or samples % len(members.networks):
-        return None
-    return field(x), ensemble_std(field, x, _WHERE)
+    return members is not None and not others and samples % len(members.networks) == 0
 
 
-def _loop(evaluate: Any, count: Any, leaf: type, differentiable: bool) -> tuple[Any, Any]:
+def over_passes(evaluate: Any, count: Any, leaf: type, differentiable: bool = False) -> tuple[Any, Any]:
+    """Mean and deviation of ``evaluate(i)`` over ``i < count``, a ``UInt32``, in one symbolic loop."""
     uint32, f32 = type(count), dr.float32_array_t(leaf)
     with dr.suspend_grad():
         like = evaluate(uint32(0))  # traced, not run: says what the results look like
@@ -194,7 +199,7 @@ def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
     """Say once that masks do not tell what a grid in ``field`` has not seen, if that has one without noise."""
     global _warned
     layers = list(children(field))
-    noisy = any(isinstance(layer, (DrawnGrid, Members)) for layer in layers)
+    noisy = any(isinstance(layer, (DrawnGrid, Displaced, Members)) for layer in layers)
     if _warned or noisy or not any(isinstance(layer, Lattice) for layer in layers):
         return
     _warned = True
@@ -216,15 +221,26 @@ def draws(field: Any) -> bool:
 
 def _check(field: Any, key: Any, samples: Any) -> int:
     check_type(_WHERE, "field", field, drnn.Module, "a NeuralField or another Module")
-    check_type(_WHERE, "key", key, Key, "a coopnet.Key")
+    count = check_passes(_WHERE, key, samples)
+    check_draws(_WHERE, field, 5)
+    return count
+
+
+def check_passes(where: str, key: Any, samples: Any) -> int:
+    """``samples`` as an int; raises unless it is a number of passes, and ``key`` a key."""
+    check_type(where, "key", key, Key, "a coopnet.Key")
     count = whole(samples)
     if count is None:
-        raise TypeError(f"{_WHERE}: samples is {shown_typed(samples)}; an int is needed.")
-    check(2 <= count <= 2**24, _WHERE, "samples", samples, "an int in [2, 2^24]")
+        raise TypeError(f"{where}: samples is {shown_typed(samples)}; an int is needed.")
+    check(2 <= count <= 2**24, where, "samples", samples, "an int in [2, 2^24]")
+    return count
+
+
+def check_draws(where: str, field: Any, stacklevel: int) -> None:
+    """Raise ``ValueError`` unless ``field`` draws something, and warn once of masks behind a grid."""
     # the layers of others may draw masks, too
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))
     if known and not draws(field):
         cure = "train it with some, such as MLP(..., dropout=0.1), or use posthoc_dropout, laplace or ensemble"
-        raise ValueError(f"{_WHERE}: field has no Dropout with p > 0, so that all passes are equal; {cure}.")
-    warn_unseen(field, _WHERE, 4)
-    return count
+        raise ValueError(f"{where}: field has no Dropout with p > 0, so that all passes are equal; {cure}.")
+    warn_unseen(field, where, stacklevel)

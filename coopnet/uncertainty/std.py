@@ -9,13 +9,14 @@ import drjit as dr
 from ..call import result_type
 from ..checks import ensure
 from ..field import NeuralField
+from .displacement import displacement_std, is_displaced
 from .ensemble import ensemble_std, members_of
 from .linearized import deviations, is_drawn
 
 
 def has_std(field: NeuralField) -> bool:
     """Has :func:`laplace` or :func:`ensemble` made it, so that it has a deviation without a draw?"""
-    return members_of(field) is not None or is_drawn(field)
+    return members_of(field) is not None or is_drawn(field) or is_displaced(field)
 
 
 def std(self: NeuralField, p: Any) -> Any:
@@ -29,15 +30,19 @@ def std(self: NeuralField, p: Any) -> Any:
         \sigma_o(p)^2 = \sum_{e, k} \sigma_{ek}^2 \Big(\frac{\partial f_o}{\partial \theta_{ek}}\Big)^2
         + g_o^2\, \tilde h^T \Sigma \tilde h
 
-    One kernel and no draws: a posterior costs one evaluation and the derivatives by all features of the grid, an
-    ensemble its members. It is what the model does not know; the noise of measurements comes on top, in squares. The
-    deviation of a posterior has no gradient.
+    Of a posterior of displacements (``spatial=``), one number: how far the place ``p`` may move, :math:`\lVert \sum_v
+    w_v(p)\, \sigma_v \rVert` of the deviations :math:`\sigma_v` at the vertices around it, in the units of ``p`` (Goli
+    et al. 2024). How far outputs deviate is what :func:`mc_dropout` says.
+
+    One kernel and no draws: a posterior costs one evaluation and the derivatives by all features of the grid, one of
+    displacements a look-up, an ensemble its members. It is what the model does not know; the noise of measurements
+    comes on top, in squares. The deviation of a posterior has no gradient.
 
     Args:
         p: as in a call.
 
     Returns:
-        The deviations, in the container that a call returns.
+        The deviations, in the container that a call returns; of a posterior of displacements, one component.
 
     Raises:
         ValueError, TypeError: as a call; another field.
@@ -49,11 +54,12 @@ def std(self: NeuralField, p: Any) -> Any:
     if members_of(self) is not None:
         return ensemble_std(self, p, where)
     cure = "use that of cn.laplace() or cn.ensemble(), or mc_dropout"
-    ensure(is_drawn(self), f"{where}: neither parameters nor members of the field deviate; {cure}.")
+    ensure(has_std(self), f"{where}: neither parameters nor members of the field deviate; {cure}.")
     with dr.suspend_grad():
         call, unit, _ = self._enter(p, None, True, where)
         result = result_type(self.output, call.leaf)
-        return call.contained([result(v) for v in deviations(self, unit)])
+        found = [displacement_std(self, unit)] if is_displaced(self) else deviations(self, unit)
+        return call.contained([result(v) for v in found])
 
 
 NeuralField.std = std

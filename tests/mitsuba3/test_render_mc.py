@@ -197,19 +197,25 @@ def test_a_dropout_is_needed(backend):
         cn.mitsuba.render_mc(scene, 2, cn.Key(0))
 
 
-@pytest.mark.parametrize("kind", ["laplace", "ensemble", "posthoc"])
+@pytest.mark.filterwarnings("ignore:render_mc. dropout does not tell")
+@pytest.mark.parametrize("kind", ["laplace", "displaced", "ensemble", "posthoc", "concrete", "levels"])
 def test_whatever_draws(backend, kind):
-    """Posteriors, ensembles and dropout put in later, in a texture."""
+    """Posteriors, ensembles, dropout put in later or with a rate of its own, and levels of a grid, in a texture."""
     plain = field(backend, 2, 0)
 
     def batch(key):
         p = cn.uniform(2, key, mi.Float, 100)
         return p, [p[0], p[1], 0.3 * p[0]]
 
+    concrete = cn.Linear(2, 8), cn.Tanh(), cn.ConcreteDropout(0.3), cn.Linear(8, 3), cn.Sigmoid()
+    grid = cn.HashGrid(2, n_levels=2, hashmap_size=64, init_scale=1.0)
     made = {
         "laplace": lambda: cn.laplace(plain, batch, 2),
         "ensemble": lambda: cn.ensemble([plain, field(backend, 2, 0)]),
+        "displaced": lambda: cn.laplace(plain, batch, 2, spatial=4, prior=0.3),
         "posthoc": lambda: cn.posthoc_dropout(plain, batch, batches=1)[0],
+        "concrete": lambda: cn.NeuralField(None, cn.Sequential(*concrete)).build(backend),
+        "levels": lambda: cn.NeuralField(grid, cn.Sequential(cn.DropLevels(0.5), cn.Linear(-1, 3))).build(backend),
     }[kind]()
     if kind == "ensemble":
         weights = made.matrix("encoding.networks.1.layers.4.weights")

@@ -118,5 +118,3 @@ def test_bad_arguments(backend, ns, tmp_path):
         cn.DropLevels(0.1, n_features_per_level=2)(x, cn.Key(1))
     with pytest.raises(ValueError, match="is not known"):
         cn.DropLevels(0.1)(x, cn.Key(1))
-    with pytest.raises(ValueError, match="cannot be exported"):
-        cn.export(make_field(backend), path=tmp_path / "f.py", target="numpy", dropout=True)

@@ -37,13 +37,14 @@ def concrete(backend):
 KINDS = {
     "posthoc": lambda backend, ns: cn.posthoc_dropout(volume(backend, ns), batch(ns), tolerance=1, batches=1)[0],
     "laplace": lambda backend, ns: cn.laplace(volume(backend, ns), batch(ns), 1, prior=0.3),
+    "displaced": lambda backend, ns: cn.laplace(volume(backend, ns), batch(ns), 1, spatial=(3,), prior=0.3),
     "ensemble": lambda backend, ns: cn.ensemble([volume(backend, ns, seed=i) for i in range(2)]),
     "levels": lambda backend, ns: volume(backend, ns, levels=True),
     "concrete": lambda backend, ns: concrete(backend),
 }
 
 
-@pytest.mark.parametrize("kind", ["laplace", "ensemble", "concrete"])  # the others are layers of dropout
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "posthoc"])  # which are dropouts, as of training
 def test_along_rays(backend, ns, kind):
     """The three modes of a march agree, in values and in gradients, with one draw along a ray."""
     field = KINDS[kind](backend, ns)
@@ -115,7 +116,7 @@ def test_masks_behind_a_grid_warn_once(backend, ns, monkeypatch):
     p = [ns.Float(0.1, 0.2)] * 3
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for kind in ("laplace", "ensemble", "concrete"):
+        for kind in ("laplace", "displaced", "ensemble", "concrete"):
             cn.mc_dropout(KINDS[kind](backend, ns), p, cn.Key(0), 2)
     dropped = volume(backend, ns, dropout=0.2)
     with pytest.warns(RuntimeWarning, match=r"what the field has not seen: .* use coopnet.laplace\(\)") as seen:

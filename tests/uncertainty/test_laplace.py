@@ -314,7 +314,7 @@ def test_only_once(backend, ns):
 
 
 def test_exported_by_its_means(backend, ns, tmp_path):
-    """As the field that it was made of; what a key draws is refused."""
+    """As the field that it was made of, if there is no key."""
     field = make_field(backend, ns)
     posterior = cn.laplace(field, wave(ns), 1)
     cn.export(posterior, "numpy", tmp_path / "posterior.py", name="f")
@@ -325,6 +325,3 @@ def test_exported_by_its_means(backend, ns, tmp_path):
         exec((tmp_path / f"{name}.py").read_text(), scope)
         values.append(scope["f"](points(ns).numpy()))
     np.testing.assert_array_equal(*values)
-    dropped = cn.NeuralField(None, cn.MLP(2, 1, width=4, depth=1, dropout=0.1)).build(backend)
-    with pytest.raises(ValueError, match="parameters that a key draws cannot be exported"):
-        cn.export(cn.laplace(dropped, wave(ns, 1), 1), "c", tmp_path / "f.c", dropout=True)

@@ -5,6 +5,7 @@
 :mod:`.language`    the small language that fields are exported in
 :mod:`.layers`      layers in it
 :mod:`.encodings`   encodings in it
+:mod:`.drawn`       levels, parameters and members that keys draw
 :mod:`.derivative`  forward derivatives of its functions
 :mod:`.targets`     its printers, one for each language
 :mod:`.page`        web pages

@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import drjit as dr
@@ -211,7 +212,7 @@ def _projection(to: Lowering, layer: nn.SparseProjection, x: Vec) -> Vec:
 # ---- Grids -------------------------------------------------------------------------------------------------
 
 
-class _Grid:
+class GridLowering:
     """The features of a lattice, one loop over its levels."""
 
     def __init__(self, to: Lowering, layer: Lattice, x: Vec):
@@ -345,13 +346,21 @@ class _Grid:
         """Add the features of a vertex."""
         b = self.to.block
         index = self._index(vertex, at)
-        entry = b.let("entry", (at["offset"] + index % at["size"]) * self.n)
-        with b.loop("f", self.n) as f:
+        with self._columns(at["offset"] + index % at["size"]) as (f, entry, noise):
             assert self.data is not None
-            feature: Expr = Load(self.data, entry + f)
+            feature: Expr = Load(self.data, entry)
             if self.least is not None and self.step is not None:
                 feature = self.least.at(level) + self.step.at(level) * feature
+            if noise is not None:
+                feature = feature + noise
             b.set(At(sums, f), At(sums, f) + (feature if weight is None else weight * feature))
+
+    @contextmanager
+    def _columns(self, row: Expr) -> Iterator[tuple[Expr, Expr, Expr | None]]:
+        """A loop over the features of a vertex: number, place in the table, and what a key adds."""
+        entry = self.to.block.let("entry", row * self.n)
+        with self.to.block.loop("f", self.n) as f:
+            yield f, entry + f, None
 
     def _index(self, vertex: Any, at: dict[str, Expr]) -> Expr:
         b, d = self.to.block, self.d
@@ -375,7 +384,7 @@ class _Grid:
 
 
 def _lattice(to: Lowering, layer: Lattice, x: Vec) -> Vec:
-    return _Grid(to, layer, x).lower()
+    return GridLowering(to, layer, x).lower()
 
 
 RULES |= {

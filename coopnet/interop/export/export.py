@@ -16,9 +16,9 @@ from ...io.files import atomic_write, file_name, writable
 from ...jit.scopes import recording
 from ...nn.lattice import Lattice
 from ...nn.tree import children
-from ...uncertainty import has_dropout
+from ...uncertainty import draws
 from ...version import __version__
-from . import encodings  # noqa: F401  # adds its rules
+from . import drawn, encodings  # noqa: F401  # add their rules
 from .derivative import with_jacobian
 from .language import F32, U32, Routine, Var, Vec, u32
 from .layers import Lowering
@@ -72,7 +72,9 @@ def export(
         grids: precision of the features of grids: ``"half"``, ``"single"``, ``"uint8"`` (256 values between the least
             and largest of a level), or ``"auto"`` for that of the weights.
         dropout: give the function a key of four 32-bit words, the seed's lower and upper half, index and step, and
-            apply the field's dropouts, whose masks are those of :class:`Key` to the bit.
+            apply the field's dropouts, whose masks are those of :class:`Key` to the bit; and draw whatever else a key
+            does: the parameters and displacements of :func:`laplace`, a member of an :func:`ensemble` (whose members
+            have no dropout).
         derivatives: also write ``name_jacobian``, which gives values and derivatives with respect to the position.
         inline: put the weights into the source? ``None`` for those of up to 8192 bytes, in GLSL 2048 and in Slang 512,
             of which Vulkan drivers compile more for too long. More than 1 MiB of them, which take all compilers long,
@@ -101,7 +103,7 @@ def export(
     beside = writable(written, "export")
     ensure(not recording(), "export: called while Dr.Jit records a function or loop; export after it.", RuntimeError)
     if target == "html":
-        function = replace(request, target="wgsl", inline=False, view=None)
+        function = replace(request, target="wgsl", inline=False, view=None, whole=True)
 
         def printed(language: str, called: str, masked: bool, jacobian: bool) -> Listing:
             return _program(replace(function, target=language, name=called, dropout=masked, derivatives=jacobian))
@@ -133,6 +135,7 @@ class Request:
     derivatives: bool = False
     inline: bool | None = None
     view: View | None = None
+    whole: bool = False  #: have weights that only draws need, with dropout or without?
 
     def __post_init__(self) -> None:
         where, field, target, inline = "export", self.field, self.target, self.inline
@@ -157,8 +160,8 @@ class Request:
             check_view(field, self.view or View())
             return
         ensure(self.view is None, f"export: view is for web pages, but target is {target!r}; leave it out.")
-        drops = not self.dropout or has_dropout(field)
-        ensure(drops, "export: dropout is True, but the field has no dropout; leave it out.")
+        drops = not self.dropout or draws(field)
+        ensure(drops, "export: dropout is True, but the field has no dropout, and nothing else to draw; leave it out.")
         printer, precision = TARGETS[target], self.weights_precision
         only = f"cooperative vectors have {printer.precision} precision; leave precision out, or use target='slang'"
         ensure(printer.precision in (None, precision), f"export: precision is {precision!r}, but {only}.")
@@ -191,7 +194,7 @@ def _program(request: Request) -> Listing:
     precision, printer, weights = request.weights_precision, TARGETS[request.target], WeightFile()
     grids = precision if request.grids == "auto" else request.grids
     x, key = Var("x", F32, field.in_features), Var("key", U32, 4) if request.dropout else None
-    to = Lowering(weights, precision, grids, name, field.precision == "half", key)
+    to = Lowering(weights, precision, grids, name, field.precision == "half", key, request.whole)
     v = Vec(x, 0, field.in_features)
     if field.bounds is not None:
         v = _to_unit(to, v, unit_map(field.bounds, v.size))

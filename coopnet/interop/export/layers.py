@@ -14,8 +14,6 @@ import numpy as np
 from ... import nn
 from ...engine.activations import _GELU_CUBIC, _GELU_LIMIT, _GELU_LINEAR, LN2
 from ...nn.containers import Parallel
-from ...nn.drawn import Drawn, DrawnGrid
-from ...nn.drop_levels import DropLevels
 from ...nn.dropout import Dropout
 from ...nn.parameters import parameters
 from ...random.law import Law, MaskLaw
@@ -31,14 +29,17 @@ class Lowering:
     """Puts a field into a :class:`Block`, layer by layer.
 
     ``precision`` and ``grids`` are those of the weights, ``prefix`` opens the names of functions and constants, and
-    ``key`` is the array of four words that dropouts draw from, or ``None``.
+    ``key`` is the array of four words that dropouts draw from, or ``None``. With ``whole``, weights that only draws
+    need are there also without a key.
     """
 
     def __init__(
-        self, weights: WeightFile, precision: str, grids: str, prefix: str, half: bool, key: Var | None = None
-    ):
+        self, weights: WeightFile, precision: str, grids: str, prefix: str, half: bool, key: Var | None = None,
+        whole: bool = False,
+    ):  # fmt: skip
         self.weights, self.precision, self.grids, self.prefix = weights, precision, grids, prefix
         self.half, self.key = half, key  #: does the field itself run in half precision?
+        self.whole = whole or key is not None
         self.block = Block()
         self.functions: dict[str, Routine] = {}  #: called ones, by name
         self.where = ""  #: the place of the layer that is being lowered
@@ -217,8 +218,6 @@ def _parallel(to: Lowering, layer: Parallel, x: Vec) -> Vec:
 def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
     if to.key is None or not layer.active():
         return x
-    if isinstance(layer, DropLevels):
-        raise ValueError("whole levels of a grid are dropped, which cannot be exported; export without dropout")
     law = layer.law
     if law.scheduled:
         held(law.p, "p")
@@ -226,40 +225,40 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
     per_word = 32 // law.bits
     per_block = 4 * per_word
     words = b.array("words", 4, U32)
-    change = _change(to, law)
+    change = changed(to, law)
     if law.shared:
-        _draw(to, words, u32(0), law)
+        draw(to, words, _counter(to, u32(0), law), law.rounds)
         first = b.let("word", At(words, u32(0)))
         with b.loop("i", y.size) as i:
             b.set(y.at(i), change(y.at(i), first))
         return y
     with b.loop("block", -(-y.size // per_block)) as block:
-        _draw(to, words, block, law)
+        draw(to, words, _counter(to, block, law), law.rounds)
         stop = call("min", block * per_block + per_block, y.size) if y.size > per_block else y.size
         with b.loop("i", stop, block * per_block if y.size > per_block else 0) as i:
             word = At(words, (i >> per_word.bit_length() - 1) & 3)
-            draw = b.let("draw", word >> ((i & per_word - 1) * law.bits) if per_word > 1 else word)
-            b.set(y.at(i), change(y.at(i), draw))
+            drawn = b.let("draw", word >> ((i & per_word - 1) * law.bits) if per_word > 1 else word)
+            b.set(y.at(i), change(y.at(i), drawn))
     return y
 
 
-def _drawn(to: Lowering, layer: Any, x: Vec) -> Vec:
-    if to.key is not None:
-        raise ValueError("parameters that a key draws cannot be exported; their means can, without dropout")
-    return to.lower(layer.grid if isinstance(layer, DrawnGrid) else layer.linear, x, to.where)
+def _counter(to: Lowering, block: Expr, law: Law) -> tuple[Expr, ...]:
+    """Which words a block of a sample's elements draws."""
+    assert to.key is not None
+    return block, At(to.key, u32(2)), At(to.key, u32(3)), u32(law.stream)
 
 
-def _draw(to: Lowering, words: Var, block: Expr, law: Law) -> None:
-    """Four random words of a block of the stream."""
+def draw(to: Lowering, words: Var, counter: tuple[Expr, ...], rounds: int) -> None:
+    """Four random words, those of ``counter`` under the key's seed."""
     key, b = to.key, to.block
     assert key is not None
-    for i, word in enumerate((block, At(key, u32(2)), At(key, u32(3)), u32(law.stream))):
+    for i, word in enumerate(counter):
         b.set(At(words, u32(i)), word)
     philox = to.functions.setdefault("philox", _philox(to.prefix))
-    b.statements.append(Do(philox, (words, At(key, u32(0)), At(key, u32(1)), u32(law.rounds))))
+    b.statements.append(Do(philox, (words, At(key, u32(0)), At(key, u32(1)), u32(rounds))))
 
 
-def _change(to: Lowering, law: Law) -> Callable[[Expr, Expr], Expr]:
+def changed(to: Lowering, law: Law) -> Callable[[Expr, Expr], Expr]:
     """What becomes of an element whose random draw stands in the lowest bits of a word."""
     leaf = np.float16 if to.half else np.float32
     if isinstance(law, MaskLaw):
@@ -346,7 +345,6 @@ RULES: dict[type, Callable[[Lowering, Any, Vec], Vec]] = {
     drnn.Sequential: _sequential,
     Parallel: _parallel,
     Dropout: _dropout,
-    Drawn: _drawn,
     nn.Embedding: _embedding,
     drnn.ReLU: _elementwise(lambda layer: ("relu", ())),
     drnn.LeakyReLU: _elementwise(lambda layer: ("leaky_relu", (layer.negative_slope,))),

@@ -19,7 +19,7 @@ from ....bounds import corners
 from ....checks import check, check_choice, check_flag, ensure, entries, is_int, is_number
 from ....field import NeuralField
 from ....random.key import Key
-from ....uncertainty import has_dropout, mc_dropout
+from ....uncertainty import draws, mc_dropout
 from ....version import __version__
 from ..targets import TARGETS, Listing
 from ..weights import WeightFile
@@ -68,7 +68,8 @@ class View:
         up: the axis of a surface that points up, ``"x"``, ``"y"`` or ``"z"``.
         smooth: are normals differences of the distance over 0.004 of the box, as in pictures by ``coopnet render``,
             rather than the field's derivatives? They hide the cells of grids. The page has a box to tick for it.
-        show: of an image with dropout, ``"field"``, ``"mean"`` or ``"deviation"`` over masks; the page lets one choose.
+        show: of an image with dropout, or of :func:`laplace` or :func:`ensemble`, ``"field"``, ``"mean"`` or
+            ``"deviation"`` over masks or other draws; the page lets one choose.
         masks: their number at first, 2 to 256.
 
     What means nothing for a field, such as ``up`` for an image, :func:`export` refuses.
@@ -122,10 +123,10 @@ def check_view(field: NeuralField, view: View) -> None:
     needed = f"{numbers} numbers are needed for a field of {coordinates} coordinates"
     ensure(given in (0, numbers), f"export: region of view has {given} numbers; {needed}.")
     changed = {f.name for f in fields(View) if getattr(view, f.name) != f.default}
-    uncertain = not surface and has_dropout(field)
+    uncertain = not surface and draws(field)
     for names, fits, what in (
         (_OF_SURFACES, surface, f"surfaces, but the field has {coordinates} coordinates"),
-        (_OF_MASKS, uncertain, "images with dropout, which the field is not"),
+        (_OF_MASKS, uncertain, "images with dropout or other draws, which the field is not"),
     ):
         unused = [name for name in names if name in changed]
         ensure(fits or not unused, f"export: {' and '.join(unused)} of view: only for {what}; leave out.")
@@ -148,7 +149,7 @@ def document(field: NeuralField, program: Printed, view: View) -> str:
     )
     low, high = corners(field.bounds, coordinates)
     region = view.region or (*low, *(high if surface else high - low))
-    uncertain = not surface and has_dropout(field)
+    uncertain = not surface and draws(field)
 
     data: dict[str, Any] = {
         "title": view.title,

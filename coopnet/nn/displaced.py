@@ -1,0 +1,148 @@
+"""Coordinates that a key displaces before they are encoded, as a posterior says: see :func:`coopnet.laplace`."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from reprlib import recursive_repr
+from typing import Any
+
+import drjit as dr
+
+from ..checks import check_int, check_type, check_unsigned, ensure
+from ..checks.sizes import check_entries
+from ..jit import kinds
+from ..jit.unpacked import Unpacked
+from ..kernels.drawn_grid import DrawnFeatureGrid
+from ..kernels.grid import FeatureGrid, Level
+from ..random.key import Key
+from .activations import Identity
+from .drawn import Drawn, ParameterArray
+from .encoding import Encoding
+from .module import Module, contained
+
+
+class Displaced(Drawn, Encoding):
+    r"""An encoding of coordinates that a key displaces, :math:`\mathrm{encoding}(x + D(x))` (Goli et al. 2024, *Bayes'
+    Rays*).
+
+    :math:`D` interpolates between the vertices of a grid over the unit cube, from corner to corner, linearly along each
+    axis. The displacement of vertex :math:`v` along axis :math:`k` is :math:`\sigma_{vk} z_{vk}`, with :math:`z` number
+    :math:`k` of row :math:`v` in the law of :mod:`coopnet.random.normal`: a function of the key's seed and step, of
+    vertex, axis and ``stream`` alone. Coordinates outside of the cube are displaced as the nearest in it. Without a key
+    the layer is ``encoding``.
+
+    Args:
+        encoding: an :class:`Encoding` or :class:`Identity`.
+        sides: vertices along each of the first coordinates, ints of at least 2; the other coordinates stay. With
+            :math:`M` the largest, vertex :math:`(v_0, v_1, \dots)` is number :math:`v_0 + M v_1 + M^2 v_2 + \dots` of
+            :math:`M^d`.
+        stream: tells apart what one network draws; int in [0, 2^30).
+
+    The deviations :math:`\sigma`, of all axes of a vertex side by side, are the parameter ``"data"`` of the layer and
+    start at 0.
+
+    >>> layer = cn.nn.displaced.Displaced(cn.HashGrid(3, n_levels=2, hashmap_size=64), (8, 8, 8))
+    """
+
+    DRJIT_STRUCT = {"encoding": Module, "sides": tuple, "stream": int, "deviation": Unpacked}
+
+    def __init__(self, encoding: Any = None, sides: Sequence[int] = (), stream: int = 0):
+        accepted = (Encoding, Identity, type(None))
+        check_type("Displaced", "encoding", encoding, accepted, "a coopnet Encoding or Identity")
+        check_type("Displaced", "sides", sides, (list, tuple), "a list or tuple of ints")
+        self.encoding: Any = encoding
+        self.sides = tuple(check_int("Displaced", f"sides[{i}]", n, 2, 2**20) for i, n in enumerate(sides))
+        self.stream = check_unsigned("Displaced", "stream", stream, 30)
+        self.deviation = Unpacked()
+
+    @property
+    def in_features(self) -> int:  # type: ignore[override]
+        return getattr(self.encoding, "in_features", -1)
+
+    @property
+    def vertices(self) -> int:
+        """Number of the grid's vertices."""
+        return max(self.sides) ** len(self.sides)
+
+    def width(self, size: int) -> int:
+        return size if isinstance(self.encoding, Identity) else self.encoding.width(size)
+
+    def _in_unit(self, size: int) -> list[int]:
+        inner = self.encoding._in_unit(size) if isinstance(self.encoding, Encoding) else []
+        return sorted({*range(len(self.sides)), *inner})
+
+    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
+        check_type("Displaced", "key", key, (Key, type(None)), "a coopnet.Key or None")
+        if key is None:
+            return self.encoding(x)
+        (moved,) = self._displaced(kinds.even(kinds.rows(x, self._check(x))), [], key)
+        return self.encoding(contained(moved, x), key)
+
+    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
+        check_type("Displaced", "key", key, (Key, type(None)), "a coopnet.Key or None")
+        if key is None:
+            return self.encoding.jvp(x, tangents)
+        self._check(x)
+        x, *tangents = [contained(v, x) for v in self._displaced(list(x), [list(t) for t in tangents], key)]
+        return self.encoding.jvp(x, tangents, key)
+
+    def interpolated(self, values: Any, coordinates: list) -> list:
+        """``values`` of the vertices, an array like the deviations, at coordinates: one for each axis."""
+        return self._grid(values).interpolate(values, self._places(coordinates), [])[0]
+
+    def cell(self, coordinates: list) -> tuple[list, list]:
+        """Of each axis, the number of the cell that coordinates lie in, and where in it, from 0 to 1."""
+        position = [v + 0.5 for v in self._places(coordinates)]  # as FeatureGrid has it
+        uint32 = dr.uint32_array_t(type(position[0]))
+        lowest = [dr.floor(v) for v in position]
+        return [uint32(v) for v in lowest], [v - low for v, low in zip(position, lowest, strict=True)]
+
+    def vertex(self, place: list) -> Any:
+        """The number of the vertex at ``place``, a ``UInt32`` for each axis."""
+        total = place[0]
+        for k, v in enumerate(place[1:], 1):
+            total = total + v * max(self.sides) ** k
+        return total % self.vertices  # the last cell of the longest axis is empty, and its upper vertices weigh nothing
+
+    def _displaced(self, parts: list, tangents: list[list], key: Key) -> list[list]:
+        ensure(self.deviation.value is not None, "Displaced: there are no deviations yet; call alloc(dtype, size).")
+        leaf, data, n = type(parts[0]), self.deviation.value.data, len(self.sides)
+        single = type(data)
+        grid = DrawnFeatureGrid(self._grid(dr.zeros(single, dr.width(data))), data, key, self.stream).drawn()
+        x = [single(v) for v in parts[:n]]
+        directions = [self._directions(x, [single(v) for v in t[:n]]) for t in tangents]
+        bundle = grid.interpolate(grid.data, self._places(x), directions)
+        pairs = zip((parts, *tangents), bundle, strict=True)
+        return [[*(leaf(v + d) for v, d in zip(p, moved, strict=False)), *p[n:]] for p, moved in pairs]
+
+    def _grid(self, data: Any) -> FeatureGrid:
+        n, most = len(self.sides), max(self.sides)
+        return FeatureGrid(data, [Level(1.0, most, 0, self.vertices)], n, n, hashed=False)
+
+    def _places(self, coordinates: list) -> list:
+        """Coordinates, moved so that the vertices of :class:`FeatureGrid` lie from corner to corner of the cube."""
+        inside = [dr.select(dr.isfinite(v), dr.clip(v, 0, 1), 0) for v in coordinates]
+        return [dr.fma(v, side - 1, -0.5) for v, side in zip(inside, self.sides, strict=False)]
+
+    def _directions(self, coordinates: list, tangent: list) -> list:
+        pairs = zip(coordinates, tangent, self.sides, strict=True)
+        return [dr.select((v >= 0) & (v <= 1), t * (side - 1), 0) for v, t, side in pairs]
+
+    def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
+        ensure(self.encoding is not None, "Displaced: there is no encoding; call Displaced(encoding, sides).")
+        encoding, width = self.encoding._alloc(dtype, size, rng)
+        layer, n = Displaced(encoding, self.sides, self.stream), len(self.sides)
+        fits = 0 < n <= (size if size > 0 else encoding.in_features)
+        ensure(fits, f"Displaced: sides are those of {n} coordinates, but the encoding takes {size}.")
+        on_host = dr.backend_v(dtype) == dr.JitBackend.LLVM
+        check_entries("Displaced", "displacements", (layer.vertices, n), 4, on_host)
+        single = dr.float32_array_t(dr.array_t(dtype))
+        layer.deviation = Unpacked(ParameterArray(dr.zeros(single, math.prod((layer.vertices, n)))))
+        return layer, width
+
+    @recursive_repr()
+    def __repr__(self) -> str:
+        inner = textwrap.indent(f"encoding={self.encoding!r},\nsides={self.sides},\nstream={self.stream}", "  ")
+        return f"Displaced(\n{inner}\n)"

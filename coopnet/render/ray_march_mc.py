@@ -1,0 +1,146 @@
+"""How sure a radiance field is of what is seen along rays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import drjit as dr
+
+from ..field import NeuralField
+from ..random.key import Key
+from ..uncertainty.ensemble import separate
+from ..uncertainty.mc_dropout import check_draws, check_passes, each_once, over_passes
+from .arguments import Rays
+from .occupancy import OccupancyGrid
+from .ray_march import March, ray_march
+
+_WHERE = "ray_march_mc"
+
+
+@dataclass(eq=False)
+class MarchMoments:
+    """What :func:`ray_march_mc` found along each ray, over all passes; a Dr.Jit PyTree.
+
+    Attributes:
+        color, color_std: ``Array3f``, mean and standard deviation of the light that arrives.
+        depth, depth_std: ``Float``, of the expected distance, not normalized, as in :class:`March`.
+        transmittance: ``Float``, the mean share of the background that is seen.
+        unmet: ``Float``, the square of the transmittance: what is added to the variance of colors for rays that meet
+            nothing.
+        variance: ``Float``, that of the color, mean of its three components, and ``unmet``.
+
+    >>> found = cn.render.ray_march_mc(cn.ensemble([volume, volume]), o, d, 0.5, 3.5, 8, key=key, samples=2)
+    >>> deviation_of_the_mean_distance = found.depth_std / (1 - found.transmittance)
+    """
+
+    color: Any
+    color_std: Any
+    depth: Any
+    depth_std: Any
+    transmittance: Any
+    unmet: Any
+    variance: Any
+
+
+def ray_march_mc(
+    field: NeuralField | Callable,
+    o: Any,
+    d: Any = None,
+    near: Any = None,
+    far: Any = None,
+    steps: Any = None,
+    *,
+    key: Key,
+    samples: int,
+    density: str = "softplus",
+    color: str = "sigmoid",
+    occupancy: OccupancyGrid | None = None,
+    termination: float = 0.0,
+    background: Any = None,
+    active: Any = True,
+) -> MarchMoments:
+    r"""Mean and standard deviation of color and expected depth along rays, over what a key draws in a radiance field:
+    masks of dropout, parameters or displacements (:func:`coopnet.laplace`), members (:func:`coopnet.ensemble`).
+
+    .. math::
+        \mu = \frac1n \sum_{i<n} C_i, \qquad \sigma = \sqrt{\frac1n \sum_{i<n} (C_i - \mu)^2}, \qquad C_i =
+        \mathrm{ray\_march}(\mathrm{field}, \mathrm{key.fold\_in}(\mathrm{key.step} \cdot n + i))
+
+    and the same of depths :math:`D_i` and transmittances :math:`T_i`. All rays of a pass see one function, and all
+    passes the same samples of a ray, so that what differs is the field alone.
+
+    Where all passes agree that nothing is there, deviations are zero, whether or not a camera has ever looked. So the
+    variance of a color gets one more term, the square of what is left of the light (Sünderhauf et al. 2023,
+    *Density-aware NeRF Ensembles*),
+
+    .. math::
+        v = \frac13 \sum_{c} \sigma_c^2 + (1 - \bar\alpha)^2, \qquad 1 - \bar\alpha = \frac1n \sum_{i<n} T_i ,
+
+    with the mean accumulated opacity :math:`\bar\alpha`. It is meant for scenes that are closed, such as rooms: where
+    rays may leave the scene, it says so of those that do, too.
+
+    All passes run in one kernel, a symbolic loop with running moments, as in :func:`coopnet.mc_dropout`. Members of an
+    ensemble with nothing else to draw are each marched once, if ``samples`` is a multiple of their number.
+
+    Args:
+        field: as in :func:`ray_march`, with something that a key draws.
+        o, d, near, far, steps: as in :func:`ray_march`.
+        key: a :class:`coopnet.Key`; its index, if any, is that of all rays, or one for each; 0 if it has none.
+        samples: number of passes :math:`n`, an int in [2, 2^24].
+        density, color, occupancy, termination, background, active: as in :func:`ray_march`.
+
+    Returns:
+        A :class:`coopnet.render.MarchMoments`. Derivatives do not pass.
+
+    Warns:
+        RuntimeWarning: once, for a field with a grid whose features are not drawn; see :func:`coopnet.mc_dropout`.
+
+    Raises:
+        TypeError, ValueError: as :func:`ray_march`; a field that draws nothing; ``key`` is no :class:`coopnet.Key`;
+            ``samples`` out of range.
+
+    >>> members = cn.ensemble([volume, volume])
+    >>> found = cn.render.ray_march_mc(members, o, d, 0.5, 3.5, 8, key=cn.Key(0), samples=2)
+    >>> trusted = found.variance < 0.01
+    """
+    samples = check_passes(_WHERE, key, samples)
+    if isinstance(field, NeuralField):
+        check_draws(_WHERE, field, 4)
+    options: dict[str, Any] = dict(
+        density=density, color=color, occupancy=occupancy, termination=termination, background=background, active=active
+    )
+
+    def march(field: Any, key: Key | None) -> list:
+        seen: March = ray_march(
+            field, o, d, near, far, steps, key=key, jitter=False, dropout="ray", mode="loop", **options
+        )
+        return [*seen.color, seen.depth, seen.transmittance]
+
+    with dr.suspend_grad():
+        rays = Rays(o, d, "ray_march", field, None if occupancy is None else occupancy.bits)
+        if isinstance(field, NeuralField) and each_once(field, samples):
+            mean, deviation = _moments([march(member, None) for member in separate(field)])
+        else:
+            uint32 = dr.uint32_array_t(rays.leaf)
+            index = dr.opaque(uint32, 0) if key.index is None else key.index
+            drawn = Key(key.seed, index, key.step).traced(uint32)
+            count = dr.opaque(uint32, samples)
+            first = drawn.step * count
+            mean, deviation = over_passes(lambda i: march(field, drawn.fold_in(first + i)), count, rays.leaf)
+        *rgb, depth, transmittance = mean
+        *rgb_std, depth_std, _ = deviation
+        unmet = dr.square(transmittance)
+        variance = sum(dr.square(s) for s in rgb_std) * (1 / 3) + unmet
+    return MarchMoments(rays.point(rgb), rays.point(rgb_std), depth, depth_std, transmittance, unmet, variance)
+
+
+def _moments(passes: list[list]) -> tuple[list, list]:
+    """Mean and deviation of what all passes have found."""
+    count, means, deviations = 1 / len(passes), [], []
+    for values in zip(*passes, strict=True):
+        mean = sum(values) * count
+        means.append(mean)
+        deviations.append(dr.sqrt(sum(dr.square(v - mean) for v in values) * count))
+    return means, deviations
