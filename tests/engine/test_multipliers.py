@@ -52,6 +52,21 @@ def test_product(backend, ns, rows, columns, biased):
     assert np.array_equal(numbers(Affine(Weights(a, b)).product(x, biased)), numbers(expected))
 
 
+@settings(max_examples=6)
+@given(rows=st.integers(1, 40), columns=st.integers(1, 40), biased=st.booleans())
+def test_unrolled(backend, ns, rows, columns, biased):
+    """With every entry in the code, in whole blocks of outputs and in parts; a GPU has another layout."""
+    if backend == "cuda":
+        pytest.skip("for CPUs")
+    a, b, x = matrix(ns, rows, columns)
+    y = matrix(ns, columns, rows)[2]
+    [op] = multipliers.unrolled([Affine(Weights(a, b))], back=True)
+    expected = drnn.matvec(a, x, b) if biased else drnn.matvec(a, x)
+    assert np.array_equal(numbers(op.product(x, biased)), numbers(expected))
+    turned = numbers(op.multiplier.transposed(op, y, columns))
+    assert np.array_equal(turned, numbers(drnn.matvec(a, y, transpose=True)))
+
+
 @settings(max_examples=12)
 @given(rows=SIZES | st.just(200), columns=SIZES | st.just(180), biased=st.booleans(), half=st.booleans())
 def test_copies(backend, ns, lanes, rows, columns, biased, half):
