@@ -33,7 +33,7 @@ N_IN, N_OUT, DEPTH, RATE, DROPOUT = 16, 3, 3, 1e-3, 0.1
 TASKS = ("forward", "gradient", "step", "step, dropout")
 PEERS = ("coopnet", "torch")
 #: Seconds that a turn takes, and calls of it at least.
-SECONDS, CALLS = 0.15, 3
+SECONDS, CALLS = 0.15, 2
 
 
 def by_coopnet(task: str, width: int, samples: int) -> Callable[[], Any]:
@@ -138,7 +138,6 @@ def worker(peer: str, threads: int, target: str) -> None:
         if line != known:
             known, call = line, (by_torch if peer == "torch" else by_coopnet)(**json.loads(line))
             call()
-            call()
         assert call
         answers.write(json.dumps([min(times) for times in zip(*spans(call), strict=True)]) + "\n")
         answers.flush()
@@ -179,8 +178,8 @@ def main() -> None:
         for peer in args.peers.split(",")
     }  # fmt: skip
     rows = []
-    for width, log2, task in itertools.product(
-        map(int, args.widths.split(",")), map(int, args.log2_samples.split(",")), args.tasks.split(";")
+    for log2, width, task in itertools.product(
+        map(int, args.log2_samples.split(",")), map(int, args.widths.split(",")), args.tasks.split(";")
     ):
         job = json.dumps({"task": task, "width": width, "samples": 1 << log2})
         turns: dict[str, list[tuple[float, float]]] = {peer: [] for peer in workers}
