@@ -48,9 +48,9 @@ PANELS_BYTES = 48 << 10
 #: Rows of a matrix in panels at least, and of a panel at most.
 PANELS_ROWS, PANEL_ROWS = 16, 64
 #: By the lanes of a CPU's vectors: multiplications of a sample's vectors, there and back, up to which the entries of
-#: matrices stand in the code of a recorded function one by one. 3,000 compile in a second, and four times as many in
-#: 20; with 8 lanes, 2,000 are what the first cache for code holds.
-UNROLLED = {8: 2000, 16: 3000}
+#: matrices stand in the code of a recorded function one by one. 3,000 compile in a second, and three times as many in
+#: 20. With 8 lanes, code is twice as long for each multiplication, and more than 1,000 gain nothing.
+UNROLLED = {8: 1000, 16: 3000}
 #: Samples from which on that pays.
 UNROLLED_SAMPLES = 1 << 11
 #: By the lanes of a CPU's vectors: outputs at a time that are summed up in registers.
