@@ -118,7 +118,11 @@ def play_lanes(monkeypatch):
     """``play_lanes(8)`` has the engine choose as where vectors have 8 lanes; what is compiled stays."""
     from coopnet.jit.native import core
 
-    return lambda lanes: monkeypatch.setattr(core, "llvm_lanes", lambda: lanes)
+    def play(lanes):
+        for name in ("llvm_lanes", "stored_lanes"):
+            monkeypatch.setattr(core, name, lambda: lanes)
+
+    return play
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from . import external_products, limits
 from .banks import BankOp, ScopeBankOp
 from .inner_loss import InnerLossOp, inner_loss
 from .modes import as_if_frozen, forced_path, is_deterministic, warn_stall
-from .multipliers import with_copies
+from .multipliers import unrolled, with_copies
 from .network_op import NetworkOp, Plan, in_room
 from .ops import Bundle, Op, pullback
 from .situation import Network, Situation
@@ -58,6 +58,8 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
     if way == "kernel" and not s.inputs:
         return in_room(ops, x, key).y
+    if way == "unrolled":
+        return in_room(unrolled(ops), x, key).y
     if way == "copies":
         return in_room(with_copies(ops), x, key).y
     plan, xs = Plan(s), flat(x)
@@ -93,6 +95,7 @@ def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
         symbolic=in_scope, in_call=in_scope and inside_call(leaf), frozen=frozen() or as_if_frozen.get(),
         stacked=stacked() is not None, deterministic=is_deterministic(), forced=forced_path(),
         caller=caller is not None and caller.knows(network.buffers), runs=0 if caller is None else caller.runs,
+        stored_lanes=core.stored_lanes(),
     )  # fmt: skip
 
 

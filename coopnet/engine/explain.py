@@ -56,6 +56,7 @@ def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsiz
     s = Situation(
         Network(ops), which, samples, lanes=core.llvm_lanes(), symbolic=symbolic(), frozen=frozen,
         deterministic=is_deterministic(), forced=forced_path(), caller=frozen and library(which),
+        stored_lanes=core.stored_lanes(),
     )  # fmt: skip
     way, reason = choose(GRADIENTS, s)
     path = "banks" if way == "loop banks" else way

@@ -21,12 +21,12 @@ def by_lanes(entries: Mapping[int, T], lanes: int) -> T:
 
 # ---- Wide layers on CPUs: products between kernels (benchmarks/networks.py) --------------------------------------
 
-#: Components, by the lanes of a CPU's vectors: the narrower side of a network's largest matrix from which on its layers
-#: are products between kernels. First where all functions are linear in pieces, then where others are, which take time
-#: on vectors that do not fit into registers.
-WIDE_TRAINED = {8: (64, 48), 16: (160, 96)}
+#: Components, by the lanes that a CPU stores at a time: the narrower side of a network's largest matrix from which on
+#: its layers are products between kernels. First where all functions are linear in pieces, then where others are, which
+#: take time on vectors that do not fit into registers. Those for 8 lanes are from benchmarks/own_steps.py on a Zen 4.
+WIDE_TRAINED = {8: (32, 32), 16: (160, 96)}
 #: The same where no gradient of weights is wanted.
-WIDE_EVALUATED = {8: (96, 64), 16: (160, 96)}
+WIDE_EVALUATED = {8: (64, 64), 16: (160, 96)}
 #: Components from which on a layer of such a network is worth a product of its own.
 WIDE_LAYER = 32
 #: Samples from which on several kernels in place of one are worth their launches.
@@ -47,6 +47,14 @@ WIDE_LANES = 16
 PANELS_BYTES = 48 << 10
 #: Rows of a matrix in panels at least, and of a panel at most.
 PANELS_ROWS, PANEL_ROWS = 16, 64
+#: By the lanes of a CPU's vectors: multiplications of a sample's vectors, there and back, up to which the entries of
+#: matrices stand in the code of a recorded function one by one. 3,000 compile in a second, and three times as many in
+#: 20. With 8 lanes, code is twice as long for each multiplication, and more than 1,000 gain nothing.
+UNROLLED = {8: 1000, 16: 3000}
+#: Samples from which on that pays.
+UNROLLED_SAMPLES = 1 << 11
+#: By the lanes of a CPU's vectors: outputs at a time that are summed up in registers.
+UNROLLED_ROWS = {8: 12, 16: 16}
 #: Samples from which on evaluating a network is worth copying its matrices.
 COPIES_SAMPLES = 512
 

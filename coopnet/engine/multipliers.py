@@ -1,4 +1,5 @@
-"""What a layer multiplies with: its matrix whole in the kernel, in blocks of rows, from copies, or between kernels.
+"""What a layer multiplies with: its matrix in the kernel, whole, in blocks of rows, from copies or unrolled, or between
+kernels.
 
 Each has :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. In a kernel, every
 sum has the same terms in the same order whichever it is, so that results are equal to the bit; only gradients of the
@@ -17,6 +18,7 @@ import drjit.nn as drnn
 from ..jit import views
 from ..jit.kinds import packed
 from ..jit.native import core
+from ..jit.uniform import available, uniform
 from . import limits
 from .ops import Op, affine
 from .row_vectors import Rows, RowVector, columns
@@ -55,6 +57,32 @@ class Multiplier:
 IN_KERNEL = Multiplier()
 
 
+class Unrolled(Multiplier):
+    """The same with every entry of the matrix named in the code, so that outputs stay in registers.
+
+    Dr.Jit's loop loads and stores an output for every multiplication. The code grows with the matrix, and the time to
+    compile it grows faster.
+
+    Args:
+        back: a copy of the transposed matrix for the way back, if that is wanted. Of the same entries, the compiler
+            would keep those that the way forward has read, in more registers than there are.
+    """
+
+    def __init__(self, back: Any = None):
+        self.back = back
+
+    def product(self, op: Any, x: Any, biased: bool) -> Any:
+        if not described(op.weights, transposed=False).plain:
+            return super().product(op, x, biased)
+        bias = uniform(op.bias.buffer, op.bias.offset, op.bias.shape[0]) if biased and op.bias is not None else None
+        return _unrolled(op.weights, packed(op.fill(x)), bias)
+
+    def transposed(self, op: Any, dy: Any, count: int) -> Any:
+        if self.back is None:
+            return super().transposed(op, dy, count)
+        return first(_unrolled(self.back, packed(dy), None), count)
+
+
 class Copies(Multiplier):
     """The same with copies of the matrix where they are faster: ``forth`` for products, ``back`` for transposed."""
 
@@ -72,6 +100,20 @@ class Copies(Multiplier):
             return super().transposed(op, dy, count)
         parts, turned = self.back
         return first(_by_parts(parts, packed(dy), None, turned), count)
+
+
+def unrolled(ops: Sequence[Op], back: bool = False) -> Sequence[Op]:
+    """The same ops with every entry of their matrices in the code, also for the way ``back`` if that is wanted."""
+    if not available():
+        return ops
+
+    def multiplied(op: Any) -> Any:
+        copied = back and described(op.weights, transposed=True).plain
+        return op.multiplied(Unrolled(_entries(op.weights, True, 0, op.weights.shape[1], False) if copied else None))
+
+    result = [op.map(multiplied) for op in ops]
+    dr.eval([op.multiplier.back.buffer for op in affine(result) if op.multiplier.back is not None])
+    return result
 
 
 def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> Sequence[Op]:
@@ -132,6 +174,18 @@ def _by_parts(parts: Sequence[Any], x: Any, bias: Any, turned: bool) -> drnn.Coo
         start, rows = len(components), part.shape[turned]
         more = () if bias is None else (views.rows(bias, start, start + rows),)
         components.extend(drnn.matvec(part, x, *more, transpose=turned))
+    return drnn.CoopVec(components)
+
+
+def _unrolled(matrix: Any, x: Any, bias: Sequence[Any] | None) -> drnn.CoopVec:
+    """``M x + b``, as many outputs at a time as there are registers, each summed up in the order of the columns."""
+    components: list[Any] = []
+    for start, stop in _bounds(matrix.shape[0], limits.by_lanes(limits.UNROLLED_ROWS, core.llvm_lanes())):
+        rows = [uniform(matrix.buffer, matrix.offset + i * matrix.stride, len(x)) for i in range(start, stop)]
+        y = drnn.CoopVec([x.type(0)] * len(rows) if bias is None else bias[start:stop])
+        for v, column in zip(x, zip(*rows, strict=True), strict=True):
+            y = dr.fma(drnn.CoopVec(column), drnn.CoopVec([v] * len(rows)), y)
+        components.extend(y)
     return drnn.CoopVec(components)
 
 

@@ -55,6 +55,11 @@ class Network:
         return sum(map(math.prod, self.shapes))
 
     @property
+    def single(self) -> bool:
+        """Are all parameters in single precision?"""
+        return all(dr.itemsize_v(buffer) == 4 for buffer in self.buffers)
+
+    @property
     def piecewise_linear(self) -> bool:
         return all(op.piecewise_linear for op in simple(self.ops))
 
@@ -101,6 +106,8 @@ class Situation(NamedTuple):
     runs: int = 0
     #: Is there memory to keep activations for the way back?
     room: bool = True
+    #: Lanes of a vector that a CPU stores at a time.
+    stored_lanes: int = 8
 
     @property
     def cuda(self) -> bool:
@@ -121,5 +128,5 @@ class Situation(NamedTuple):
         """Are layers of this network so wide that a CPU multiplies them faster between kernels?"""
         if self.cuda or self.samples * self.vectors < limits.WIDE_SAMPLES or self.network.branches:
             return False
-        sides = limits.by_lanes(limits.WIDE_TRAINED if self.weights else limits.WIDE_EVALUATED, self.lanes)
+        sides = limits.by_lanes(limits.WIDE_TRAINED if self.weights else limits.WIDE_EVALUATED, self.stored_lanes)
         return self.network.side >= sides[0 if self.network.piecewise_linear else 1]

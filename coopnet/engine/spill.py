@@ -26,12 +26,12 @@ from .activation_cache import ActivationCache, chunk_size, with_bias
 from .affine import Affine
 from .banks import in_use
 from .chunks import chunks
-from .multipliers import with_copies
+from .multipliers import unrolled, with_copies
 from .network_op import NetworkOp, Plan
 from .ops import Op, Store, Tape, matrices
 from .products import Product, Sums, who_multiplies
 from .row_vectors import Rows, spilled
-from .strategies import worth_copies
+from .strategies import worth_copies, worth_unrolling
 
 
 class SpillOp(NetworkOp):
@@ -41,6 +41,8 @@ class SpillOp(NetworkOp):
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
         # Copies for the way back, too: then, what the caller has scheduled meanwhile would get a kernel of its own.
+        if worth_unrolling(self.plan.situation):
+            return unrolled(ops, True), None
         return with_copies(ops, True, self.plan.wants_x) if worth_copies(self.plan.situation) else ops, None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
@@ -74,9 +76,11 @@ class SpillOp(NetworkOp):
         if cache is not None:
             return back_from(cache, self.plan, self.xs, dys, self.key)
         vectors: list[Any] = []
+        # The outputs, too: a loss that is read afterwards would run the network again for them.
+        outputs = [] if self.tape is None or self.plan.situation.cuda else self.tape.flat()
         products, dxs = spill(self.plan, self.ops, self.taped(), dys, self.key, samples, vectors=vectors)
         sample = batch_sample(vectors, samples)
-        dr.eval([p.numbers() for p in products], dxs, sample)
+        dr.eval([p.numbers() for p in products], dxs, sample, outputs)
         pin_batch_size(sample)
         return products, dxs
 

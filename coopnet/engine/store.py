@@ -13,6 +13,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
+from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.kinds import flat
 from ..random.key import Key
 from . import limits
@@ -63,26 +64,30 @@ def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list] | None:
 
 
 def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
-    """The evaluated output of a network where no gradient is wanted.
+    """The evaluated output of a network where no gradient is wanted. Not in symbolic code.
 
-    Not in symbolic code, nor in frozen functions.
+    Sizes of products are constants of a recording: a frozen function is recorded anew for another number of samples.
     """
     ops = between_kernels(plan.ops)
     xs, samples = flat(x), plan.situation.samples
     shapes = [op.weights.shape for op in affine(ops) if op.multiplier.between_kernels]
     size, piece = sum(4 * (columns(n, 4) + columns(m, 4)) for m, n in shapes), limits.PIECE_SAMPLES
     most = max(piece, limits.WIDE_BYTES // (len(x) * size) // piece * piece)
+    sample = batch_sample(xs, samples)
     if samples <= most:
+        dr.schedule(sample)  # for the first kernel: the others read rows, whose number is a constant of the recording
         y = plan.evaluate(ops, xs, key, _ending_kernels(samples)).flat()
         dr.eval(y)
+        pin_batch_size(sample)
         return plan.split(y)
-    dr.eval(xs)
+    dr.eval(xs, sample)
     y = []
     for chunk, part in chunks(dr.uint32_array_t(x[0].type), samples, most, key):
         outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(most)).flat()
         y = y or [dr.empty(type(v), samples) for v in outputs]
         chunk.put(y, outputs)
         dr.eval(y)
+    pin_batch_size(sample)
     return plan.split(y)
 
 

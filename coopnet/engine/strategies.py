@@ -122,6 +122,14 @@ def worth_copies(s: Situation) -> bool:
     return not s.cuda and not s.symbolic and s.samples >= limits.COPIES_SAMPLES
 
 
+def worth_unrolling(s: Situation) -> bool:
+    """Is there so little to multiply, in a recorded function, that code without loops is compiled in a second?"""
+    there_and_back = s.network.multiplications * (1 + s.weights)
+    most = limits.by_lanes(limits.UNROLLED, s.lanes)
+    fits = 0 < there_and_back * s.vectors <= most and s.network.single
+    return fits and s.frozen and not (s.cuda or s.symbolic) and s.samples >= limits.UNROLLED_SAMPLES
+
+
 EVALUATION = (
     Row("lanes", lambda s: s.stacked, "each lane has the parameters of its own field"),
     Row(
@@ -130,9 +138,10 @@ EVALUATION = (
     ),
     Row("kernel", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
     Row(
-        "between kernels", lambda s: s.wide and not s.symbolic and not s.frozen,
-        "layers so wide are multiplied faster between kernels; recorded functions would be for one number of samples",
+        "between kernels", lambda s: s.wide and not s.symbolic,
+        "layers so wide are multiplied faster between kernels",
     ),
+    Row("unrolled", worth_unrolling, "in a recorded function, code without loops keeps outputs in registers"),
     Row(
         "copies", lambda s: worth_copies(s) and s.lanes < limits.WIDE_LANES and s.network.large,
         "for so many samples, copies of matrices in the order in which they are read pay",
@@ -145,7 +154,7 @@ EVALUATION = (
 SLOPES = (
     Row("tangents", lambda s: s.stacked, "of several fields in one kernel, gradients are going to be differentiated"),
     Row(
-        "between kernels", lambda s: s.wide and s.room and not s.symbolic and not s.frozen,
+        "between kernels", lambda s: s.wide and s.room and not s.symbolic,
         "layers so wide are multiplied faster between kernels",
     ),
     Row("kernel", lambda s: not s.cuda, "a vector that goes back costs as much as an evaluation"),

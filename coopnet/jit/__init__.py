@@ -19,6 +19,7 @@ file                         what it relies on
 :mod:`.lanes`                what comparisons with NaN answer, and that custom operations see lists of gradients
 :mod:`.constants`            the derivative of ``dr.select`` computes what would be a literal
 :mod:`.kernel_parameters`    what ``dr.opaque`` makes in a call that is being frozen is gone at replays
+:mod:`.uniform`              loads of cooperative vectors, and ``detail.update_indices``, which wraps variables
 :mod:`.masks`                the stack of masks that evaluated loops lay on gathers and scatters
 :mod:`.half`                 LLVM narrows maxima of widened half-precision numbers
 :mod:`.sorting`              ``detail.block_mkperm`` sorts and keeps the order of equals

@@ -501,7 +501,7 @@ FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
     ("backend", "samples", "width", "options", "way"),
     [
         (LLVM, 1, 32, {}, "spill"),
-        (LLVM, 1 << 20, 32, {}, "spill"),
+        (LLVM, 1 << 20, 31, {}, "spill"),
         (LLVM, 1 << 20, 64, {}, "store"),
         (LLVM, 1 << 20, 64, {"forced": "spill"}, "spill"),
         (LLVM, 1 << 20, 64, {"symbolic": True}, "loop banks"),

@@ -67,6 +67,33 @@ def test_dropout(ns, kind, index):
     assert frozen.n_recordings == 1
 
 
+def test_unrolled(backend, ns, set_limits, chosen):
+    """Matrices that stand in the code entry by entry are read anew by every replay, for values and for gradients."""
+    set_limits(UNROLLED_SAMPLES=1)
+    field = network(backend, bias=True)
+    first = dr.copy(dr.detach(field["network.weights"]))
+
+    def run(field, weights, x, key):
+        field.update({"network.weights": weights})
+        before = list(field(x, key))
+        dr.enable_grad(weights)
+        field.update({"network.weights": weights})
+        y = field(x, key)
+        dr.backward(dr.square(y[0]) + y[1])
+        return [*before, *(dr.detach(v) for v in y), dr.grad(weights).array]
+
+    frozen, rng = dr.freeze(run), np.random.default_rng(1)
+    for turn in range(3):
+        weights = type(first)(first * (1 + 0.5 * turn))
+        dr.eval(weights)
+        x, key = inputs(ns, rng), key_of(ns, 5, turn)
+        found, known = frozen(field, type(first)(weights), x, key), run(field, type(first)(weights), x, key)
+        for a, b in zip(found, known, strict=True):
+            close(backend, a.numpy(), b.numpy())
+    assert frozen.n_recordings < 3
+    assert any(way == "unrolled" for _, way in chosen) == (backend == "llvm")
+
+
 def test_network(backend, ns):
     """A packed field, evaluated without gradients; one recording per network, key or none, and batch size."""
     field = network(backend)

@@ -50,6 +50,20 @@ def test_product(backend, ns, rows, columns, biased):
     assert np.array_equal(numbers(Affine(Weights(a, b)).product(x, biased)), numbers(expected))
 
 
+@pytest.mark.parametrize("rows, columns, biased", [(1, 1, True), (3, 40, False), (16, 16, True), (37, 23, True)])
+def test_unrolled(backend, ns, rows, columns, biased):
+    """With every entry in the code, in whole blocks of outputs and in parts; a GPU has another layout."""
+    if backend == "cuda":
+        pytest.skip("for CPUs")
+    a, b, x = matrix(ns, rows, columns)
+    y = matrix(ns, columns, rows)[2]
+    [op] = multipliers.unrolled([Affine(Weights(a, b))], back=True)
+    expected = drnn.matvec(a, x, b) if biased else drnn.matvec(a, x)
+    assert np.array_equal(numbers(op.product(x, biased)), numbers(expected))
+    turned = numbers(op.multiplier.transposed(op, y, columns))
+    assert np.array_equal(turned, numbers(drnn.matvec(a, y, transpose=True)))
+
+
 # too large for the first cache in either precision, or in single only; in few of its sets, or just not
 @pytest.mark.parametrize("rows, columns, biased, half", [
     (200, 180, True, False), (150, 180, False, True), (128, 43, True, True), (64, 100, False, False),

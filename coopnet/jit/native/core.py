@@ -5,7 +5,7 @@ file imports Dr.Jit when asked, not before.
 
 Relies on ``sync_thread`` to wait for that thread, on ``detail.llvm_version``, ``detail.cuda_version`` and
 ``detail.cuda_compute_capability``, and on the mangled names of ``jit_llvm_set_target``, ``jit_llvm_vector_width``,
-``jit_cuda_stream`` and ``jit_cuda_device_raw``. Checked with Dr.Jit 1.5.0.
+``jit_llvm_target_cpu``, ``jit_cuda_stream`` and ``jit_cuda_device_raw``. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -70,6 +70,15 @@ def llvm_lanes() -> int:
     """Lanes of a vector that LLVM compiles for, or 0 if that is not known."""
     lanes = function("_Z21jit_llvm_vector_widthv")
     return int(lanes()) if lanes is not None else 0
+
+
+def stored_lanes() -> int:
+    """Lanes of a vector that the processor stores at a time: Zen 4 stores those of 16 lanes in halves."""
+    name = function("_Z19jit_llvm_target_cpuv")
+    if name is None:
+        return llvm_lanes()
+    name.restype = ctypes.c_char_p
+    return min(llvm_lanes(), 8) if name() == b"znver4" else llvm_lanes()
 
 
 def set_llvm_target(cpu: str, width: int) -> None:

@@ -1,0 +1,37 @@
+"""Numbers in memory that are the same for all lanes, as a kernel on the CPU reads them: each by one scalar load.
+
+An array of one entry would be a parameter of the kernel for each number, and ``dr.gather`` reads an entry per lane.
+
+Relies on the mangled names of ``jit_coop_vec_load``, ``jit_coop_vec_unpack`` and ``jit_var_dec_ref_impl``, and on
+``dr.detail.update_indices``. Checked with Dr.Jit 1.5.0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import drjit as dr
+
+from .native.core import function
+
+
+def available() -> bool:
+    """Can :func:`uniform` be called?"""
+    return function("_Z17jit_coop_vec_loadjjj") is not None and function("_Z19jit_coop_vec_unpackjjPj") is not None
+
+
+def uniform(buffer: Any, start: int, count: int) -> list[Any]:
+    """``count`` entries of the evaluated ``buffer``, from ``start`` on, for a kernel on the CPU."""
+    load, unpack = function("_Z17jit_coop_vec_loadjjj"), function("_Z19jit_coop_vec_unpackjjPj")
+    release = function("_Z20jit_var_dec_ref_implj")
+    vector = ctypes.c_uint32(load(*map(ctypes.c_uint32, (dr.detach(buffer).index, start, count))))
+    indices = (ctypes.c_uint32 * count)()
+    unpack(vector, ctypes.c_uint32(count), indices)
+    held = dr.detail.IndexVector()
+    for index in indices:
+        held.append(index)
+    result: list[Any] = dr.detail.update_indices([type(buffer)(0)] * count, held)  # type: ignore[type-var]
+    for index in (vector.value, *indices):
+        release(ctypes.c_uint32(index))
+    return result
