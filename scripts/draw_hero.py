@@ -30,7 +30,7 @@ from coopnet import image
 ROOT = Path(__file__).resolve().parent.parent
 SIDE, GAP, LETTERS = 500, 14, 46
 BACK, WORDS = (22, 24, 29), (240, 240, 240)
-CAPTIONS = ("a neural material\nin Mitsuba 3", "its colours, live\non a web page", "not sure where the\nscan had holes")
+CAPTIONS = ("a neural material\nin Mitsuba 3", "its colours, live\non a web page", "unsure where its\nscan had holes")
 #: Holes of the scan: row, column and radius, as parts of the map's side. The camera sees the column 0.75.
 HOLES = ((0.40, 0.72, 0.055), (0.56, 0.81, 0.04), (0.33, 0.84, 0.03))
 
@@ -66,7 +66,7 @@ def ball(names: dict[str, Any], material: dict[str, Any], spp: int) -> Image.Ima
     scene = names["scene"](material)
     params = mi.traverse(scene)
     params["sensor.film.size"] = [SIDE, SIDE]
-    params["sensor.x_fov"] = 32.0
+    params["sensor.x_fov"] = 35.0
     params["sky.radiance.value"] = [0.55, 0.6, 0.7]
     params.update()
     picture = mi.render(scene, integrator=names["integrator"], spp=spp, seed=1).numpy()
@@ -97,9 +97,9 @@ def main() -> None:
     names = runpy.run_path(str(ROOT / "docs" / "tutorials" / "plot_08_neural_material.py"))
     glowing = {"type": "bitmap", "bitmap": mi.Bitmap(heat(colour)), "raw": True}
     panels = (
-        ball(names, names["neural"], 384),
+        ball(names, names["neural"], 160),
         page(Image.open(ROOT / "docs" / "images" / "export-paint.png")),
-        ball(names, {"type": "diffuse", "reflectance": glowing}, 128),
+        ball(names, {"type": "diffuse", "reflectance": glowing}, 48),
     )
     strip = int(2.9 * LETTERS)
     hero = Image.new("RGB", (3 * SIDE + 2 * GAP, SIDE + strip), BACK)

@@ -57,7 +57,7 @@ def _described(checkpoint: Path) -> tuple[dict[str, Any], Report]:
         "parameters": sum(math.prod(p.shape) for p in parameters(field)),
         "dropout": "yes" if has_dropout(field) else "no",
         **({} if losses is None else {"steps": len(losses)}),
-        "metadata": contents.metadata,
+        "metadata": {name: noted for name, noted in contents.metadata.items() if name != "training"},  # fit's own
         "versions": versions(checkpoint),
     }
     return found, field.report()

@@ -1,7 +1,7 @@
 """A page of Markdown as a notebook: ``python scripts/pages/notebook.py`` writes ``docs/ten_minutes.ipynb``.
 
-Blocks of Python become cells, the text between them cells of Markdown. Where the page shows the picture that its program
-has drawn, the notebook opens that picture.
+Blocks of Python become cells, the text between them cells of Markdown. Where the page shows the picture that its
+program has drawn, the notebook opens that picture.
 """
 
 from __future__ import annotations
