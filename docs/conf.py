@@ -115,7 +115,7 @@ class Flowcharts(SphinxTransform):
     def apply(self, **kwargs: Any) -> None:
         for block in list(self.document.findall(nodes.literal_block)):
             if block.get("language") == "mermaid":
-                picture = diagram.svg(block.astext(), "Rooms of coopnet, and which of them import which")
+                picture = diagram.svg(block.astext(), "Packages of coopnet, and which of them import which")
                 block.replace_self(nodes.raw("", f'<div class="flowchart">{picture}</div>', format="html"))
 
 
