@@ -135,7 +135,7 @@ for t in range(STEPS):
     )
     loss, norm = step(field, opt, ema, data, free, dr.opaque(UInt32, t))
     if t % 20 == 0 or t == STEPS - 1:
-        # copies: .numpy() shares memory on the CPU, which later calls of a frozen function write to
+        # copies: .numpy() shares memory, which later calls of a frozen function write to
         found = {name: np.array(opt[name]) for name in truth}
         shift = np.hypot(found["x"] - truth["x"], found["y"] - truth["y"])[1:].mean() / (
             2 * HALF / SIDE

@@ -24,7 +24,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.spines import Spine
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 from PIL import Image, ImageOps
 
@@ -70,8 +70,10 @@ def darken(figure: Figure) -> None:
             artist.set_markerfacecolor(face)
         elif isinstance(artist, Text):
             artist.set_color(turned(artist.get_color()))
-        elif isinstance(artist, Spine):
-            artist.set_edgecolor(turned(artist.get_edgecolor()))
+        elif isinstance(artist, Patch):  # spines, too
+            edge, face = turned(artist.get_edgecolor()), turned(artist.get_facecolor())
+            artist.set_edgecolor(edge)
+            artist.set_facecolor(face)
         elif isinstance(artist, Collection) and artist.get_array() is None:
             artist.set_edgecolor([turned(c) for c in artist.get_edgecolor()])
             artist.set_facecolor([turned(c) for c in artist.get_facecolor()])
