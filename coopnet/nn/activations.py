@@ -38,7 +38,7 @@ class Activation(Module):
         return engine.Nonlinearity(self)
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        if not isinstance(x, kinds.UnpackedVector):  # whoever made it has checked its components
+        if not isinstance(x, kinds.UnpackedVector):  # its components were checked when it was made
             kinds.in_kernels(x, type(self).__name__)
         if isinstance(x, drnn.CoopVec):
             return engine.evaluate([self.op()], [x], key)[0]

@@ -46,7 +46,7 @@ class Embedding(Module):
         out_of_range: what an id outside [0, count) that is not an error gives: ``"zero"`` for zeros without a
             gradient, or ``"clamp"`` for the nearest row.
         check: raise ``ValueError`` for ids out of range where ids can be looked at, which evaluates them and waits for
-            the result. In symbolic loops, conditionals and calls, in ``dr.freeze``d functions and with ``check=False``,
+            the result. In symbolic loops, conditionals and calls, in frozen functions and with ``check=False``,
             ``out_of_range`` says what becomes of them.
         deterministic: if ``False``, gradients are summed with atomics, faster for small tables and not reproducible,
             except within :func:`coopnet.deterministic`.

@@ -30,7 +30,7 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     still add to one buffer: evaluate networks outside, as ``neural_path`` does. On LLVM, gradients always add up in one
     buffer, in the precision of the weights, where this problem does not exist.
 
-    In a ``dr.freeze``\ d function, enter the context inside; with :func:`coopnet.fit`, in the objective.
+    In a function frozen by ``dr.freeze``, enter the context inside; with :func:`coopnet.fit`, in the objective.
 
     Args:
         fields: the networks: :class:`NeuralField`, :class:`MLP` or other modules, packed. None stands for all.

@@ -31,11 +31,11 @@ from PIL import Image, ImageOps
 CARD = (480, 280)  #: pixels of a card's picture
 #: What each card shows: a figure of the tutorial and a panel of it, counted from 1.
 CARDS = {
-    "plot_01_image": (1, 2), "plot_02_encoding": (2, 2), "plot_03_training_loop": (2, 3), "plot_04_dropout": (3, 2),
+    "plot_01_image": (1, 2), "plot_02_encoding": (2, 1), "plot_03_training_loop": (2, 3), "plot_04_dropout": (3, 2),
     "plot_05_eikonal": (1, 2), "plot_06_sphere_tracing": (1, 2), "plot_07_radiance_field": (2, 1),
     "plot_08_neural_material": (1, 1), "plot_09_radiance_cache": (2, 2), "plot_10_texture_compression": (1, 5),
-    "plot_11_embeddings": (2, 1), "plot_12_precision": (1, 1), "plot_13_freezing": (1, 1), "plot_14_pytorch": (1, 1),
-    "plot_15_backends": (1, 1), "plot_16_checkpoints": (2, 2), "plot_17_unseen": (1, 4),
+    "plot_11_embeddings": (2, 1), "plot_12_precision": (1, 1), "plot_13_freezing": (1, 1), "plot_14_pytorch": (2, 3),
+    "plot_15_backends": (1, 3), "plot_16_checkpoints": (2, 2), "plot_17_unseen": (1, 4),
 }  # fmt: skip
 
 
