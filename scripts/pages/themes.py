@@ -33,7 +33,7 @@ CARD = (480, 280)  #: pixels of a card's picture
 CARDS = {
     "plot_01_image": (1, 2), "plot_02_encoding": (2, 1), "plot_03_training_loop": (2, 3), "plot_04_dropout": (3, 2),
     "plot_05_eikonal": (1, 2), "plot_06_sphere_tracing": (1, 2), "plot_07_radiance_field": (2, 1),
-    "plot_08_neural_material": (1, 1), "plot_09_radiance_cache": (2, 2), "plot_10_texture_compression": (1, 5),
+    "plot_08_neural_material": (2, 2), "plot_09_radiance_cache": (2, 2), "plot_10_texture_compression": (1, 5),
     "plot_11_embeddings": (2, 1), "plot_12_precision": (1, 1), "plot_13_freezing": (1, 1), "plot_14_pytorch": (2, 3),
     "plot_15_backends": (1, 3), "plot_16_checkpoints": (2, 2), "plot_17_unseen": (1, 4),
 }  # fmt: skip
@@ -129,7 +129,7 @@ def scrape(block: Any, variables: dict[str, Any], conf: dict[str, Any]) -> str:
 def save_panel(figure: Figure, axis: Axes, target: Path) -> None:
     """One panel: of a picture what is in its frame, of a plot its labels as well."""
     figure.canvas.draw()
-    box = axis.get_window_extent() if axis.images else axis.get_tightbbox()
+    box = axis.get_window_extent() if shows_picture(axis) else axis.get_tightbbox()
     figure.savefig(target, dpi=200, bbox_inches=box.transformed(figure.dpi_scale_trans.inverted()), pad_inches=0)
 
 
