@@ -140,8 +140,11 @@ def lay_cards(images: Path) -> None:
         thumbnail = images / "thumb" / f"sphx_glr_{name}_thumb.png"
         for source, target in ((light, thumbnail), (light.with_name(f"card-dark-{name}.png"), dark(thumbnail))):
             picture = Image.open(source).convert("RGBA")
-            whole = picture.getextrema()[3][0] == 255  # a picture fills its card, and a plot keeps its labels
-            picture = ImageOps.fit(picture, CARD) if whole else ImageOps.pad(picture, CARD, color=(0, 0, 0, 0))
+            inner = ImageOps.crop(picture, 4)  # at the frame, pixels are half covered
+            if inner.getextrema()[3][0] == 255:  # a picture fills its card, and a plot keeps its labels
+                picture = ImageOps.fit(inner, CARD)
+            else:
+                picture = ImageOps.pad(picture, CARD, color=(0, 0, 0, 0))
             picture.save(target)
 
 
