@@ -9,8 +9,9 @@
 #   make drjit-check  the tests of what coopnet assumes of Dr.Jit beyond its documentation; with DRJIT_SOURCE also Dr.Jit's
 #                     own tests of networks, with the layers of coopnet in place of its own
 #   make lint       ruff and mypy
-#   make docs       the site, in out/site: runs every tutorial; warnings and
-#                   links that lead nowhere are errors (looked at by scripts/look_at_site.py)
+#   make docs       the site, in out/site; warnings, links that lead nowhere and pictures without words are errors. Runs
+#                   the tutorials whose script, or the library's code that they use, has changed (scripts/pages/stale.py):
+#                   all of them take 9 minutes of a processor. scripts/look_at_site.py looks at the site in a browser
 #   make pictures   draws docs/images anew
 #   make gpu-test   the tests with the Python on PATH: for GPU machines that come with their own packages
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, tables
@@ -161,4 +162,4 @@ ranges-check: setup .venv/.release
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/ranges.py --python "$(PYTHON)"
 
 clean:
-	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv out build dist docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis

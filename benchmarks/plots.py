@@ -51,16 +51,22 @@ class Results:
         return entry and entry[self.measure]
 
     def panels(self, count: int, title: str, ylabel: str) -> tuple[Any, list[Any]]:
-        figure, axes = plt.subplots(1, count, figsize=(3.1 * count + 0.6, 3.5), sharey=True, squeeze=False)
-        figure.suptitle(title, fontsize=12)
-        figure.text(0.5, 0.885, figures.place(self.machine), ha="center", fontsize=7.5, color="#555555")
-        for axis in axes[0]:
+        """Axes in rows of two: as wide as a page, with letters that can be read there."""
+        rows = -(-count // 2)
+        size = (7.6, 2.6 * rows + 1.5)
+        figure, axes = plt.subplots(rows, 2, figsize=size, sharex=True, sharey=True, squeeze=False)
+        figure.suptitle(title, fontsize=13, y=1 - 0.12 / size[1], va="top")
+        where = {"ha": "center", "va": "top", "fontsize": 9, "color": "#555555"}
+        figure.text(0.5, 1 - 0.42 / size[1], figures.place(self.machine), **where)
+        for axis in axes.flat:
             axis.set_xscale("log", base=2)
-            axis.set_xlabel("batch")
             axis.grid(alpha=0.3, linewidth=0.6)
             axis.spines[["top", "right"]].set_visible(False)
-        axes[0][0].set_ylabel(ylabel)
-        return figure, list(axes[0])
+        for axis in axes[-1]:
+            axis.set_xlabel("batch")
+        for axis in axes[:, 0]:
+            axis.set_ylabel(ylabel)
+        return figure, list(axes.flat)[:count]
 
 
 def times(results: Results, mode: str) -> Any:
@@ -146,8 +152,10 @@ def gradients(results: Results) -> Any:
 
 def legend(figure: Any, axes: list[Any]) -> Any:
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.tight_layout(rect=(0, 0.07, 1, 0.96))
-    figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False, fontsize=9)
+    height = figure.get_size_inches()[1]
+    rows = -(-len(labels) // 4)
+    figure.tight_layout(rect=(0, (0.1 + 0.25 * rows) / height, 1, 1 - 0.2 / height))
+    figure.legend(handles, labels, loc="lower center", ncols=-(-len(labels) // rows), frameon=False, fontsize=10)
     return figure
 
 

@@ -21,7 +21,7 @@ STAYS = 2
 
 
 def warn_deprecated(what: str, *, since: str, removed: str, instead: str, stacklevel: int = 1) -> None:
-    """Warn that ``what`` is deprecated; to be called by what is, for arguments and values rather than whole functions.
+    """Warn that ``what`` is deprecated. Functions call it for one of their arguments or values that will go.
 
     Args:
         what: for example ``"fit: the argument 'rate'"``.

@@ -287,7 +287,7 @@ class NeuralField(Module):
 
         Args:
             batch: number of samples.
-            frozen: inside a ``dr.freeze``d function, as in :func:`coopnet.fit`?
+            frozen: inside a function frozen by ``dr.freeze``, as in :func:`coopnet.fit`?
 
         Raises:
             ValueError: ``batch`` is no positive int; the field is not built.

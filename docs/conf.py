@@ -14,7 +14,7 @@ import mitsuba  # noqa: E402
 from docutils import nodes  # noqa: E402
 from docutils.statemachine import StringList  # noqa: E402
 from latex2mathml.converter import convert as mathml  # noqa: E402
-from pages import GENERATED, diagram  # noqa: E402
+from pages import GENERATED, diagram, stale, themes  # noqa: E402
 from sphinx.transforms import SphinxTransform  # noqa: E402
 from sphinx.util.docutils import SphinxDirective  # noqa: E402
 
@@ -58,8 +58,8 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "download_all_examples": False,
     "remove_config_comments": True,
-    "image_srcset": ["2x"],
-    "thumbnail_size": (480, 280),
+    "image_scrapers": (themes.scrape,),
+    "thumbnail_size": themes.CARD,
     "write_computation_times": False,  # each page says its own; the page of all would load scripts from elsewhere
 }
 
@@ -115,8 +115,29 @@ class Flowcharts(SphinxTransform):
     def apply(self, **kwargs: Any) -> None:
         for block in list(self.document.findall(nodes.literal_block)):
             if block.get("language") == "mermaid":
-                picture = diagram.svg(block.astext(), "Rooms of coopnet, and which of them import which")
+                picture = diagram.svg(block.astext(), "Packages of coopnet, and which of them import which")
                 block.replace_self(nodes.raw("", f'<div class="flowchart">{picture}</div>', format="html"))
+
+
+class Themes(SphinxTransform):
+    """Pictures with a version for dark pages, ``X-dark.png``, are shown in that of the page; cards get words."""
+
+    default_priority = 400
+
+    def apply(self, **kwargs: Any) -> None:
+        for picture in list(self.document.findall(nodes.image)):
+            card = re.search(r"thumb/sphx_glr_(\w+)_thumb", picture["uri"])
+            if card:
+                script = HERE / "tutorials" / f"{card[1]}.py"
+                picture["alt"] = script.read_text(encoding="utf-8").split("\n")[1]
+            place = self.env.relfn2path(picture["uri"])[1]
+            other = themes.dark(Path(place))
+            if other.exists() and not any(c.startswith("only-") for c in picture["classes"]):
+                dark = picture.deepcopy()
+                dark["uri"] = str(themes.dark(Path(picture["uri"])))
+                picture["classes"].append("only-light")
+                dark["classes"].append("only-dark")
+                picture.parent.insert(picture.parent.index(picture) + 1, dark)
 
 
 def endings(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -144,10 +165,21 @@ def other_anchors(app: Any, domain: str, objtype: str, content: nodes.Element) -
         signature["ids"].append(f"coopnet.{name}")
 
 
+def before_gallery(app: Any) -> None:
+    stale.forget(HERE / "tutorials", HERE / "gallery")
+
+
+def after_gallery(app: Any) -> None:
+    themes.lay_cards(HERE / "gallery" / "images")
+
+
 def setup(app: Any) -> dict[str, bool]:
+    app.connect("builder-inited", before_gallery, priority=400)  # sphinx-gallery's has 500
+    app.connect("builder-inited", after_gallery, priority=600)
     app.add_directive("generated", Generated)
     app.connect("autodoc-process-docstring", endings)
     app.connect("object-description-transform", other_anchors)
     app.add_transform(Flowcharts)
+    app.add_transform(Themes)
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,8 @@
 """``python scripts/check_links.py out/site``: does every link of the site lead somewhere? Without a network.
 
 Links within the site must name a file that is there, and an anchor that this file has. Pictures and scripts must be
-files of the site, so that nothing is fetched from elsewhere. Addresses of other sites must be addresses. Silent if all
-is well.
+files of the site, so that nothing is fetched from elsewhere, and pictures must have alternative text. Addresses of
+other sites must be addresses. Silent if all is well.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ class Page(HTMLParser):
         super().__init__()
         self.anchors: set[str] = {"", "top"}
         self.links: list[tuple[str, bool]] = []
+        self.wordless: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {k: v or "" for k, v in attrs}
         self.anchors.update(values[k] for k in ("id", "name") if k in values)
+        if tag == "img" and not values.get("alt", "").strip():
+            self.wordless.append(values.get("src", ""))
         for key in ("href", "src", "srcset"):
             if key in values:
                 loaded = (tag, key) in LOADED and values.get("rel") not in NOT_LOADED
@@ -83,6 +86,7 @@ def faults(root: Path) -> list[str]:
         for link, loaded in dict.fromkeys(page(source).links):
             if what := fault(source, root, link, loaded):
                 found.append(f"{source.relative_to(root)}: {link}: {what}")
+        found += [f"{source.relative_to(root)}: {picture}: no alternative text" for picture in page(source).wordless]
     return found
 
 

@@ -1,6 +1,6 @@
-"""Trains the four fields of ``docs/export_gallery.md`` and writes their pages and pictures of them.
+"""Trains the fields of ``docs/export_gallery.md`` and writes their pages and pictures of them.
 
-    python scripts/draw_export_gallery.py --mesh spot.obj [photo unsure spot melted]
+    python scripts/draw_export_gallery.py --mesh spot.obj [photo unsure spot melted paint]
 
 Pages go to ``docs/_static/export``, pictures to ``docs/images``, what is said of them to ``benchmarks/results``. The
 mesh is Keenan Crane's Spot, from his model repository, in the public domain; every other closed mesh serves as
@@ -43,6 +43,7 @@ def face() -> np.ndarray:
 
 def colours(photo: np.ndarray, chosen: np.ndarray, region: Any) -> Callable:
     """Batches of the chosen pixels, with their places in the region."""
+    height, width, _ = photo.shape
     table = [ns.Float(np.ascontiguousarray(c)) for c in photo.reshape(-1, 3).T]
     numbers = ns.UInt32(chosen.astype(np.uint32))
     dr.eval(table, numbers)
@@ -50,7 +51,7 @@ def colours(photo: np.ndarray, chosen: np.ndarray, region: Any) -> Callable:
     def batch(key: cn.Key) -> tuple[list, list]:
         u = cn.uniform(1, key, ns.Float, BATCH)[0]
         pixel = dr.gather(ns.UInt32, numbers, dr.minimum(ns.UInt32(u * len(chosen)), len(chosen) - 1))
-        return image.pixels(pixel, SIDE, SIDE, region), [dr.gather(ns.Float, c, pixel) for c in table]
+        return image.pixels(pixel, width, height, region), [dr.gather(ns.Float, c, pixel) for c in table]
 
     return batch
 
@@ -129,7 +130,26 @@ def melted(args: argparse.Namespace) -> tuple[cn.NeuralField, View, dict, str]:
     )
 
 
-FIELDS: dict[str, Callable] = {f.__name__: f for f in (photo, unsure, spot, melted)}
+def paint(args: argparse.Namespace) -> tuple[cn.NeuralField, View, dict, str]:
+    """The colours of the material of the tutorial on neural materials."""
+    colour = painted_metal() ** (1 / 2.2)
+    side, region = len(colour), (0.0, 0.0, 1.0, 1.0)
+    grid = cn.HashGrid(2, n_levels=6, base_resolution=16, hashmap_size=2**13, per_level_scale=1.5)
+    field = cn.NeuralField(grid, cn.MLP(-1, 3, width=32, depth=2, output_activation="sigmoid")).build("llvm", seed=1)
+    train(field, colours(colour, np.arange(side * side), region), 1500, 1e-2)
+    said = f"{side} x {side} texels, {image.psnr(image.render(field, side, side, region), colour):.1f} dB"
+    return field, View("Painted metal with rust", region), {"precision": "half", "grids": "uint8"}, said
+
+
+def painted_metal() -> np.ndarray:
+    """The map of base colours that the tutorial draws, linear."""
+    script = (ROOT / "docs" / "tutorials" / "plot_08_neural_material.py").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"np": np}
+    exec(script[script.index("N = 128") : script.index("layered = ")], names)
+    return names["maps"]["base_color"].astype(np.float32)
+
+
+FIELDS: dict[str, Callable] = {f.__name__: f for f in (photo, unsure, spot, melted, paint)}
 
 
 def thumbnail(field: cn.NeuralField, view: View) -> np.ndarray:

@@ -16,12 +16,17 @@ ROOT = Path(__file__).resolve().parent.parent
 IMAGES = "docs/images"
 #: Programs with their arguments, and what they draw.
 PROGRAMS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("scripts/draw_ten_minutes.py",): ("ten-minutes.png",),
+    ("scripts/draw_export_gallery.py",): tuple(
+        f"export-{name}.png" for name in ("photo", "unsure", "spot", "melted", "paint")
+    ),
+    ("scripts/draw_hero.py",): ("hero.png",),
+}
+#: The same for plots, which are drawn for dark pages, too: ``X-dark.png``.
+PLOTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("examples/photo.py", IMAGES): ("photo.png", "photo-uncertainty.png"),
     ("examples/unseen.py", IMAGES): ("unseen.png",),
     ("examples/uncertainty.py", f"{IMAGES}/uncertainty.png"): ("uncertainty.png",),
-    ("scripts/draw_ten_minutes.py",): ("ten-minutes.png",),
-    ("scripts/draw_hero.py",): ("hero.png",),
-    ("scripts/draw_export_gallery.py",): tuple(f"export-{name}.png" for name in ("photo", "unsure", "spot", "melted")),
     ("benchmarks/plots.py",): tuple(
         f"bench-{question}-{backend}.png"
         for question in ("dropout", "gradient", "infer", "ratio", "train")
@@ -31,9 +36,10 @@ PROGRAMS: dict[tuple[str, ...], tuple[str, ...]] = {
 
 
 def main() -> None:
-    for command, names in PROGRAMS.items():
+    for command, names in (PROGRAMS | PLOTS).items():
         start = time.perf_counter()
-        subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        both = ["scripts/pages/themes.py"] if command in PLOTS else []
+        subprocess.run([sys.executable, *both, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         print(f"{time.perf_counter() - start:5.0f} s  {', '.join(names)}", flush=True)
 
 

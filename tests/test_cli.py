@@ -733,6 +733,10 @@ def test_a_checkpoint_is_replaced_with_force_only(photo, tmp_path, capsys, monke
     monkeypatch.setattr(images, "fit_image", lambda *a, **options: calls.append(options["resume"]) or 1 / 0)
     arguments = ["fit", photo, "-o", tmp_path / "out", "--backend", backend]
     fails(capsys, arguments, 1, file, "is there already", "--resume", "--force", "another --output")
+    picture = file.with_name("loss.png")
+    picture.write_bytes(b"drawn")
+    fails(capsys, arguments, 1, f"{str(file)!r} and {str(picture)!r} are there already", "to replace them")
+    picture.unlink()
     fails(capsys, [*arguments, "--resume", "--force"], 2, "--resume", "--force")
     assert not calls and file.read_bytes() == b"trained"
     for option, resume in (("--force", False), ("--resume", True)):

@@ -17,11 +17,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def with_backend(backend: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)`` on ``backend``: arguments are moved there, results back to where they came from.
 
-    Everything is moved as by :func:`to`, derivatives included. Results go to where the first of Dr.Jit's things among
-    the arguments was that had to be moved, or to NumPy if all of those were NumPy's, where fields, optimizers and
-    averages do not go; fields get their precision there back. If nothing had to be moved, results stay. Within,
-    ``"auto"`` means this backend, as in ``field.build()``; afterwards it means what it did before, also when
-    ``function`` raises. Sections nest, and each thread has its own.
+    Everything is moved as by :func:`to`, derivatives included. Results go back to the backend of the first Dr.Jit
+    object among the arguments that had to be moved. If only NumPy arrays had to be moved, results become NumPy arrays,
+    except for fields, optimizers and averages. If nothing had to be moved, results stay on ``backend``. Fields get the
+    precision back that they had. Inside the section ``"auto"`` means this backend, for example in ``field.build()``.
+    Sections nest, and each thread has its own.
 
     ``function`` works on copies of what was moved: return what is to be kept, such as a field that it trains. What
     ``function`` itself holds, as a method its object, is not moved.

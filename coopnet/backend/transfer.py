@@ -33,8 +33,9 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     Moved are Dr.Jit's arrays, nested arrays, matrices, tensors and textures; NumPy arrays, those of one dimension into
     flat arrays and others into tensors; :class:`Key`, :class:`NeuralField`, ``drjit.opt`` optimizers,
     :class:`coopnet.training.EMA`, occupancy grids; and lists, tuples, dictionaries, dataclasses and objects with a
-    ``DRJIT_STRUCT`` that hold such. Anything else stays what it is. What is there already is not copied, and a tree of
-    nothing else is returned as it is; every other array is copied once, however often it occurs.
+    ``DRJIT_STRUCT`` that hold such. Anything else stays what it is. What is on ``backend`` already is not
+    copied, and a tree that is there as a whole is returned itself. Every other array is copied once, however often it
+    occurs.
 
     Derivatives follow arrays that track gradients: ``dr.backward`` and ``dr.forward`` go through, except to NumPy;
     ``dr.forward_to`` and ``dr.backward_to``, which see one backend only, raise ``RuntimeError``. The parameters of

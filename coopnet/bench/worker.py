@@ -1,6 +1,6 @@
 """The process of one peer: ``python -m coopnet.bench.worker``, asked by :mod:`coopnet.bench.compare` in lines of JSON.
 
-A process of its own keeps the thread pools of others away, and one that dies takes nobody with it.
+A process of its own keeps the thread pools of others away, and one that dies ends no other.
 """
 
 from __future__ import annotations

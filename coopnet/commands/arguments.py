@@ -72,10 +72,15 @@ def parse_numbers(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def check_replaced(checkpoint: Path, force: bool, else_: str) -> None:
-    """Raise unless there is no ``checkpoint`` yet, or it is to be replaced; ``else_`` says what else can be done."""
-    there = f"{str(checkpoint)!r} is there already; {else_}, or pass --force to replace it."
-    ensure(force or not checkpoint.is_file(), there, FileExistsError)
+def check_replaced(path: Path, force: bool, else_: str, others: tuple[str, ...] = ()) -> None:
+    """Raise unless nothing would be replaced, or is to be: ``path``, or files ``others`` beside it.
+
+    ``else_`` says what else can be done.
+    """
+    found = [repr(str(p)) for p in (path, *(path.with_name(name) for name in others)) if p.is_file()]
+    names = " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:])))
+    there = f"{names} {'are' if len(found) > 1 else 'is'} there already; {else_}, or pass --force to replace"
+    ensure(force or not found, f"{there} {'them' if len(found) > 1 else 'it'}.", FileExistsError)
 
 
 def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:

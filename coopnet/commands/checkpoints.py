@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from .. import backend as backends
@@ -15,3 +16,11 @@ def as_saved(path: Path) -> NeuralField:
     # CUDA holds networks in half precision only
     backend = "llvm" if "llvm" in backends.available() else "auto"
     return load(path, backend, "half" if held == {"float16"} else "single")
+
+
+def versions(path: Path) -> dict[str, str]:
+    """The programs that wrote a checkpoint, with their versions; empty where it does not say."""
+    from safetensors import safe_open
+
+    with safe_open(path, "np") as file:
+        return json.loads((file.metadata() or {}).get("versions", "{}"))

@@ -18,6 +18,8 @@ from . import arguments as args
 from .errors import Stopped, about, telling_warnings
 
 MESHES = (".obj", ".ply", ".stl")
+IMAGE_PICTURES = ("reconstruction.png", "comparison.png", "loss.png")  #: what is written beside the checkpoint
+MESH_PICTURES = ("picture.png", "loss.png")
 #: What is taken where nothing is said: of images and of meshes.
 DEFAULTS: dict[str, tuple] = {
     "steps": (500, 1000), "pixels": (0.2, None), "points": (None, 1 << 18),
@@ -69,7 +71,7 @@ def fit(
 
     Of an image, writes reconstruction.png, comparison.png, loss.png and field.safetensors to DIR; transparent pixels
     are laid over white. Of a mesh, writes picture.png, loss.png and field.safetensors; needs coopnet[mesh]. Ctrl-C
-    keeps a checkpoint to --resume from; one that is there is replaced with --force only.
+    keeps a checkpoint to --resume from. Files that are there are named, and replaced with --force only.
     """
     ensure(not (resume and force), "--resume goes on from a checkpoint, and --force replaces it.", typer.BadParameter)
     mesh = source.suffix.lower() in MESHES
@@ -87,7 +89,9 @@ def fit(
     }  # fmt: skip
     run = {"resume": resume, "progress": not quiet and sys.stderr.isatty()}
     if not resume:
-        args.check_replaced(output / "field.safetensors", force, "--resume its training, choose another --output")
+        checkpoint, pictures = output / "field.safetensors", MESH_PICTURES if mesh else IMAGE_PICTURES
+        cure = "--resume its training, choose another --output" if checkpoint.is_file() else "choose another --output"
+        args.check_replaced(checkpoint, force, cure, pictures)
     (_fit_mesh if mesh else _fit_image)(source, output, chosen, settings, run)
 
 
@@ -113,7 +117,7 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
             raise ValueError(f"{str(error).rstrip('.')}{cure}.") from None
     height, columns, channels = values.shape
     ensure(height * columns > 1, f"{str(source)!r} has a single pixel; at least 2 are needed.")
-    _prepare(output, ("reconstruction.png", "comparison.png", "loss.png"), run["resume"])
+    _prepare(output, IMAGE_PICTURES, run["resume"])
     settings["backend"] = backends.require(settings["backend"])
     kind, share = "grey" if channels == 1 else "RGB", 100 * chosen["pixels"]
     where = settings["backend"].upper()
@@ -136,7 +140,7 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     ensure(
         find_spec("igl"), "distances to meshes need the package libigl; run pip install 'coopnet[mesh]'.", ImportError
     )
-    _prepare(output, ("picture.png", "loss.png"), run["resume"])
+    _prepare(output, MESH_PICTURES, run["resume"])
     settings["backend"] = backends.require(settings["backend"])
     kind = "watertight" if mesh.watertight else "not watertight, so that winding numbers say what is inside"
     print(f"{source}: {len(mesh.faces)} triangles, {kind}; {chosen['points']} points, on {settings['backend'].upper()}")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .. import backend as backends
+from ..io import read
 from ..nn.parameters import parameters
+from ..nn.report import Report
 from ..uncertainty import has_dropout
-from .checkpoints import as_saved
+from .checkpoints import as_saved, versions
 from .errors import about
 
 
@@ -25,22 +28,26 @@ def info(
     """Show what is here: Dr.Jit, LLVM, CUDA, packages, and what mends what is missing.
 
     Without FIELD the exit code is 0 whatever is missing: finding out is what the command is for. With it, the field of
-    the checkpoint is described, first by its SHA-256, of which exported sources show the first 32 digits.
+    the checkpoint is described: its SHA-256, of which exported sources show the first 32 digits, what it learned and
+    for how long, which versions wrote it, and its layers with their sizes.
     """
     if checkpoint is not None:
         with about(checkpoint):
-            found = _described(checkpoint)
-        print(json.dumps(found, indent=1) if as_json else "\n".join(f"{k:<12} {v}" for k, v in found.items()))
+            found, report = _described(checkpoint)
+        found |= {"layers": [asdict(layer) for layer in report.layers]} if as_json else {}
+        print(json.dumps(found, indent=1) if as_json else f"{_shown(found)}\n\n{report}")
         return
     rows = backends.info()
     print(json.dumps(backends.as_json(rows), indent=1) if as_json else backends.format_info(rows))
 
 
-def _described(checkpoint: Path) -> dict[str, Any]:
+def _described(checkpoint: Path) -> tuple[dict[str, Any], Report]:
+    """What is said of a checkpoint, and the sizes of its layers."""
     from ..interop.export.weights import fingerprint
 
-    field = as_saved(checkpoint)
-    return {
+    field, contents = as_saved(checkpoint), read(checkpoint)
+    losses = contents.tensors.get("train.losses")
+    found = {
         "sha256": fingerprint(field),
         "coordinates": field.in_features,
         **({} if field.bounds is None else {"bounds": field.bounds}),
@@ -49,4 +56,24 @@ def _described(checkpoint: Path) -> dict[str, Any]:
         "precision": field.precision,
         "parameters": sum(math.prod(p.shape) for p in parameters(field)),
         "dropout": "yes" if has_dropout(field) else "no",
+        **({} if losses is None else {"steps": len(losses)}),
+        "metadata": {name: noted for name, noted in contents.metadata.items() if name != "training"},  # fit's own
+        "versions": versions(checkpoint),
     }
+    return found, field.report()
+
+
+def _shown(found: dict[str, Any]) -> str:
+    """The same for a terminal: a line for each fact."""
+    facts = {name: value for name, value in found.items() if name not in ("metadata", "versions")}
+    for group, noted in found["metadata"].items():
+        pairs = noted.items() if isinstance(noted, dict) else [("", noted)]
+        facts[group] = ", ".join(f"{name} {_short(value)}".strip() for name, value in pairs)
+    facts["written by"] = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return "\n".join(f"{name:<12} {value}" for name, value in facts.items())
+
+
+def _short(value: Any) -> str:
+    """A value of the metadata, without the tail of a hash."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else text[:12] + "..."

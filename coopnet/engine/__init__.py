@@ -42,7 +42,7 @@ from .explain import Explanation, explain
 from .external_products import ExternalProducts, innermost, leaving
 from .inner_loss import InnerLoss, loss_inside
 from .loop_banks import LoopBanks, collecting
-from .modes import as_if_frozen, deterministic, gradient_path
+from .modes import deterministic, gradient_path, only_traced
 from .products import library
 from .stack import Stack, StackError, stacked, stacking
 
@@ -58,7 +58,6 @@ __all__ = [
     "Nonlinearity",
     "Stack",
     "StackError",
-    "as_if_frozen",
     "collecting",
     "deterministic",
     "evaluate",
@@ -70,6 +69,7 @@ __all__ = [
     "leaving",
     "library",
     "loss_inside",
+    "only_traced",
     "stacked",
     "stacking",
 ]

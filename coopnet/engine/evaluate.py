@@ -19,7 +19,7 @@ from ..random.key import Key
 from . import external_products, limits
 from .banks import BankOp, ScopeBankOp
 from .inner_loss import InnerLossOp, inner_loss
-from .modes import as_if_frozen, forced_path, is_deterministic, warn_stall
+from .modes import forced_path, is_deterministic, only_traced, warn_stall
 from .multipliers import unrolled, with_copies
 from .network_op import NetworkOp, Plan, in_room
 from .ops import Bundle, Op, pullback
@@ -92,8 +92,8 @@ def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
     return Situation(
         network, dr.backend_v(leaf), max(map(dr.width, xs)), len(x), core.llvm_lanes(),
         weights=dr.grad_enabled(network.buffers), inputs=dr.grad_enabled(xs),
-        symbolic=in_scope, in_call=in_scope and inside_call(leaf), frozen=frozen() or as_if_frozen.get(),
-        stacked=stacked() is not None, deterministic=is_deterministic(), forced=forced_path(),
+        symbolic=in_scope, in_call=in_scope and inside_call(leaf), frozen=frozen(), stacked=stacked() is not None,
+        deterministic=is_deterministic(), forced=forced_path(), only_traced=only_traced.get(),
         caller=caller is not None and caller.knows(network.buffers), runs=0 if caller is None else caller.runs,
         stored_lanes=core.stored_lanes(),
     )  # fmt: skip

@@ -38,8 +38,8 @@ _deterministic, _path = Context("deterministic", False), Context("path", "auto")
 #: Is a fixed order of sums asked for, and which way of weight gradients?
 is_deterministic: Callable[[], bool] = _deterministic.get
 forced_path: Callable[[], str] = _path.get
-#: ``with as_if_frozen(True)``: networks are traced as in a frozen function, so that none is evaluated between kernels.
-as_if_frozen = Context("as if frozen", False)
+#: ``with only_traced(True)``: outputs of networks are looked at, but not computed: none is evaluated between kernels.
+only_traced = Context("only traced", False)
 
 
 @contextlib.contextmanager

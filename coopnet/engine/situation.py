@@ -108,6 +108,8 @@ class Situation(NamedTuple):
     room: bool = True
     #: Lanes of a vector that a CPU stores at a time.
     stored_lanes: int = 8
+    #: Is the output looked at, but not computed?
+    only_traced: bool = False
 
     @property
     def cuda(self) -> bool:
@@ -126,7 +128,8 @@ class Situation(NamedTuple):
     @property
     def wide(self) -> bool:
         """Are layers of this network so wide that a CPU multiplies them faster between kernels?"""
-        if self.cuda or self.samples * self.vectors < limits.WIDE_SAMPLES or self.network.branches:
+        few = self.samples * self.vectors < limits.WIDE_SAMPLES
+        if self.cuda or few or self.network.branches or self.only_traced:
             return False
         sides = limits.by_lanes(limits.WIDE_TRAINED if self.weights else limits.WIDE_EVALUATED, self.stored_lanes)
         return self.network.side >= sides[0 if self.network.piecewise_linear else 1]

@@ -139,7 +139,8 @@ def fit_image(
 
     Returns:
         An :class:`ImageFit`. After Ctrl-C, ``training.stopped`` is ``"interrupt"`` and only the checkpoint is written.
-        If training diverged, it is ``"diverged"``, nothing is drawn, and ``files`` is empty: a checkpoint is of before.
+        If training diverged, it is ``"diverged"``, nothing is drawn, and ``files`` is empty: a checkpoint that is in
+        ``directory`` was written before.
 
     Raises:
         ValueError, TypeError: arguments out of range; a checkpoint that does not fit; a picture too large for the

@@ -39,7 +39,7 @@ class Calls:
 
         if torch._C._current_graph_task_id() != -1:
             return self._again(x) if self._matter else step.clone()
-        # a tensor, so that nobody waits for the GPU, and a copy, for the way back
+        # a tensor, so that Python does not wait for the GPU, and a copy, for the way back
         number = step.clone()
         step += 1
         if self._matter and _repeatable():

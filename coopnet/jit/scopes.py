@@ -23,7 +23,7 @@ def symbolic() -> bool:
 
 
 def frozen() -> bool:
-    """Is a ``dr.freeze``d function being recorded?"""
+    """Is a function of ``dr.freeze`` being recorded?"""
     return bool(dr.flag(dr.JitFlag.FreezingScope))
 
 

@@ -57,7 +57,7 @@ def sum_rows(rows: Any, index: Any, count: int) -> Any:
 
     Args:
         rows: a list of ``width`` arrays, float32 or float64, one entry per row.
-        index: ``UInt32``, as wide; rows with the index ``count`` are left out.
+        index: ``UInt32``, as wide as the rows; rows with the index ``count`` are left out.
         count: number of sums.
 
     Returns:

@@ -38,7 +38,7 @@ class Activation(Module):
         return engine.Nonlinearity(self)
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        if not isinstance(x, kinds.UnpackedVector):  # whoever made it has checked its components
+        if not isinstance(x, kinds.UnpackedVector):  # its components were checked when it was made
             kinds.in_kernels(x, type(self).__name__)
         if isinstance(x, drnn.CoopVec):
             return engine.evaluate([self.op()], [x], key)[0]
@@ -103,7 +103,7 @@ class Softplus(_Sharp):
     cannot overflow. The larger ``beta``, the closer to ReLU; tiny-cuda-nn's ``"Softplus"`` has 10. ``ValueError``
     unless it is a positive number. Input and output as for :class:`coopnet.nn.Activation`.
 
-    >>> net = cn.MLP(3, 1, activation=cn.Softplus(beta=100.0))  # of a smooth signed distance
+    >>> net = cn.MLP(3, 1, activation=cn.Softplus(beta=100.0))  # for a smooth signed distance
     """
 
     function = "softplus"
@@ -162,7 +162,7 @@ class Exp(Activation):
     r""":math:`e^x`, which overflows half precision from :math:`x = 11.1` on. Input and output as for
     :class:`coopnet.nn.Activation`.
 
-    >>> net = cn.MLP(3, 1, output_activation=cn.Exp())  # of a density
+    >>> net = cn.MLP(3, 1, output_activation=cn.Exp())  # for a density
     """
 
     function = "exp"

@@ -26,8 +26,8 @@ class DropLevels(Dropout):
     threshold :math:`t`. All samples of a step have one mask, that of index 0: a function of seed, step and level.
     Levels below ``first`` are always kept, and not scaled. Without a key it passes its input on.
 
-    It stands directly behind the grid, first in the network. Give it a schedule, ``layer.p = dr.opaque(Float32, p)``,
-    to begin with a high rate and end with none: from coarse to fine, and back to all levels.
+    It stands directly behind the grid, first in the network. With a schedule, ``layer.p = dr.opaque(Float32, p)``, that
+    starts with a high rate and ends at 0, a field is trained from coarse to fine.
 
     Args:
         p: probability that a level is dropped, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1.

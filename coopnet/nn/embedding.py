@@ -31,7 +31,8 @@ class Embedding(Module):
     Rows are read with packet gathers in the table's precision, and only the rows read are converted to ``output``. The
     gradient of a row is the sum over all samples that looked it up, taken in single precision and rounded once to the
     table's; rows that none looked up get exactly zero. Outside symbolic loops, conditionals and calls the ids are
-    sorted and the sums taken in the order of the samples, so they are bitwise reproducible whatever collides.
+    sorted and the sums taken in the order of the samples, so they are bitwise reproducible, also for rows that many
+    samples look up.
 
     The table is not packed with the weights of a network: it is the entry ``"data"`` of the layer's mapping, a tensor
     ``(count, width)``, which starts uniform in :math:`\pm` ``init_scale``.
@@ -45,7 +46,7 @@ class Embedding(Module):
         out_of_range: what an id outside [0, count) that is not an error gives: ``"zero"`` for zeros without a
             gradient, or ``"clamp"`` for the nearest row.
         check: raise ``ValueError`` for ids out of range where ids can be looked at, which evaluates them and waits for
-            the result. In symbolic loops, conditionals and calls, in ``dr.freeze``d functions and with ``check=False``,
+            the result. In symbolic loops, conditionals and calls, in frozen functions and with ``check=False``,
             ``out_of_range`` says what becomes of them.
         deterministic: if ``False``, gradients are summed with atomics, faster for small tables and not reproducible,
             except within :func:`coopnet.deterministic`.

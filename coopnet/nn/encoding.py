@@ -81,7 +81,7 @@ class Encoding(Module):
 
     def _check(self, x: Any) -> str:
         name, kind = type(self).__name__, kinds.ARRAYS
-        if not isinstance(x, kinds.UnpackedVector):  # whoever made it has checked its components
+        if not isinstance(x, kinds.UnpackedVector):  # its components were checked when it was made
             kind, _ = kinds.in_kernels(x, name)
         n, takes = kinds.features(x, kind), self.in_features
         if takes not in (-1, n):

@@ -28,9 +28,9 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     The networks may be evaluated anywhere in the body of the loop, also by functions that it calls. Other networks, and
     gradients taken outside symbolic loops, are not affected. In virtual calls there are no lane numbers, so that they
     still add to one buffer: evaluate networks outside, as ``neural_path`` does. On LLVM, gradients always add up in one
-    buffer, in the precision of the weights, which is right.
+    buffer, in the precision of the weights, where this problem does not exist.
 
-    In a ``dr.freeze``\ d function, enter the context inside; with :func:`coopnet.fit`, in the objective.
+    In a function frozen by ``dr.freeze``, enter the context inside; with :func:`coopnet.fit`, in the objective.
 
     Args:
         fields: the networks: :class:`NeuralField`, :class:`MLP` or other modules, packed. None stands for all.

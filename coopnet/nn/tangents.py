@@ -38,7 +38,7 @@ def jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]
 def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``x`` is a ``CoopVec`` (or, with ``arrays``, a list of arrays) and
     ``tangents`` a list of such of the same type and length."""
-    if isinstance(x, kinds.UnpackedVector):  # whoever made it has checked its components
+    if isinstance(x, kinds.UnpackedVector):  # its components were checked when it was made
         return
     where = f"{type(layer).__name__}.jvp"
     listed = arrays and not isinstance(x, drnn.CoopVec)

@@ -1,4 +1,4 @@
-"""What rays may be, whoever traces or marches along them."""
+"""What rays may be, for tracing and for marching."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ def soft_visibility(
 
     Args:
         sdf, o, d: as they were traced.
-        traced: what ``sphere_trace(..., silhouette=width)`` found. Without ``silhouette``, rays that hit are seen by
-            half only, since nobody has looked behind their hit.
+        traced: what ``sphere_trace(..., silhouette=width)`` found. Without ``silhouette``, rays that hit see only
+            half, because the search ended at the hit.
         width: :math:`w`, in units of ``sdf``: a positive number, or a ``Float``, one or one for each ray. About the
             size of a pixel where the surface is; wider at the beginning of an optimization, so that more rays see it.
-        key, active: as they were traced; rays that don't count see 0.
+        key, active: as they were traced; masked rays see 0.
 
     Returns:
         ``Float``. 0 for rays with nothing on them (``active``, not finite, or an empty interval).

@@ -12,7 +12,7 @@ from drjit.opt import Optimizer
 
 from ..call import noting
 from ..checks import check, check_above, check_flag, check_number, check_type, ensure, is_int, is_number, shown
-from ..engine import as_if_frozen
+from ..engine import only_traced
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.scopes import recording
@@ -86,7 +86,7 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
     that want them in a box are evaluated.
     """
     name = "loss" if step.objective is None else "objective"
-    with dr.suspend_grad(), as_if_frozen(True):
+    with dr.suspend_grad(), only_traced(True):
         drawn = step.draw(key)
         if step.objective is None:
             _check_batch(step.field, drawn, step.loss)

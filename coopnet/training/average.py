@@ -26,7 +26,7 @@ class EMA:
 
     Averaged weights often do better than the last ones (Polyak and Juditsky 1992). The average is single precision,
     also of half-precision weights, whose steps of :math:`(1 - d)(w - a)` would round away; it starts as the weights
-    themselves. An EMA is a PyTree, so that ``update`` may run in a ``dr.freeze``d function.
+    themselves. An EMA is a PyTree, so that ``update`` may run in a frozen function (``dr.freeze``).
 
     Args:
         net: an allocated :class:`Module`.

@@ -60,8 +60,9 @@ def fit(
     Step :math:`i` evaluates ``field(coordinates, Key(seed, step=i))`` on ``coordinates, targets =
     batch(Key(seed, step=i))``, so the masks and samples of a step depend on nothing but the seed and its number. A
     run that was stopped and resumed equals one that was not; on LLVM to the last bit. The whole step is one
-    ``dr.freeze``d function, traced once or twice. Where steps turn out to take less than a millisecond, 2,048 are left,
-    and ``lr`` is a number or a schedule of coopnet's, four are traced as one function, with the same results.
+    function frozen by ``dr.freeze``, traced once or twice. Four steps are traced as one function, with the same
+    results, if a step takes less than a millisecond, at least 2,048 are left, and ``lr`` is a number or a schedule of
+    coopnet's.
 
     Args:
         field: a built :class:`NeuralField`; its parameters are updated.

@@ -20,7 +20,7 @@ def gradient_norm(params: Any) -> Any:
     r"""Euclidean norm of the gradients of all parameters together, :math:`\sqrt{\sum_k \lVert g_k \rVert^2}`.
 
     Args:
-        params: a :class:`Module` or a ``drjit.opt`` optimizer: whoever holds the parameters that ``dr.backward``
+        params: a :class:`Module` or a ``drjit.opt`` optimizer, which holds the parameters that ``dr.backward``
             reached (the optimizer, where a network was updated from one).
 
     Returns:

@@ -91,7 +91,7 @@ class Run:
         return True
 
     def take_steps(self, rate: Callable[[int], float]) -> None:
-        """Take the next step, or the next few in one call if nobody looks at what is between them."""
+        """Take the next step, or the next few in one call if nothing needs the state between them."""
         step, first = self.step, self.result.steps
         self.stride = 1 if self.unrolled is None else self.unrolled.next(self._undisturbed())
         if self.taken == 0:

@@ -1,4 +1,4 @@
-"""How many steps one call takes: several, where steps are short and nobody looks at what is between them."""
+"""How many steps one call takes: several, where steps are short and nothing needs the state between them."""
 
 from __future__ import annotations
 

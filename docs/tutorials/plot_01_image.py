@@ -25,7 +25,10 @@ from coopnet import image
 
 photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60:316, 130:386]
 HEIGHT, WIDTH, COLOURS = photo.shape
-print(f"{WIDTH} x {HEIGHT} pixels, {photo.size} numbers from {photo.min():.2f} to {photo.max():.2f}")
+print(
+    f"{WIDTH} x {HEIGHT} pixels,",
+    f"{photo.size} numbers from {photo.min():.2f} to {photo.max():.2f}",
+)
 
 # %%
 # The field
@@ -74,9 +77,11 @@ def batch(key):
 
 
 def picture(field, height, width, left=0.0, top=0.0, right=1.0, bottom=1.0):
-    """The field at the centres of ``height x width`` pixels, which divide a part of the picture."""
+    """The field at the centres of ``height x width`` pixels of a part of the picture."""
     rows, columns = ((np.arange(n, dtype=np.float32) + 0.5) / n for n in (height, width))
-    y, x = np.meshgrid(top + (bottom - top) * rows, left + (right - left) * columns, indexing="ij")
+    y, x = np.meshgrid(
+        top + (bottom - top) * rows, left + (right - left) * columns, indexing="ij"
+    )
     return field([Float(x.ravel()), Float(y.ravel())]).numpy().T.reshape(height, width, COLOURS)
 
 
@@ -85,7 +90,7 @@ result = cn.fit(
     field, batch, STEPS, lr=cn.training.cosine(1e-2, STEPS), progress=False,
     metric=lambda field: image.psnr(picture(field, HEIGHT, WIDTH), photo), metric_every=50,
 )  # fmt: skip
-print(f"{result.seconds:.1f} seconds, loss {result.losses[-1]:.5f}, {result.metrics[-1][1]:.2f} dB")
+print(f"{result.seconds:.1f} s, loss {result.losses[-1]:.5f}, {result.metrics[-1][1]:.2f} dB")
 
 # %%
 # The result
@@ -94,7 +99,9 @@ print(f"{result.seconds:.1f} seconds, loss {result.losses[-1]:.5f}, {result.metr
 learned = picture(field, HEIGHT, WIDTH)
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
 error = np.sqrt(np.mean((learned - photo) ** 2, axis=2))
-for axis, (title, shown) in zip(axes, {"Photograph": photo, "Field": learned, "Error": error}.items(), strict=True):
+for axis, (title, shown) in zip(
+    axes, {"Photograph": photo, "Field": learned, "Error": error}.items(), strict=True
+):
     if title == "Error":
         drawn = axis.imshow(shown, vmin=0, vmax=0.2, cmap="magma")
     else:

@@ -23,7 +23,9 @@ import coopnet as cn
 from coopnet import image
 
 SIDE, BATCH, STEPS = 256, 1 << 13, 500
-photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[60 : 60 + SIDE, 130 : 130 + SIDE]
+photo = image.load(get_sample_data("grace_hopper.jpg", asfileobj=False))[
+    60 : 60 + SIDE, 130 : 130 + SIDE
+]
 table = Float(photo.ravel())
 
 encodings = {
@@ -32,9 +34,15 @@ encodings = {
     "Fourier": cn.Fourier(32, scale=8),
     "OneBlob": cn.OneBlob(32),
     "TriangleWave": cn.TriangleWave(8),
-    "Grid, dense": cn.Grid(storage="dense", n_levels=1, n_features_per_level=8, base_resolution=64),
-    "Grid, hash": cn.Grid(n_levels=8, base_resolution=8, per_level_scale=1.6, hashmap_size=2**13),
-    "Permutohedral": cn.Permutohedral(n_levels=8, base_resolution=8, per_level_scale=1.6, hashmap_size=2**13),
+    "Grid, dense": cn.Grid(
+        storage="dense", n_levels=1, n_features_per_level=8, base_resolution=64
+    ),
+    "Grid, hash": cn.Grid(
+        n_levels=8, base_resolution=8, per_level_scale=1.6, hashmap_size=2**13
+    ),
+    "Permutohedral": cn.Permutohedral(
+        n_levels=8, base_resolution=8, per_level_scale=1.6, hashmap_size=2**13
+    ),
 }
 
 # %%
@@ -124,5 +132,3 @@ plt.show()
 #
 #    :doc:`/encodings` has formulas, parameters and tiny-cuda-nn's names of all of them, and :doc:`/derivatives` says
 #    how each behaves when the field is differentiated.
-
-# sphinx_gallery_thumbnail_number = 1

@@ -33,16 +33,21 @@ SIDE, HALF, COUNT, BATCH, STEPS = 96, 0.21, 6, 1 << 12, 3000
 # pose is known.
 
 rng = np.random.default_rng(3)
-centres = np.array([[0.3, 0.3], [0.5, 0.35], [0.72, 0.3], [0.28, 0.62], [0.52, 0.68], [0.74, 0.62]])
+centres = np.array(
+    [[0.3, 0.3], [0.5, 0.35], [0.72, 0.3], [0.28, 0.62], [0.52, 0.68], [0.74, 0.62]]
+)
 truth = {"x": centres[:, 0], "y": centres[:, 1], "angle": rng.uniform(-0.3, 0.3, COUNT)}
-guess = {"x": truth["x"] + rng.normal(0, 0.03, COUNT), "y": truth["y"] + rng.normal(0, 0.03, COUNT)}
+guess = {
+    "x": truth["x"] + rng.normal(0, 0.03, COUNT),
+    "y": truth["y"] + rng.normal(0, 0.03, COUNT),
+}
 guess["angle"] = np.zeros(COUNT)
 for name in truth:
     guess[name][0] = truth[name][0]
 
 
 def place(poses, i, u, v):
-    """Where the point ``(u, v)`` of snapshot ``i``, counted from its middle, lies in the scene."""
+    """Where a point of snapshot ``i``, counted from its middle, lies in the scene."""
     x, y, angle = (dr.gather(Float, poses[name], i) for name in ("x", "y", "angle"))
     s, c = dr.sincos(angle)
     return [x + c * u - s * v, y + s * u + c * v]
@@ -61,7 +66,9 @@ table = dr.ravel(ArrayXf(shots))  # the colours of all pixels, three numbers eac
 dr.eval(table, us, vs, number)
 
 figure, axes = plt.subplots(1, COUNT, figsize=(11, 2.1), layout="constrained")
-for axis, shot in zip(axes, np.stack([c.numpy() for c in shots], -1).reshape(COUNT, SIDE, SIDE, 3), strict=True):
+for axis, shot in zip(
+    axes, np.stack([c.numpy() for c in shots], -1).reshape(COUNT, SIDE, SIDE, 3), strict=True
+):
     axis.imshow(np.clip(shot, 0, 1))
     axis.axis("off")
 figure.suptitle("What is known: six snapshots")
@@ -77,7 +84,9 @@ plt.show()
 # pose. Poses learn from the field's derivative with respect to coordinates, which jumps between the cells of a linearly
 # interpolated grid; with ``smoothstep`` it is continuous.
 
-encoding = cn.HashGrid(2, 8, base_resolution=4, per_level_scale=1.7, hashmap_size=2**14, interpolation="smoothstep")
+encoding = cn.HashGrid(
+    2, 8, base_resolution=4, per_level_scale=1.7, hashmap_size=2**14, interpolation="smoothstep"
+)
 network = cn.MLP(out_features=3, width=32, depth=2, bias=True, output_activation="sigmoid")
 field = cn.NeuralField(encoding, network).build(seed=1)
 opt = Adam(lr=1e-2, params=field)
@@ -121,12 +130,16 @@ factor = {"x": 0.2, "y": 0.2, "angle": 0.5}
 free = Float([0.0] + [1.0] * (COUNT - 1))
 for t in range(STEPS):
     field.encoding.max_level = 1 + 7 * min(1, 1.25 * t / STEPS)  # levels come in one by one
-    opt.set_learning_rate({name: dr.opaque(Float, rate(t) * factor.get(name, 1)) for name in opt})
+    opt.set_learning_rate(
+        {name: dr.opaque(Float, rate(t) * factor.get(name, 1)) for name in opt}
+    )
     loss, norm = step(field, opt, ema, data, free, dr.opaque(UInt32, t))
     if t % 20 == 0 or t == STEPS - 1:
-        # copies: .numpy() shares memory on the CPU, which later calls of a frozen function write to
+        # copies: .numpy() shares memory, which later calls of a frozen function write to
         found = {name: np.array(opt[name]) for name in truth}
-        shift = np.hypot(found["x"] - truth["x"], found["y"] - truth["y"])[1:].mean() / (2 * HALF / SIDE)
+        shift = np.hypot(found["x"] - truth["x"], found["y"] - truth["y"])[1:].mean() / (
+            2 * HALF / SIDE
+        )
         turn = np.degrees(np.abs(found["angle"] - truth["angle"]))[1:].mean()
         history.append((t, loss[0], norm[0], shift, turn))
 field.update(opt)
@@ -163,10 +176,15 @@ def outlines(axis, poses, colour):
         axis.plot(256 * x, 256 * y, color=colour, lw=1.2)
 
 
-panels = [("Scene, and where we believed to be", true, guess), ("Scene, and where we were", true, truth)]
+panels = [
+    ("Scene, and where we believed to be", true, guess),
+    ("Scene, and where we were", true, truth),
+]
 panels.append(("Field, and where it says we were", learned, found))
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
-for axis, (title, shown, poses), colour in zip(axes, panels, ("tab:red", "white", "tab:red"), strict=True):
+for axis, (title, shown, poses), colour in zip(
+    axes, panels, ("tab:red", "white", "tab:red"), strict=True
+):
     axis.imshow(shown)
     outlines(axis, poses, colour)
     axis.set(title=title, xlim=(0, 256), ylim=(256, 0))
@@ -180,7 +198,8 @@ plt.show()
 t, loss, norm, shift, turn = np.array(history).T
 figure, axes = plt.subplots(1, 4, figsize=(11, 2.6), layout="constrained")
 for axis, (title, values) in zip(axes, {
-    "Mean squared error": loss, "Norm of the gradient": norm, "Off, in pixels": shift, "Off, in degrees": turn,
+    "Mean squared error": loss, "Norm of the gradient": norm,
+    "Off, in pixels": shift, "Off, in degrees": turn,
 }.items(), strict=True):  # fmt: skip
     axis.semilogy(t, values, lw=1)
     axis.set_title(title, fontsize=10)
@@ -194,5 +213,3 @@ plt.show()
 #    averages, and optimizers that ``drjit.opt`` lacks. :doc:`/gradients` says why a training step on a GPU should be
 #    frozen. On a GPU, whose networks are half precision, multiply the loss by a power of two before ``dr.backward``:
 #    gradients of a mean over many samples are too small for it. ``cn.fit`` finds that power by itself.
-
-# sphinx_gallery_thumbnail_number = 2

@@ -34,8 +34,13 @@ def masks(units, p, key, samples):
 
 key = cn.Key(seed=7, step=0)
 one = masks(48, 0.3, key, 64)
-part = masks(48, 0.3, cn.Key(seed=7, index=dr.arange(UInt32, 20) + 30), 20)  # samples 30 to 49, alone
-print("the same samples in another batch:", "equal" if np.array_equal(one[30:50], part) else "different")
+part = masks(
+    48, 0.3, cn.Key(seed=7, index=dr.arange(UInt32, 20) + 30), 20
+)  # samples 30 to 49, alone
+print(
+    "the same samples in another batch:",
+    "equal" if np.array_equal(one[30:50], part) else "different",
+)
 print(f"kept: {one.mean():.3f} of the units, 0.7 wanted")
 
 shown = {
@@ -71,10 +76,20 @@ dr.eval(positions, colours)
 
 
 def learn(p, decay=0.0):
-    network = cn.MLP(out_features=3, width=128, depth=3, dropout=p, output_activation="sigmoid", bias=True)
+    network = cn.MLP(
+        out_features=3, width=128, depth=3, dropout=p, output_activation="sigmoid", bias=True
+    )
     field = cn.NeuralField(cn.Sinusoidal(6, in_features=2), network).build(seed=1)
     lr = cn.training.cosine(5e-3, STEPS)
-    cn.fit(field, lambda key: (positions, colours), STEPS, lr=lr, weight_decay=decay, seed=1, progress=False)
+    cn.fit(
+        field,
+        lambda key: (positions, colours),
+        STEPS,
+        lr=lr,
+        weight_decay=decay,
+        seed=1,
+        progress=False,
+    )
     return field
 
 
@@ -101,7 +116,9 @@ def smooth(radius):
 def gaussian_process(length, noise=0.1):
     r = np.sqrt(3) * distance / length
     kernel = noisy.var() * (1 + r) * np.exp(-r)  # Matern's, of order 3/2
-    solved = np.linalg.solve(kernel[known] + noise**2 * np.eye(len(known)), noisy - noisy.mean(axis=0))
+    solved = np.linalg.solve(
+        kernel[known] + noise**2 * np.eye(len(known)), noisy - noisy.mean(axis=0)
+    )
     return (kernel @ solved + noisy.mean(axis=0)).reshape(photo.shape)
 
 
@@ -129,7 +146,9 @@ panels = {"learned from": data, **results, "truth": photo}
 figure, axes = plt.subplots(2, 4, figsize=(11, 6.1), layout="constrained")
 for axis, (title, picture) in zip(axes.flat, panels.items(), strict=True):
     axis.imshow(np.clip(picture, 0, 1))
-    axis.set_title(f"{title}: {psnr(picture):.2f} dB" if title in results else title, fontsize=9)
+    axis.set_title(
+        f"{title}: {psnr(picture):.2f} dB" if title in results else title, fontsize=9
+    )
     axis.axis("off")
 plt.show()
 
@@ -151,8 +170,12 @@ unsure = np.sqrt(np.mean(deviation**2, axis=2))
 curve = cn.sparsification(error.flat[held_out], unsure.flat[held_out], norm="rms")
 print(f"AUSE {curve.ause:.3f}; an uncertainty that knows nothing has {curve.random:.3f}")
 
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), width_ratios=[1, 1, 1.3], layout="constrained")
-for axis, title, values in zip(axes, ("true error", "deviation over masks"), (error, unsure), strict=False):
+figure, axes = plt.subplots(
+    1, 3, figsize=(11, 3.4), width_ratios=[1, 1, 1.3], layout="constrained"
+)
+for axis, title, values in zip(
+    axes, ("true error", "deviation over masks"), (error, unsure), strict=False
+):
     axis.imshow(values, cmap="magma", vmin=0, vmax=np.quantile(values, 0.99))
     axis.set_title(title, fontsize=10)
     axis.axis("off")
@@ -172,5 +195,3 @@ plt.show()
 #
 #    :doc:`/dropout` has the formula of the masks, and says what is reproducible; :doc:`/uncertainty` measures over
 #    several seeds when dropout pays, and how far its error bars can be trusted.
-
-# sphinx_gallery_thumbnail_number = 2

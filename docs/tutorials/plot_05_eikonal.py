@@ -30,7 +30,9 @@ from matplotlib.textpath import TextPath
 
 import coopnet as cn
 
-glyph = TextPath((0, 0), "&", size=400, prop=FontProperties(family="DejaVu Serif", weight="bold"))
+glyph = TextPath(
+    (0, 0), "&", size=400, prop=FontProperties(family="DejaVu Serif", weight="bold")
+)
 loops = [loop for loop in glyph.to_polygons() if len(loop) > 2]
 low, high = np.min(np.vstack(loops), 0), np.max(np.vstack(loops), 0)
 loops = [(loop - (low + high) / 2) * 1.5 / (high - low).max() for loop in loops]
@@ -88,10 +90,22 @@ def with_eikonal(weight):
 
 
 def learn(weight, steps=1500):
-    field = cn.NeuralField(None, cn.SIREN(2, 1, width=48, depth=3, omega_0=6, omega=6)).build(seed=1)
+    field = cn.NeuralField(None, cn.SIREN(2, 1, width=48, depth=3, omega_0=6, omega=6)).build(
+        seed=1
+    )
     rate = cn.training.cosine(2e-3, steps)
-    result = cn.fit(field, batch, steps, objective=with_eikonal(weight), lr=rate, clip_norm=1, progress=False)
-    print(f"weight {weight}: {result.seconds:.1f} s, last loss {np.mean(result.losses[-20:]):.4f}")
+    result = cn.fit(
+        field,
+        batch,
+        steps,
+        objective=with_eikonal(weight),
+        lr=rate,
+        clip_norm=1,
+        progress=False,
+    )
+    print(
+        f"weight {weight}: {result.seconds:.1f} s, last loss {np.mean(result.losses[-20:]):.4f}"
+    )
     return field
 
 
@@ -119,7 +133,10 @@ for name, field in fields.items():
     slopes[name] = dr.norm(gradient).numpy().reshape(N, N)
     error, slope = np.abs(maps[name] - true).mean(), np.abs(slopes[name] - 1).mean()
     wrong = ((maps[name] < 0) != (true < 0)).mean()
-    print(f"{name:<22}mean error of the distance {error:.4f}, of the slope {slope:.4f}, {wrong:.2%} on the wrong side")
+    print(
+        f"{name:<22}mean error of the distance {error:.4f}, of the slope {slope:.4f},",
+        f"{wrong:.2%} on the wrong side",
+    )
 
 # %%
 # Lines of equal distance lie evenly around the shape, far from where any point was known.
@@ -136,7 +153,9 @@ def draw(axis, values, title):
 
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
-for axis, name in zip(axes, ("truth", "with eikonal loss", "without eikonal loss"), strict=True):
+for axis, name in zip(
+    axes, ("truth", "with eikonal loss", "without eikonal loss"), strict=True
+):
     draw(axis, maps[name], name)
 plt.show()
 
@@ -146,7 +165,9 @@ plt.show()
 
 figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.9), layout="constrained")
 for axis, (name, slope) in zip(axes, reversed(slopes.items()), strict=True):
-    drawn = axis.imshow(slope, origin="lower", extent=(-1, 1, -1, 1), vmin=0, vmax=2, cmap="PuOr")
+    drawn = axis.imshow(
+        slope, origin="lower", extent=(-1, 1, -1, 1), vmin=0, vmax=2, cmap="PuOr"
+    )
     axis.contour(x, y, maps[name], [0], colors="k", linewidths=0.8)
     axis.set_title(f"slope {name}")
     axis.axis("off")

@@ -26,7 +26,9 @@ import coopnet as cn
 
 def solid(p):
     q = abs(p) - 0.5
-    cube = dr.norm(dr.maximum(q, 0)) + dr.minimum(dr.maximum(q.x, dr.maximum(q.y, q.z)), 0) - 0.12
+    cube = (
+        dr.norm(dr.maximum(q, 0)) + dr.minimum(dr.maximum(q.x, dr.maximum(q.y, q.z)), 0) - 0.12
+    )
     g = 9 * p
     gyroid = dr.sin(g.x) * dr.cos(g.y) + dr.sin(g.y) * dr.cos(g.z) + dr.sin(g.z) * dr.cos(g.x)
     carved = dr.maximum(dr.maximum(cube, 0.55 - dr.norm(p)), (abs(gyroid) - 0.55) / 16)
@@ -43,7 +45,9 @@ def solid(p):
 
 SCALE, STEPS = 100, 1000
 grid = cn.HashGrid(3, n_levels=8, base_resolution=8, per_level_scale=1.4, hashmap_size=2**17)
-field = cn.NeuralField(grid, cn.MLP(out_features=1, width=32, depth=2), bounds=(-1, 1)).build(seed=1)
+field = cn.NeuralField(grid, cn.MLP(out_features=1, width=32, depth=2), bounds=(-1, 1)).build(
+    seed=1
+)
 
 
 def batch(key):
@@ -51,7 +55,9 @@ def batch(key):
     return p, [SCALE * solid(p)]
 
 
-result = cn.fit(field, batch, STEPS, lr=cn.training.cosine(1e-2, STEPS), loss="l1", progress=False)
+result = cn.fit(
+    field, batch, STEPS, lr=cn.training.cosine(1e-2, STEPS), loss="l1", progress=False
+)
 print(f"{result.seconds:.1f} s, mean error of the distance {result.losses[-1] / SCALE:.5f}")
 
 
@@ -81,7 +87,7 @@ def camera(eye, target, fov):
 
 
 def box(o, d):
-    """Where rays enter and leave the cube from -1 to 1, beyond which nobody knows the distance."""
+    """Where rays enter and leave the cube from -1 to 1, in which the field was trained."""
     a, b = (-1 - o) / d, (1 - o) / d
     near, far = dr.minimum(a, b), dr.maximum(a, b)
     return dr.maximum(dr.max(near, axis=0), 0), dr.min(far, axis=0)
@@ -122,12 +128,22 @@ def shade(sdf):
     shadow = trace(sdf, p + 0.01 * n, LAMP).hit
     lit = dr.select(shadow, 0, dr.maximum(dr.dot(n, LAMP), 0))
     # a little ambient occlusion: is there as much room along the normal as there should be?
-    room = sum(dr.clip(sdf(dr.clip(p + h * n, -1, 1)) / h, 0, 1) for h in (0.06, 0.12, 0.24)) / 3
+    room = (
+        sum(dr.clip(sdf(dr.clip(p + h * n, -1, 1)) / h, 0, 1) for h in (0.06, 0.12, 0.24)) / 3
+    )
     sky = (0.75 + 0.25 * n.z) * (0.4 + 0.6 * room)
     inner = dr.norm(p) < 0.32
-    albedo = dr.select(floor, Array3f(0.75), dr.select(inner, Array3f(0.9, 0.35, 0.12), Array3f(0.35, 0.5, 0.62)))
-    colour = albedo * (1.1 * lit * Array3f(1, 0.95, 0.85) + 0.45 * sky * Array3f(0.85, 0.95, 1.1))
-    fade = dr.select(floor, dr.exp(-0.25 * dr.squared_norm(p)), 1)  # the floor goes over into the background
+    albedo = dr.select(
+        floor,
+        Array3f(0.75),
+        dr.select(inner, Array3f(0.9, 0.35, 0.12), Array3f(0.35, 0.5, 0.62)),
+    )
+    colour = albedo * (
+        1.1 * lit * Array3f(1, 0.95, 0.85) + 0.45 * sky * Array3f(0.85, 0.95, 1.1)
+    )
+    fade = dr.select(
+        floor, dr.exp(-0.25 * dr.squared_norm(p)), 1
+    )  # the floor goes over into the background
     colour = dr.select(seen, dr.lerp(Array3f(0.82), colour, fade), 0.82)
     return colour, hit
 
@@ -162,15 +178,24 @@ plt.show()
 # normals are the field's own gradient, found by ``value_and_grad`` or forward differentiation at the hits.
 
 both = hits["true solid"].hit & hits["learned field"].hit
-off = dr.select(both, abs(hits["true solid"].t - hits["learned field"].t), 0).numpy()[both.numpy()]
+off = dr.select(both, abs(hits["true solid"].t - hits["learned field"].t), 0).numpy()[
+    both.numpy()
+]
 angle = dr.dot(hits["true solid"].normal, hits["learned field"].normal).numpy()[both.numpy()]
-print(f"depth off by {np.median(off):.5f} (median), normals by {np.degrees(np.arccos(np.median(angle))):.1f} degrees")
+print(
+    f"depth off by {np.median(off):.5f} (median),",
+    f"normals by {np.degrees(np.arccos(np.median(angle))):.1f} degrees",
+)
 print(f"{np.mean(hits['learned field'].evaluations.numpy()):.1f} evaluations per ray")
 
 found = hits["learned field"]
 n = SIDE * SUPER
 depth = shrink(np.where(found.hit, found.t.numpy(), np.nan).reshape(n, n))
-normal = shrink(np.where(found.hit.numpy(), found.normal.numpy() * 0.5 + 0.5, 1).reshape(3, n, n).transpose(1, 2, 0))
+normal = shrink(
+    np.where(found.hit.numpy(), found.normal.numpy() * 0.5 + 0.5, 1)
+    .reshape(3, n, n)
+    .transpose(1, 2, 0)
+)
 count = shrink(found.evaluations.numpy().astype(float).reshape(n, n))
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.7), layout="constrained")
 axes[0].imshow(depth, cmap="viridis_r")

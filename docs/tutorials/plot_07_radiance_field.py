@@ -36,7 +36,10 @@ def thing(kind, colour, transform):
 
 t = mi.ScalarTransform4f
 squares = {"type": "checkerboard", "to_uv": t().scale([4, 4, 1])}
-squares |= {"color0": {"type": "rgb", "value": [0.75, 0.7, 0.6]}, "color1": {"type": "rgb", "value": [0.3, 0.32, 0.38]}}
+squares |= {
+    "color0": {"type": "rgb", "value": [0.75, 0.7, 0.6]},
+    "color1": {"type": "rgb", "value": [0.3, 0.32, 0.38]},
+}
 table = thing("cube", [0.5] * 3, t().translate([0.5, 0.5, 0.17]).scale([0.44, 0.44, 0.03]))
 table["bsdf"]["reflectance"] = squares
 scene = mi.load_dict({
@@ -45,15 +48,21 @@ scene = mi.load_dict({
     "sky": {"type": "constant", "radiance": 1.0},
     "table": table,
     "ball": thing("sphere", [0.85, 0.2, 0.12], t().translate([0.33, 0.42, 0.38]).scale(0.18)),
-    "cube": thing("cube", [0.15, 0.35, 0.8], t().translate([0.68, 0.64, 0.34]).rotate([0, 0, 1], 30).scale(0.14)),
-    "can": thing("cylinder", [0.15, 0.6, 0.2], t().translate([0.7, 0.26, 0.2]).scale([0.1, 0.1, 0.28])),
+    "cube": thing("cube", [0.15, 0.35, 0.8],
+        t().translate([0.68, 0.64, 0.34]).rotate([0, 0, 1], 30).scale(0.14)),
+    "can": thing("cylinder", [0.15, 0.6, 0.2],
+        t().translate([0.7, 0.26, 0.2]).scale([0.1, 0.1, 0.28])),
     "lid": thing("disk", [0.15, 0.6, 0.2], t().translate([0.7, 0.26, 0.48]).scale(0.1)),
 })  # fmt: skip
 
 
 def camera(azimuth, height):
     a, h = math.radians(azimuth), math.radians(height)
-    eye = [0.5 + 1.8 * math.cos(a) * math.cos(h), 0.5 + 1.8 * math.sin(a) * math.cos(h), 0.35 + 1.8 * math.sin(h)]
+    eye = [
+        0.5 + 1.8 * math.cos(a) * math.cos(h),
+        0.5 + 1.8 * math.sin(a) * math.cos(h),
+        0.35 + 1.8 * math.sin(h),
+    ]
     film = {"type": "hdrfilm", "width": SIDE, "height": SIDE, "rfilter": {"type": "box"}}
     look = t().look_at(origin=eye, target=[0.5, 0.5, 0.33], up=[0, 0, 1])
     return mi.load_dict({"type": "perspective", "fov": 36, "to_world": look, "film": film})
@@ -62,7 +71,9 @@ def camera(azimuth, height):
 def rays(sensor):
     """Origins and directions through the middles of all pixels."""
     i = dr.arange(mi.UInt32, SIDE * SIDE)
-    ray, _ = sensor.sample_ray(0, 0.5, mi.Point2f(i % SIDE + 0.5, i // SIDE + 0.5) / SIDE, mi.Point2f(0.5))
+    ray, _ = sensor.sample_ray(
+        0, 0.5, mi.Point2f(i % SIDE + 0.5, i // SIDE + 0.5) / SIDE, mi.Point2f(0.5)
+    )
     return ray.o + dr.zeros(mi.Vector3f, SIDE * SIDE), ray.d
 
 
@@ -104,15 +115,29 @@ def batch(key):
 # left out. It makes density and colour of the four outputs of the field. The *occupancy grid* knows which cells of the
 # cube are empty, and is brought up to date now and then, in a metric: rays then see nothing in cells that are.
 
-encoding = cn.HashGrid(3, n_levels=8, base_resolution=8, per_level_scale=1.5, hashmap_size=2**15)
-field = cn.mitsuba.build(cn.NeuralField(encoding, cn.MLP(out_features=4, width=32, depth=2)), seed=1)
+encoding = cn.HashGrid(
+    3, n_levels=8, base_resolution=8, per_level_scale=1.5, hashmap_size=2**15
+)
+field = cn.mitsuba.build(
+    cn.NeuralField(encoding, cn.MLP(out_features=4, width=32, depth=2)), seed=1
+)
 grid = cn.render.OccupancyGrid(48, 0, 1)
 
 
 def march(field, o, d, **options):
     near, far = grid.interval(o, d)
     return cn.render.ray_march(
-        field, o, d, near, far, SAMPLES, density="exp", occupancy=grid, background=1, termination=1e-3, **options
+        field,
+        o,
+        d,
+        near,
+        far,
+        SAMPLES,
+        density="exp",
+        occupancy=grid,
+        background=1,
+        termination=1e-3,
+        **options,
     )
 
 
@@ -129,7 +154,8 @@ def look(field):
 
 look.count = 0
 result = cn.fit(
-    field, batch, STEPS, objective=objective, lr=cn.training.cosine(1e-2, STEPS), metric=look, metric_every=16,
+    field, batch, STEPS, objective=objective, lr=cn.training.cosine(1e-2, STEPS),
+    metric=look, metric_every=16,
     progress=False,
 )  # fmt: skip
 print(f"{result.seconds:.1f} s; {grid.share():.1%} of the cells are not empty")
@@ -145,7 +171,9 @@ def draw(pose, field=field):
     o, d = rays(camera(*pose))
     with dr.suspend_grad():
         seen = march(field, o, d)
-    depth = dr.select(seen.transmittance < 0.5, seen.depth / (1 - seen.transmittance), dr.nan).numpy()
+    depth = dr.select(
+        seen.transmittance < 0.5, seen.depth / (1 - seen.transmittance), dr.nan
+    ).numpy()
     return seen.color.numpy().T.reshape(SIDE, SIDE, 3), depth.reshape(SIDE, SIDE)
 
 
@@ -163,7 +191,9 @@ for row, pose in zip(axes, new, strict=True):
     row[3].imshow(error, cmap="magma", vmax=0.25)
     for axis in row:
         axis.axis("off")
-for axis, title in zip(axes[0], ("path traced", "radiance field", "its depth", "error"), strict=True):
+for axis, title in zip(
+    axes[0], ("path traced", "radiance field", "its depth", "error"), strict=True
+):
     axis.set_title(title)
 plt.show()
 print("PSNR of the new views:", ", ".join(f"{value:.1f} dB" for value in psnrs))
@@ -173,5 +203,3 @@ print("PSNR of the new views:", ", ".join(f"{value:.1f} dB" for value in psnrs))
 #
 #    :doc:`/rendering` has the three modes in which ``ray_march`` computes gradients, with their costs, and the traps.
 #    ``examples/radiance_field.py`` adds dropout, and asks how unsure the field is of what no camera saw.
-
-# sphinx_gallery_thumbnail_number = 2

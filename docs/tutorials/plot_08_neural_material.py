@@ -36,11 +36,13 @@ N = 128
 
 
 def noise(slope, seed):
-    """Periodic noise with a power spectrum that falls with ``slope``; ranks, so that thresholds are areas."""
+    """Periodic noise, its spectrum falling with ``slope``; ranks, so that limits are areas."""
     rng = np.random.default_rng(seed)
     f = np.hypot(*np.meshgrid(np.fft.fftfreq(N) * N, np.fft.fftfreq(N) * N))
     spectrum = np.fft.fft2(rng.normal(size=(N, N))) / np.maximum(f, 1) ** slope
-    return np.argsort(np.argsort(np.fft.ifft2(spectrum).real, axis=None)).reshape(N, N) / (N * N - 1)
+    return np.argsort(np.argsort(np.fft.ifft2(spectrum).real, axis=None)).reshape(N, N) / (
+        N * N - 1
+    )
 
 
 def ramp(x, edge, width):
@@ -49,7 +51,9 @@ def ramp(x, edge, width):
 
 rust = ramp(noise(1.8, 1) + 0.08 * noise(0.8, 2), 0.74, 0.05)
 scratch = 1 - ramp(np.abs(noise(1.4, 4) - 0.5), 0.01, 0.008)
-stripe = np.repeat(ramp(np.abs((np.arange(N) * 3 / N) % 1 - 0.5), 0.28, 0.05)[:, None], N, axis=1)
+stripe = np.repeat(
+    ramp(np.abs((np.arange(N) * 3 / N) % 1 - 0.5), 0.28, 0.05)[:, None], N, axis=1
+)
 paint = stripe * [0.02, 0.1, 0.3] + (1 - stripe) * [0.62, 0.56, 0.46]
 paint = (1 - scratch) * paint + scratch * 0.35
 brown = np.array([0.3, 0.1, 0.03]) * (0.4 + 1.2 * noise(1.2, 3)[..., None])
@@ -61,11 +65,19 @@ maps = {
 }
 layered = {"type": "principled", "clearcoat_gloss": 0.9}
 for name, values in maps.items():
-    layered[name] = {"type": "bitmap", "bitmap": mi.Bitmap(values.astype(np.float32)), "raw": True}
+    layered[name] = {
+        "type": "bitmap",
+        "bitmap": mi.Bitmap(values.astype(np.float32)),
+        "raw": True,
+    }
 
 figure, axes = plt.subplots(1, 4, figsize=(11, 2.9), layout="constrained")
 for axis, (name, values) in zip(axes, maps.items(), strict=True):
-    axis.imshow(np.clip(values, 0, 1) ** (1 / 2.2) if values.shape[2] == 3 else values[..., 0], cmap="gray", vmax=1)
+    axis.imshow(
+        np.clip(values, 0, 1) ** (1 / 2.2) if values.shape[2] == 3 else values[..., 0],
+        cmap="gray",
+        vmax=1,
+    )
     axis.set_title(name.replace("_", " "), fontsize=10)
     axis.axis("off")
 plt.show()
@@ -79,9 +91,17 @@ plt.show()
 # for each texel and eight numbers in each. Lobes to sample from are fitted afterwards. The lobes only influence
 # the noise of pictures, not their mean.
 
-code = cn.Grid(2, "dense", n_levels=1, n_features_per_level=8, base_resolution=N + 1, init_scale=0.05)
+code = cn.Grid(
+    2, "dense", n_levels=1, n_features_per_level=8, base_resolution=N + 1, init_scale=0.05
+)
 found = cn.mitsuba.fit_bsdf(
-    None, mi.load_dict(layered), latent=code, steps=1500, samples=1 << 14, lobe_resolution=33, seed=1
+    None,
+    mi.load_dict(layered),
+    latent=code,
+    steps=1500,
+    samples=1 << 14,
+    lobe_resolution=33,
+    seed=1,
 )
 print(found)
 print(f"{found.result.seconds:.1f} s for the code and the decoder")
@@ -121,12 +141,17 @@ def scene(material, width=320):
         "sensor": {
             "type": "perspective", "fov": 42,
             "to_world": at().look_at(origin=[0, -4.2, 2.0], target=[0, 0, 0.75], up=[0, 0, 1]),
-            "film": {"type": "hdrfilm", "width": width, "height": width * 3 // 4, "pixel_format": "rgb"},
+            "film": {
+                "type": "hdrfilm", "width": width, "height": width * 3 // 4,
+                "pixel_format": "rgb",
+            },
         },
         "sky": {"type": "constant", "radiance": {"type": "rgb", "value": [0.25, 0.28, 0.33]}},
         "material": material,
         **lamps,
-        "ball": {"type": "sphere", "radius": 1, "to_world": at().translate([0, 0, 1]), "bsdf": same},
+        "ball": {
+            "type": "sphere", "radius": 1, "to_world": at().translate([0, 0, 1]), "bsdf": same,
+        },
         "floor": {"type": "rectangle", "to_world": at().scale(4), "bsdf": same},
     })  # fmt: skip
 
@@ -161,5 +186,3 @@ plt.show()
 #
 #    :doc:`/mitsuba` says which materials can be learned, what calls cost, and how to train through pictures;
 #    :doc:`/rendering` has the times of neural materials on CPU and GPU.
-
-# sphinx_gallery_thumbnail_number = 2

@@ -29,10 +29,22 @@ described = mi.cornell_box()
 described["sensor"]["film"] |= {"width": SIDE, "height": SIDE, "rfilter": {"type": "box"}}
 described["large-box"]["bsdf"] = {"type": "roughconductor", "material": "Al", "alpha": 0.15}
 gold = {"type": "rgb", "value": [0.8, 0.5, 0.1]}
-described["small-box"]["bsdf"] = {"type": "principled", "base_color": gold, "roughness": 0.25, "metallic": 0.8}
+described["small-box"]["bsdf"] = {
+    "type": "principled",
+    "base_color": gold,
+    "roughness": 0.25,
+    "metallic": 0.8,
+}
 squares = {"type": "checkerboard", "to_uv": mi.ScalarTransform4f().scale([6, 6, 1])}
-squares |= {f"color{i}": {"type": "rgb", "value": v} for i, v in enumerate(([0.6] * 3, [0.15, 0.15, 0.2]))}
-described["floor"]["bsdf"] = {"type": "roughplastic", "alpha": 0.2, "diffuse_reflectance": squares}
+squares |= {
+    f"color{i}": {"type": "rgb", "value": v}
+    for i, v in enumerate(([0.6] * 3, [0.15, 0.15, 0.2]))
+}
+described["floor"]["bsdf"] = {
+    "type": "roughplastic",
+    "alpha": 0.2,
+    "diffuse_reflectance": squares,
+}
 scene = mi.load_dict(described)
 path = mi.load_dict({"type": "path", "max_depth": 64})
 
@@ -45,7 +57,9 @@ def render(integrator, spp, seed):
     return picture, time.perf_counter() - start
 
 
-reference = np.mean([mi.render(scene, integrator=path, spp=256, seed=s).numpy() for s in range(50, 54)], axis=0)
+reference = np.mean(
+    [mi.render(scene, integrator=path, spp=256, seed=s).numpy() for s in range(50, 54)], axis=0
+)
 
 # %%
 # Training
@@ -59,7 +73,9 @@ cache = cn.mitsuba.RadianceCache(scene, seed=1)
 looks = {}
 for steps in (5, 20, 75, STEPS):
     cache.train(steps - cache.steps, samples=1 << 12)
-    looks[steps] = mi.render(scene, integrator=cache.integrator(vertices=0), spp=8, seed=3).numpy()
+    looks[steps] = mi.render(
+        scene, integrator=cache.integrator(vertices=0), spp=8, seed=3
+    ).numpy()
 print(f"{cache.steps} steps")
 
 
@@ -99,7 +115,8 @@ print(f"path: {spp} samples, {path_seconds:.2f} s, relMSE {relmse(traced):.4f}")
 figure, axes = plt.subplots(2, 3, figsize=(10, 5.4), height_ratios=[2, 1], layout="constrained")
 top, left, high, wide = 160, 120, 50, 100
 for column, (title, picture) in zip(axes.T, {
-    f"path, {spp} samples, {path_seconds:.1f} s": traced, f"cache, 32 samples, {seconds:.1f} s": cached,
+    f"path, {spp} samples, {path_seconds:.1f} s": traced,
+    f"cache, 32 samples, {seconds:.1f} s": cached,
     "reference, 1024 samples": reference,
 }.items(), strict=True):  # fmt: skip
     show(column[0], picture, title)
@@ -115,7 +132,9 @@ plt.show()
 
 n = 200
 u, v = np.meshgrid((np.arange(n) + 0.5) / n * 2 - 1, (np.arange(n) + 0.5) / n * 2 - 1)
-ray = mi.Ray3f(mi.Point3f(mi.Float(u.ravel()), 0.95, mi.Float(v.ravel())), mi.Vector3f(0, -1, 0))
+ray = mi.Ray3f(
+    mi.Point3f(mi.Float(u.ravel()), 0.95, mi.Float(v.ravel())), mi.Vector3f(0, -1, 0)
+)
 si = scene.ray_intersect(ray)
 start = time.perf_counter()
 light = cache.radiance(si).numpy().T.reshape(n, n, 3)
@@ -123,7 +142,9 @@ print(f"{n * n} points in {time.perf_counter() - start:.2f} s")
 
 down = mi.ScalarTransform4f().look_at(origin=[0, 0.95, 0], target=[0, -1, 0], up=[0, 0, -1])
 film = {"type": "hdrfilm", "width": n, "height": n, "rfilter": {"type": "box"}}
-above = mi.load_dict({"type": "orthographic", "to_world": down, "film": film, "near_clip": 1e-3})
+above = mi.load_dict(
+    {"type": "orthographic", "to_world": down, "film": film, "near_clip": 1e-3}
+)
 traced = mi.render(scene, sensor=above, integrator=path, spp=512, seed=5).numpy()
 figure, axes = plt.subplots(1, 2, figsize=(8, 4.2), layout="constrained")
 show(axes[0], light, "the cache, one evaluation per pixel")
@@ -139,5 +160,3 @@ plt.show()
 #
 #    :doc:`/mitsuba` says how the cache is trained, when it pays, and where it errs: small, bright reflections are
 #    learned last. ``examples/radiance_cache.py`` draws errors over time with the training counted in.
-
-# sphinx_gallery_thumbnail_number = 2

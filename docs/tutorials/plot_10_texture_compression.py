@@ -48,18 +48,33 @@ def ramp(x, low, high):
 
 large, middle, fine = noise(2.0, 1), noise(1.4, 2), noise(0.9, 3)
 y, x = np.mgrid[:N, :N] / N
-groove = 1 - ramp(np.minimum(np.abs((4 * y) % 1 - 0.5), np.abs((3 * x + 0.5 * np.floor(4 * y)) % 1 - 0.5)), 0.02, 0.06)
+groove = 1 - ramp(
+    np.minimum(np.abs((4 * y) % 1 - 0.5), np.abs((3 * x + 0.5 * np.floor(4 * y)) % 1 - 0.5)),
+    0.02,
+    0.06,
+)
 rust = ramp(large + 0.5 * middle + 1.1 * groove, 0.8, 1.2)
-tint = np.random.default_rng(5).uniform(0.75, 1.1, (4, 5))[(4 * y + 0.5).astype(int) % 4, (3 * x + 1).astype(int)]
+tint = np.random.default_rng(5).uniform(0.75, 1.1, (4, 5))[
+    (4 * y + 0.5).astype(int) % 4, (3 * x + 1).astype(int)
+]
 colour = (tint * (1 + 0.06 * middle))[..., None] * [0.2, 0.42, 0.46]
-colour = (1 - rust)[..., None] * colour + (rust * (0.75 + 0.2 * fine))[..., None] * [0.42, 0.2, 0.09]
+colour = (1 - rust)[..., None] * colour + (rust * (0.75 + 0.2 * fine))[..., None] * [
+    0.42,
+    0.2,
+    0.09,
+]
 colour *= (1 - 0.6 * groove)[..., None]
 height = 0.05 * large - 0.5 * groove + rust * (0.08 * fine - 0.1) + 0.01 * fine
 normal = [(np.roll(height, -1, a) - np.roll(height, 1, a)) * 0.8 + 0.5 for a in (1, 0)]
 roughness = (1 - rust) * (0.3 + 0.05 * middle) + rust * (0.85 + 0.05 * fine)
 metal = 0.9 * (1 - rust) * (1 - groove)
-maps = np.clip(np.dstack([np.clip(colour, 0, 1) ** (1 / 2.2), *normal, roughness, metal]), 0, 1).astype(np.float32)
-print(f"{maps.shape[2]} channels of {N} x {N} texels: {8 * maps.shape[2]} bits per texel as 8-bit pictures")
+maps = np.clip(
+    np.dstack([np.clip(colour, 0, 1) ** (1 / 2.2), *normal, roughness, metal]), 0, 1
+).astype(np.float32)
+print(
+    f"{maps.shape[2]} channels of {N} x {N} texels:",
+    f"{8 * maps.shape[2]} bits per texel as 8-bit pictures",
+)
 
 # %%
 # An encoding of codes
@@ -77,15 +92,27 @@ TOP = 2**BITS - 1
 
 
 class Codes(cn.Encoding):
-    """Texel centres ``(x, y)`` in [0, 1] to the interpolated codes of two grids, and where in its cell a texel is."""
+    """Codes of two grids at a texel ``(x, y)`` in [0, 1], and its place in its cell."""
 
-    DRJIT_STRUCT = {"fine": cn.Embedding, "coarse": cn.Embedding, "sides": tuple, "codes": tuple}
+    DRJIT_STRUCT = {
+        "fine": cn.Embedding,
+        "coarse": cn.Embedding,
+        "sides": tuple,
+        "codes": tuple,
+    }
     in_features = 2
 
     def __init__(self, sides=(1, 1), codes=(1, 1)):
         self.sides, self.codes = sides, codes
         self.fine, self.coarse = (
-            cn.Embedding(side * side, n, init_scale=0.5, precision="single", check=False, deterministic=False)
+            cn.Embedding(
+                side * side,
+                n,
+                init_scale=0.5,
+                precision="single",
+                check=False,
+                deterministic=False,
+            )
             for side, n in zip(sides, codes, strict=True)
         )
 
@@ -94,25 +121,39 @@ class Codes(cn.Encoding):
 
     def _alloc(self, dtype, size, rng, /):
         layer, width = super()._alloc(dtype, size, rng)
-        layer.fine, layer.coarse = (table._alloc(dtype, 1, rng)[0] for table in (self.fine, self.coarse))
+        layer.fine, layer.coarse = (
+            table._alloc(dtype, 1, rng)[0] for table in (self.fine, self.coarse)
+        )
         return layer, width
 
     def _features(self, coordinates):
         x, y = coordinates
         fine = [self.read(self.fine, vertex) for vertex, _ in self.corners(x, y, self.sides[0])]
-        coarse = [[w * c for c in self.read(self.coarse, v)] for v, w in self.corners(x, y, self.sides[1])]
-        where = [dr.sin(2 * dr.pi * self.sides[0] * v + s) for v in (x, y) for s in (0, 0.5 * dr.pi)]
-        return [c for codes in fine for c in codes] + [sum(c) for c in zip(*coarse, strict=True)] + where
+        coarse = [
+            [w * c for c in self.read(self.coarse, v)]
+            for v, w in self.corners(x, y, self.sides[1])
+        ]
+        where = [
+            dr.sin(2 * dr.pi * self.sides[0] * v + s) for v in (x, y) for s in (0, 0.5 * dr.pi)
+        ]
+        return (
+            [c for codes in fine for c in codes]
+            + [sum(c) for c in zip(*coarse, strict=True)]
+            + where
+        )
 
     def read(self, table, vertex):
         return [dr.replace_grad(rounded(v), v) for v in table([vertex])]
 
     def corners(self, x, y, side):
-        """Numbers and weights of the four vertices around a point; the grid repeats, as textures do."""
+        """Numbers and weights of the four vertices around a point of a grid that repeats."""
         i, j = (dr.floor(v * side - 0.5) for v in (x, y))
         a, b = x * side - 0.5 - i, y * side - 0.5 - j
         i, j = (dr.uint32_array_t(x)(v + side) for v in (i, j))
-        columns, rows = ((i % side, 1 - a), ((i + 1) % side, a)), ((j % side, 1 - b), ((j + 1) % side, b))
+        columns, rows = (
+            ((i % side, 1 - a), ((i + 1) % side, a)),
+            ((j % side, 1 - b), ((j + 1) % side, b)),
+        )
         return [(row * side + column, v * u) for row, v in rows for column, u in columns]
 
 
@@ -138,7 +179,9 @@ def batch(key):
 
 
 def learn(sides, codes):
-    network = cn.MLP(out_features=maps.shape[2], width=32, depth=2, activation="silu", bias=True)
+    network = cn.MLP(
+        out_features=maps.shape[2], width=32, depth=2, activation="silu", bias=True
+    )
     field = cn.NeuralField(Codes(sides, codes), network).build(seed=1)
     rate = cn.training.cosine(2e-2, STEPS, warmup=20)
     cn.fit(field, batch, STEPS, lr=rate, multipliers={"encoding": 5.0}, progress=False)
@@ -176,7 +219,11 @@ def decode(field):
 
 
 points, decoded = [], {}
-for name, sides, codes in (("small", (64, 16), (4, 8)), ("medium", (128, 32), (2, 8)), ("large", (128, 32), (4, 8))):
+for name, sides, codes in (
+    ("small", (64, 16), (4, 8)),
+    ("medium", (128, 32), (2, 8)),
+    ("large", (128, 32), (4, 8)),
+):
     field = learn(sides, codes)
     bits = 8 * len(store(field)) / N**2
     decoded[name] = decode(field)
@@ -191,7 +238,9 @@ def jpeg(quality):
     total, parts = 0, []
     for part in (maps[..., :3], *(maps[..., c] for c in range(3, maps.shape[2]))):
         file = io.BytesIO()
-        Image.fromarray(np.round(part * 255).astype(np.uint8)).save(file, "jpeg", quality=quality, optimize=True)
+        Image.fromarray(np.round(part * 255).astype(np.uint8)).save(
+            file, "jpeg", quality=quality, optimize=True
+        )
         total += len(file.getvalue())
         parts.append(np.asarray(Image.open(file), np.float32) / 255)
     return 8 * total / N**2, psnr(np.dstack(parts))
@@ -205,8 +254,15 @@ for name, k in (("small", 0), ("large", 2)):
 figure, axes = plt.subplots(3, 4, figsize=(10, 7.6), layout="constrained")
 part = np.s_[60:188, 60:188]
 for row, (name, values) in zip(axes, rows.items(), strict=True):
-    blue = np.sqrt(np.clip(1 - ((values[..., 3:5] - 0.5) * 2) ** 2, 0, 1).mean(axis=2, keepdims=True))
-    shown = [values[..., :3], np.dstack([values[..., 3:5], blue]), values[..., 5], values[..., 6]]
+    blue = np.sqrt(
+        np.clip(1 - ((values[..., 3:5] - 0.5) * 2) ** 2, 0, 1).mean(axis=2, keepdims=True)
+    )
+    shown = [
+        values[..., :3],
+        np.dstack([values[..., 3:5], blue]),
+        values[..., 5],
+        values[..., 6],
+    ]
     for axis, picture in zip(row, shown, strict=True):
         axis.imshow(picture[part], cmap="gray", vmin=0, vmax=1)
         axis.set(xticks=[], yticks=[])
@@ -220,7 +276,11 @@ plt.show()
 figure, axis = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 axis.plot(*zip(*points, strict=True), "o-", label="codes and a network")
 axis.plot(*zip(*curve, strict=True), "s-", ms=4, label="JPEG")
-axis.set(xlabel="bits per texel, all maps", ylabel="PSNR of all maps, dB", title=f"{N} x {N} texels, 7 channels")
+axis.set(
+    xlabel="bits per texel, all maps",
+    ylabel="PSNR of all maps, dB",
+    title=f"{N} x {N} texels, 7 channels",
+)
 axis.legend(frameon=False)
 axis.grid(alpha=0.25)
 axis.spines[["top", "right"]].set_visible(False)

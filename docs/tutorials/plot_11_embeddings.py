@@ -33,7 +33,9 @@ points = np.stack([x.ravel(), -y.ravel()], 1)
 
 def distance(letter, family="DejaVu Sans"):
     """Signed distance to a letter in the middle of the square from -1 to 1, negative inside."""
-    glyph = TextPath((0, 0), letter, size=400, prop=FontProperties(family=family, weight="bold"))
+    glyph = TextPath(
+        (0, 0), letter, size=400, prop=FontProperties(family=family, weight="bold")
+    )
     loops = [loop for loop in glyph.to_polygons() if len(loop) > 2]
     low, high = np.min(np.vstack(loops), 0), np.max(np.vstack(loops), 0)
     loops = [(loop - (low + high) / 2) / 250 for loop in loops]
@@ -58,7 +60,9 @@ print(f"{len(shapes)} shapes of {SIDE} x {SIDE} points")
 # many rows as letters, and one more for later.
 
 count = len(LETTERS) + 1
-encoding = cn.Composite([cn.Embedding(count, WIDTH, init_scale=0.1), cn.Frequency(4, in_features=2)], [1, 2])
+encoding = cn.Composite(
+    [cn.Embedding(count, WIDTH, init_scale=0.1), cn.Frequency(4, in_features=2)], [1, 2]
+)
 network = cn.MLP(out_features=1, width=64, depth=3, activation="silu", bias=True)
 field = cn.NeuralField(encoding, network).build(seed=1)
 table = Float(shapes.ravel())
@@ -88,7 +92,10 @@ def small_codes(field):
 
 rate = cn.training.cosine(5e-3, STEPS)
 result = cn.fit(field, batch, STEPS, lr=rate, penalty=small_codes, loss=clamped, progress=False)
-print(f"{result.seconds:.1f} s, mean error of the distance {np.mean(result.losses[-50:]):.4f} (a letter is 1.2 high)")
+print(
+    f"{result.seconds:.1f} s,",
+    f"mean error of the distance {np.mean(result.losses[-50:]):.4f} (a letter is 1.2 high)",
+)
 
 # %%
 # Letters are drawn from distances with soft edges. All of them at once: one call for 26 pictures.
@@ -110,7 +117,10 @@ def draw(letters):
 
 
 def tile(pictures, columns):
-    rows = [np.concatenate(pictures[i : i + columns], axis=1) for i in range(0, len(pictures), columns)]
+    rows = [
+        np.concatenate(pictures[i : i + columns], axis=1)
+        for i in range(0, len(pictures), columns)
+    ]
     return 1 - np.concatenate(rows, axis=0)
 
 
@@ -140,7 +150,9 @@ def draw_codes(mixed):
     """Pictures of any codes, ``(pictures, WIDTH)``."""
     n, p = len(mixed), FINE * FINE
     code = [Float(np.repeat(column, p).astype(np.float32)) for column in mixed.T]
-    position = list(field.encoding.nested[1]([Float(np.tile(u.ravel(), n)), Float(np.tile(v.ravel(), n))]))
+    position = list(
+        field.encoding.nested[1]([Float(np.tile(u.ravel(), n)), Float(np.tile(v.ravel(), n))])
+    )
     return coverage(readout(code + position)[0].numpy().reshape(n, FINE, FINE))
 
 
@@ -177,9 +189,18 @@ def batch_of_new(key):
 
 weights = np.array(field["network.weights"])
 cn.fit(
-    field, batch_of_new, 400, lr=cn.training.cosine(2e-2, 400), loss=clamped, multipliers={"network": 0}, progress=False
+    field,
+    batch_of_new,
+    400,
+    lr=cn.training.cosine(2e-2, 400),
+    loss=clamped,
+    multipliers={"network": 0},
+    progress=False,
 )
-print("the network is", "unchanged" if np.array_equal(weights, np.array(field["network.weights"])) else "changed")
+print(
+    "the network is",
+    "unchanged" if np.array_equal(weights, np.array(field["network.weights"])) else "changed",
+)
 now = np.array(field["encoding.nested.0.data"]).reshape(count, WIDTH)
 print("other codes are", "unchanged" if np.array_equal(codes[:-1], now[:-1]) else "changed")
 

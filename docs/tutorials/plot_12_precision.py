@@ -58,7 +58,9 @@ for precision in precisions:
     rate = cn.training.cosine(5e-3, STEPS)
     result = cn.fit(fields[precision], batch, STEPS, lr=rate, progress=False)
     psnr = image.psnr(picture(fields[precision]), photo)
-    print(f"{precision:<7} {psnr:.2f} dB, {result.skipped} steps skipped, {result.seconds:.1f} s")
+    print(
+        f"{precision:<7} {psnr:.2f} dB, {result.skipped} steps skipped, {result.seconds:.1f} s"
+    )
 
 # %%
 # An audit
@@ -81,7 +83,9 @@ names = {row.name: row.layer.split("(")[0] for row in audits["half"].layers}
 place = {name: i for i, name in enumerate(names)}  # in single precision there is no cast
 for name, audit in audits.items():
     i = [place[row.name] for row in audit.layers]
-    (line,) = axis.semilogy(i, [row.rms_error for row in audit.layers], "o-", label=f"{name}, accumulated")
+    (line,) = axis.semilogy(
+        i, [row.rms_error for row in audit.layers], "o-", label=f"{name}, accumulated"
+    )
     own = [row.own_error or np.nan for row in audit.layers]
     axis.semilogy(i, own, "x", color=line.get_color(), label=f"{name}, of the layer alone")
 axis.set_xticks(range(len(names)), names.values(), rotation=30)
@@ -98,7 +102,10 @@ plt.show()
 reference = fields[precisions[0]]
 cast = cn.to(reference, "auto", precision="half")
 difference = picture(cast) - picture(reference)
-print(f"the same weights in half precision: colours differ by {np.abs(difference).max():.4f} at most (1/255 = 0.0039)")
+print(
+    "the same weights in half precision: colours differ by",
+    f"{np.abs(difference).max():.4f} at most (1/255 = 0.0039)",
+)
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.7), layout="constrained")
 for axis, (title, shown) in zip(axes, {
@@ -132,5 +139,3 @@ print(f"\nfirst overflow: {first.name}, {first.layer}, {first.overflows} numbers
 #
 #    :doc:`/precision` lists what is computed in which precision, and measures errors of values and derivatives;
 #    :doc:`/reliability` says what becomes of NaN and infinities.
-
-# sphinx_gallery_thumbnail_number = 1

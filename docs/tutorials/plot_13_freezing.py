@@ -43,8 +43,12 @@ def batch(key):
     return p, pattern(*p)
 
 
-encoding = cn.HashGrid(3, n_levels=6, base_resolution=8, per_level_scale=1.6, hashmap_size=2**15)
-field = cn.NeuralField(encoding, cn.MLP(out_features=3, width=32, depth=2, dropout=0.05)).build(seed=1)
+encoding = cn.HashGrid(
+    3, n_levels=6, base_resolution=8, per_level_scale=1.6, hashmap_size=2**15
+)
+field = cn.NeuralField(encoding, cn.MLP(out_features=3, width=32, depth=2, dropout=0.05)).build(
+    seed=1
+)
 result = cn.fit(field, batch, 600, lr=cn.training.cosine(1e-2, 600), progress=False)
 print(f"{result.seconds:.1f} s, loss {result.losses[-1]:.5f}, recordings: {result.recordings}")
 
@@ -57,14 +61,16 @@ print(f"{result.seconds:.1f} s, loss {result.losses[-1]:.5f}, recordings: {resul
 
 
 def frame(field, x, y, t, seed):
-    """A picture at time ``t`` without dropout, and how far it is from one with the masks of ``seed``."""
+    """A picture at time ``t`` without dropout, and how far one with masks is from it."""
     p = Array3f(x, y, t)
     sure, masked = field(p), field(p, cn.Key(seed))
     return sure, dr.abs(masked[0] - sure[0])
 
 
 SIDE = 96
-row, column = np.meshgrid(*[(np.arange(SIDE, dtype=np.float32) + 0.5) / SIDE] * 2, indexing="ij")
+row, column = np.meshgrid(
+    *[(np.arange(SIDE, dtype=np.float32) + 0.5) / SIDE] * 2, indexing="ij"
+)
 x, y = Float(column.ravel()), Float(row.ravel())
 dr.eval(x, y)
 frozen = dr.freeze(frame)
@@ -85,13 +91,20 @@ def milliseconds(function, calls=30):
 
 with dr.suspend_grad():
     times = {"traced": milliseconds(frame), "frozen": milliseconds(frozen)}
-    pictures = [frozen(field, x, y, dr.opaque(Float, t), seed) for t in np.linspace(0.05, 0.95, 6)]
-print({name: f"{value:.2f} ms" for name, value in times.items()}, f"recordings: {frozen.n_recordings}")
+    pictures = [
+        frozen(field, x, y, dr.opaque(Float, t), seed) for t in np.linspace(0.05, 0.95, 6)
+    ]
+print(
+    {name: f"{value:.2f} ms" for name, value in times.items()},
+    f"recordings: {frozen.n_recordings}",
+)
 
 figure, axes = plt.subplots(2, 6, figsize=(11, 3.9), layout="constrained")
 for i, (colour, deviation) in enumerate(pictures):
     axes[0, i].imshow(np.clip(colour.numpy().T.reshape(SIDE, SIDE, 3), 0, 1), origin="lower")
-    axes[1, i].imshow(deviation.numpy().reshape(SIDE, SIDE), cmap="magma", vmin=0, vmax=0.15, origin="lower")
+    axes[1, i].imshow(
+        deviation.numpy().reshape(SIDE, SIDE), cmap="magma", vmin=0, vmax=0.15, origin="lower"
+    )
 for axis in axes.flat:
     axis.set(xticks=[], yticks=[])
 axes[0, 0].set_ylabel("field")
@@ -109,11 +122,15 @@ plt.show()
 
 changes = {
     "another opaque time": lambda: frozen(field, x, y, dr.opaque(Float, 0.33), seed),
-    "another opaque seed": lambda: frozen(field, x, y, dr.opaque(Float, 0.5), seed + dr.opaque(type(seed), 1)),
+    "another opaque seed": lambda: frozen(
+        field, x, y, dr.opaque(Float, 0.5), seed + dr.opaque(type(seed), 1)
+    ),
     "a Python number for the time": lambda: frozen(field, x, y, 0.25, seed),
     "another Python number": lambda: frozen(field, x, y, 0.5, seed),
     "the same one again": lambda: frozen(field, x, y, 0.5, seed),
-    "half as many samples": lambda: frozen(field, x[: SIDE**2 // 2], y[: SIDE**2 // 2], dr.opaque(Float, 0.5), seed),
+    "half as many samples": lambda: frozen(
+        field, x[: SIDE**2 // 2], y[: SIDE**2 // 2], dr.opaque(Float, 0.5), seed
+    ),
 }
 with dr.suspend_grad():
     for what, call in changes.items():
@@ -139,7 +156,9 @@ with dr.suspend_grad():
 
 sides, walls = (16, 32, 64, 128, 256), {"traced": [], "frozen": []}
 for side in sides:
-    row, column = np.meshgrid(*[(np.arange(side, dtype=np.float32) + 0.5) / side] * 2, indexing="ij")
+    row, column = np.meshgrid(
+        *[(np.arange(side, dtype=np.float32) + 0.5) / side] * 2, indexing="ij"
+    )
     x, y = Float(column.ravel()), Float(row.ravel())
     dr.eval(x, y)
     with dr.suspend_grad():
@@ -148,7 +167,9 @@ for side in sides:
 figure, axis = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for name, values in walls.items():
     axis.loglog([side**2 for side in sides], values, "o-", label=name)
-axis.set(xlabel="samples", ylabel="ms per call", title="One picture, without masks and with them")
+axis.set(
+    xlabel="samples", ylabel="ms per call", title="One picture, without masks and with them"
+)
 axis.grid(alpha=0.25)
 axis.legend(frameon=False)
 axis.spines[["top", "right"]].set_visible(False)

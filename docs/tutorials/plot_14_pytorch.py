@@ -89,7 +89,9 @@ for step in range(STEPS):
     optimizer.step()
     schedule.step()
     if step % 10 == 0:
-        history.append((step, loss.item(), image.psnr(picture.detach().cpu().numpy(), truth.cpu().numpy())))
+        history.append(
+            (step, loss.item(), image.psnr(picture.detach().cpu().numpy(), truth.cpu().numpy()))
+        )
 
 with torch.no_grad():
     sharp = draw().cpu().numpy().transpose(1, 2, 0)
@@ -100,7 +102,9 @@ for name, shown in (("out of focus", out_of_focus), ("sharpened", sharp[inner]))
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
 for axis, (title, shown) in zip(axes, {
-    "what is known": out_of_focus, "field, trained through the blur": sharp[inner], "truth": photo[inner],
+    "what is known": out_of_focus,
+    "field, trained through the blur": sharp[inner],
+    "truth": photo[inner],
 }.items(), strict=True):  # fmt: skip
     axis.imshow(np.clip(shown, 0, 1))
     axis.set_title(title)

@@ -28,7 +28,10 @@ import coopnet as cn
 
 SIDE, STEPS, STOP = 320, 600, 250
 folder = Path(tempfile.mkdtemp())
-heights = get_sample_data("jacksboro_fault_dem.npz")["elevation"][:SIDE, :SIDE].astype(np.float32) / 1000
+heights = (
+    get_sample_data("jacksboro_fault_dem.npz")["elevation"][:SIDE, :SIDE].astype(np.float32)
+    / 1000
+)
 table = Float(heights.ravel())
 
 
@@ -40,7 +43,9 @@ def batch(key):
 
 
 def make():
-    encoding = cn.HashGrid(2, n_levels=8, base_resolution=8, per_level_scale=1.6, hashmap_size=2**14)
+    encoding = cn.HashGrid(
+        2, n_levels=8, base_resolution=8, per_level_scale=1.6, hashmap_size=2**14
+    )
     network = cn.MLP(out_features=1, width=32, depth=2, dropout=0.02, bias=True)
     return cn.NeuralField(encoding, network).build(seed=1)
 
@@ -57,10 +62,11 @@ def metres(field):
 
 
 def run(field, steps, file=None, **options):
-    """A part of one and the same run: schedule, metric and average belong to it, wherever it begins and ends."""
+    """A part of a run; schedule, metric and average are those of the whole."""
     ema = cn.training.EMA(field, decay=0.98)
     result = cn.fit(
-        field, batch, steps, lr=cn.training.cosine(1e-2, STEPS), weight_decay=0.01, ema=ema, seed=3, checkpoint=file,
+        field, batch, steps, lr=cn.training.cosine(1e-2, STEPS), weight_decay=0.01,
+        ema=ema, seed=3, checkpoint=file,
         metric=metres, metric_every=10, higher_is_better=False, progress=False,
         metadata={"place": "Jacksboro", "unit": "km"}, **options,
     )  # fmt: skip
@@ -86,8 +92,13 @@ print(f"the second part knows of {len(second.losses)} losses and {len(second.met
 same = {
     "losses": np.array_equal(whole.losses, second.losses),
     "metrics": whole.metrics == second.metrics,
-    "parameters": all(np.array_equal(np.array(field[name]), np.array(field_whole[name])) for name in field),
-    "average": all(np.array_equal(np.array(ema.average[n]), np.array(ema_whole.average[n])) for n in ema.average),
+    "parameters": all(
+        np.array_equal(np.array(field[name]), np.array(field_whole[name])) for name in field
+    ),
+    "average": all(
+        np.array_equal(np.array(ema.average[n]), np.array(ema_whole.average[n]))
+        for n in ema.average
+    ),
 }
 print("equal to the bit:", same)
 
@@ -104,7 +115,9 @@ axes[0].semilogy(steps[STOP:], second.losses[STOP:], lw=0.9, label="resumed")
 axes[0].set(title="loss", xlabel="step")
 axes[1].semilogy(*zip(*whole.metrics, strict=True), color="0.75", lw=4, label="in one go")
 axes[1].semilogy(*zip(*first.metrics, strict=True), label="first part")
-axes[1].semilogy(*zip(*[m for m in second.metrics if m[0] > STOP], strict=True), label="resumed")
+axes[1].semilogy(
+    *zip(*[m for m in second.metrics if m[0] > STOP], strict=True), label="resumed"
+)
 axes[1].set(title="error of the heights, metres", xlabel="step")
 for axis in axes:
     axis.axvline(STOP, color="k", lw=0.8, ls=":")
@@ -122,15 +135,30 @@ plt.show()
 loaded = cn.load(file)
 print("loaded:", "equal" if np.array_equal(terrain(loaded), terrain(field)) else "different")
 half = cn.load(file, precision="half")
-print(f"in half precision heights differ by {1000 * np.abs(terrain(half) - terrain(field)).max():.2f} m at most")
+print(
+    "in half precision heights differ by",
+    f"{1000 * np.abs(terrain(half) - terrain(field)).max():.2f} m at most",
+)
 contents = cn.io.read(file)
-print(contents.metadata["place"], f"and {len(contents.tensors)} tensors:", *list(contents.tensors)[:4], "...")
+print(
+    contents.metadata["place"],
+    f"and {len(contents.tensors)} tensors:",
+    *list(contents.tensors)[:4],
+    "...",
+)
 
 light = LightSource(azdeg=315, altdeg=40)
 maps = {"measured": heights, f"resumed run, off by {metres(loaded):.1f} m": terrain(loaded)}
 figure, axes = plt.subplots(1, 2, figsize=(9, 4.7), layout="constrained")
 for axis, (title, values) in zip(axes, maps.items(), strict=True):
-    shade = {"blend_mode": "soft", "vert_exag": 3, "dx": 75, "dy": 90, "vmin": 100, "vmax": 1100}
+    shade = {
+        "blend_mode": "soft",
+        "vert_exag": 3,
+        "dx": 75,
+        "dy": 90,
+        "vmin": 100,
+        "vmax": 1100,
+    }
     axis.imshow(light.shade(1000 * values, plt.get_cmap("gist_earth"), **shade))
     axis.set_title(title)
     axis.axis("off")
@@ -143,5 +171,3 @@ plt.show()
 # .. seealso::
 #
 #    :doc:`/reliability` says what is promised about files, interrupts and resuming, and how each promise is tested.
-
-# sphinx_gallery_thumbnail_number = 2

@@ -40,14 +40,18 @@ print(f"{100 * unseen.mean():.0f} % of the pixels are unseen")
 
 def batch(key):
     """Random pixels among those that are seen, and their colours."""
-    number = dr.minimum(UInt32(cn.uniform(1, key, Float, BATCH)[0] * dr.width(seen)), dr.width(seen) - 1)
+    number = dr.minimum(
+        UInt32(cn.uniform(1, key, Float, BATCH)[0] * dr.width(seen)), dr.width(seen) - 1
+    )
     pixel = dr.gather(UInt32, seen, number)
     return image.pixels(pixel, SIDE, SIDE), dr.gather(ArrayXf, colours, pixel, shape=(3, BATCH))
 
 
 def learn(seed, dropout=0.0):
     grid = cn.HashGrid(2, n_levels=8, base_resolution=8, per_level_scale=1.5)
-    network = cn.MLP(out_features=3, width=32, depth=2, dropout=dropout, output_activation="sigmoid")
+    network = cn.MLP(
+        out_features=3, width=32, depth=2, dropout=dropout, output_activation="sigmoid"
+    )
     field = cn.NeuralField(grid, network).build(seed=seed)
     cn.fit(field, batch, STEPS, lr=cn.training.cosine(1e-2, STEPS), seed=seed, progress=False)
     return field
@@ -78,7 +82,9 @@ deviations = {
 }
 deviations = {name: np.sqrt(np.mean(np.square(v), axis=2)) for name, v in deviations.items()}
 for name, deviation in deviations.items():
-    print(f"{name:<12}tells the unseen from the seen with AUROC {cn.auroc(deviation, unseen):.3f}")
+    print(
+        f"{name:<12}tells the unseen from the seen with AUROC {cn.auroc(deviation, unseen):.3f}"
+    )
 
 # %%
 # An AUROC of 1 means that every unseen pixel has a larger deviation than every seen one, 0.5 that the deviation says
@@ -120,7 +126,9 @@ for name, deviation in deviations.items():
     unsure = deviation > np.quantile(deviation[~unseen], 0.99)
     hidden = 100 * unsure[unseen].mean()
     print(f"{name:<12}hides {hidden:5.1f} % of the unseen pixels")
-    pictures[f"{name} hides {hidden:.0f} % of the unseen"] = np.where(unsure[..., None], checks, drawn)
+    pictures[f"{name} hides {hidden:.0f} % of the unseen"] = np.where(
+        unsure[..., None], checks, drawn
+    )
 
 figure, axes = plt.subplots(1, 2, figsize=(6.6, 3.6), layout="compressed")
 for axis, (title, picture) in zip(axes, list(pictures.items())[:2], strict=True):
@@ -136,5 +144,3 @@ plt.show()
 #
 #    :doc:`/uncertainty` compares the methods over several seeds, with and without a grid, says which is for which job,
 #    and has ``cn.calibrate`` for deviations as large as errors.
-
-# sphinx_gallery_thumbnail_number = 2

@@ -26,12 +26,20 @@ SIDE, STEPS, RAYS, SAMPLES = 32, 250, 256, 28
 def thing(kind, colours, transform):
     squares = {"type": "checkerboard", "to_uv": t().scale([2, 2, 1])}
     squares |= {f"color{i}": {"type": "rgb", "value": value} for i, value in enumerate(colours)}
-    return {"type": kind, "bsdf": {"type": "diffuse", "reflectance": squares}, "to_world": transform}
+    return {
+        "type": kind,
+        "bsdf": {"type": "diffuse", "reflectance": squares},
+        "to_world": transform,
+    }
 
 
 t = mi.ScalarTransform4f
 table, wall = [[0.7, 0.65, 0.55], [0.35, 0.35, 0.4]], [[0.9, 0.9, 0.85], [0.5, 0.2, 0.5]]
-red, blue, green = [[0.85, 0.2, 0.15], [0.9, 0.7, 0.3]], [[0.15, 0.3, 0.8], [0.6, 0.8, 0.9]], [[0.1, 0.5, 0.15]] * 2
+red, blue, green = (
+    [[0.85, 0.2, 0.15], [0.9, 0.7, 0.3]],
+    [[0.15, 0.3, 0.8], [0.6, 0.8, 0.9]],
+    [[0.1, 0.5, 0.15]] * 2,
+)
 scene = mi.load_dict({
     "type": "scene",
     "integrator": {"type": "path", "max_depth": 4},
@@ -47,19 +55,27 @@ scene = mi.load_dict({
 def take(azimuth, height):
     """Origins and directions of a camera's rays, and the colours that Mitsuba renders."""
     a, h = math.radians(azimuth), math.radians(height)
-    eye = [0.5 + 1.7 * math.cos(a) * math.cos(h), 0.5 + 1.7 * math.sin(a) * math.cos(h), 0.35 + 1.7 * math.sin(h)]
+    eye = [
+        0.5 + 1.7 * math.cos(a) * math.cos(h),
+        0.5 + 1.7 * math.sin(a) * math.cos(h),
+        0.35 + 1.7 * math.sin(h),
+    ]
     film = {"type": "hdrfilm", "width": SIDE, "height": SIDE, "rfilter": {"type": "box"}}
     look = t().look_at(origin=eye, target=[0.5, 0.5, 0.35], up=[0, 0, 1])
     sensor = mi.load_dict({"type": "perspective", "fov": 38, "to_world": look, "film": film})
     colours = np.clip(mi.render(scene, sensor=sensor, spp=64).numpy(), 0, 1).reshape(-1, 3).T
     i = dr.arange(mi.UInt32, SIDE * SIDE)
-    ray, _ = sensor.sample_ray(0, 0.5, mi.Point2f(i % SIDE + 0.5, i // SIDE + 0.5) / SIDE, mi.Point2f(0.5))
+    ray, _ = sensor.sample_ray(
+        0, 0.5, mi.Point2f(i % SIDE + 0.5, i // SIDE + 0.5) / SIDE, mi.Point2f(0.5)
+    )
     return (ray.o + dr.zeros(mi.Vector3f, SIDE * SIDE)).numpy(), ray.d.numpy(), colours
 
 
 poses = [(18 * i, (10, 30, 50)[i % 3]) for i in range(20)]
 views = [take(*pose) for pose in poses]
-judges = [take(45 * i + 9, (20, 40)[i % 2]) for i in range(8)]  # to compare with, never to learn from
+judges = [
+    take(45 * i + 9, (20, 40)[i % 2]) for i in range(8)
+]  # to compare with, never to learn from
 
 # %%
 # A field of some views
@@ -73,22 +89,33 @@ rows = [tuple(np.ascontiguousarray(v, np.float32) for v in view) for view in vie
 
 def march(field, o, d, **options):
     near, far = box.interval(o, d)
-    return cn.render.ray_march(field, o, d, near, far, SAMPLES, **{"density": "exp", "background": 1} | options)
+    return cn.render.ray_march(
+        field, o, d, near, far, SAMPLES, **{"density": "exp", "background": 1} | options
+    )
 
 
 def learn(chosen):
-    o, d, colours = (mi.Vector3f(np.concatenate(v, axis=1)) for v in zip(*(rows[i] for i in chosen), strict=True))
+    o, d, colours = (
+        mi.Vector3f(np.concatenate(v, axis=1))
+        for v in zip(*(rows[i] for i in chosen), strict=True)
+    )
     count = dr.opaque(mi.UInt32, dr.width(o))
 
     def batch(key):
-        i = dr.minimum(mi.UInt32(cn.uniform(1, key, mi.Float, RAYS)[0] * mi.Float(count)), count - 1)
+        i = dr.minimum(
+            mi.UInt32(cn.uniform(1, key, mi.Float, RAYS)[0] * mi.Float(count)), count - 1
+        )
         return [dr.gather(mi.Vector3f, v, i) for v in (o, d, colours)]
 
     def objective(field, drawn, key):
         return dr.squared_norm(march(field, *drawn[:2], key=key).color - drawn[2])
 
-    grid = cn.HashGrid(3, n_levels=6, base_resolution=4, per_level_scale=1.6, hashmap_size=2**15)
-    field = cn.mitsuba.build(cn.NeuralField(grid, cn.MLP(out_features=4, width=32, depth=2)), seed=1)
+    grid = cn.HashGrid(
+        3, n_levels=6, base_resolution=4, per_level_scale=1.6, hashmap_size=2**15
+    )
+    field = cn.mitsuba.build(
+        cn.NeuralField(grid, cn.MLP(out_features=4, width=32, depth=2)), seed=1
+    )
     lr = cn.training.cosine(1e-2, STEPS)
     cn.fit(field, batch, STEPS, objective=objective, lr=lr, progress=False)
     return field
@@ -100,7 +127,9 @@ def picture(field, view):
 
 
 def psnr(field):
-    return -10 * np.log10(np.mean([np.mean((picture(field, view) - view[2]) ** 2) for view in judges]))
+    return -10 * np.log10(
+        np.mean([np.mean((picture(field, view) - view[2]) ** 2) for view in judges])
+    )
 
 
 # %%
@@ -125,11 +154,16 @@ def posterior(field, chosen):
     points = mi.Vector3f(np.concatenate(points, axis=1).astype(np.float32))
     count = dr.opaque(mi.UInt32, dr.width(points))
     with dr.suspend_grad():
-        noisy = [v + mi.Float(rng.normal(0, 0.3, dr.width(points)).astype(np.float32)) for v in field(points)]
+        noisy = [
+            v + mi.Float(rng.normal(0, 0.3, dr.width(points)).astype(np.float32))
+            for v in field(points)
+        ]
     dr.eval(noisy)
 
     def batch(key):
-        i = dr.minimum(mi.UInt32(cn.uniform(1, key, mi.Float, 1 << 12)[0] * mi.Float(count)), count - 1)
+        i = dr.minimum(
+            mi.UInt32(cn.uniform(1, key, mi.Float, 1 << 12)[0] * mi.Float(count)), count - 1
+        )
         return dr.gather(mi.Vector3f, points, i), [dr.gather(mi.Float, v, i) for v in noisy]
 
     return cn.laplace(field, batch, steps=8, samples=len(chosen) * SIDE * SIDE, prior=1.0)
@@ -144,7 +178,9 @@ def unsure(known, view):
 
     with dr.suspend_grad():
         rays = (mi.Vector3f(v) for v in view[:2])
-        return march(deviation, *rays, density="none", color="none", background=0).color.numpy()[0]
+        return march(
+            deviation, *rays, density="none", color="none", background=0
+        ).color.numpy()[0]
 
 
 first = [0, 1]
@@ -157,7 +193,9 @@ figure, axes = plt.subplots(3, 5, figsize=(10, 6), layout="constrained")
 for column, i in zip(axes.T, (0, 1, 4, 10, 14), strict=True):
     for axis, values in zip(column, (views[i][2], picture(field, views[i])), strict=False):
         axis.imshow(np.clip(values.T.reshape(SIDE, SIDE, 3), 0, 1) ** (1 / 2.2))
-    column[2].imshow(unsure(known, views[i]).reshape(SIDE, SIDE), cmap="magma", vmin=0, vmax=3 * limit)
+    column[2].imshow(
+        unsure(known, views[i]).reshape(SIDE, SIDE), cmap="magma", vmin=0, vmax=3 * limit
+    )
     column[0].set_title(f"camera {i}" + (", learned" if i in first else ""), fontsize=10)
 for axis, label in zip(axes[:, 0], ("truth", "field", "deviation"), strict=True):
     axis.set_ylabel(label)
@@ -183,14 +221,20 @@ chosen, apart = [*first, max(range(2, 20), key=lambda i: shares[i])], [*first]
 while len(chosen) < 5:
     known = posterior(learn(chosen), chosen)
     limit = np.quantile([unsure(known, views[i]) for i in chosen], 0.9)
-    chosen.append(max(set(range(20)) - set(chosen), key=lambda i: (unsure(known, views[i]) > limit).mean()))
+    chosen.append(
+        max(
+            set(range(20)) - set(chosen), key=lambda i: (unsure(known, views[i]) > limit).mean()
+        )
+    )
 while len(apart) < 5:
     apart.append(farthest(apart))
 rng = np.random.default_rng(0)
 chances = [[*first, *rng.permutation(np.arange(2, 20))[:3]] for _ in range(3)]
 scores = {"least certain": [psnr(learn(chosen))], "farthest": [psnr(learn(apart))]}
 scores["random"] = [psnr(learn(order)) for order in chances]
-print(f"with the first two views {psnr(field):.1f} dB; then cameras {chosen[2:]}, and the farthest, {apart[2:]}")
+print(
+    f"with the first two views {psnr(field):.1f} dB; then cameras {chosen[2:]}, and the farthest, {apart[2:]}"
+)
 for name, values in scores.items():
     print(f"{name:<14}{np.mean(values):5.1f} dB on eight other views" + (f" ({min(values):.1f} to {max(values):.1f})"
           if len(values) > 1 else ""))  # fmt: skip
@@ -198,7 +242,12 @@ for name, values in scores.items():
 figure, axis = plt.subplots(figsize=(6, 2.4), layout="constrained")
 for y, values in enumerate(scores.values()):
     axis.plot(values, [y] * len(values), "o", ms=8)
-axis.set(yticks=range(3), yticklabels=list(scores), ylim=(2.5, -0.5), xlabel="PSNR in dB on eight other views")
+axis.set(
+    yticks=range(3),
+    yticklabels=list(scores),
+    ylim=(2.5, -0.5),
+    xlabel="PSNR in dB on eight other views",
+)
 axis.spines[["top", "right"]].set_visible(False)
 plt.show()
 

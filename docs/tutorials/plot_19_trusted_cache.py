@@ -29,8 +29,15 @@ described = mi.cornell_box()
 described["sensor"]["film"] |= {"width": SIDE, "height": SIDE, "rfilter": {"type": "box"}}
 described["large-box"]["bsdf"] = {"type": "roughconductor", "material": "Al", "alpha": 0.15}
 squares = {"type": "checkerboard", "to_uv": mi.ScalarTransform4f().scale([6, 6, 1])}
-squares |= {f"color{i}": {"type": "rgb", "value": v} for i, v in enumerate(([0.6] * 3, [0.15, 0.15, 0.2]))}
-described["floor"]["bsdf"] = {"type": "roughplastic", "alpha": 0.2, "diffuse_reflectance": squares}
+squares |= {
+    f"color{i}": {"type": "rgb", "value": v}
+    for i, v in enumerate(([0.6] * 3, [0.15, 0.15, 0.2]))
+}
+described["floor"]["bsdf"] = {
+    "type": "roughplastic",
+    "alpha": 0.2,
+    "diffuse_reflectance": squares,
+}
 scene = mi.load_dict(described)
 sensor = scene.sensors()[0]
 
@@ -91,7 +98,9 @@ def disagreement(seed, spp=2):
 
 
 def relative(picture):
-    return np.square(picture - reference).mean(axis=1) / (np.square(reference).mean(axis=1) + 1e-2)
+    return np.square(picture - reference).mean(axis=1) / (
+        np.square(reference).mean(axis=1) + 1e-2
+    )
 
 
 plain, seconds = timed(lambda seed: draw(asked, EVERYWHERE, 8, seed))
@@ -103,7 +112,9 @@ print(f"AUSE {curve.ause:.3f}; a disagreement that knows nothing would have {cur
 
 def show(axis, values, title, **options):
     values = values.reshape(SIDE, SIDE, -1).squeeze()
-    axis.imshow(np.clip(1.5 * values, 0, 1) ** (1 / 2.2) if values.ndim == 3 else values, **options)
+    axis.imshow(
+        np.clip(1.5 * values, 0, 1) ** (1 / 2.2) if values.ndim == 3 else values, **options
+    )
     axis.set_title(title, fontsize=10)
     axis.axis("off")
 
@@ -112,7 +123,14 @@ figure, axes = plt.subplots(1, 4, figsize=(11, 3), layout="constrained")
 show(axes[0], reference, "path traced")
 show(axes[1], plain, "the cache alone")
 show(axes[2], np.sqrt(relative(plain)), "its error", cmap="magma", vmin=0, vmax=1)
-show(axes[3], apart, "how far two caches disagree", cmap="magma", vmin=0, vmax=np.quantile(apart, 0.99))
+show(
+    axes[3],
+    apart,
+    "how far two caches disagree",
+    cmap="magma",
+    vmin=0,
+    vmax=np.quantile(apart, 0.99),
+)
 plt.show()
 
 # %%

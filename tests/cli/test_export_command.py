@@ -119,11 +119,16 @@ def test_large_weights_in_the_source_are_warned_of(tmp_path, capsys):
 
 def test_info_prints_the_hash_that_sources_name(checkpoint, tmp_path, capsys):
     assert cli.main(["info", str(checkpoint)]) == 0
-    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    facts, _, table = capsys.readouterr().out.partition("\n\n")
+    rows = dict(line.split(None, 1) for line in facts.splitlines())
+    assert table.splitlines()[0].split() == ["layer", "type", "shapes", "parameters", "bytes"]
+    assert table.splitlines()[-1].split()[1] == f"{int(rows['parameters']):,}"
     assert (rows["coordinates"], rows["precision"], rows["dropout"]) == ("3", "half", "yes")
     assert cli.main(["info", str(checkpoint), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["sha256"] == rows["sha256"] and found["parameters"] == int(rows["parameters"])
+    assert sum(layer["parameters"] for layer in found["layers"]) == found["parameters"]
+    assert found["versions"]["coopnet"] == cn.__version__ and found["metadata"] == {}
     for target in ("c", "wgsl"):
         for precision in ("half", "single"):
             arguments = ["-o", str(tmp_path), "--to", target, "--precision", precision]

@@ -44,6 +44,32 @@ def test_what_came_of_hostile_calls():
     assert f"| {' | '.join(f'{found[kind]:,}' for kind in kinds)} |" in page("reliability")
 
 
+def test_tables_of_mutants():
+    for files in results("mutants-rooms"):
+        for run in files["runs"]:
+            after = 100 * run["noticed_after"] / (run["mutants"] - run["equivalent"])
+            cells = [f"`{files['files']}`", run["seed"], run["mutants"], run["equivalent"]]
+            row = " | ".join(map(str, [*cells, f"{run['percent_at_first']:.0f} %", f"{after:.0f} %"]))
+            assert f"| {row} |" in page("reliability"), row
+    assert f"sample of {results('mutants')['summary']['total']['mutants']} mutants" in sentences_of("reliability")
+
+
+def test_tables_of_dropout_in_memory():
+    """On the GPU, both by the time of kernels and by that of a call, in which PyTorch is faster."""
+    entries = {(e["peer"], e["rows"], e["dtype"]): e for e in results("memory-cuda")["entries"] if e["log2_size"] == 27}
+    peers = ("torch-copy", "coopnet", "coopnet-list", "torch", "triton", "triton-four-words")
+    for rows, dtype in ((64, "float32"), (64, "float16"), (8, "float32"), (8, "float16")):
+        kernel, wall = (
+            {p: entries[p, rows, dtype][f"{time}_gb_per_s"] / 1000 for p in peers} for time in ("kernel", "wall")
+        )
+        share = f"{100 * kernel['coopnet'] / kernel['torch-copy']:.0f} %"
+        cells = " | ".join([*(f"{kernel[p]:.2f}" for p in peers), share])
+        assert f"| ({rows}, n) {dtype} | {cells} |" in page("dropout")
+        cells = " | ".join(f"{wall[p]:.2f}" for p in ("coopnet", "coopnet-list", "torch"))
+        assert f"| ({rows}, n) {dtype} | {cells} |" in page("dropout")
+        assert wall["torch"] > max(wall["coopnet"], wall["coopnet-list"])
+
+
 def sentences_of(name):
     """A page, or README.md, with single blanks between words, so that sentences may be broken anywhere."""
     path = ROOT / "README.md" if name == "README" else ROOT / "docs" / f"{name}.md"

@@ -97,7 +97,7 @@ def test_links_that_lead_nowhere_are_found(tmp_path):
     (tmp_path / "index.html").write_text(
         '<a id="here"></a><a href="#here">1</a><a href="#gone">2</a><a href="sub/other.html#x">3</a>'
         '<a href="missing.html">4</a><a href="https://example.org/a">5</a><a href="https://nonsense">6</a>'
-        '<img src="https://example.org/picture.png"><a href="../out.html">7</a><a href="sub/">8</a>'
+        '<img alt="a" src="https://example.org/picture.png"><a href="../out.html">7</a><a href="sub/">8</a>'
     )
     (tmp_path / "sub" / "other.html").write_text('<p id="x"><a href="../index.html#here">back</a>')
     (tmp_path / "sub" / "index.html").write_text("")
@@ -105,3 +105,47 @@ def test_links_that_lead_nowhere_are_found(tmp_path):
     assert [line.split(": ")[1] for line in found] == [
         "#gone", "missing.html", "https://nonsense", "https://example.org/picture.png", "../out.html",
     ]  # fmt: skip
+
+
+def test_pictures_without_words_are_found(tmp_path):
+    (tmp_path / "a.png").touch()
+    (tmp_path / "index.html").write_text('<img src="a.png" alt="a ball"><img src="a.png" alt=" "><img src="a.png">')
+    assert check_links.faults(tmp_path) == ["index.html: a.png: no alternative text"] * 2
+
+
+def test_stale_tutorials_are_those_whose_library_has_changed(tmp_path, monkeypatch):
+    """A comment or docstring, or a package that the script never names, makes nothing stale."""
+    from pages import stale
+
+    library, tutorials, gallery = (tmp_path / name for name in ("coopnet", "tutorials", "gallery"))
+    for place, text in (
+        ("__init__.py", "x = 1\n"), ("mitsuba/__init__.py", "y = 1\n"), ("cli.py", "z = 1\n"),
+    ):  # fmt: skip
+        (library / place).parent.mkdir(parents=True, exist_ok=True)
+        (library / place).write_text(text)
+    tutorials.mkdir()
+    (tutorials / "plot_01.py").write_text("import coopnet\n")
+    (tutorials / "plot_02.py").write_text("import coopnet, mitsuba\n")
+    monkeypatch.setattr(stale, "ROOT", tmp_path)
+    monkeypatch.setattr(stale, "__file__", str(tmp_path / "stale.py"))
+    (tmp_path / "themes.py").write_text("")
+
+    def ran():
+        stale.code.cache_clear()
+        names = stale.forget(tutorials, gallery)
+        assert all((gallery / f"{n}.py.md5").exists() != (n in names) for n in ("plot_01", "plot_02"))
+        for name in ("plot_01", "plot_02"):
+            (gallery / f"{name}.py.md5").touch()  # as sphinx-gallery does after a run
+        return names
+
+    gallery.mkdir()
+    for name in ("plot_01", "plot_02"):
+        (gallery / f"{name}.py.md5").touch()
+    assert ran() == ["plot_01", "plot_02"] and ran() == []
+    (library / "__init__.py").write_text('"""Words."""\n\nx = 1  # more words\n')
+    (library / "cli.py").write_text("z = 2\n")
+    assert ran() == []
+    (library / "mitsuba" / "__init__.py").write_text("y = 2\n")
+    assert ran() == ["plot_02"]
+    (library / "__init__.py").write_text("x = 2\n")
+    assert ran() == ["plot_01", "plot_02"]

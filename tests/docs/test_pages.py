@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 
@@ -11,10 +12,14 @@ from support.machines import ROOT
 from coopnet import backend as backends
 
 sys.path.insert(0, str(ROOT / "scripts"))
+
+from pages import notebook
+
 DOCS = ROOT / "docs"
 
+NOTEBOOK = json.loads((DOCS / "ten_minutes.ipynb").read_text(encoding="utf-8"))
 #: Pages whose blocks are one program, and pages whose blocks are programs of their own.
-WHOLE = ["ten_minutes", "drjit_in_five_minutes"]
+WHOLE = ["drjit_in_five_minutes"]
 EACH = [
     "coming_from/drjit_nn", "coming_from/tiny_cuda_nn", "coming_from/pytorch", "coming_from/slangpy", "faq",
     "your_data", "why_training_fails",
@@ -36,7 +41,12 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
+def cells_of_code():
+    return ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+
+
 def programs():
+    yield pytest.param("\n".join(cells_of_code()), id="ten_minutes")  # as its notebook
     for page in WHOLE:
         yield pytest.param("\n".join(blocks(page)), id=page)
     for page in EACH:
@@ -65,6 +75,19 @@ def test_the_landing_page_keeps_its_word(capsys):
         [float(n) for n in re.findall(r"-?\d+\.\d+", line)] for line in capsys.readouterr().out.splitlines()
     )
     assert truth == pytest.approx([0.598, -0.572], abs=1e-3) and field == pytest.approx(truth, rel=0.01)
+
+
+def test_the_notebook_is_that_of_the_page():
+    page = DOCS / "ten_minutes.md"
+    assert (DOCS / "ten_minutes.ipynb").read_text(encoding="utf-8") == notebook.written(page), (
+        "run python scripts/pages/notebook.py"
+    )
+    assert "\n".join(c for c in cells_of_code() if c != notebook.PICTURE) == "\n".join(
+        block.strip("\n") for block in blocks("ten_minutes")
+    )
+    assert NOTEBOOK["nbformat"] == 4 and len({cell["id"] for cell in NOTEBOOK["cells"]}) == len(NOTEBOOK["cells"])
+    words = "".join("".join(c["source"]) for c in NOTEBOOK["cells"] if c["cell_type"] == "markdown")
+    assert "](" not in words and "{download}" not in words  # nothing that leads nowhere without the site
 
 
 def test_there_are_programs():

@@ -76,9 +76,9 @@ def export(
             does: the parameters and displacements of :func:`laplace`, a member of an :func:`ensemble` (whose members
             have no dropout).
         derivatives: also write ``name_jacobian``, which gives values and derivatives with respect to the position.
-        inline: put the weights into the source? ``None`` for those of up to 8192 bytes, in GLSL 2048 and in Slang 512,
-            of which Vulkan drivers compile more for too long. More than 1 MiB of them, which take all compilers long,
-            give a ``UserWarning``.
+        inline: put the weights into the source? ``None`` does so up to 8192 bytes; up to 2048 in GLSL and 512 in Slang,
+            because Vulkan drivers take too long to compile more. More than 1 MiB is slow in all compilers, and gives a
+            ``UserWarning``.
         view: what a web page shows, and from where.
 
     Returns:

@@ -58,8 +58,8 @@ class Configuration:
         """Keyword arguments of :func:`coopnet.fit`, with an optimizer of its own for every call.
 
         With ``field``, the built one, and a configuration that has a moving average, a new one is among them as
-        ``"ema"``; without, it is left out. ``"loss_scale"`` is tiny-cuda-nn's, whose optimizers leave entries of grids
-        alone whose gradients vanish, be it in half precision.
+        ``"ema"``; without, it is left out. ``"loss_scale"`` is tiny-cuda-nn's. It matters because its optimizers leave
+        entries of grids alone whose gradient is 0, also if it is 0 only because half precision rounded it.
         """
         arguments = {"loss": self.loss, "optimizer": self.optimizer(), "lr": self.lr, "loss_scale": LOSS_SCALE}
         if field is not None and self.ema is not None:

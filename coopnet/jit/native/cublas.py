@@ -1,6 +1,6 @@
 """Products of half-precision matrices by NVIDIA's cuBLAS, wherever a copy of it is installed.
 
-It works on Dr.Jit's memory and in Dr.Jit's stream, so that nothing is copied and nobody waits. PyTorch, CuPy and
+It works on Dr.Jit's memory and in Dr.Jit's stream, so that nothing is copied and no stream waits. PyTorch, CuPy and
 nvmath-python would call the same function. Called by ``ctypes``, it needs nothing but the library, which comes with
 PyTorch, with NVIDIA's toolkit, or as the package ``nvidia-cublas``; and where PyTorch took 0.19 ms on the host for a
 product (with the sum of its pieces), it takes 0.03.
@@ -131,7 +131,7 @@ def _library() -> Any:
 
 
 def _works(library: Any) -> bool:
-    """Does the driver take it? One that is older than the library does not. Without a GPU nobody will ask."""
+    """Does the driver take it? One that is older than the library does not. Not asked without a GPU."""
     if not drjit().has_backend(dr.JitBackend.CUDA):
         return True
     handle = ctypes.c_void_p()

@@ -72,7 +72,7 @@ class View:
             ``"deviation"`` over masks or other draws; the page lets one choose.
         masks: their number at first, 2 to 256.
 
-    What means nothing for a field, such as ``up`` for an image, :func:`export` refuses.
+    Settings that mean nothing for a field, such as ``up`` for an image, are errors of :func:`export`.
 
     Raises:
         TypeError, ValueError: arguments of other types or out of range.
