@@ -65,11 +65,16 @@ def check_reflects(bsdf: Any, where: str) -> None:
     ensure(bright, f"{where}: reference reflects nothing on its front side; there is nothing to learn.")
 
 
-def spread(bsdf: Any, key: Key, samples: int) -> Any:
-    """Relative standard deviation of the weights of samples of ``bsdf``, everywhere and from everywhere."""
+def weights(bsdf: Any, key: Key, samples: int) -> Any:
+    """Luminance of the weights of samples of ``bsdf``, everywhere and from everywhere; 0 for directions below."""
     u = uniform(7, key, mi.Float, samples)
     own, weight = bsdf.sample(mi.BSDFContext(), _interaction(u), u[4], mi.Point2f(u[5], u[6]))
-    light = dr.select((own.pdf > 0) & (own.wo.z > 0), mi.luminance(weight), 0)
+    return dr.select((own.pdf > 0) & (own.wo.z > 0), mi.luminance(weight), 0)
+
+
+def spread(bsdf: Any, key: Key, samples: int) -> Any:
+    """Relative standard deviation of the :func:`weights`."""
+    light = weights(bsdf, key, samples)
     mean = dr.mean(light)
     return dr.sqrt(dr.mean(dr.square(light - mean))) / mean
 

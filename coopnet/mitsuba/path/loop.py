@@ -63,9 +63,15 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         toward = si.to_local(ds.d)
 
         # The material: one call for all that needs no network, then the networks
-        value, pdf, bs, factor, number, under, code = dr.dispatch(
-            bsdf, decoders.query, si, toward, sampler.next_1d(), sampler.next_2d(), active_next
+        samples = sampler.next_1d(), sampler.next_2d()
+        value, pdf, bs, factor, number, under, code, lobe = dr.dispatch(
+            bsdf, decoders.query, si, toward, *samples, active_next
         )
+        if dr.hint(bool(decoders.decoders), mode="scalar"):
+            wi, onto = upright(under, [si.wi, toward])
+            (wo, *densities) = decoders.sample(number, lobe, code, wi, onto, *samples)
+            (bs.wo,) = dr.select(number > 0, upright(under, [wo]), [bs.wo])
+            bs.pdf, pdf = dr.select(number > 0, densities, [bs.pdf, pdf])
         share = throughput * dr.select(ds.delta, 1, power_heuristic(ds.pdf, pdf))
         direct = dr.select(smooth, share * light, 0)
         L = L + met if primal else L - dr.detach(met)

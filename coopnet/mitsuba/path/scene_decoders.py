@@ -41,13 +41,19 @@ class SceneDecoders:
         self.way = way if way != "auto" else "call" if cuda else "branch"
         self._sides: dict[int, tuple] = {}
         decoders: dict[int, Any] = {}
+        samplers: dict[int, Any] = {}
+        self._lobes = 2
         for bsdf in (shape.bsdf() for shape in scene.shapes()):
             sides = _sides(bsdf)
             if sides:
                 self._sides[bsdf.ptr] = sides
                 decoders.update((id(side.decoder), side.decoder) for side in sides)
-        self.decoders = list(decoders.values())
-        self._number = {key: i + 1 for i, key in enumerate(decoders)}
+                samplers.update((id(side.lobes.field), side.lobes) for side in sides if side.lobes.network)
+                self._lobes = max(self._lobes, *(side.lobes.count for side in sides))
+        self.decoders, self._samplers = list(decoders.values()), list(samplers.values())
+        self._number, self._sampler_number = (
+            {key: i + 1 for i, key in enumerate(kind)} for kind in (decoders, samplers)
+        )
         self._codes = max((d.latent_features for d in self.decoders), default=0)
 
     # ---- in virtual calls: what materials say --------------------------------------------------------------------
@@ -61,23 +67,20 @@ class SceneDecoders:
             sample1, sample2: one and two uniform numbers.
 
         Returns:
-            ``(value, pdf, bs, factor, number, under, code)``: value times cosine and density for ``toward``, a sampled
-            direction (``BSDFSample3f``) and value times cosine over density for it; the number of the decoder, whether
-            it sees the surface from below, and the latent code. ``value`` and ``factor`` are 0 where there is a number.
+            ``(value, pdf, bs, factor, number, under, code, lobe)``: value times cosine and density for ``toward``, a
+            sampled direction (``BSDFSample3f``) and value times cosine over density for it; the number of the decoder,
+            whether it sees the surface from below, the latent code, and what :meth:`sample` wants to know of the lobes.
+            Where there is a number, the first four wait for :meth:`sample` and :meth:`evaluate`.
         """
         sides = self._sides.get(bsdf.ptr)
         if not sides:
             answer = bsdf.eval_pdf_sample(mi.BSDFContext(), si, toward, sample1, sample2, active)
-            return *answer, mi.UInt32(0), mi.Bool(False), self._padded([])
+            return *answer, mi.UInt32(0), mi.Bool(False), self._padded([]), (mi.UInt32(0), self._no_lobes())
         number, under, code, lobe = self._material(sides, si, active)
-        wi, toward = upright(under, [si.wi, toward])
         bs = dr.zeros(mi.BSDFSample3f)
-        wo, bs.pdf = lobes.sample(lobe, wi, sample1, sample2)
-        (bs.wo,) = upright(under, [wo])
         bs.eta = 1
         bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
-        none = mi.Color3f(0)
-        return none, lobes.pdf(lobe, wi, toward), bs, none, number, under, code
+        return mi.Color3f(0), mi.Float(0), bs, mi.Color3f(0), number, under, code, lobe
 
     def attached(self, bsdf: Any, si: Any, pair: list, active: Any) -> tuple:
         """What a material says, to be differentiated: ``(code, values)`` for two directions; one or the other is 0."""
@@ -92,16 +95,45 @@ class SceneDecoders:
         under = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
         materials = []
         for side in sides:
-            code, lobe = side.material(si, active)
-            materials.append((mi.UInt32(self._number[id(side.decoder)]), self._padded(code), lobe))
+            code, sampler = side.latent(si.uv, active), mi.UInt32(0)
+            if side.lobes.network:
+                sampler, params = mi.UInt32(self._sampler_number[id(side.lobes.field)]), self._no_lobes()
+            else:
+                params = side.lobes.parameters(si.uv, code, si.wi, active)
+                params = params if len(params) == self._lobes else lobes.widened(params)
+            number = mi.UInt32(self._number[id(side.decoder)])
+            materials.append((number, self._padded(code), (sampler, [mi.Float(p) for p in params])))
         number, code, lobe = materials[0] if len(sides) == 1 else dr.select(under, materials[1], materials[0])
         return number, under, code, lobe
+
+    def _no_lobes(self) -> list:
+        return [mi.Float(0)] * self._lobes
 
     def _padded(self, code: list) -> list:
         """A latent code with zeros up to the length that the longest of the scene has."""
         return [*code, *[mi.Float(0)] * (self._codes - len(code))]
 
     # ---- in the loop: what networks know -------------------------------------------------------------------------
+
+    def sample(self, number: Any, lobe: tuple, code: list, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
+        """``(wo, pdf, density)``: a direction from the lobes with its density, and that of ``toward``, in lanes with a
+        decoder.
+
+        Args:
+            number, lobe, code: what :meth:`query` returned.
+            wi, toward: the fixed direction and that of the light, in the local shading frame, seen from above.
+            sample1, sample2: one and two uniform numbers.
+        """
+        which, params = lobe
+        params = self._each(self._samplers, which, _directional, params, code, wi, derivative=False)
+
+        def drawn(params: list, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
+            return *lobes.sample(params, wi, sample1, sample2), lobes.pdf(params, wi, toward)
+
+        def none(*args: Any) -> tuple:
+            return dr.zeros(mi.Vector3f), mi.Float(0), mi.Float(0)
+
+        return dr.if_stmt((params, wi, toward, sample1, sample2), number > 0, drawn, none)
 
     def evaluate(self, number: Any, code: list, wi: Any, pair: list, key: Key | None) -> list:
         """Each material's values times cosine for a ``pair`` of directions; 0 in lanes without a decoder.
@@ -116,7 +148,7 @@ class SceneDecoders:
         def body(decoder: Any, code: list, wi: Any, pair: list, key: Any) -> list:
             return [decoder.evaluate(code, wi, wo, key) for wo in pair]
 
-        return self._each(number, body, _black(), code, wi, pair, key, derivative=False)
+        return self._each(self.decoders, number, body, _black(), code, wi, pair, key, derivative=False)
 
     def backward(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, term: Term, codes: bool) -> tuple:
         """``(values, slopes)``: values as :meth:`evaluate`, and the gradient of ``term`` by the codes.
@@ -139,7 +171,7 @@ class SceneDecoders:
                 slopes = dr.grad(leaves) if codes else [mi.Float(0)] * len(leaves)
             return dr.detach(values), self._padded(slopes)
 
-        return self._each(number, body, (_black(), self._padded([])), code, wi, pair, key, term)
+        return self._each(self.decoders, number, body, (_black(), self._padded([])), code, wi, pair, key, term)
 
     def forward(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, term: Term, moved: list) -> tuple:
         """``(values, tangent)``: values as :meth:`evaluate`, and the tangent of ``term``, for tangents of codes."""
@@ -158,19 +190,21 @@ class SceneDecoders:
                     tangent = dr.forward_to(term(*values), flags=KEEP_INPUTS)
             return dr.detach(values), tangent
 
-        return self._each(number, body, (_black(), mi.Color3f(0)), code, wi, pair, key, term, moved)
+        return self._each(self.decoders, number, body, (_black(), mi.Color3f(0)), code, wi, pair, key, term, moved)
 
-    def _each(self, number: Any, body: Callable, state: Any, code: list, *args: Any, derivative: bool = True) -> Any:
-        """What ``body(decoder, code, *args)`` returns in the lanes of every decoder, and ``state`` in those of none."""
-        if self.way == "call" and self.decoders and not derivative:
-            bodies = [lambda state, *_: state, *(_with(body, decoder) for decoder in self.decoders)]
+    def _each(
+        self, networks: list, number: Any, body: Callable, state: Any, code: list, *args: Any, derivative: bool = True
+    ) -> Any:
+        """What ``body(network, code, *args)`` returns in the lanes of every network, and ``state`` in those of none."""
+        if self.way == "call" and networks and not derivative:
+            bodies = [lambda state, *_: state, *(_with(body, network) for network in networks)]
             return dr.switch(number, bodies, state, code, *args)
-        for i, decoder in enumerate(self.decoders):
+        for i, network in enumerate(networks):
             lanes = number == i + 1
             if self.way != "mask":
-                state = dr.if_stmt((state, code, *args), lanes, _with(body, decoder), lambda state, *_: state)
+                state = dr.if_stmt((state, code, *args), lanes, _with(body, network), lambda state, *_: state)
             else:
-                state = dr.select(lanes, _with(body, decoder)(state, code, *args), state)
+                state = dr.select(lanes, _with(body, network)(state, code, *args), state)
         return state
 
 
@@ -196,8 +230,12 @@ def _sides(bsdf: Any) -> tuple:
     return tuple(sides) if all(isinstance(side, neural) for side in sides) else ()
 
 
-def _with(body: Callable, decoder: Any) -> Callable:
-    return lambda state, code, *args: body(decoder, code[: decoder.latent_features], *args)
+def _with(body: Callable, network: Any) -> Callable:
+    return lambda state, code, *args: body(network, code[: network.latent_features], *args)
+
+
+def _directional(sampler: Any, code: list, wi: Any) -> list:
+    return sampler.directional(code, wi)
 
 
 def _black() -> list:

@@ -14,6 +14,7 @@ from ..bsdf import files
 from ..bsdf import lobes as mixture
 from ..bsdf.decoder import Decoder
 from ..bsdf.latent import Latent
+from ..bsdf.sampler import Sampler
 from ..fields import check_sizes
 from ..variants import per_variant, remade
 from .named_objects import object_named, object_or_file
@@ -37,8 +38,11 @@ def NeuralBSDF() -> type:
             decoder: a :class:`Decoder`; several BSDFs may share one.
             latent: the code: ``None``, ``decoder.latent_features`` numbers, or an encoding of the texture coordinates,
                 which repeat in unit squares, or a built field of one.
-            lobes: weight of the glossy lobe in [0, 1] and its roughness in [0.02, 1]; or an encoding of the texture
-                coordinates with two outputs, from which :func:`coopnet.mitsuba.bsdf.lobes.from_raw` makes them.
+            lobes: the parameters of the lobes: weight of a glossy lobe in [0, 1] and its roughness in [0.02, 1], or the
+                eight numbers of :data:`coopnet.mitsuba.bsdf.lobes.PARAMETERS`; or an encoding of the texture
+                coordinates with as many outputs, from which :func:`coopnet.mitsuba.bsdf.lobes.from_raw` makes them; or
+                a built field of ``decoder.latent_features`` + 3 inputs, latent code and direction of incidence, and
+                eight outputs.
             key: turns dropout on. Mitsuba's own integrators evaluate BSDFs in virtual calls, where it needs an index.
 
         Raises:
@@ -54,17 +58,14 @@ def NeuralBSDF() -> type:
         ):
             where = "NeuralBSDF"
             check_type(where, "decoder", decoder, Decoder, "a coopnet.mitsuba.Decoder")
-            code, parameters = Latent(latent, where, "latent"), Latent(lobes, where, "lobes")
-            needed = decoder.latent_features
+            code, needed = Latent(latent, where, "latent"), decoder.latent_features
             ensure(code.count == needed, f"{where}: latent has {code.count} numbers, but the decoder takes {needed}.")
-            ensure(parameters.count == 2, f"{where}: lobes has {parameters.count} numbers; two are needed.")
-            if not parameters.varies:
-                mixture.check(parameters.constants.numpy().tolist(), where)
+            sampler = Sampler(lobes, needed, where)
             super().__init__(mi.Properties() if properties is None else properties)
-            self.decoder, self.latent, self.lobes, self.key = decoder, code, parameters, key
+            self.decoder, self.latent, self.lobes, self.key = decoder, code, sampler, key
             self.call_targets = call_targets.pointers()
             flags = mi.BSDFFlags.GlossyReflection | mi.BSDFFlags.FrontSide
-            if code.varies or parameters.varies:
+            if code.varies or (sampler.varies and not sampler.network):
                 flags |= mi.BSDFFlags.SpatiallyVarying
             self.m_flags = flags
             self.m_components = [flags]
@@ -72,13 +73,11 @@ def NeuralBSDF() -> type:
         # ---- shading --------------------------------------------------------
 
         def material(self, si: Any, active: Any = True) -> tuple[list, list]:
-            """What a renderer needs to shade ``si``: the latent code, ``decoder.latent_features`` arrays, and the two
-            parameters of the lobes. Cheap: no network is evaluated.
+            """What a renderer needs to shade ``si``: the latent code, ``decoder.latent_features`` arrays, and the
+            parameters of the lobes. The decoder is not evaluated.
             """
-            code, params = self.latent(si.uv, active), self.lobes(si.uv, active)
-            if self.lobes.varies:
-                params = mixture.from_raw(params)
-            return code, dr.detach(params)
+            code = self.latent(si.uv, active)
+            return code, self.lobes.parameters(si.uv, code, si.wi, active)
 
         def sample(self, ctx: Any, si: Any, sample1: Any, sample2: Any, active: Any = True) -> tuple[Any, Any]:
             code, params = self.material(si, active)
@@ -150,7 +149,7 @@ def NeuralBSDF() -> type:
             if "lobes" in properties:
                 lobes = object_named(properties["lobes"], where)
             if "specular" in properties or "alpha" in properties:
-                lobes = [float(properties.get(n, v)) for n, v in zip(mixture.PARAMETERS, LOBES, strict=True)]
+                lobes = [float(properties.get(n, v)) for n, v in zip(mixture.PARAMETERS[2], LOBES, strict=True)]
             return cls(decoder, latent, LOBES if lobes is None else lobes, properties=properties)
 
     return NeuralBSDF
