@@ -76,13 +76,12 @@ plt.show()
 #
 # ``fit_bsdf`` evaluates any BSDF of Mitsuba's that reflects, at random texels and directions, and trains code and
 # decoder together in one frozen step. The code is an encoding of texture coordinates: here a dense grid with a vertex
-# for each texel and eight numbers in each. Lobes to sample from are fitted afterwards. The lobes only influence
-# the noise of pictures, not their mean.
+# for each texel and eight numbers in each. Lobes to sample from are fitted afterwards: a second, smaller network says,
+# for a code and a direction, how rough they are and how many samples each gets. The lobes only influence the noise of
+# pictures, not their mean.
 
 code = cn.Grid(2, "dense", n_levels=1, n_features_per_level=8, base_resolution=N + 1, init_scale=0.05)
-found = cn.mitsuba.fit_bsdf(
-    None, mi.load_dict(layered), latent=code, steps=1500, samples=1 << 14, lobe_resolution=33, seed=1
-)
+found = cn.mitsuba.fit_bsdf(None, mi.load_dict(layered), latent=code, steps=1500, samples=1 << 14, seed=1)
 print(found)
 print(f"{found.result.seconds:.1f} s for the code and the decoder")
 
