@@ -6,6 +6,7 @@
 :mod:`.latent`        the code: numbers, constant or varying over a surface
 :mod:`.lobes`         analytic lobes that its samples come from
 :mod:`.sampler`       their parameters: numbers, textures, or a network of code and direction
+:mod:`.specular`      a perfectly specular reflection, beside the network
 :mod:`.reflections`   samples of any BSDF, to learn from
 :mod:`.fit`           learning
 :mod:`.lobe_fit`      learning where to sample

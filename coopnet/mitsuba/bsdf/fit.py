@@ -22,6 +22,7 @@ from .directions import FEATURES
 from .latent import Latent
 from .lobe_fit import fit_lobes
 from .reflections import check_reflects, draw, spread
+from .specular import Specular
 
 #: Values below this (in 1/sr, with the cosine) count by their absolute error, those above by their relative one.
 KNEE = 0.03
@@ -34,8 +35,9 @@ class BSDFFit:
     ``bsdf`` is a :class:`NeuralBSDF` and ``result`` the :class:`FitResult` of its training. ``relative_error`` is
     :math:`\int |f - f^*| / \int f^*` over the surface and both directions, with the cosine and as a mean of the
     channels. ``albedo`` and ``reference_albedo`` are the mean shares of the light that are reflected, by incidence from
-    all directions of the hemisphere alike. ``spread`` and ``reference_spread`` are the relative standard deviations of
-    the weights ``f / pdf`` of samples, by the fitted lobes and by the reference's own sampling.
+    all directions of the hemisphere alike. The three leave out a perfectly specular part. ``spread`` and
+    ``reference_spread`` are the relative standard deviations of the weights ``f / pdf`` of samples, by the fitted lobes
+    and by the reference's own sampling.
 
     >>> print(cn.mitsuba.fit_bsdf(None, reference, steps=500).relative_error)
     """
@@ -70,6 +72,8 @@ def fit_bsdf(
 ) -> BSDFFit:
     r"""Learn ``reference``, any BSDF of Mitsuba's that reflects without being a mirror, as a :class:`NeuralBSDF`.
 
+    A perfectly specular part of it, as the varnish of ``plastic``, is kept as it is: the network learns the rest.
+
     Each step draws points of the unit square, directions of incidence uniform in the hemisphere, and of reflection one
     half by the reference's sampling and one half by the cosine, and evaluates the reference, outside virtual calls. The
     loss :math:`(c(f) - c(f^*))^2` of each channel, with the cosine in :math:`f`, is taken after the compression
@@ -96,8 +100,8 @@ def fit_bsdf(
         A :class:`BSDFFit`.
 
     Raises:
-        TypeError, ValueError: ``reference`` is no BSDF, has a perfectly specular or a transmitting part, is
-            ``twosided``, reflects nothing, or cannot be evaluated; other arguments out of range.
+        TypeError, ValueError: ``reference`` is no BSDF, is perfectly specular or has several such parts, transmits,
+            is ``twosided``, reflects nothing, or cannot be evaluated; other arguments out of range.
         RuntimeError: no variant is set, or one that fields do not run in.
 
     >>> reference = mi.load_dict({"type": "roughconductor", "alpha": 0.2})
@@ -106,11 +110,17 @@ def fit_bsdf(
     where = "fit_bsdf"
     variants.current(where)
     check_type(where, "reference", reference, mi.BSDF, "a mi.BSDF of the variant that is set")
-    for flag, has in (
-        (mi.BSDFFlags.Delta, "has a perfectly specular part, which no function of directions is; make it rough"),
-        (mi.BSDFFlags.Transmission, "transmits light, but only reflection is learned"),
-    ):
-        ensure(not mi.has_flag(reference.flags(), flag), f"{where}: reference {has}.")
+    flags = reference.flags()
+    holes = (
+        "; learn the BSDF inside, and put what is learned into a mask" if reference.class_name() == "MaskBSDF" else ""
+    )
+    transmits = mi.has_flag(flags, mi.BSDFFlags.Transmission)
+    ensure(not transmits, f"{where}: reference transmits light, but only reflection is learned{holes}.")
+    mirror = "is perfectly specular, which no function of directions is; make it rough"
+    ensure(mi.has_flag(flags, mi.BSDFFlags.Smooth), f"{where}: reference {mirror}.")
+    specular = reference if mi.has_flag(flags, mi.BSDFFlags.Delta) else None
+    if specular is not None:
+        Specular(specular, where, "reference")
     cure = "pass the BSDF of its front, and put what is learned into a twosided"
     one_side = reference.class_name() != "TwoSidedBRDF"
     ensure(one_side, f"{where}: reference is twosided, but only the front of a BSDF is learned; {cure}.")
@@ -150,7 +160,7 @@ def fit_bsdf(
     options: dict[str, Any] = dict(seed=seed, progress=progress)
     result = fit(joint, batch, steps, lr=cosine(lr, steps), objective=objective, **options)
     lobes = fit_lobes(reference, decoder, code, lobe_resolution, max(400, steps // 2), min(samples, 4096), options)
-    bsdf = variants.made("NeuralBSDF")(decoder, code.field, lobes)
+    bsdf = variants.made("NeuralBSDF")(decoder, code.field, lobes, specular=specular)
     return BSDFFit(bsdf, result, *_figures(bsdf, reference, Key(seed + (1 << 63))))
 
 

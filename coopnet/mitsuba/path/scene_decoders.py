@@ -70,17 +70,16 @@ class SceneDecoders:
             ``(value, pdf, bs, factor, number, under, code, lobe)``: value times cosine and density for ``toward``, a
             sampled direction (``BSDFSample3f``) and value times cosine over density for it; the number of the decoder,
             whether it sees the surface from below, the latent code, and what :meth:`sample` wants to know of the lobes.
-            Where there is a number, the first four wait for :meth:`sample` and :meth:`evaluate`.
+            Where there is a number, the first four wait for :meth:`sample` and :meth:`evaluate`, but for samples of a
+            perfectly specular part.
         """
         sides = self._sides.get(bsdf.ptr)
         if not sides:
             answer = bsdf.eval_pdf_sample(mi.BSDFContext(), si, toward, sample1, sample2, active)
-            return *answer, mi.UInt32(0), mi.Bool(False), self._padded([]), (mi.UInt32(0), self._no_lobes())
-        number, under, code, lobe = self._material(sides, si, active)
-        bs = dr.zeros(mi.BSDFSample3f)
-        bs.eta = 1
-        bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
-        return mi.Color3f(0), mi.Float(0), bs, mi.Color3f(0), number, under, code, lobe
+            return *answer, mi.UInt32(0), mi.Bool(False), self._padded([]), self._no_lobes()
+        number, under, code, lobe, bs, reflectance = self._material(sides, si, active)
+        (bs.wo,) = upright(under, [bs.wo])
+        return mi.Color3f(0), mi.Float(0), bs, reflectance, number, under, code, lobe
 
     def attached(self, bsdf: Any, si: Any, pair: list, active: Any) -> tuple:
         """What a material says, to be differentiated: ``(code, values)`` for two directions; one or the other is 0."""
@@ -91,23 +90,38 @@ class SceneDecoders:
         return self._padded([]), [bsdf.eval(context, si, wo, active) for wo in pair]
 
     def _material(self, sides: tuple, si: Any, active: Any) -> tuple:
-        """``(number, under, code, lobe)`` of the side that ``si.wi`` is on."""
+        """``(number, under, code, lobe, bs, weight)`` of the side that ``si.wi`` is on; the last two are the sample of
+        a perfectly specular part.
+        """
         under = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
         materials = []
         for side in sides:
-            code, sampler = side.latent(si.uv, active), mi.UInt32(0)
+            code = side.latent(si.uv, active)
+            which, params, share = self._no_lobes()
             if side.lobes.network:
-                sampler, params = mi.UInt32(self._sampler_number[id(side.lobes.field)]), self._no_lobes()
+                which = mi.UInt32(self._sampler_number[id(side.lobes.field)])
             else:
                 params = side.lobes.parameters(si.uv, code, si.wi, active)
-                params = params if len(params) == self._lobes else lobes.widened(params)
+                params = [mi.Float(p) for p in (lobes.widened(params) if self._lobes == 8 else params)]
+            bs, weight = dr.zeros(mi.BSDFSample3f), mi.Color3f(0)
+            bs.eta = 1
+            bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
+            if side.specular is not None:
+                seen = mi.SurfaceInteraction3f(si)
+                (seen.wi,) = upright(under, [si.wi])
+                mirrored, reflectance, share = side.specular.sample(seen, active)
+                mirrored.pdf = share
+                bs, weight = dr.select(share > 0, mirrored, bs), reflectance / dr.select(share > 0, share, 1)
             number = mi.UInt32(self._number[id(side.decoder)])
-            materials.append((number, self._padded(code), (sampler, [mi.Float(p) for p in params])))
-        number, code, lobe = materials[0] if len(sides) == 1 else dr.select(under, materials[1], materials[0])
-        return number, under, code, lobe
+            materials.append((number, self._padded(code), (which, params, share), bs, weight))
+        number, *rest = materials[0] if len(sides) == 1 else dr.select(under, materials[1], materials[0])
+        return number, under, *rest
 
-    def _no_lobes(self) -> list:
-        return [mi.Float(0)] * self._lobes
+    def _no_lobes(self) -> tuple:
+        """``(sampler, parameters, share)``: the number of a network of lobes, or the parameters that one would say; and
+        the share of samples that a perfectly specular part gets.
+        """
+        return mi.UInt32(0), [mi.Float(0)] * self._lobes, mi.Float(0)
 
     def _padded(self, code: list) -> list:
         """A latent code with zeros up to the length that the longest of the scene has."""
@@ -117,23 +131,25 @@ class SceneDecoders:
 
     def sample(self, number: Any, lobe: tuple, code: list, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
         """``(wo, pdf, density)``: a direction from the lobes with its density, and that of ``toward``, in lanes with a
-        decoder.
+        decoder; ``pdf`` is 0 where ``sample1`` chooses a perfectly specular part.
 
         Args:
             number, lobe, code: what :meth:`query` returned.
             wi, toward: the fixed direction and that of the light, in the local shading frame, seen from above.
             sample1, sample2: one and two uniform numbers.
         """
-        which, params = lobe
+        which, params, share = lobe
         params = self._each(self._samplers, which, _directional, params, code, wi, derivative=False)
 
-        def drawn(params: list, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
-            return *lobes.sample(params, wi, sample1, sample2), lobes.pdf(params, wi, toward)
+        def drawn(params: list, share: Any, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
+            rest = 1 - share
+            wo, pdf = lobes.sample(params, wi, (sample1 - share) / rest, sample2)
+            return wo, dr.select(sample1 < share, 0, rest * pdf), rest * lobes.pdf(params, wi, toward)
 
         def none(*args: Any) -> tuple:
             return dr.zeros(mi.Vector3f), mi.Float(0), mi.Float(0)
 
-        return dr.if_stmt((params, wi, toward, sample1, sample2), number > 0, drawn, none)
+        return dr.if_stmt((params, share, wi, toward, sample1, sample2), number > 0, drawn, none)
 
     def evaluate(self, number: Any, code: list, wi: Any, pair: list, key: Key | None) -> list:
         """Each material's values times cosine for a ``pair`` of directions; 0 in lanes without a decoder.
