@@ -97,11 +97,11 @@ def scene(material: dict, width: int):
 
 def bake(reference, size: dict, path: Path) -> None:
     """Write the neural twin of ``reference`` to ``path``, and print the figures of its training."""
-    n, lobes = size["texels"] + 1, size["texels"] // 4 + 1
+    n = size["texels"] + 1
     code = cn.Grid(2, "dense", n_levels=1, n_features_per_level=LATENT, base_resolution=n, init_scale=0.05)
     options = {name: size[name] for name in ("steps", "samples")}
     start = time.monotonic()
-    found = cn.mitsuba.fit_bsdf(None, reference, latent=code, lobe_resolution=lobes, **options)
+    found = cn.mitsuba.fit_bsdf(None, reference, latent=code, **options)
     print(f"baked in {time.monotonic() - start:.0f} s: {found}", flush=True)
     found.bsdf.save(path)
     print(f"{path}: {path.stat().st_size / 2**20:.2f} MiB", flush=True)

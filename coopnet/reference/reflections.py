@@ -7,9 +7,11 @@ distribution of visible normals" (equation 3).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-__all__ = ["lobe_pdf", "rusinkiewicz_angles", "rusinkiewicz_features"]
+__all__ = ["lobe_pdf", "mixture_pdf", "rusinkiewicz_angles", "rusinkiewicz_features", "visible_normals"]
 
 
 def rusinkiewicz_angles(wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
@@ -57,12 +59,43 @@ def lobe_pdf(specular: float, alpha: float, wi: np.ndarray, wo: np.ndarray) -> n
     >>> ref.lobe_pdf(0.0, 0.5, w, w).round(4).tolist()
     [0.3183]
     """
+    return mixture_pdf([0.0, specular, 0.0, *[alpha] * 5], wi, wo)
+
+
+def mixture_pdf(params: list[float], wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
+    """Density of ``wo`` in solid angle: the weights of a Beckmann, a GGX and another, isotropic GGX distribution of
+    visible normals, the rest being a cosine lobe; then the roughnesses ``u, v`` of the first two and that of the third.
+
+    >>> w = np.array([[0.0], [0.0], [1.0]])
+    >>> ref.mixture_pdf([0.5, 0.5, 0.0, 0.2, 0.4, 0.2, 0.4, 1.0], w, w).round(4).tolist()
+    [0.9947]
+    """
+    beckmann, ggx, coat, bu, bv, gu, gv, c = params
     h = wi + wo
     h = h / np.linalg.norm(h, axis=0)
-    tan2 = (h[0] ** 2 + h[1] ** 2) / h[2] ** 2
-    d = alpha**2 / (np.pi * h[2] ** 4 * (alpha**2 + tan2) ** 2)
-    g1 = 2 / (1 + np.sqrt(1 + alpha**2 * (wi[0] ** 2 + wi[1] ** 2) / wi[2] ** 2))
     dot = np.sum(wi * h, axis=0)
-    visible = g1 * dot * d / wi[2]  # density of the normal
-    pdf = (1 - specular) * wo[2] / np.pi + specular * visible / (4 * dot)
+    visible = beckmann * visible_normals("beckmann", bu, bv, wi, h)
+    visible = visible + ggx * visible_normals("ggx", gu, gv, wi, h) + coat * visible_normals("ggx", c, c, wi, h)
+    pdf = (1 - beckmann - ggx - coat) * wo[2] / np.pi + visible / (4 * dot)
     return np.where((wi[2] > 0) & (wo[2] > 0), pdf, 0.0)
+
+
+def visible_normals(kind: str, alpha_u: float, alpha_v: float, w: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """Density of the normals ``h`` that are seen from ``w``, of a ``"beckmann"`` or ``"ggx"`` distribution (Heitz 2014,
+    "Understanding the Masking-Shadowing Function in Microfacet-Based BRDFs", equation 16).
+
+    >>> w = np.array([[0.0], [0.0], [1.0]])
+    >>> ref.visible_normals("ggx", 0.5, 0.5, w, w).round(4).tolist()
+    [1.2732]
+    """
+    slopes = ((h[0] / alpha_u) ** 2 + (h[1] / alpha_v) ** 2) / h[2] ** 2
+    tangent = np.sqrt((alpha_u * w[0]) ** 2 + (alpha_v * w[1]) ** 2) / w[2]
+    if kind == "ggx":
+        d, masking = 1 / (1 + slopes) ** 2, 2 / (1 + np.sqrt(1 + tangent**2))
+    else:
+        a = 1 / np.maximum(tangent, 1e-12)
+        d, masking = np.exp(-slopes), 2 / (1 + _erf(a) + np.exp(-(a**2)) / (a * np.sqrt(np.pi)))
+    return d / (np.pi * alpha_u * alpha_v * h[2] ** 4) * masking * np.sum(w * h, axis=0) / w[2]
+
+
+_erf = np.vectorize(math.erf, otypes=[float])

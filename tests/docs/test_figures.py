@@ -70,6 +70,12 @@ def test_tables_of_dropout_in_memory():
         assert wall["torch"] > max(wall["coopnet"], wall["coopnet-list"])
 
 
+def test_noise_of_samples():
+    for row in results("bsdf_sampling-llvm"):
+        spreads = [f"{row[kind]['spread']:.2f}" for kind in ("reference", "one lobe", "eight numbers", "network")]
+        assert f"| {' | '.join([row['material'], *spreads])} | {row['fewer_samples']:.1f} |" in page("mitsuba")
+
+
 def sentences_of(name):
     """A page, or README.md, with single blanks between words, so that sentences may be broken anywhere."""
     path = ROOT / "README.md" if name == "README" else ROOT / "docs" / f"{name}.md"

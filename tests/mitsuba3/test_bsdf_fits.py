@@ -1,4 +1,4 @@
-"""The benchmark of learned BSDFs runs and writes its rows."""
+"""The benchmarks of learned BSDFs run and write their rows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,22 @@ from support.machines import ROOT, python
 pytest.importorskip("mitsuba")
 
 
+def rows(name, backend, tmp_path, *options):
+    script = ROOT / "benchmarks" / f"{name}.py"
+    done = python(script, "--quick", *options, "--backend", backend, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    return json.loads((tmp_path / f"{name}-{backend}.json").read_text())["results"]
+
+
 @pytest.mark.slow
 def test_bsdf_fits(tmp_path, backend):
-    script = ROOT / "benchmarks" / "bsdf_fits.py"
-    done = python(script, "--quick", "--only", "blend", "--backend", backend, "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / f"bsdf_fits-{backend}.json").read_text())["results"]
-    assert [row["directions"] for row in rows] == ["rusinkiewicz", "plain"]
-    assert all(row["relative_error"] > 0 and 0 < row["reference_albedo"] < 1 for row in rows)
+    found = rows("bsdf_fits", backend, tmp_path, "--only", "blend")
+    assert [row["directions"] for row in found] == ["rusinkiewicz", "plain"]
+    assert all(row["relative_error"] > 0 and 0 < row["reference_albedo"] < 1 for row in found)
+
+
+@pytest.mark.slow
+def test_bsdf_sampling(tmp_path, backend):
+    (row,) = rows("bsdf_sampling", backend, tmp_path)
+    assert row["reference"]["spread"] < row["network"]["spread"] < row["one lobe"]["spread"]
+    assert row["fewer_samples"] == pytest.approx((row["one lobe"]["spread"] / row["network"]["spread"]) ** 2)

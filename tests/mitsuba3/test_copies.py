@@ -20,8 +20,8 @@ both = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 pytestmark = pytest.mark.usefixtures("variant")
 
 
-def make(inputs, **options):
-    network = cn.MLP(inputs, 3, width=8, depth=1, bias=True, activation="softplus", **options)
+def make(inputs, outputs=3, **options):
+    network = cn.MLP(inputs, outputs, width=8, depth=1, bias=True, activation="softplus", **options)
     return cn.mitsuba.build(cn.NeuralField(None, network), seed=1)
 
 
@@ -58,10 +58,11 @@ def test_textures(way, from_scene):
 
 
 @both
-@pytest.mark.parametrize("kind", ["numbers", "grid"])
+@pytest.mark.parametrize("kind", ["numbers", "grid", "lobes"])
 def test_materials(way, kind):
-    latent = [0.2, -0.4] if kind == "numbers" else cn.Grid(2, "dense", n_levels=1, base_resolution=4)
-    bsdf = cn.mitsuba.NeuralBSDF(cn.mitsuba.Decoder(make(10)), latent, lobes=(0.25, 0.5))
+    latent = cn.Grid(2, "dense", n_levels=1, base_resolution=4) if kind == "grid" else [0.2, -0.4]
+    lobes = make(5, 8) if kind == "lobes" else (0.25, 0.5)
+    bsdf = cn.mitsuba.NeuralBSDF(cn.mitsuba.Decoder(make(10)), latent, lobes=lobes)
     again, si, context = way(bsdf), interaction(), mi.BSDFContext()
     wo = dr.normalize(mi.Vector3f(-0.2, 0.4, 0.7))
     for found, expected in zip(again.eval_pdf(context, si, wo), bsdf.eval_pdf(context, si, wo), strict=True):

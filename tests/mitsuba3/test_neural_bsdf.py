@@ -106,6 +106,23 @@ def test_density_is_that_of_the_reference(specular, alpha, seed):
     assert not found[280:].any()
 
 
+@hypothesis.settings(max_examples=10)
+@hypothesis.given(
+    weights=st.lists(st.floats(0, 1), min_size=4, max_size=4).filter(lambda w: sum(w) > 0.1),
+    alphas=st.lists(st.floats(0.02, 1), min_size=5, max_size=5),
+    seed=st.integers(0, 99),
+)
+def test_density_of_eight_numbers_is_that_of_the_reference(weights, alphas, seed):
+    wi, wo = directions(300, seed, 0.02), directions(300, seed + 100)
+    wo[:, :200] = np.array([[-1], [-1], [1]]) * wi[:, :200] + 0.5 * min(alphas) * wo[:, :200]  # in all lobes
+    wo /= np.linalg.norm(wo, axis=0)
+    wi, wo = (v.astype(np.float32).astype(float) for v in (wi, wo))
+    params = [*(w / sum(weights) for w in weights[:3]), *alphas]
+    found = cn.mitsuba.lobes.pdf([mi.Float(v) for v in params], vector(wi), vector(wo)).numpy()
+    expected = ref.mixture_pdf(params, wi, wo)
+    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=1e-6 * expected.max())
+
+
 def test_density_adds_up():
     """To one but for the samples of the glossy lobe that fall below the surface."""
     n = 400
@@ -117,26 +134,78 @@ def test_density_adds_up():
         assert ref.lobe_pdf(0, 0.3, wi, wo).mean() * 2 * np.pi == pytest.approx(1, abs=1e-4)
         assert 0.9 < ref.lobe_pdf(1, 0.3, wi, wo).mean() * 2 * np.pi < 0.95
     assert ref.lobe_pdf(1, 0.1, 0 * wi + [[0], [0], [1]], wo).mean() * 2 * np.pi == pytest.approx(0.99, abs=2e-3)
+    for kind in ("beckmann", "ggx"):  # all normals that are seen from one direction
+        wi = np.array([[0.6], [0.48], [0.64]]) + 0 * wo
+        seen = np.where(np.sum(wi * wo, axis=0) > 0, ref.visible_normals(kind, 0.2, 0.5, wi, wo), 0)
+        assert seen.mean() * 2 * np.pi == pytest.approx(1, abs=2e-3)
 
 
-@pytest.mark.parametrize("specular, alpha", [(0.0, 0.5), (0.6, 0.1), (1.0, 0.4), (0.9, 0.8)])
-@pytest.mark.parametrize("angle", [0, 40, 80])
-def test_samples_follow_the_density(specular, alpha, angle):
+def lobe_network(latent=0, seed=4, scale=3.0):
+    """A network of lobes with random weights: any direction has lobes of its own."""
+    made = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(latent + 3, 8, width=16, depth=1, bias=True)), seed=seed)
+    made["network.weights"] = made["network.weights"] * scale
+    return made
+
+
+#: Beckmann's lobe, also a narrow and an anisotropic one, all lobes together, and lobes from random weights.
+LOBES = {
+    "beckmann": (1.0, 0.0, 0.0, 0.1, 0.1, 0.3, 0.3, 0.3),
+    "anisotropic": (0.5, 0.5, 0.0, 0.2, 0.8, 0.5, 0.1, 0.3),
+    "all": (0.3, 0.2, 0.3, 0.4, 0.2, 0.1, 0.5, 0.1),
+    "network": None,
+}
+CASES = [((0.0, 0.5), 0), ((0.6, 0.1), 40), ((1.0, 0.4), 80), ((0.9, 0.8), 40)]
+
+
+@pytest.mark.parametrize("lobes, angle", [*CASES, *((name, angle) for name in LOBES for angle in (0, 40, 80))])
+def test_samples_follow_the_density(lobes, angle):
     from mitsuba.chi2 import BSDFAdapter, ChiSquareTest, SphericalDomain
 
-    d = cn.mitsuba.hand_over("test.chi2", decoder())
-    wi = [float(np.sin(np.radians(angle))), 0, float(np.cos(np.radians(angle)))]
-    described = {"type": "neural_bsdf", "decoder": d, "specular": specular, "alpha": alpha}
+    a = np.radians(angle)
+    wi = [float(x) for x in (0.8 * np.sin(a), 0.6 * np.sin(a), np.cos(a))]
+    numbers = LOBES.get(lobes, lobes) or lobe_network()
+    hand_over = cn.mitsuba.hand_over
+    described = {
+        "type": "neural_bsdf",
+        "decoder": hand_over("test.chi2", decoder()),
+        "lobes": hand_over("test.lobes", numbers),
+    }
     sample, pdf = BSDFAdapter("neural_bsdf", described, wi=wi)
-    test = ChiSquareTest(SphericalDomain(), sample, pdf, sample_dim=3, sample_count=200_000, ires=16)
+    narrow = 64 if lobes == "beckmann" else 16
+    test = ChiSquareTest(SphericalDomain(), sample, pdf, sample_dim=3, sample_count=200_000, ires=narrow)
     assert test.run(), test.messages
+
+
+def test_the_same_lobes_in_eight_numbers():
+    lobes, wi, wo = cn.mitsuba.lobes, vector(directions(100, 1, 0.05)), vector(directions(100, 2))
+    two = [mi.Float(0.7), mi.Float(0.3)]
+    eight = lobes.widened(two)
+    same(lobes.pdf(eight, wi, wo).numpy(), lobes.pdf(two, wi, wo).numpy(), rtol=1e-5)
+    u = mi.Float(np.linspace(0.01, 0.99, 100))
+    found, expected = (lobes.sample(params, wi, u, mi.Point2f(0.3, u)) for params in (eight, two))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-4, atol=1e-5)
+    assert lobes.widened(eight) is eight
+
+
+def test_numbers_that_are_no_lobes_yet():
+    """Whatever a network says, weights and roughnesses are in their ranges, and samples have a density."""
+    raw = [mi.Float(v) for v in np.random.default_rng(0).normal(size=(8, 200)).astype(np.float32) * 50]
+    params = np.array([p.numpy() for p in cn.mitsuba.lobes.from_raw(raw)])
+    assert (params >= 0).all() and (params <= 1).all() and (params[:3].sum(axis=0) < 1).all()
+    assert (params[3:] >= 0.02).all()
+    wi, u = vector(directions(200, 3)), mi.Float(np.linspace(0, 0.999, 200))
+    wo, pdf = cn.mitsuba.lobes.sample([mi.Float(p) for p in params], wi, u, mi.Point2f(u, 1 - u))
+    assert np.isfinite(wo.numpy()).all() and np.isfinite(pdf.numpy()).all()
+    np.testing.assert_array_equal(pdf.numpy() > 0, wo.numpy()[2] > 0)
 
 
 # ---- The BSDF ----------------------------------------------------------------------------------------------
 
 
-def test_methods_agree():
-    b, si, ctx = bsdf(lobes=(0.7, 0.2)), interactions(), mi.BSDFContext()
+@pytest.mark.parametrize("network", [False, True])
+def test_methods_agree(network):
+    b, si, ctx = bsdf(lobes=lobe_network(4) if network else (0.7, 0.2)), interactions(), mi.BSDFContext()
     sampler = mi.load_dict({"type": "independent"})
     sampler.seed(0, 256)
     bs, weight = b.sample(ctx, si, sampler.next_1d(), sampler.next_2d())
@@ -168,6 +237,10 @@ def test_material_is_what_shading_needs():
     moved.uv += 2  # unit squares repeat
     for a, c in zip(code, b.material(moved)[0], strict=True):
         np.testing.assert_allclose(a.numpy(), c.numpy(), atol=1e-4)
+    b = bsdf(lobes=lobe_network(4))
+    code, params = b.material(si)
+    assert len(params) == 8 and all(np.ptp(p.numpy()) > 1e-3 for p in params)  # they vary with code and direction
+    same(cn.mitsuba.lobes.pdf(params, si.wi, wo).numpy(), b.pdf(ctx, si, wo).numpy(), rtol=1e-5)
 
 
 def test_nothing_below_the_surface():
@@ -249,10 +322,15 @@ def test_files(tmp_path):
     lobes = cn.Grid(2, "dense", n_levels=1, base_resolution=3, init_scale=2.0)
     si, wo, ctx = interactions(32), vector(directions(32, 9)), mi.BSDFContext()
     for i, b in enumerate(
-        (bsdf(lobes=lobes), bsdf(lobes=(0.25, 0.75)), cn.mitsuba.NeuralBSDF(decoder(2, "plain"), [0.5, 1]))
+        (
+            bsdf(lobes=lobes),
+            bsdf(lobes=(0.25, 0.75)),
+            cn.mitsuba.NeuralBSDF(decoder(2, "plain"), [0.5, 1]),
+            bsdf(lobes=lobe_network(4)),
+        )
     ):
         for part in (b.latent, b.lobes):
-            if part.field is not None:  # no longer what a new one is built with
+            if part.field is not None and not getattr(part, "network", False):  # no longer what a new one is built with
                 part.field["encoding.data"] = part.field["encoding.data"] * 0.5 + 0.1
         path = tmp_path / f"{i}.safetensors"
         b.save(path)
@@ -322,7 +400,10 @@ def test_errors_in_words(backend):
         (lambda: BSDF(d, 3), TypeError, "NeuralBSDF: latent is a int; None, numbers, an encoding"),
         (lambda: BSDF(d, ["a"]), TypeError, "NeuralBSDF: latent is .*; numbers are needed"),
         (lambda: BSDF(d, built), ValueError, "NeuralBSDF: latent: field has 8 inputs; 2 is needed"),
-        (lambda: BSDF(d, grid, grid), ValueError, "NeuralBSDF: lobes has 4 numbers; two are needed"),
+        (lambda: BSDF(d, grid, grid), ValueError, "NeuralBSDF: lobes has 4 numbers; two or eight are needed"),
+        (lambda: BSDF(d, grid, two), ValueError, "NeuralBSDF: lobes: field has 8 inputs; 2 or 7 is needed"),
+        (lambda: BSDF(d, grid, LOBES["all"][:2] + (0.9,) * 6), ValueError, "the weights of the lobes add up to 1.4"),
+        (lambda: BSDF(d, grid, LOBES["all"][:7] + (0.001,)), ValueError, "NeuralBSDF: coat_alpha is 0.001"),
         (lambda: BSDF(d, grid, [0.5, 2.0]), ValueError, "NeuralBSDF: alpha is 2"),
         (lambda: BSDF(d, grid, [1.5, 0.3]), ValueError, "NeuralBSDF: specular is 1.5"),
         (lambda: cn.mitsuba.build(3), TypeError, "mitsuba.build: field is a int"),

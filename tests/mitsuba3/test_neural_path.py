@@ -84,7 +84,18 @@ def mixed():
     return [material(first), {"type": "dielectric"}, textured, {"type": "roughplastic"}], more
 
 
+def sampled_by_networks():
+    """Lobes from two networks, one of them on one side of a leaf, and lobes in two numbers on its other side."""
+    first, second = decoder(1), decoder(2, seed=2)
+    lobes = [
+        cn.mitsuba.build(cn.NeuralField(None, cn.MLP(inputs, 8, width=8, depth=1)), seed=inputs) for inputs in (4, 5)
+    ]
+    one, other = material(first, lobes=lobes[0]), material(second, code=(0.1, 0.8), lobes=lobes[1])
+    return [one, other, {"type": "roughplastic"}], {"leaf": leaf(other, material(first))}
+
+
 SCENES = {
+    "networks of lobes": sampled_by_networks,
     "back": lambda: ([], {"leaf": leaf(material(code=(0.1, 0.9)))}),
     "mixed": mixed,
     "envmap": lambda: ([material(), {"type": "roughconductor"}], {"sky": environment()}),

@@ -11,23 +11,21 @@ import mitsuba as mi
 from ...bounds import corners
 from ...checks import check_above, check_choice, check_flag, check_positive, check_type, check_unsigned, ensure
 from ...field import NeuralField
-from ...nn import MLP, Composite, Grid, Identity
+from ...nn import MLP, Composite, Identity
 from ...random.key import Key
 from ...training import FitResult, fit
 from ...training.schedules import cosine
 from .. import variants
 from ..fields import build
-from . import lobes as mixture
 from .decoder import Decoder
 from .directions import FEATURES
 from .latent import Latent
+from .lobe_fit import fit_lobes
 from .reflections import check_reflects, draw, spread
+from .specular import Specular
 
 #: Values below this (in 1/sr, with the cosine) count by their absolute error, those above by their relative one.
 KNEE = 0.03
-
-#: Largest weight of one sample in the fit of the lobes, in units of a white surface.
-_MOST_WEIGHT = 20.0
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,9 @@ class BSDFFit:
     ``bsdf`` is a :class:`NeuralBSDF` and ``result`` the :class:`FitResult` of its training. ``relative_error`` is
     :math:`\int |f - f^*| / \int f^*` over the surface and both directions, with the cosine and as a mean of the
     channels. ``albedo`` and ``reference_albedo`` are the mean shares of the light that are reflected, by incidence from
-    all directions of the hemisphere alike. ``spread`` and ``reference_spread`` are the relative standard deviations of
-    the weights ``f / pdf`` of samples, by the fitted lobes and by the reference's own sampling.
+    all directions of the hemisphere alike. The three leave out a perfectly specular part. ``spread`` and
+    ``reference_spread`` are the relative standard deviations of the weights ``f / pdf`` of samples, by the fitted lobes
+    and by the reference's own sampling.
 
     >>> print(cn.mitsuba.fit_bsdf(None, reference, steps=500).relative_error)
     """
@@ -67,17 +66,20 @@ def fit_bsdf(
     steps: int = 2000,
     samples: int = 1 << 14,
     lr: float = 5e-3,
-    lobe_resolution: int = 32,
+    lobe_resolution: int | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> BSDFFit:
     r"""Learn ``reference``, any BSDF of Mitsuba's that reflects without being a mirror, as a :class:`NeuralBSDF`.
 
+    A perfectly specular part of it, as the varnish of ``plastic``, is kept as it is: the network learns the rest.
+
     Each step draws points of the unit square, directions of incidence uniform in the hemisphere, and of reflection one
     half by the reference's sampling and one half by the cosine, and evaluates the reference, outside virtual calls. The
     loss :math:`(c(f) - c(f^*))^2` of each channel, with the cosine in :math:`f`, is taken after the compression
     :math:`c(f) = \log(1 + f / 0.03)`, in which highlights do not outweigh the rest. The sampling lobes are fitted
-    afterwards: they maximize :math:`\mathrm{E}[f^* \log p]`, the likelihood of directions drawn by :math:`f^*`.
+    afterwards to the BSDF :math:`f` that was learned: they maximize :math:`\int f \log p`, the likelihood of directions
+    drawn in proportion to it.
 
     Args:
         field: a decoder of ``[code, direction features]`` with 3 outputs and no encoding. A built one is trained in
@@ -88,8 +90,9 @@ def fit_bsdf(
             trained with the decoder.
         directions: see :class:`Decoder`.
         steps, samples, lr: of the training: steps, samples of each, largest learning rate (it follows a cosine).
-        lobe_resolution: where there is a latent code, lobes vary with the texture coordinates, too, on a grid of so
-            many vertices a side.
+        lobe_resolution: ``None`` for lobes that a small network reads off the latent code and the direction of
+            incidence. A number for lobes without a network, the same for all directions: where there is a latent code,
+            they vary with the texture coordinates on a grid of so many vertices a side.
         seed: int in [0, 2^63).
         progress: show progress bars (needs tqdm).
 
@@ -97,8 +100,8 @@ def fit_bsdf(
         A :class:`BSDFFit`.
 
     Raises:
-        TypeError, ValueError: ``reference`` is no BSDF, has a perfectly specular or a transmitting part, is
-            ``twosided``, reflects nothing, or cannot be evaluated; other arguments out of range.
+        TypeError, ValueError: ``reference`` is no BSDF, is perfectly specular or has several such parts, transmits,
+            is ``twosided``, reflects nothing, or cannot be evaluated; other arguments out of range.
         RuntimeError: no variant is set, or one that fields do not run in.
 
     >>> reference = mi.load_dict({"type": "roughconductor", "alpha": 0.2})
@@ -107,17 +110,24 @@ def fit_bsdf(
     where = "fit_bsdf"
     variants.check_rgb(where)
     check_type(where, "reference", reference, mi.BSDF, "a mi.BSDF of the variant that is set")
-    for flag, has in (
-        (mi.BSDFFlags.Delta, "has a perfectly specular part, which no function of directions is; make it rough"),
-        (mi.BSDFFlags.Transmission, "transmits light, but only reflection is learned"),
-    ):
-        ensure(not mi.has_flag(reference.flags(), flag), f"{where}: reference {has}.")
+    flags = reference.flags()
+    holes = (
+        "; learn the BSDF inside, and put what is learned into a mask" if reference.class_name() == "MaskBSDF" else ""
+    )
+    transmits = mi.has_flag(flags, mi.BSDFFlags.Transmission)
+    ensure(not transmits, f"{where}: reference transmits light, but only reflection is learned{holes}.")
+    mirror = "is perfectly specular, which no function of directions is; make it rough"
+    ensure(mi.has_flag(flags, mi.BSDFFlags.Smooth), f"{where}: reference {mirror}.")
+    specular = reference if mi.has_flag(flags, mi.BSDFFlags.Delta) else None
+    if specular is not None:
+        Specular(specular, where, "reference")
     cure = "pass the BSDF of its front, and put what is learned into a twosided"
     one_side = reference.class_name() != "TwoSidedBRDF"
     ensure(one_side, f"{where}: reference is twosided, but only the front of a BSDF is learned; {cure}.")
     check_choice(where, "directions", directions, tuple(FEATURES))
     for name, value in (("steps", steps), ("samples", samples), ("lobe_resolution", lobe_resolution)):
-        check_positive(where, name, value)
+        if value is not None:
+            check_positive(where, name, value)
     check_above(where, "lr", lr)
     check_unsigned(where, "seed", seed, 63)
     check_flag(where, "progress", progress)
@@ -149,8 +159,8 @@ def fit_bsdf(
 
     options: dict[str, Any] = dict(seed=seed, progress=progress)
     result = fit(joint, batch, steps, lr=cosine(lr, steps), objective=objective, **options)
-    lobes = _fit_lobes(batch, max(300, steps // 5), lobe_resolution if code.varies else 0, options)
-    bsdf = variants.made("NeuralBSDF")(decoder, code.field, lobes)
+    lobes = fit_lobes(reference, decoder, code, lobe_resolution, max(400, steps // 2), min(samples, 4096), options)
+    bsdf = variants.made("NeuralBSDF")(decoder, code.field, lobes, specular=specular)
     return BSDFFit(bsdf, result, *_figures(bsdf, reference, Key(seed + (1 << 63))))
 
 
@@ -164,22 +174,6 @@ def _decoder(field: NeuralField | None, code: Latent, directions: str, seed: int
     if field.precision is None:
         field = build(field, seed=seed)
     return Decoder(field, code.count, directions)
-
-
-def _fit_lobes(batch: Any, steps: int, resolution: int, options: dict[str, Any]) -> Any:
-    """Numbers for the lobes, or a field of them with ``resolution`` vertices a side."""
-    grid = Grid(2, "dense", n_levels=1, n_features_per_level=2, base_resolution=max(2, resolution))
-    lobes = build(NeuralField(grid, Identity()))
-
-    def likelihood(field: NeuralField, drawn: Any, key: Key) -> Any:
-        params = mixture.from_raw(field(drawn.uv if resolution else dr.full(mi.Point2f, 0.5, dr.width(drawn.uv))))
-        weight = dr.minimum(mi.luminance(drawn.value) / drawn.pdf, _MOST_WEIGHT)
-        return dr.select(drawn.valid, -weight * dr.log(mixture.pdf(params, drawn.wi, drawn.wo) + 1e-6), 0)
-
-    fit(lobes, batch, steps, lr=cosine(0.1, steps), objective=likelihood, **options)
-    if resolution:
-        return lobes
-    return [float(v[0]) for v in mixture.from_raw(lobes([mi.Float(0.5), mi.Float(0.5)]))]
 
 
 def _figures(bsdf: Any, reference: Any, key: Key) -> list[float]:

@@ -1,13 +1,21 @@
-r"""Analytic sampling of a reflection: a cosine lobe and one of visible GGX normals, mixed.
+r"""Analytic sampling of a reflection: visible normals of Beckmann and GGX distributions, and a cosine lobe, mixed.
 
 A network can be evaluated but not sampled. Its samples come from
 
-.. math:: p(\omega_o) = (1 - w) \frac{\cos\theta_o}{\pi} + w \frac{D(h) G_1(\omega_i)}{4 \cos\theta_i}
+.. math:: p(\omega_o) = \Bigl(1 - \sum_k w_k\Bigr) \frac{\cos\theta_o}{\pi}
+    + \sum_k w_k \frac{D_k(h) G_k(\omega_i)}{4 \cos\theta_i}
 
-with the isotropic GGX distribution :math:`D` of roughness :math:`\alpha`, its masking function :math:`G_1` (Walter et
-al. 2007) and :math:`h = (\omega_i + \omega_o) / |\omega_i + \omega_o|`. Two numbers are the parameters everywhere: a
-list ``[w, alpha]`` of arrays. Densities are with respect to solid angle; directions are unit vectors in the shading
-frame. Samples of the second lobe that fall below the surface have density 0.
+with distributions of normals :math:`D_k`, their masking functions :math:`G_k` (Walter et al. 2007; Heitz 2014) and
+:math:`h = (\omega_i + \omega_o) / |\omega_i + \omega_o|`. Parameters are a list of arrays:
+
+==================================  ===================================================================
+``[w, alpha]``                      one isotropic GGX distribution
+eight numbers (:data:`PARAMETERS`)  an anisotropic Beckmann distribution, an anisotropic GGX distribution and an
+                                    isotropic GGX distribution (a clear coat): three weights, then their roughnesses
+==================================  ===================================================================
+
+Densities are with respect to solid angle; directions are unit vectors in the shading frame. Samples that fall below the
+surface have density 0.
 """
 
 from __future__ import annotations
@@ -20,36 +28,64 @@ import drjit as dr
 
 from ...checks import ensure
 
-#: Names of the parameters, in their order.
-PARAMETERS = ("specular", "alpha")
+#: Names of the parameters, in their order, by their number.
+PARAMETERS = {
+    2: ("specular", "alpha"),
+    8: ("beckmann", "ggx", "coat", "beckmann_u", "beckmann_v", "ggx_u", "ggx_v", "coat_alpha"),
+}
 
 #: Least roughness: single precision holds narrower lobes only roughly.
 LEAST_ALPHA = 0.02
 
-#: Largest weight of the glossy lobe that is fitted: what that lobe misses must be sampled, too.
-MOST_SPECULAR = 0.95
+#: Largest weight of all lobes but the cosine's together that is fitted: what they miss must be sampled, too.
+MOST_SPECULAR = {2: 0.95, 8: 0.999}
 
 
 def check(params: Sequence[float], where: str) -> None:
-    """Raise ``ValueError`` unless both parameters are in their ranges."""
-    specular, alpha = params
-    ensure(0 <= specular <= 1, f"{where}: specular is {specular:g}; a number in [0, 1] is needed.")
-    ensure(LEAST_ALPHA <= alpha + 1e-6 <= 1 + 2e-6, f"{where}: alpha is {alpha:g}; it must be in [{LEAST_ALPHA}, 1].")
+    """Raise ``ValueError`` unless weights and roughnesses are in their ranges."""
+    weights, alphas = _split(list(zip(PARAMETERS[len(params)], params, strict=True)))
+    for name, weight in weights:
+        ensure(0 <= weight <= 1, f"{where}: {name} is {weight:g}; a number in [0, 1] is needed.")
+    total = sum(weight for _, weight in weights)
+    ensure(total <= 1 + 1e-6, f"{where}: the weights of the lobes add up to {total:g}; at most 1 is needed.")
+    for name, alpha in alphas:
+        in_range = LEAST_ALPHA <= alpha + 1e-6 <= 1 + 2e-6
+        ensure(in_range, f"{where}: {name} is {alpha:g}; it must be in [{LEAST_ALPHA}, 1].")
+
+
+def _split(params: list) -> tuple[list, list]:
+    """Weights and roughnesses."""
+    weights = {2: 1, 8: 3}[len(params)]
+    return params[:weights], params[weights:]
 
 
 def from_raw(raw: Any) -> list:
-    """Parameters from two unbounded numbers: a weight in (0, :data:`MOST_SPECULAR`) and a roughness in
-    (:data:`LEAST_ALPHA`, 1).
+    """Parameters from as many unbounded numbers: weights whose sum is less than :data:`MOST_SPECULAR`, and roughnesses
+    in (:data:`LEAST_ALPHA`, 1).
     """
-    w, alpha = (1 / (1 + dr.exp(-v)) for v in raw)
-    return [MOST_SPECULAR * w, LEAST_ALPHA + (1 - LEAST_ALPHA) * alpha]
+    weights, alphas = _split(list(raw))
+    # softmax with a 0 for the cosine lobe; no exponential is larger than 1
+    most = dr.maximum(weights[0], 0)
+    for w in weights[1:]:
+        most = dr.maximum(most, w)
+    powers = [dr.exp(w - most) for w in weights]
+    scale = MOST_SPECULAR[len(raw)] / (sum(powers) + dr.exp(-most))
+    return [*(p * scale for p in powers), *(LEAST_ALPHA + (1 - LEAST_ALPHA) / (1 + dr.exp(-a)) for a in alphas)]
+
+
+def widened(params: list) -> list:
+    """The same lobes in eight numbers."""
+    if len(params) == 8:
+        return params
+    w, alpha = params
+    return [0 * w, w, 0 * w, alpha, alpha, alpha, alpha, alpha]
 
 
 def sample(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
     """A direction and its density.
 
     Args:
-        params: ``[w, alpha]``.
+        params: two or eight arrays.
         wi: direction of incidence (``Vector3f``).
         sample1: uniform number (``Float``) that chooses the lobe.
         sample2: two uniform numbers (``Point2f``).
@@ -57,21 +93,34 @@ def sample(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
     Returns:
         ``(wo, pdf)``; the density of the mixture, 0 for invalid samples.
     """
-    w, alpha = params
-    glossy = sample1 < w
-    wo = dr.select(glossy, _reflected(alpha, wi, sample2), _cosine(type(wi), sample2))
+    if len(params) == 2:
+        w, au = params
+        h, bound = _ggx_normal(au, au, wi, sample2), w
+    else:
+        beckmann, ggx, coat, bu, bv, gu, gv, c = params
+        main, bound = sample1 < ggx, ggx + coat
+        h = _ggx_normal(dr.select(main, gu, c), dr.select(main, gv, c), wi, sample2)
+        h = dr.select(sample1 < bound, h, _beckmann_normal(bu, bv, wi, sample2))
+        bound = bound + beckmann
+    reflected = dr.fma(2 * dr.dot(wi, h), h, -wi)
+    wo = dr.select(sample1 < bound, reflected, _cosine(type(wi), sample2))
     return wo, pdf(params, wi, wo)
 
 
 def pdf(params: Any, wi: Any, wo: Any) -> Any:
     """Density of ``wo`` under the mixture; 0 unless both directions are above the surface. Arguments as above."""
-    w, alpha = params
     above = (wi.z > 0) & (wo.z > 0)
     h = dr.normalize(wi + wo)
     h = dr.select(above, h, type(wi)(0, 0, 1))
+    if len(params) == 2:
+        w, alpha = params
+        glossy, normals = w, w * _ggx(alpha, alpha, wi, h)
+    else:
+        beckmann, ggx, coat, bu, bv, gu, gv, c = params
+        glossy = beckmann + ggx + coat
+        normals = beckmann * _beckmann(bu, bv, wi, h) + ggx * _ggx(gu, gv, wi, h) + coat * _ggx(c, c, wi, h)
     cosine = wo.z * (1 / math.pi)
-    normals = _ggx(alpha, h) * _visible(alpha, wi) / (4 * dr.maximum(wi.z, 1e-8))
-    return dr.select(above, (1 - w) * cosine + w * normals, 0)
+    return dr.select(above, (1 - glossy) * cosine + normals / (4 * dr.maximum(wi.z, 1e-8)), 0)
 
 
 def _cosine(vector: type, u: Any) -> Any:
@@ -81,27 +130,68 @@ def _cosine(vector: type, u: Any) -> Any:
     return vector(r * c, r * s, dr.safe_sqrt(1 - u.y))
 
 
-def _reflected(alpha: Any, wi: Any, u: Any) -> Any:
-    """``wi`` reflected by a visible GGX normal, drawn as a spherical cap (Dupuy and Benyoub 2023, listing 3)."""
+def _ggx_normal(au: Any, av: Any, wi: Any, u: Any) -> Any:
+    """A visible normal of GGX, drawn as a spherical cap (Dupuy and Benyoub 2023, listing 3)."""
     vector = type(wi)
-    stretched = dr.normalize(vector(alpha * wi.x, alpha * wi.y, wi.z))
+    stretched = dr.normalize(vector(au * wi.x, av * wi.y, wi.z))
     z = dr.fma(1 - u.y, 1 + stretched.z, -stretched.z)
     r = dr.safe_sqrt(1 - dr.square(z))
     s, c = dr.sincos(2 * math.pi * u.x)
     cap = vector(r * c, r * s, z) + stretched
-    h = dr.normalize(vector(alpha * cap.x, alpha * cap.y, dr.maximum(cap.z, 1e-8)))
-    return dr.fma(2 * dr.dot(wi, h), h, -wi)
+    return dr.normalize(vector(au * cap.x, av * cap.y, dr.maximum(cap.z, 1e-8)))
 
 
-def _ggx(alpha: Any, h: Any) -> Any:
-    """Density of normals times the cosine's share, :math:`D(h)`."""
-    a2 = dr.square(alpha)
+def _beckmann_normal(au: Any, av: Any, wi: Any, u: Any) -> Any:
+    r"""A visible normal of Beckmann's distribution, whose slopes are Gaussian (Heitz and d'Eon 2014; Jakob 2014).
+
+    Where roughness is stretched to 1 and ``wi`` is in the plane of the first slope, the other one is Gaussian, and the
+    first one :math:`x` has a density in proportion to :math:`(1 - x \tan\theta_i) e^{-x^2}` up to
+    :math:`x = \cot\theta_i`. Its integral, as a function of :math:`b = \mathrm{erf}(x)`, is increasing and concave, and
+    is inverted by Newton's method.
+    """
+    vector = type(wi)
+    stretched = dr.normalize(vector(au * wi.x, av * wi.y, wi.z))
+    sine = dr.sqrt(dr.square(stretched.x) + dr.square(stretched.y))
+    tangent = dr.maximum(sine, 1e-6) / dr.maximum(stretched.z, 1e-6)
+    least = 1e-6
+    u1, u2 = (dr.clip(v, least, 1 - least) for v in u)
+    last = dr.erf(1 / tangent)
+
+    def integral(b: Any, x: Any) -> Any:
+        return 1 + b + tangent * dr.exp(-dr.square(x)) * (1 / math.sqrt(math.pi))
+
+    target = u1 * integral(last, 1 / tangent)
+    b = last - (1 + last) * dr.erf(
+        dr.sqrt(-dr.log(u1))
+    )  # the solution along the surface, where the density is x e^-x^2
+    for _ in range(3):
+        x = dr.erfinv(b)
+        b -= (integral(b, x) - target) / (1 - x * tangent)
+        b = dr.clip(b, least - 1, last - least)
+    x, y = dr.erfinv(b), dr.erfinv(2 * u2 - 1)
+    flat = sine < 1e-6
+    c, s = (dr.select(flat, v, w / dr.maximum(sine, 1e-6)) for v, w in ((1, stretched.x), (0, stretched.y)))
+    return dr.normalize(vector(-au * (c * x - s * y), -av * (s * x + c * y), 1))
+
+
+def _ggx(au: Any, av: Any, w: Any, h: Any) -> Any:
+    """Distribution of normals ``h``, times Smith's masking of direction ``w``."""
+    area = au * av
     # 1 - h_z^2 loses the digits that a narrow lobe consists of
-    k = a2 * dr.square(h.z) + dr.square(h.x) + dr.square(h.y)
-    return a2 / (math.pi * dr.square(k))
+    k = area * dr.square(h.z) + dr.square(h.x) * (av / au) + dr.square(h.y) * (au / av)
+    tangent = _stretched_tangent(au, av, w)
+    return area / (math.pi * dr.square(k)) * (2 / (1 + dr.sqrt(1 + tangent)))
 
 
-def _visible(alpha: Any, w: Any) -> Any:
-    """Smith's masking of direction ``w``, :math:`G_1`."""
-    tangent = (dr.square(w.x) + dr.square(w.y)) / dr.maximum(dr.square(w.z), 1e-12)
-    return 2 / (1 + dr.sqrt(1 + dr.square(alpha) * tangent))
+def _beckmann(au: Any, av: Any, w: Any, h: Any) -> Any:
+    """The same of Beckmann's distribution."""
+    z2 = dr.maximum(dr.square(h.z), 1e-12)
+    slopes = (dr.square(h.x / au) + dr.square(h.y / av)) / z2
+    normals = dr.exp(-slopes) / (math.pi * au * av * dr.square(z2))
+    a = dr.rsqrt(dr.maximum(_stretched_tangent(au, av, w), 1e-12))
+    return normals * (2 / (1 + dr.erf(a) + dr.exp(-dr.square(a)) / (a * math.sqrt(math.pi))))
+
+
+def _stretched_tangent(au: Any, av: Any, w: Any) -> Any:
+    """Squared tangent of direction ``w`` where roughness is stretched to 1."""
+    return (dr.square(au * w.x) + dr.square(av * w.y)) / dr.maximum(dr.square(w.z), 1e-12)

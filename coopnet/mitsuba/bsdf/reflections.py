@@ -14,8 +14,9 @@ from ...training.sampling import uniform
 
 
 class Reflections(NamedTuple):
-    """Samples of a reflection: ``uv``; ``wi``, uniform in the hemisphere; ``wo``, by the BSDF's own sampling or, every
-    second one, a cosine lobe; ``value``, the BSDF times the cosine; ``pdf``, the density of ``wo``; where ``valid``.
+    """Samples of a reflection, without perfectly specular parts: ``uv``; ``wi``, uniform in the hemisphere; ``wo``, by
+    the BSDF's own sampling or, every second one, a cosine lobe; ``value``, the BSDF times the cosine; ``pdf``, the
+    density of ``wo``; where ``valid``.
     """
 
     uv: Any
@@ -39,6 +40,7 @@ def draw(bsdf: Any, key: Key, samples: int) -> Reflections:
 def _drawn(bsdf: Any, u: list) -> tuple:
     """The fields of :class:`Reflections`, by eight numbers."""
     si, context = _interaction(u), mi.BSDFContext()
+    context.type_mask = +mi.BSDFFlags.Smooth
     own, _ = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
     lobe = mi.warp.square_to_cosine_hemisphere(mi.Point2f(u[5], u[6]))
     first = u[7] < 0.5
@@ -65,11 +67,16 @@ def check_reflects(bsdf: Any, where: str) -> None:
     ensure(bright, f"{where}: reference reflects nothing on its front side; there is nothing to learn.")
 
 
-def spread(bsdf: Any, key: Key, samples: int) -> Any:
-    """Relative standard deviation of the weights of samples of ``bsdf``, everywhere and from everywhere."""
+def weights(bsdf: Any, key: Key, samples: int) -> Any:
+    """Luminance of the weights of samples of ``bsdf``, everywhere and from everywhere; 0 for directions below."""
     u = uniform(7, key, mi.Float, samples)
     own, weight = bsdf.sample(mi.BSDFContext(), _interaction(u), u[4], mi.Point2f(u[5], u[6]))
-    light = dr.select((own.pdf > 0) & (own.wo.z > 0), mi.luminance(weight), 0)
+    return dr.select((own.pdf > 0) & (own.wo.z > 0), mi.luminance(weight), 0)
+
+
+def spread(bsdf: Any, key: Key, samples: int) -> Any:
+    """Relative standard deviation of the :func:`weights`."""
+    light = weights(bsdf, key, samples)
     dr.eval(light)  # or both means would sample anew
     mean = dr.mean(light)
     return dr.sqrt(dr.mean(dr.square(light - mean))) / mean

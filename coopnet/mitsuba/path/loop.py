@@ -65,16 +65,27 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         toward = si.to_local(ds.d)
 
         # The material: one call for all that needs no network, then the networks
-        value, pdf, bs, factor, number, under, code = dr.dispatch(
-            bsdf, decoders.query, si, toward, sampler.next_1d(), sampler.next_2d(), active_next
+        samples = sampler.next_1d(), sampler.next_2d()
+        value, pdf, bs, factor, number, under, code, lobe = dr.dispatch(
+            bsdf, decoders.query, si, toward, *samples, active_next
         )
         if dr.hint(wavefront, mode="scalar"):
             # networks are going to be evaluated in kernels of their own, before which this is not to be traced twice
-            dr.eval(met, light, toward, value, pdf, bs, factor, number, under, code)
+            dr.eval(met, light, toward, value, pdf, bs, factor, number, under, code, lobe, samples)
+        learned = number > 0  # where a network knows the value of the next direction
+        if dr.hint(bool(decoders.decoders), mode="scalar"):
+            wi, onto = upright(under, [si.wi, toward])
+            wo, *densities = decoders.sample(number, lobe, code, wi, onto, *samples)
+            pdf = dr.select(learned, densities[1], pdf)
+            learned &= samples[0] >= lobe[2]
+            (bs.wo,) = dr.select(learned, upright(under, [wo]), [bs.wo])
+            bs.pdf = dr.select(learned, densities[0], bs.pdf)
+            bs.sampled_type = dr.select(learned, mi.UInt32(mi.BSDFFlags.GlossyReflection), bs.sampled_type)
         share = throughput * dr.select(ds.delta, 1, power_heuristic(ds.pdf, pdf))
         direct = dr.select(smooth, share * light, 0)
         L = L + met if primal else L - dr.detach(met)
         wi, *pair = upright(under, [si.wi, toward, bs.wo])
+        pair[1] = dr.select(learned, pair[1], mi.Vector3f(0, 0, -1))  # below, where networks are 0
         query = (number, code, wi, pair, key_at(integrator.key, depth, lanes), ray.wavelengths)
         if dr.hint(primal, mode="scalar"):
             networks = decoders.evaluate(*query)
@@ -87,7 +98,7 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
             networks, tangent = _differentiate(mode, decoders, query, term, met, light, codes, values)
             adjoint = adjoint + tangent
         value = dr.select(number > 0, networks[0], value)
-        factor = dr.select(number > 0, networks[1] * dr.select(bs.pdf > 0, dr.rcp(bs.pdf), 0), factor)
+        factor = dr.select(learned, networks[1] * dr.select(bs.pdf > 0, dr.rcp(bs.pdf), 0), factor)
         L = L + direct * value if primal else L - direct * value
 
         # The next direction

@@ -55,13 +55,19 @@ class SceneDecoders:
         self.way, self.upsampling = way, upsampling
         self._sides: dict[int, tuple] = {}
         decoders: dict[int, Any] = {}
+        samplers: dict[int, Any] = {}
+        self._lobes = 2
         for bsdf in (shape.bsdf() for shape in scene.shapes()):
             sides = _sides(bsdf)
             if sides:
                 self._sides[bsdf.ptr] = sides
                 decoders.update((id(side.decoder), side.decoder) for side in sides)
-        self.decoders = list(decoders.values())
-        self._number = {key: i + 1 for i, key in enumerate(decoders)}
+                samplers.update((id(side.lobes.field), side.lobes) for side in sides if side.lobes.network)
+                self._lobes = max(self._lobes, *(side.lobes.count for side in sides))
+        self.decoders, self._samplers = list(decoders.values()), list(samplers.values())
+        self._number, self._sampler_number = (
+            {key: i + 1 for i, key in enumerate(kind)} for kind in (decoders, samplers)
+        )
         self._codes = max((d.latent_features for d in self.decoders), default=0)
 
     # ---- in virtual calls: what materials say --------------------------------------------------------------------
@@ -75,23 +81,19 @@ class SceneDecoders:
             sample1, sample2: one and two uniform numbers.
 
         Returns:
-            ``(value, pdf, bs, factor, number, under, code)``: value times cosine and density for ``toward``, a sampled
-            direction (``BSDFSample3f``) and value times cosine over density for it; the number of the decoder, whether
-            it sees the surface from below, and the latent code. ``value`` and ``factor`` are 0 where there is a number.
+            ``(value, pdf, bs, factor, number, under, code, lobe)``: value times cosine and density for ``toward``, a
+            sampled direction (``BSDFSample3f``) and value times cosine over density for it; the number of the decoder,
+            whether it sees the surface from below, the latent code, and what :meth:`sample` wants to know of the lobes.
+            Where there is a number, the first four wait for :meth:`sample` and :meth:`evaluate`, but for samples of a
+            perfectly specular part.
         """
         sides = self._sides.get(bsdf.ptr)
         if not sides:
             answer = bsdf.eval_pdf_sample(mi.BSDFContext(), si, toward, sample1, sample2, active)
-            return *answer, mi.UInt32(0), mi.Bool(False), self._padded([])
-        number, under, code, lobe = self._material(sides, si, active)
-        wi, toward = upright(under, [si.wi, toward])
-        bs = dr.zeros(mi.BSDFSample3f)
-        wo, bs.pdf = lobes.sample(lobe, wi, sample1, sample2)
-        (bs.wo,) = upright(under, [wo])
-        bs.eta = 1
-        bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
-        none = mi.Spectrum(0)
-        return none, lobes.pdf(lobe, wi, toward), bs, none, number, under, code
+            return *answer, mi.UInt32(0), mi.Bool(False), self._padded([]), self._no_lobes()
+        number, under, code, lobe, bs, reflectance = self._material(sides, si, active)
+        (bs.wo,) = upright(under, [bs.wo])
+        return mi.Spectrum(0), mi.Float(0), bs, reflectance, number, under, code, lobe
 
     def attached(self, bsdf: Any, si: Any, pair: list, active: Any) -> tuple:
         """What a material says, to be differentiated: ``(code, values)`` for two directions; one or the other is 0."""
@@ -102,20 +104,66 @@ class SceneDecoders:
         return self._padded([]), [bsdf.eval(context, si, wo, active) for wo in pair]
 
     def _material(self, sides: tuple, si: Any, active: Any) -> tuple:
-        """``(number, under, code, lobe)`` of the side that ``si.wi`` is on."""
+        """``(number, under, code, lobe, bs, weight)`` of the side that ``si.wi`` is on; the last two are the sample of
+        a perfectly specular part.
+        """
         under = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
         materials = []
         for side in sides:
-            code, lobe = side.material(si, active)
-            materials.append((mi.UInt32(self._number[id(side.decoder)]), self._padded(code), lobe))
-        number, code, lobe = materials[0] if len(sides) == 1 else dr.select(under, materials[1], materials[0])
-        return number, under, code, lobe
+            code = side.latent(si.uv, active)
+            which, params, share = self._no_lobes()
+            if side.lobes.network:
+                which = mi.UInt32(self._sampler_number[id(side.lobes.field)])
+            else:
+                params = side.lobes.parameters(si.uv, code, si.wi, active)
+                params = [mi.Float(p) for p in (lobes.widened(params) if self._lobes == 8 else params)]
+            bs, weight = dr.zeros(mi.BSDFSample3f), mi.Spectrum(0)
+            bs.eta = 1
+            bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
+            if side.specular is not None:
+                seen = mi.SurfaceInteraction3f(si)
+                (seen.wi,) = upright(under, [si.wi])
+                mirrored, reflectance, share = side.specular.sample(seen, active)
+                mirrored.pdf = share
+                bs, weight = dr.select(share > 0, mirrored, bs), reflectance / dr.select(share > 0, share, 1)
+            number = mi.UInt32(self._number[id(side.decoder)])
+            materials.append((number, self._padded(code), (which, params, share), bs, weight))
+        number, *rest = materials[0] if len(sides) == 1 else dr.select(under, materials[1], materials[0])
+        return number, under, *rest
+
+    def _no_lobes(self) -> tuple:
+        """``(sampler, parameters, share)``: the number of a network of lobes, or the parameters that one would say; and
+        the share of samples that a perfectly specular part gets.
+        """
+        return mi.UInt32(0), [mi.Float(0)] * self._lobes, mi.Float(0)
 
     def _padded(self, code: list) -> list:
         """A latent code with zeros up to the length that the longest of the scene has."""
         return [*code, *[mi.Float(0)] * (self._codes - len(code))]
 
     # ---- in the loop: what networks know -------------------------------------------------------------------------
+
+    def sample(self, number: Any, lobe: tuple, code: list, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
+        """``(wo, pdf, density)``: a direction from the lobes with its density, and that of ``toward``, in lanes with a
+        decoder; ``pdf`` is 0 where ``sample1`` chooses a perfectly specular part.
+
+        Args:
+            number, lobe, code: what :meth:`query` returned.
+            wi, toward: the fixed direction and that of the light, in the local shading frame, seen from above.
+            sample1, sample2: one and two uniform numbers.
+        """
+        which, params, share = lobe
+        params = self._each(self._samplers, which, _directional, params, code, wi, derivative=False)
+
+        def drawn(params: list, share: Any, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
+            rest = 1 - share
+            wo, pdf = lobes.sample(params, wi, (sample1 - share) / rest, sample2)
+            return wo, dr.select(sample1 < share, 0, rest * pdf), rest * lobes.pdf(params, wi, toward)
+
+        def none(*args: Any) -> tuple:
+            return dr.zeros(mi.Vector3f), mi.Float(0), mi.Float(0)
+
+        return dr.if_stmt((params, share, wi, toward, sample1, sample2), number > 0, drawn, none)
 
     def evaluate(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any) -> list:
         """Each material's values times cosine for a ``pair`` of directions; 0 in lanes without a decoder.
@@ -131,7 +179,7 @@ class SceneDecoders:
         def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any) -> list:
             return self._values(decoder, code, wi, pair, key, wavelengths)
 
-        return self._each(number, body, _black(), code, wi, pair, key, wavelengths, derivative=False)
+        return self._each(self.decoders, number, body, _black(), code, wi, pair, key, wavelengths, derivative=False)
 
     def _values(self, decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any) -> list:
         colors = [decoder.evaluate(code, wi, wo, key) for wo in pair]
@@ -161,7 +209,7 @@ class SceneDecoders:
             return dr.detach(values), self._padded(slopes)
 
         state = _black(), self._padded([])
-        return self._each(number, body, state, code, wi, pair, key, wavelengths, term)
+        return self._each(self.decoders, number, body, state, code, wi, pair, key, wavelengths, term)
 
     def forward(
         self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any, term: Term, moved: list
@@ -185,37 +233,38 @@ class SceneDecoders:
             return dr.detach(values), tangent
 
         state = _black(), mi.Spectrum(0)
-        return self._each(number, body, state, code, wi, pair, key, wavelengths, term, moved)
+        return self._each(self.decoders, number, body, state, code, wi, pair, key, wavelengths, term, moved)
 
-    def _each(self, number: Any, body: Callable, state: Any, code: list, *args: Any, derivative: bool = True) -> Any:
-        """What ``body(decoder, code, *args)`` returns in the lanes of every decoder, and ``state`` in those of none."""
-        if self.way == "call" and self.decoders and not derivative:
-            bodies = [lambda state, *_: state, *(_with(body, decoder) for decoder in self.decoders)]
+    def _each(
+        self, networks: list, number: Any, body: Callable, state: Any, code: list, *args: Any, derivative: bool = True
+    ) -> Any:
+        """What ``body(network, code, *args)`` returns in the lanes of every network, and ``state`` in those of none."""
+        if self.way == "call" and networks and not derivative:
+            bodies = [lambda state, *_: state, *(_with(body, network) for network in networks)]
             return dr.switch(number, bodies, state, code, *args)
         if self.way == "wavefront":
-            return self._gathered(number, body, state, code, *args)
-        for i, decoder in enumerate(self.decoders):
+            return self._gathered(networks, number, body, state, code, *args)
+        for i, network in enumerate(networks):
             lanes = number == i + 1
             if self.way != "mask":
-                state = dr.if_stmt((state, code, *args), lanes, _with(body, decoder), lambda state, *_: state)
+                state = dr.if_stmt((state, code, *args), lanes, _with(body, network), lambda state, *_: state)
             else:
-                state = dr.select(lanes, _with(body, decoder)(state, code, *args), state)
+                state = dr.select(lanes, _with(body, network)(state, code, *args), state)
         return state
 
-    def _gathered(self, number: Any, body: Callable, state: Any, *args: Any) -> Any:
-        """:meth:`_each` with a batch for every decoder of just the lanes that ask for it."""
+    def _gathered(self, networks: list, number: Any, body: Callable, state: Any, *args: Any) -> Any:
+        """:meth:`_each` with a batch for every network of just the lanes that ask for it."""
         args = tuple(arg.traced(mi.UInt32) if isinstance(arg, Key) else arg for arg in args)
         dr.eval(number, args)
         state = dr.select(number == number, state, state)  # with an entry for each lane
-        with unmasked(
-            mi.Float
-        ):  # all lanes of a batch ask; Dr.Jit would mask a batch of one, or of as many as there are
-            for i, decoder in enumerate(self.decoders):
+        # all lanes of a batch ask; Dr.Jit would mask a batch of one, or of as many as there are
+        with unmasked(mi.Float):
+            for i, network in enumerate(networks):
                 lanes = dr.compress(number == i + 1)
                 if dr.width(lanes) == 0:
                     continue
                 batch = [arg if arg is None else dr.gather(type(arg), arg, lanes) for arg in args]
-                dr.scatter(state, _with(body, decoder)(None, *batch), lanes)
+                dr.scatter(state, _with(body, network)(None, *batch), lanes)
                 dr.eval(state)
         return state
 
@@ -242,8 +291,12 @@ def _sides(bsdf: Any) -> tuple:
     return tuple(sides) if all(isinstance(side, neural) for side in sides) else ()
 
 
-def _with(body: Callable, decoder: Any) -> Callable:
-    return lambda state, code, *args: body(decoder, code[: decoder.latent_features], *args)
+def _with(body: Callable, network: Any) -> Callable:
+    return lambda state, code, *args: body(network, code[: network.latent_features], *args)
+
+
+def _directional(sampler: Any, code: list, wi: Any) -> list:
+    return sampler.directional(code, wi)
 
 
 def _black() -> list:

@@ -14,6 +14,8 @@ from ..bsdf import files
 from ..bsdf import lobes as mixture
 from ..bsdf.decoder import Decoder
 from ..bsdf.latent import Latent
+from ..bsdf.sampler import Sampler
+from ..bsdf.specular import Specular
 from ..fields import check_sizes
 from ..variants import per_variant, remade
 from .named_objects import object_named, object_or_file
@@ -37,9 +39,14 @@ def NeuralBSDF() -> type:
             decoder: a :class:`Decoder`; several BSDFs may share one.
             latent: the code: ``None``, ``decoder.latent_features`` numbers, or an encoding of the texture coordinates,
                 which repeat in unit squares, or a built field of one.
-            lobes: weight of the glossy lobe in [0, 1] and its roughness in [0.02, 1]; or an encoding of the texture
-                coordinates with two outputs, from which :func:`coopnet.mitsuba.bsdf.lobes.from_raw` makes them.
+            lobes: the parameters of the lobes: weight of a glossy lobe in [0, 1] and its roughness in [0.02, 1], or the
+                eight numbers of :data:`coopnet.mitsuba.bsdf.lobes.PARAMETERS`; or an encoding of the texture
+                coordinates with as many outputs, from which :func:`coopnet.mitsuba.bsdf.lobes.from_raw` makes them; or
+                a built field of ``decoder.latent_features`` + 3 inputs, latent code and direction of incidence, and
+                eight outputs.
             key: turns dropout on. Mitsuba's own integrators evaluate BSDFs in virtual calls, where it needs an index.
+            specular: a BSDF of Mitsuba's, such as ``plastic``, whose perfectly specular reflection is added as it is.
+                In a scene it is a BSDF inside of this one. Files leave it out.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -50,45 +57,57 @@ def NeuralBSDF() -> type:
         key = keys.in_calls
 
         def __init__(
-            self, decoder: Any, latent: Any = None, lobes: Any = LOBES, key: Key | None = None, properties: Any = None
+            self,
+            decoder: Any,
+            latent: Any = None,
+            lobes: Any = LOBES,
+            key: Key | None = None,
+            properties: Any = None,
+            specular: Any = None,
         ):
             where = "NeuralBSDF"
             check_type(where, "decoder", decoder, Decoder, "a coopnet.mitsuba.Decoder")
-            code, parameters = Latent(latent, where, "latent"), Latent(lobes, where, "lobes")
-            needed = decoder.latent_features
+            code, needed = Latent(latent, where, "latent"), decoder.latent_features
             ensure(code.count == needed, f"{where}: latent has {code.count} numbers, but the decoder takes {needed}.")
-            ensure(parameters.count == 2, f"{where}: lobes has {parameters.count} numbers; two are needed.")
-            if not parameters.varies:
-                mixture.check(parameters.constants.numpy().tolist(), where)
+            sampler = Sampler(lobes, needed, where)
+            specular = None if specular is None else Specular(specular, where, "specular")
             super().__init__(mi.Properties() if properties is None else properties)
-            self.decoder, self.latent, self.lobes, self.key = decoder, code, parameters, key
+            self.decoder, self.latent, self.lobes, self.key = decoder, code, sampler, key
+            self.specular = specular
             self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
             flags = mi.BSDFFlags.GlossyReflection | mi.BSDFFlags.FrontSide
-            if code.varies or parameters.varies:
+            if code.varies or (sampler.varies and not sampler.network):
                 flags |= mi.BSDFFlags.SpatiallyVarying
-            self.m_flags = flags
-            self.m_components = [flags]
+            mirror = [] if specular is None else [specular.bsdf.flags(specular.component)]
+            self.m_components = [flags, *mirror]
+            self.m_flags = flags | sum(mirror)
 
         # ---- shading --------------------------------------------------------
 
         def material(self, si: Any, active: Any = True) -> tuple[list, list]:
-            """What a renderer needs to shade ``si``: the latent code, ``decoder.latent_features`` arrays, and the two
-            parameters of the lobes. Cheap: no network is evaluated.
+            """What a renderer needs to shade ``si``: the latent code, ``decoder.latent_features`` arrays, and the
+            parameters of the lobes. The decoder is not evaluated.
             """
-            code, params = self.latent(si.uv, active), self.lobes(si.uv, active)
-            if self.lobes.varies:
-                params = mixture.from_raw(params)
-            return code, dr.detach(params)
+            code = self.latent(si.uv, active)
+            return code, self.lobes.parameters(si.uv, code, si.wi, active)
 
         def sample(self, ctx: Any, si: Any, sample1: Any, sample2: Any, active: Any = True) -> tuple[Any, Any]:
             code, params = self.material(si, active)
-            wo, pdf = mixture.sample(params, dr.detach(si.wi), sample1, sample2)
-            active = (pdf > 0) & self._enabled(ctx, active)
-            value = self._value(code, si, wo, active)
+            share = self._share(ctx, si, active)
+            rest = 1 - share
+            wo, pdf = mixture.sample(params, dr.detach(si.wi), (sample1 - share) / rest, sample2)
+            smooth = (pdf > 0) & (sample1 >= share) & self._enabled(ctx, active)
+            value = self._value(code, si, wo, smooth)
             bs = dr.zeros(mi.BSDFSample3f)
-            bs.wo, bs.pdf, bs.eta = wo, dr.select(active, pdf, 0), 1.0
+            bs.wo, bs.pdf, bs.eta = wo, dr.select(smooth, rest * pdf, 0), 1.0
             bs.sampled_type, bs.sampled_component = mi.UInt32(+mi.BSDFFlags.GlossyReflection), mi.UInt32(0)
-            return bs, value * dr.select(active, 1 / pdf, 0)
+            weight = value * dr.select(smooth, 1 / bs.pdf, 0)
+            if self.specular is None:
+                return bs, weight
+            mirrored, reflectance, _ = self.specular.sample(si, active)
+            mirrored.pdf = dr.detach(share)
+            first = sample1 < share
+            return dr.select(first, mirrored, bs), dr.select(first, reflectance / share, weight)
 
         def eval(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> Any:
             code = self.latent(si.uv, active)
@@ -100,13 +119,20 @@ def NeuralBSDF() -> type:
 
         def pdf(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> Any:
             _, params = self.material(si, active)
-            return dr.select(self._enabled(ctx, active), mixture.pdf(params, si.wi, wo), 0)
+            pdf = (1 - self._share(ctx, si, active)) * mixture.pdf(params, si.wi, wo)
+            return dr.select(self._enabled(ctx, active), pdf, 0)
 
         def eval_pdf(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> tuple[Any, Any]:
-            code, params = self.material(si, active)
-            active = self._enabled(ctx, active)
-            value = self._value(code, si, wo, active)
-            return value, dr.select(active, mixture.pdf(params, si.wi, wo), 0)
+            return self.eval(ctx, si, wo, active), self.pdf(ctx, si, wo, active)
+
+        def _share(self, ctx: Any, si: Any, active: Any) -> Any:
+            """The share of samples that the perfectly specular part gets; all or none if only one part is enabled."""
+            if self.specular is None or not ctx.is_enabled(mi.BSDFFlags.DeltaReflection, 1):
+                return mi.Float(0)
+            share = self.specular.sample(si, active)[2]
+            if ctx.is_enabled(mi.BSDFFlags.GlossyReflection, 0):
+                return share
+            return dr.select(share > 0, mi.Float(1), 0)
 
         def _enabled(self, ctx: Any, active: Any) -> Any:
             return mi.Bool(active) & ctx.is_enabled(mi.BSDFFlags.GlossyReflection, 0)
@@ -118,6 +144,8 @@ def NeuralBSDF() -> type:
                 callback.put(f"decoder.{name}", value, mi.ParamFlags.Differentiable)
             self.latent.traverse(callback, "latent", mi.ParamFlags.Differentiable)
             self.lobes.traverse(callback, "lobes", mi.ParamFlags.NonDifferentiable)
+            if self.specular is not None:
+                callback.put("specular", self.specular.bsdf, mi.ParamFlags.Differentiable)
 
         def parameters_changed(self, names: Any = ()) -> None:
             # the arrays shown by traverse() are those in use
@@ -132,7 +160,8 @@ def NeuralBSDF() -> type:
 
         def __reduce__(self) -> tuple:
             latent, lobes = self.latent.source(), self.lobes.source()
-            options = {"decoder": self.decoder, "latent": latent, "lobes": lobes, "key": self.key}
+            specular = None if self.specular is None else self.specular.bsdf
+            options = {"decoder": self.decoder, "latent": latent, "lobes": lobes, "key": self.key, "specular": specular}
             return remade, ("NeuralBSDF", options, self.id())
 
         def save(self, path: Any) -> None:
@@ -154,7 +183,10 @@ def NeuralBSDF() -> type:
             if "lobes" in properties:
                 lobes = object_named(properties["lobes"], where)
             if "specular" in properties or "alpha" in properties:
-                lobes = [float(properties.get(n, v)) for n, v in zip(mixture.PARAMETERS, LOBES, strict=True)]
-            return cls(decoder, latent, LOBES if lobes is None else lobes, properties=properties)
+                lobes = [float(properties.get(n, v)) for n, v in zip(mixture.PARAMETERS[2], LOBES, strict=True)]
+            inside = [value for _, value in properties.objects() if isinstance(value, mi.BSDF)]
+            ensure(len(inside) < 2, f"{where}: there are {len(inside)} BSDFs inside; at most one is needed.")
+            specular = inside[0] if inside else None
+            return cls(decoder, latent, LOBES if lobes is None else lobes, properties=properties, specular=specular)
 
     return NeuralBSDF

@@ -1,0 +1,56 @@
+"""Where the parameters of a BSDF's lobes come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drjit as dr
+
+from ...checks import ensure
+from ...field import NeuralField
+from .. import fields
+from . import lobes
+from .latent import Latent
+
+#: What a network of lobes is given of the direction of incidence: its components.
+DIRECTION = 3
+
+
+class Sampler(Latent):
+    """Parameters of :mod:`.lobes` for points and directions of incidence.
+
+    Args:
+        source: two or eight numbers for the same lobes everywhere; an ``Encoding`` of the texture coordinates with as
+            many outputs, or a built field of one, that :func:`.lobes.from_raw` makes them of; or a built field with
+            eight outputs and ``latent_features`` + 3 inputs, which are the latent code and the direction of incidence.
+        latent_features: length of the code.
+        where: the function that error messages are about.
+
+    Raises ``TypeError`` or ``ValueError`` for anything else.
+    """
+
+    def __init__(self, source: Any, latent_features: int, where: str):
+        self.latent_features, inputs = latent_features, latent_features + DIRECTION
+        self.network = isinstance(source, NeuralField) and source.in_features != 2
+        if self.network:
+            self.count = fields.check_field(source, f"{where}: lobes", (2, inputs), outputs=(8,))
+            self.constants, self.field, self.sizes = None, source, fields.sizes(source)
+            return
+        super().__init__(source, where, "lobes")
+        known = self.count in lobes.PARAMETERS
+        ensure(known, f"{where}: lobes has {self.count} numbers; two or eight are needed.")
+        if self.constants is not None:
+            lobes.check(self.constants.numpy().tolist(), where)
+
+    def parameters(self, uv: Any, code: list, wi: Any, active: Any = True) -> list:
+        """Those at ``uv`` with latent ``code`` for the direction ``wi``, without derivatives."""
+        if self.network:
+            return self.directional(code, wi, active)
+        params = self(uv, active)
+        return dr.detach(lobes.from_raw(params) if self.varies else params)
+
+    def directional(self, code: list, wi: Any, active: Any = True) -> list:
+        """What the network says, if it is one."""
+        assert self.field is not None
+        raw = self.field([*dr.detach(code), *dr.detach(wi)], active=active)
+        return dr.detach(lobes.from_raw([type(wi.x)(v) for v in raw]))
