@@ -214,6 +214,23 @@ def test_without_media():
     np.testing.assert_allclose(b.mean(), a.mean(), rtol=0.02)
 
 
+def test_densities_at_the_majorant():
+    """A medium that is cut everywhere is one of that density: it emits what it hides, and gradients are numbers."""
+    field = made(4, seed=3)
+    medium = cn.mitsuba.NeuralMedium(field, maximum=0.25, color="none")
+    field.set_matrix("layers.2.weights", 0 * field.matrix("layers.2.weights"))
+    s, integrator = scene(medium), cn.mitsuba.NeuralVolpath()
+    params, key = mi.traverse(s), "cube.interior_medium.network.weights"
+    dr.enable_grad(params[key])
+    picture = mi.render(s, params, integrator=integrator, spp=2048)
+    dr.backward(SCALE * dr.mean(picture, axis=None))
+    assert dr.all(dr.isfinite(dr.grad(params[key])))
+    color = np.maximum(field([mi.Float(0.5)] * 3).numpy()[1:, 0], 0)
+    centre = picture.numpy()[1:3, 1:3].mean(axis=(0, 1))
+    through = np.exp(-0.25)
+    np.testing.assert_allclose(centre, through + (1 - through) * color, rtol=0.04)
+
+
 @pytest.mark.slow
 def test_light_behind_media():
     """Shadows of a neural medium, and their gradient: a lamp over a floor, with the medium between."""
