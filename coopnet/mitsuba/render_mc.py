@@ -68,8 +68,7 @@ def render_mc(
         TypeError: ``scene``, ``key`` or ``integrator`` is something else.
         ValueError: no network of scene or integrator has a dropout with p > 0; ``masks="path"`` with an integrator
             that has no key, or where textures, volumes, phase functions and emitters alone have dropout; neither the
-            scene nor the call has an integrator;
-            numbers out of range; an index of more than one number.
+            scene nor the call has an integrator; numbers out of range; an index of more than one number.
         RuntimeError: no variant is set that fields run in.
 
     >>> mean, deviation = cn.mitsuba.render_mc(scene, samples=32, key=cn.Key(seed=0), spp=64)
