@@ -67,8 +67,8 @@ def render_mc(
     Raises:
         TypeError: ``scene``, ``key`` or ``integrator`` is something else.
         ValueError: no network of scene or integrator has a dropout with p > 0; ``masks="path"`` with an integrator
-            that has no key, or where textures alone have dropout; neither the scene nor the call has an integrator;
-            numbers out of range; an index of more than one number.
+            that has no key, or where textures, volumes, phase functions and emitters alone have dropout; neither the
+            scene nor the call has an integrator; numbers out of range; an index of more than one number.
         RuntimeError: no variant is set that fields run in.
 
     >>> mean, deviation = cn.mitsuba.render_mc(scene, samples=32, key=cn.Key(seed=0), spp=64)
@@ -95,8 +95,17 @@ def render_mc(
         if has_dropout(field):
             warn_unseen(field, _WHERE, 3)
     if masks == "path":
-        calls = all(isinstance(node, mi.Texture) for node in plugins if _drops(node))
-        ensure(not calls, f"{_WHERE}: masks is 'path', but textures are evaluated in virtual calls; use masks='pass'.")
+        kinds = {
+            "textures": mi.Texture,
+            "volumes": mi.Volume,
+            "phase functions": mi.PhaseFunction,
+            "emitters": mi.Emitter,
+        }
+        dropping = [node for node in plugins if _drops(node)]
+        found = [name for name, kind in kinds.items() if any(isinstance(node, kind) for node in dropping)]
+        calls = all(isinstance(node, tuple(kinds.values())) for node in dropping)
+        why = f"masks is 'path', but {' and '.join(found)} are evaluated in virtual calls"
+        ensure(not calls, f"{_WHERE}: {why}; use masks='pass'.")
         cure = "networks are evaluated in virtual calls, where paths have no number; use NeuralPath"
         ensure(_has_key(integrator), f"{_WHERE}: masks is 'path', but in a {type(integrator).__name__} {cure}.")
 

@@ -170,6 +170,10 @@ def test_refusals():
         envmap(field, resolution=2)
     with pytest.raises(ValueError, match=r"^NeuralEnvmap: key has no index"):
         envmap(field, key=cn.Key(1))
+    sky = envmap(made(dropout=0.2, output_activation="softplus"))
+    scene = mi.load_dict({"type": "scene", "sky": sky, "sensor": {"type": "perspective"}})
+    with pytest.raises(ValueError, match="masks is 'path', but emitters are evaluated in virtual calls"):
+        cn.mitsuba.render_mc(scene, 2, cn.Key(0), integrator=cn.mitsuba.NeuralPath(), masks="path")
 
 
 # ---- Area lights -------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import coopnet as cn
 
 mi = pytest.importorskip("mitsuba")
 
-KINDS = ("mono", "mono_polarized", "spectral", "spectral_polarized")
+KINDS = ("mono", pytest.param("mono_polarized", marks=pytest.mark.slow), "spectral", "spectral_polarized")
 WAVELENGTHS = (420.0, 510.0, 600.0, 690.0)
 
 

@@ -50,16 +50,18 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
         mei, number, majorant, met, lit = _collide(media, medium, ray, si.t, sampler.next_1d(), active)
         with dr.resume_grad(when=not primal):
             sigma_s, sigma_t, emitted = media.coefficients(medium, number, mei, key, met)
-            light = throughput * emitted * dr.select(met, dr.rcp(majorant), 0)
+            mean_free = dr.select(met, dr.rcp(majorant), 0)
+            light = throughput * emitted * mean_free
         L = L + light if primal else L - dr.detach(light)
         through = dr.maximum(majorant - dr.detach(sigma_t), 0)
-        share = dr.mean(dr.detach(sigma_s))
-        share = share / (share + dr.mean(through))
+        share, rest = dr.mean(dr.detach(sigma_s)), dr.mean(through)
+        share = dr.select(rest > 0, share / (share + rest), 1)  # where all is absorbed, a path ends
         scattered = met & (sampler.next_1d() < share)
         passed = met & ~scattered
         with dr.resume_grad(when=not primal):
-            weight = dr.select(scattered, sigma_s / (majorant * share), (majorant - sigma_t) / (majorant * (1 - share)))
-            weight = dr.select(met, weight, 1)
+            chance = mean_free * dr.rcp(dr.select(scattered, share, 1 - share))
+            followed = dr.select(scattered, sigma_s, majorant - sigma_t)
+            weight = dr.select(met, followed * dr.select(met, chance, 0), 1)
             if dr.hint(not primal, mode="scalar"):
                 _back(adjoint * (light + L * ratio(weight)))
         throughput *= dr.detach(weight)
@@ -183,7 +185,7 @@ def _seen(media, scene, sampler, ray, medium, key, active, adjoint):
         reached = active & ~met & si.is_valid()
         with dr.resume_grad(when=not primal):
             _, sigma_t, _ = media.coefficients(medium, number, mei, key, met)
-            share = dr.select(met, 1 - sigma_t / majorant, 1)
+            share = 1 - sigma_t * dr.select(met, dr.rcp(majorant), 0)
             share = dr.select(reached, si.bsdf(ray).eval_null_transmission(si, reached), share)
             if dr.hint(not primal, mode="scalar"):
                 _back(adjoint * ratio(share))
