@@ -169,8 +169,8 @@ plt.show()
 
 # %%
 # Time does not help the cache alone: its errors are not noise. Gathering everywhere spends its samples on walls that
-# the cache knew. Where the caches disagree is where samples pay, and more than at random pixels. What is left is where both
-# caches err alike: neither has seen the light there, and they agree on something smooth.
+# the cache knew. Where the caches disagree is where samples pay, and more than at random pixels. What is left is where
+# both caches err alike: neither has seen the light there, and they agree on something smooth.
 #
 # .. seealso::
 #
