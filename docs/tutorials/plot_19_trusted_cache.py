@@ -162,7 +162,7 @@ ways = {
 for name, picture in ways.items():
     print(f"{name:<48}relMSE {relative(picture).mean():.4f}")
 
-figure, axes = plt.subplots(1, 4, figsize=(12, 3.7), layout="constrained")
+figure, axes = plt.subplots(1, 4, figsize=(12, 3.7), layout="compressed")
 for axis, (name, picture) in zip(axes, ways.items(), strict=True):
     show(axis, picture, name.replace(", ", "\n", 1) + f"\nrelMSE {relative(picture).mean():.4f}")
 plt.show()
