@@ -267,7 +267,7 @@ def farthest(task: Any, field: Any, taken: list[int], seed: int) -> int:
 
 #: Name -> share of the pixels that is known, and noise.
 CONDITIONS = {"half": (0.5, 0.0), "few": (0.1, 0.0), "noisy": (0.5, 0.2)}
-DECAYS = (0.0, 0.1, 0.3, 1.0, 3.0)
+DECAYS = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 def regularized(args: Any) -> Iterator[Part]:

@@ -252,9 +252,9 @@ axis.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# Where cameras may stand anywhere around an object, the farthest one is hard to beat and costs nothing: take it. An
-# uncertainty is for what geometry does not tell: a camera that looks at a wall is far from the others, and shows
-# nothing new.
+# The field asks for what it has not seen, and that is better than chance. Where cameras may stand anywhere around an
+# object, the farthest one is hard to beat, and costs nothing: take it. An uncertainty is for where angles do not tell,
+# such as cameras in a room, each behind another corner.
 #
 # .. seealso::
 #

@@ -256,7 +256,7 @@ def _add_arrays(add: Callable, ns: ModuleType, space: str) -> None:
 #: Public names that are not called with arguments of the user's, and why.
 NOT_CALLED = {
     "BackendError": "an exception", "FitResult": "holds results", "Checkpoint": "holds results",
-    "LLVM": "holds results", "March": "holds results", "SurfaceHit": "holds results",
+    "LLVM": "holds results", "March": "holds results", "MarchMoments": "holds results", "SurfaceHit": "holds results",
     "Configuration": "holds results", "prepare": "takes no arguments", "available": "takes no arguments",
     "info": "takes no arguments", "llvm_cure": "takes no arguments", "kernel_cache": "takes no arguments",
     "has_optix": "takes no arguments",
