@@ -203,6 +203,16 @@ def test_training_steps(backend, tmp_path):
         assert all(len(turns) == 2 and min(turns) > 0 for turns in row["turns_ms"].values())
 
 
+def test_own_steps(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("for CPUs")
+    sizes = ["--widths", 16, "--log2-samples", 6, "--peers", "coopnet", "--turns", 1]
+    run("own_steps.py", "--backend", backend, *sizes, "--out", tmp_path)
+    rows = json.loads((tmp_path / "own-steps-llvm.json").read_text())["results"]
+    assert [row["task"] for row in rows] == ["forward", "gradient", "step", "step, dropout"]
+    assert all(row[time]["coopnet"] > 0 for row in rows for time in ("wall_ms", "cpu_ms"))
+
+
 def test_outer_products(backend, tmp_path):
     if backend != "llvm":
         pytest.skip("one backend will do")

@@ -76,8 +76,9 @@ class SpillOp(NetworkOp):
         if cache is not None:
             return back_from(cache, self.plan, self.xs, dys, self.key)
         vectors: list[Any] = []
-        # The outputs, too: a loss that is read afterwards would run the network again for them.
-        outputs = [] if self.tape is None or self.plan.situation.cuda else self.tape.flat()
+        # The outputs, too: a loss that is read afterwards would run the network again for them. `fit` schedules losses.
+        s = self.plan.situation
+        outputs = [] if self.tape is None or s.cuda or s.caller else self.tape.flat()
         products, dxs = spill(self.plan, self.ops, self.taped(), dys, self.key, samples, vectors=vectors)
         sample = batch_sample(vectors, samples)
         dr.eval([p.numbers() for p in products], dxs, sample, outputs)

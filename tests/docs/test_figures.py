@@ -164,6 +164,20 @@ def test_sentences_with_figures():
     assert set(re.findall(r"\d+\.\d+", prose)) <= set(checked)
 
 
+def test_table_of_frozen_functions():
+    """PyTorch's time over coopnet's, by width, over all batches that were measured."""
+    text = page("gradients")
+    for name, label in (("own-steps-llvm", "AVX-512"), ("own-steps-haswell-llvm", "AVX2")):
+        ratios: dict[int, dict[str, list[float]]] = {}
+        for row in results(name):
+            times = row["cpu_ms"]
+            ratios.setdefault(row["width"], {}).setdefault(row["task"], []).append(times["torch"] / times["coopnet"])
+        for width, tasks in ratios.items():
+            cells = [f"{min(found):.2f} to {max(found):.2f}" for found in tasks.values()]
+            assert list(tasks) == ["forward", "gradient", "step", "step, dropout"]
+            assert f"| {label} | {width} | {' | '.join(cells)} |" in text
+
+
 def test_tables_of_settings():
     """The page that advises on encodings, widths and dropouts."""
     text = page("which_settings")
