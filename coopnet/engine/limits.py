@@ -24,9 +24,9 @@ def by_lanes(entries: Mapping[int, T], lanes: int) -> T:
 #: Components, by the lanes that a CPU stores at a time: the narrower side of a network's largest matrix from which on
 #: its layers are products between kernels. First where all functions are linear in pieces, then where others are, which
 #: take time on vectors that do not fit into registers. Those for 8 lanes are from benchmarks/own_steps.py on a Zen 4.
-WIDE_TRAINED = {8: (32, 32), 16: (160, 96)}
+WIDE_TRAINED = {8: (48, 48), 16: (160, 96)}
 #: The same where no gradient of weights is wanted.
-WIDE_EVALUATED = {8: (64, 64), 16: (160, 96)}
+WIDE_EVALUATED = {8: (96, 64), 16: (160, 96)}
 #: Components from which on a layer of such a network is worth a product of its own.
 WIDE_LAYER = 32
 #: Samples from which on several kernels in place of one are worth their launches.
