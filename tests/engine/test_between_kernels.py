@@ -405,8 +405,8 @@ def test_what_is_kept(ns, backend):
 
 
 @pytest.mark.parametrize("lanes, width, activation, samples, expected", [
-    (8, 32, "relu", 1 << 11, True), (8, 31, "relu", 1 << 20, False), (8, 32, "softplus", 1 << 11, True),
-    (8, 32, "relu", (1 << 11) - 1, False), (16, 160, "relu", 1 << 11, True), (16, 128, "relu", 1 << 20, False),
+    (8, 48, "relu", 1 << 11, True), (8, 47, "relu", 1 << 20, False), (8, 48, "softplus", 1 << 11, True),
+    (8, 48, "relu", (1 << 11) - 1, False), (16, 160, "relu", 1 << 11, True), (16, 128, "relu", 1 << 20, False),
     (16, 96, "softplus", 1 << 11, True), (4, 64, "relu", 1 << 11, True),
 ])  # fmt: skip
 def test_when(backend, play_lanes, measured, lanes, width, activation, samples, expected):
@@ -416,7 +416,7 @@ def test_when(backend, play_lanes, measured, lanes, width, activation, samples, 
 
 
 @pytest.mark.parametrize("lanes, width, activation, expected", [
-    (8, 48, "relu", False), (8, 64, "relu", True), (8, 64, "silu", True), (16, 160, "relu", True),
+    (8, 64, "relu", False), (8, 96, "relu", True), (8, 64, "silu", True), (16, 160, "relu", True),
     (16, 64, "silu", False),
 ])  # fmt: skip
 def test_when_it_is_evaluated_only(ns, backend, play_lanes, measured, lanes, width, activation, expected, products):
