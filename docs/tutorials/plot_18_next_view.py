@@ -47,7 +47,9 @@ scene = mi.load_dict({
     "table": thing("cube", table, t().translate([0.5, 0.5, 0.12]).scale([0.46, 0.46, 0.03])),
     "wall": thing("cube", wall, t().translate([0.47, 0.5, 0.4]).scale([0.03, 0.33, 0.25])),
     "ball": thing("sphere", red, t().translate([0.74, 0.4, 0.31]).scale(0.16)),
-    "cube": thing("cube", blue, t().translate([0.25, 0.32, 0.28]).rotate([0, 0, 1], 30).scale(0.12)),
+    "cube": thing(
+        "cube", blue, t().translate([0.25, 0.32, 0.28]).rotate([0, 0, 1], 30).scale(0.12)
+    ),
     "can": thing("cylinder", green, t().translate([0.25, 0.68, 0.15]).scale([0.1, 0.1, 0.4])),
 })  # fmt: skip
 
@@ -232,12 +234,11 @@ rng = np.random.default_rng(0)
 chances = [[*first, *rng.permutation(np.arange(2, 20))[:3]] for _ in range(3)]
 scores = {"least certain": [psnr(learn(chosen))], "farthest": [psnr(learn(apart))]}
 scores["random"] = [psnr(learn(order)) for order in chances]
-print(
-    f"with the first two views {psnr(field):.1f} dB; then cameras {chosen[2:]}, and the farthest, {apart[2:]}"
-)
+print(f"with the first two views {psnr(field):.1f} dB")
+print(f"then cameras {chosen[2:]}, and the farthest, {apart[2:]}")
 for name, values in scores.items():
-    print(f"{name:<14}{np.mean(values):5.1f} dB on eight other views" + (f" ({min(values):.1f} to {max(values):.1f})"
-          if len(values) > 1 else ""))  # fmt: skip
+    spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+    print(f"{name:<14}{np.mean(values):5.1f} dB on eight other views{spread}")
 
 figure, axis = plt.subplots(figsize=(6, 2.4), layout="constrained")
 for y, values in enumerate(scores.values()):

@@ -73,7 +73,7 @@ def draw(integrator, pixels, spp, seed):
 
 
 def timed(run):
-    """What ``run(seed)`` returns, and the least seconds of three calls; what compiles does so in a first one."""
+    """What ``run(seed)`` returns, and the least seconds of three calls, after one that compiles."""
     run(1000)
     seconds = []
     for _ in range(3):
@@ -105,7 +105,7 @@ def disagreement(seed, spp=2):
 
 
 def relative(picture):
-    """Squared errors over squares. The noise of the two references cancels in the mean of their product."""
+    """Squared errors over squares; in the product, the noise of the two references cancels."""
     product = (picture - halves[0]) * (picture - halves[1])
     return product.mean(axis=1) / (np.square(reference).mean(axis=1) + 1e-2)
 

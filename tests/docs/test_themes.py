@@ -9,6 +9,7 @@ import pytest
 from support.machines import ROOT
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("PIL")
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import matplotlib.pyplot as plt

@@ -75,7 +75,6 @@ def test_figures():
 #: By materials: lobes that do not know the direction are enough for some.
 ROUGH = {
     "anisotropic": ({"type": "roughconductor", "distribution": "ggx", "alpha_u": 0.3, "alpha_v": 0.1}, 1),
-    "coat": ({"type": "principled", "roughness": 0.5, "metallic": 0.5, "clearcoat": 1.0}, None),
     "plastic": ({"type": "roughplastic", "alpha": 0.2}, None),
 }
 

@@ -298,21 +298,18 @@ def test_gradients_of_prb(scene, close):
         close(got[name], value)
 
 
-def test_gradients_of_paths_of_any_length(two_decoders, close):
-    """``prb`` begins roulette one edge later than ``path``, which is followed here."""
-    prb = mitsubas("prb", max_depth=-1, rr_depth=4)
-    got, wanted, shorter = (gradients(two_decoders, i) for i in (ours(max_depth=-1), prb, ours()))
-    for name, value in wanted.items():
-        close(got[name], value)
-    assert any(np.abs(got[name] - value).max() > 1e-2 * np.abs(value).max() for name, value in shorter.items())
+def test_gradients_of_paths_of_any_length(close):
+    """``prb`` begins roulette one edge later than ``path``, which is followed here.
 
-
-def test_batches_of_a_single_path(close):
-    """Turn by turn, a batch may be a single lane, on which Dr.Jit would lay the mask of the loop."""
+    Turn by turn, a batch may be a single path, on which Dr.Jit would lay the mask of the loop.
+    """
     scene = spheres([material(), {"type": "dielectric"}, material(decoder(1, seed=2))], size=3)
-    wanted = gradients(scene, ours(networks="branch", max_depth=-1))
-    for name, value in gradients(scene, ours(networks="wavefront", max_depth=-1)).items():
-        close(value, wanted[name])
+    wanted = gradients(scene, mitsubas("prb", max_depth=-1, rr_depth=4))
+    for networks in ("branch", "wavefront"):
+        for name, value in gradients(scene, ours(networks=networks, max_depth=-1)).items():
+            close(value, wanted[name])
+    shorter = gradients(scene, ours())
+    assert any(np.abs(wanted[name] - v).max() > 1e-2 * np.abs(wanted[name]).max() for name, v in shorter.items())
 
 
 def test_gradients_by_banks(two_decoders, close):

@@ -8,5 +8,6 @@ file              what it relies on
 :mod:`.cublas`    Dr.Jit's stream, context and addresses, and cuBLAS's own interface
 :mod:`.openblas`  the thread controls of the OpenBLAS inside NumPy
 :mod:`.cuda`      the driver's and OptiX's libraries
+:mod:`.errors`    Python's own: an error without the lines of callers
 ================  ======================================================================================================
 """

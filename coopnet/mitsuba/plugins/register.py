@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import Any
 
 import mitsuba as mi
 
+from ...jit.native.errors import fail
 from .. import variants
 
 #: Name of a plugin -> Mitsuba's function that registers its kind, and the class, made for each variant. Its
@@ -22,12 +22,6 @@ PLUGINS: dict[str, tuple[str, str]] = {
     "neural_envmap": ("register_emitter", "NeuralEnvmap"),
     "neural_volpath": ("register_integrator", "NeuralVolpath"),
 }
-
-#: Raises its first argument with the words of its second. What Python code raises reaches the user as text that begins
-#: with the lines of all its callers, since Mitsuba's parser makes an error of its own of it; this function has none.
-_fail = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_char_p, ctypes.py_object)(
-    ("PyErr_SetString", ctypes.pythonapi)
-)
 
 _registered: set[str] = set()
 
@@ -64,7 +58,8 @@ def _changed(_: Any, variant: str | None) -> None:
                 getattr(mi, function)(name, functools.partial(_make, cls))
             elif (name, variant) != _NO_TEXTURE:
                 message = f"{name}: {variants.unfit(variant)}".encode()
-                getattr(mi, function)(name, functools.partial(_fail, RuntimeError, message))
+                # Mitsuba's parser makes an error of its own of what Python raises, with the lines of all its callers
+                getattr(mi, function)(name, functools.partial(fail, RuntimeError, message))
 
 
 def _make(cls: str, properties: Any) -> Any:

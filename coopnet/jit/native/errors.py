@@ -1,0 +1,13 @@
+"""Errors that are raised without a line of Python, for callers that make text of the lines.
+
+Relies on ``PyErr_SetString`` of the interpreter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+#: ``fail(error, message)`` raises ``error``, a class, with the words of ``message``, which are bytes.
+fail = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_char_p, ctypes.py_object)(
+    ("PyErr_SetString", ctypes.pythonapi)
+)
