@@ -73,7 +73,7 @@ def draw(integrator, pixels, spp, seed):
 
 
 def timed(run):
-    """What ``run(seed)`` returns, and the least seconds of three calls, after one that compiles."""
+    """What ``run(seed)`` returns, and the least seconds of three calls after the first."""
     run(1000)
     seconds = []
     for _ in range(3):

@@ -9,6 +9,7 @@ import sys
 import pytest
 from support.machines import ROOT
 
+pytest.importorskip("PIL")
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import uncertainty_quality as quality

@@ -1,6 +1,7 @@
 """Errors that are raised without a line of Python, for callers that make text of the lines.
 
-Relies on ``PyErr_SetString`` of the interpreter.
+Relies on ``PyErr_SetString`` of the interpreter, and on Mitsuba's parser passing such errors on. Checked with Dr.Jit
+1.5.0 and Mitsuba 3.9.1.
 """
 
 from __future__ import annotations

@@ -1,0 +1,13 @@
+"""Errors without a line of Python."""
+
+import traceback
+
+import pytest
+
+from coopnet.jit.native.errors import fail
+
+
+def test_words_and_lines():
+    with pytest.raises(ValueError, match="^it is not so$") as error:
+        fail(ValueError, b"it is not so")
+    assert [frame.name for frame in traceback.extract_tb(error.value.__traceback__)] == ["test_words_and_lines"]
