@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 
-#: ``fail(error, message, properties)`` raises ``error``, a class, with the words of ``message``, which are bytes. Mitsuba
-#: passes the properties of the plugin that was to be made.
+#: ``fail(error, message, properties)`` raises ``error``, a class, with the words of ``message``, which are bytes.
+#: Mitsuba passes the properties of the plugin that was to be made.
 fail = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_char_p, ctypes.py_object)(
     ("PyErr_SetString", ctypes.pythonapi)
 )
