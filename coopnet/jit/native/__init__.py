@@ -1,13 +1,13 @@
 """Native libraries that Python has no module for, called by ``ctypes``.
 
-================  ======================================================================================================
-file              what it relies on
-================  ======================================================================================================
-:mod:`.core`      symbols of libdrjit-core, and the thread in which it looks for backends
-:mod:`.pool`      ``libnanothread`` gives work to Dr.Jit's threads
-:mod:`.cublas`    Dr.Jit's stream, context and addresses, and cuBLAS's own interface
-:mod:`.openblas`  the thread controls of the OpenBLAS inside NumPy
-:mod:`.cuda`      the driver's and OptiX's libraries
-:mod:`.errors`    Python's own: an error without the lines of callers
-================  ======================================================================================================
+====================  ==================================================================================================
+file                  what it relies on
+====================  ==================================================================================================
+:mod:`.core`          symbols of libdrjit-core, and the thread in which it looks for backends
+:mod:`.pool`          ``libnanothread`` gives work to Dr.Jit's threads
+:mod:`.cublas`        Dr.Jit's stream, context and addresses, and cuBLAS's own interface
+:mod:`.openblas`      the thread controls of the OpenBLAS inside NumPy
+:mod:`.cuda`          the driver's and OptiX's libraries
+:mod:`.plain_errors`  Python's own: an error without the lines of callers
+====================  ==================================================================================================
 """

@@ -7,7 +7,7 @@ from typing import Any
 
 import mitsuba as mi
 
-from ...jit.native.errors import fail
+from ...jit.native.plain_errors import fail
 from .. import variants
 
 #: Name of a plugin -> Mitsuba's function that registers its kind, and the class, made for each variant. Its

@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from coopnet.jit.native.errors import fail
+from coopnet.jit.native.plain_errors import fail
 
 
 def test_words_and_lines():
