@@ -125,7 +125,7 @@ class Methods:
             several = [*several, task.laplace(field, seed + count)]
             cost = (count - 1) * self.plain + count * more
             yield self.timed(f"laplace of {count}", cost, lambda f=several: mixture(task, f, draws, seed))
-        for count in (3, 5, self.args.members):
+        for count in dict.fromkeys(n for n in (3, 5, self.args.members) if n <= self.args.members):
             together = cn.ensemble(fields[:count])
             yield self.timed(
                 f"ensemble of {count}", (count - 1) * self.plain, lambda f=together: task.std(f, draws, seed)
