@@ -61,7 +61,7 @@ def test_the_demo_runs(tmp_path, monkeypatch, capsys, backend):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(cn.backend, "require", lambda name: backend)
-    monkeypatch.setattr("sys.argv", ["unseen.py", str(tmp_path), "--quick"])
+    monkeypatch.setattr("sys.argv", ["unseen.py", str(tmp_path)])
     module.main()
     printed = capsys.readouterr().out
     found = dict(re.findall(r"^(.+?) +hides +([\d.]+) %", printed, re.M))
