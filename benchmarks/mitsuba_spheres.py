@@ -161,6 +161,12 @@ ABLATIONS: dict[str, Row] = {
     "neural_path, four networks, call, no reordering": (
         lambda: neural(4), "neural_path", {"networks": "call", "reorder": False},
     ),
+    "neural_path, one network, gradient, wavefront": (
+        lambda: neural(1), "neural_path", {"gradient": True, "networks": "wavefront"},
+    ),
+    "neural_path, four networks, gradient, wavefront": (
+        lambda: neural(4), "neural_path", {"gradient": True, "networks": "wavefront"},
+    ),
     "neural_path, no network": (lambda: [{"type": "diffuse"}] * 4, "neural_path", {}),
     "path, diffuse": (lambda: [{"type": "diffuse"}] * 4, "path", {}),
 }  # fmt: skip
@@ -206,7 +212,13 @@ def measure(name: str, size: int, spp: int, depth: int, repeat: int) -> dict[str
     evaluation = importlib.import_module("coopnet.engine.evaluate")  # the package has a function of that name
     mixed = tuple(row for row in EVALUATION if row.way != "separate blocks")
     with unittest.mock.patch.object(evaluation, "EVALUATION", mixed) if options.get("mixed") else nothing():
-        return common.kernel_times(run, repeat, warmup=2)
+        times = common.kernel_times(run, repeat, warmup=2)
+        dr.flush_malloc_cache()
+        dr.detail.malloc_clear_statistics()
+        before = dr.detail.malloc_watermark(dr.backend_v(mi.Float))
+        run()
+        times["bytes_per_path"] = (dr.detail.malloc_watermark(dr.backend_v(mi.Float)) - before) / (size**2 * spp)
+        return times
 
 
 def chosen(only: list[str]) -> list[str]:
@@ -247,7 +259,7 @@ def main() -> None:
     rows = []
     for name in names:
         row = {k: statistics.median(t[k] for t in times[name]) for k in ("kernel_ms", "wall_ms")}
-        rows.append({"row": name, **row, "compile_ms": times[name][0]["compile_ms"]})
+        rows.append({"row": name, **row, **{k: times[name][0][k] for k in ("compile_ms", "bytes_per_path")}})
     about = {"resolution": size, "spp": spp, "max_depth": args.depth, "rounds": rounds, "repeat": repeat}
     print(common.write(args.name, args.backend, {**about, "rows": rows}, args.out))
 

@@ -132,7 +132,7 @@ ARROWS = {
     "sparsification": "jit checks",
     "io": "field version",
     "training": "io",
-    "uncertainty": "training sparsification",
+    "uncertainty": "field sparsification",
     "render": "training uncertainty",
     "mitsuba": "render uncertainty",
     "interop": "training uncertainty",

@@ -16,6 +16,7 @@ file                         what it relies on
 :mod:`.owned`                frozen calls know no memory but Dr.Jit's; what shares memory with NumPy, and what copies
 :mod:`.deferred`             derivatives of variables older than a scope's second trace are postponed until it is left
 :mod:`.batch_size`           products check their operands' sizes when a frozen function is replayed
+:mod:`.captures`             inputs of frozen functions that nobody passes: what ``state_fn`` returns
 :mod:`.lanes`                what comparisons with NaN answer, and that custom operations see lists of gradients
 :mod:`.constants`            the derivative of ``dr.select`` computes what would be a literal
 :mod:`.kernel_parameters`    what ``dr.opaque`` makes in a call that is being frozen is gone at replays

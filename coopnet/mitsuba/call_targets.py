@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ..training.captures import COMPANIONS
+from ..jit.captures import COMPANIONS
 from . import variants
 
 #: Kinds of plugins that calls visit and that scenes hold no pointers to; to emitters, shapes and sensors they do.

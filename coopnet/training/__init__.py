@@ -31,7 +31,6 @@ what a run has besides
 :mod:`.trees`           arrays in PyTrees
 :mod:`.result`          what it reports
 what must not go wrong
-:mod:`.captures`        arrays that functions refer to
 :mod:`.recording`       why a step could not be recorded
 :mod:`.interrupts`      Ctrl-C and garbage collection within a step
 :mod:`.turns`           threads that train take turns

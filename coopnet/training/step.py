@@ -13,12 +13,12 @@ from drjit.opt import Optimizer
 from ..engine import ExternalProducts, innermost, leaving, loss_inside
 from ..field import NeuralField
 from ..jit.batch_size import batch_size_known
+from ..jit.captures import Captures
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..nn.parameters import like
 from ..random.key import Key
 from . import limits
 from .average import EMA
-from .captures import Captures
 from .gradients import clip_gradient_norm, set_gradient
 from .inner_loss import inner_loss
 from .losses import components, loss_function

@@ -15,6 +15,7 @@ from ..derivatives import like
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.batch_size import pin_batch_size, summed
+from ..jit.captures import Captures
 from ..jit.half import largest
 from ..jit.scopes import frozen, symbolic
 from ..jit.unpacked import Unpacked
@@ -22,7 +23,6 @@ from ..kernels import fixed_point
 from ..nn import Identity
 from ..nn.displaced import Displaced
 from ..nn.drawn import ParameterArray
-from ..training.captures import Captures
 from .layers import rebuilt
 
 _WHERE = "laplace"

@@ -34,6 +34,7 @@ SCRIPTS = {
     "export-gallery": "scripts/draw_export_gallery.py",
     "mitsuba_spheres_ablations": "benchmarks/mitsuba_spheres.py",
     "mitsuba_spheres_gradients": "benchmarks/mitsuba_spheres.py",
+    "mitsuba_spheres_wavefront": "benchmarks/mitsuba_spheres.py",
     "own-steps-haswell": "benchmarks/own_steps.py",
 }
 

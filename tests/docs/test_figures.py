@@ -164,6 +164,20 @@ def test_sentences_with_figures():
     assert set(re.findall(r"\d+\.\d+", prose)) <= set(checked)
 
 
+def test_derivatives_turn_by_turn():
+    rows = {row["row"]: row for row in results("mitsuba_spheres_gradients-cuda")["rows"]}
+    one, four = (rows[f"neural_path, {n}, gradient"] for n in ("one network", "four networks"))
+    text, analytic = sentences_of("rendering"), rows["prb, analytic, gradient"]
+    assert f"takes {four['wall_ms']:.0f} ms with four networks and {one['wall_ms']:.0f} ms with one" in text
+    assert f"{four['kernel_ms']:.0f} and {one['kernel_ms']:.0f} ms of it in kernels; `prb` takes" in text
+    assert f"takes {analytic['wall_ms']:.0f} ms with analytic materials" in text
+    memory = sorted(row["bytes_per_path"] for row in results("mitsuba_spheres_wavefront-llvm")["rows"])
+    assert f"{memory[0]:,.0f} to {memory[1]:,.0f} bytes in single precision" in text
+    errors = {row["row"]: row["error"] for row in results("path_gradients-cuda")["rows"]}
+    assert f"`neural_path` {errors['neural_path']:.1e}".replace("e-0", "e-") in text
+    assert f"`prb` {errors['prb']:.2f}." in text
+
+
 def test_table_of_frozen_functions():
     """PyTorch's time over coopnet's, by width, over all batches that were measured."""
     text = page("gradients")

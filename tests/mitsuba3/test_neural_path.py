@@ -329,7 +329,7 @@ def test_banks_of_all_decoders_are_open_on_the_way_back(monkeypatch, two_decoder
         opened.append((fields, banks))
         return contextlib.nullcontext()
 
-    monkeypatch.setattr(sys.modules["coopnet.mitsuba.plugins.neural_path"], "gradient_banks", banks)
+    monkeypatch.setattr(sys.modules["coopnet.mitsuba.plugins.path_replay"], "gradient_banks", banks)
     scene = two_decoders if neural else spheres([{"type": "diffuse"}], size=8)
     fields = tuple(d.field for d in SceneDecoders(scene).decoders)
     assert len(fields) == 2 * neural
@@ -402,6 +402,16 @@ def test_the_fastest_way(backend):
 
     frozen(dr.opaque(mi.Float, 1))
     assert recorded == ["call" if cuda else "branch"]
+    assert SceneDecoders(spheres([{"type": "diffuse"}], size=4), "auto", True, 16).way == ("call" if cuda else "branch")
+    asked = dr.freeze(lambda scene, seed: mi.render(scene, integrator=ours(networks="wavefront"), seed=seed, spp=1))
+    with pytest.raises(RuntimeError) as error:
+        asked(scene, dr.opaque(mi.UInt32, 1))
+    said = []
+    cause = error.value
+    while cause is not None:
+        said.append(str(cause))
+        cause = cause.__cause__
+    assert any("networks='wavefront' evaluates one turn after the other" in text for text in said), said
 
 
 @pytest.mark.parametrize("networks", ["branch", "wavefront"])

@@ -15,9 +15,9 @@ from support.networks import same, weights
 from support.training import make_batch, make_field
 
 import coopnet as cn
+from coopnet.jit.captures import Captures, _Walk
 from coopnet.reference import philox4x32
 from coopnet.training import arguments, limits, losses, run, state
-from coopnet.training.captures import Captures, _Walk
 from coopnet.training.metric import Metric
 from coopnet.training.scaler import LossScaler
 from coopnet.training.state import File, check_file
@@ -535,39 +535,6 @@ def test_metrics_where_a_window_of_losses_ends(ns, backend, set_limits):
     options = {"metric": lambda field: 0.5, "metric_every": 4, "progress": False}
     result = cn.fit(make_field(backend), make_batch(ns), 10, **options)
     assert result.metrics == [(4, 0.5), (8, 0.5), (10, 0.5)] and len(result.losses) == 10
-
-
-def test_objects_without_arrays_are_looked_into_once(ns):
-    class Plot:
-        def __init__(self):
-            self.looked, self.part = 0, SimpleNamespace(numbers=[1, [2], {"a": [3]}])
-
-        def __getattribute__(self, name):
-            if name == "__dict__":
-                object.__setattr__(self, "looked", self.looked + 1)
-            return object.__getattribute__(self, name)
-
-    data, plot = SimpleNamespace(table=ns.Float(1)), Plot()
-    captures = Captures(lambda key: (data, plot, key), None)
-    found, widths = captures()
-    assert found is data.table and widths == (1,) and plot.looked == 1
-    data.table = ns.Float([2, 3])  # an array is looked up anew
-    found, widths = captures()
-    assert found is data.table and widths == (2,) and plot.looked == 1
-
-
-#: What :class:`Draw` looks up.
-TABLES = {}
-
-
-class Draw:
-    def __call__(self, key):
-        return TABLES, key
-
-
-def test_objects_that_are_called_may_look_things_up(ns, monkeypatch):
-    monkeypatch.setitem(TABLES, "table", ns.Float(1))
-    assert any(value is TABLES["table"] for value in Captures(Draw())())
 
 
 def test_numbers_in_lists_are_inputs(ns, backend):

@@ -18,8 +18,13 @@ from .latent import Latent
 ENTRY = "mitsuba.neural_bsdf"
 
 
-def save(path: str | os.PathLike[str], decoder: Decoder, latent: Latent, lobes: Latent) -> None:
-    """Write a checkpoint that :func:`coopnet.load` reads as the decoder's field; raises as :func:`coopnet.save`."""
+def save(
+    path: str | os.PathLike[str], decoder: Decoder, latent: Latent, lobes: Latent, specular: bool
+) -> None:  # fmt: skip
+    """Write a checkpoint that :func:`coopnet.load` reads as the decoder's field; raises as :func:`coopnet.save`.
+
+    ``specular``: is there a perfectly specular part? It is Mitsuba's, and the file only says that it is missing.
+    """
     tensors: dict[str, Any] = {}
     described: dict[str, Any] = {"latent_features": decoder.latent_features, "directions": decoder.directions}
     for name, part in (("latent", latent), ("lobes", lobes)):
@@ -28,11 +33,13 @@ def save(path: str | os.PathLike[str], decoder: Decoder, latent: Latent, lobes: 
         else:
             described[name] = describe(part.field)
             tensors |= {f"{name}.{p.name}": p.numpy("save") for p in parameters(part.field)}
+    if specular:
+        described["specular"] = True
     save_field(path, decoder.field, tensors=tensors, metadata={ENTRY: described})
 
 
-def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any]:
-    """Decoder, latent and lobes as :class:`NeuralBSDF` takes them.
+def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any, bool]:
+    """Decoder, latent and lobes as :class:`NeuralBSDF` takes them, and whether there was a perfectly specular part.
 
     A checkpoint of a field alone is a decoder without latent code, with lobes as they are by default. Raises as
     :func:`coopnet.load`.
@@ -44,7 +51,7 @@ def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any]:
         parts = [_part(described.get(name), name, found.tensors) for name in ("latent", "lobes")]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"NeuralBSDF: {os.fspath(path)!r} holds no BSDF: {error}") from None
-    return decoder, *parts
+    return decoder, *parts, bool(described.get("specular", False))
 
 
 def _part(described: Any, name: str, tensors: dict[str, Any]) -> Any:

@@ -48,11 +48,7 @@ class SceneDecoders:
     """
 
     def __init__(self, scene: Any, way: str = "auto", derivative: bool = False, paths: int = 1, upsampling: Any = None):
-        cuda = dr.backend_v(mi.Float) == dr.JitBackend.CUDA
-        if way == "auto":
-            turn_by_turn = cuda and derivative and paths <= WAVEFRONT_PATHS and not frozen() and not symbolic()
-            way = "wavefront" if turn_by_turn else "call" if cuda else "branch"
-        self.way, self.upsampling = way, upsampling
+        self.upsampling = upsampling
         self._sides: dict[int, tuple] = {}
         decoders: dict[int, Any] = {}
         samplers: dict[int, Any] = {}
@@ -68,7 +64,22 @@ class SceneDecoders:
         self._number, self._sampler_number = (
             {key: i + 1 for i, key in enumerate(kind)} for kind in (decoders, samplers)
         )
+        self.way = self._way(way, derivative, paths)
         self._codes = max((d.latent_features for d in self.decoders), default=0)
+
+    def _way(self, way: str, derivative: bool, paths: int) -> str:
+        recorded = frozen() or symbolic()
+        if way == "wavefront" and recorded:
+            raise RuntimeError(
+                "NeuralPath: networks='wavefront' evaluates one turn after the other, which dr.freeze cannot record, "
+                "nor symbolic loops; use networks='auto' there."
+            )
+        if way != "auto":
+            return way
+        if dr.backend_v(mi.Float) == dr.JitBackend.LLVM:
+            return "branch"
+        turn_by_turn = derivative and bool(self.decoders) and paths <= WAVEFRONT_PATHS and not recorded
+        return "wavefront" if turn_by_turn else "call"
 
     # ---- in virtual calls: what materials say --------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
 :mod:`.neural_medium`     ``neural_medium``
 :mod:`.neural_envmap`     ``neural_envmap``, light from all around
 :mod:`.neural_volpath`    ``neural_volpath``, an integrator for media
+:mod:`.path_replay`       what both integrators have in common
 :mod:`.register`          Mitsuba's list of plugins
 :mod:`.named_objects`     fields and decoders under names, which are all that scene descriptions hold
 ========================  ==========================================================================

@@ -46,7 +46,7 @@ def NeuralBSDF() -> type:
                 eight outputs.
             key: turns dropout on. Mitsuba's own integrators evaluate BSDFs in virtual calls, where it needs an index.
             specular: a BSDF of Mitsuba's, such as ``plastic``, whose perfectly specular reflection is added as it is.
-                In a scene it is a BSDF inside of this one. Files leave it out.
+                In a scene it is a BSDF inside of this one. Files leave it out, and ask for it.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -170,14 +170,14 @@ def NeuralBSDF() -> type:
             >>> bsdf.save("wood.safetensors")
             >>> mi.load_dict({"type": "neural_bsdf", "filename": "wood.safetensors"})
             """
-            files.save(path, self.decoder, self.latent, self.lobes)
+            files.save(path, self.decoder, self.latent, self.lobes, self.specular is not None)
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """Make the plugin ``neural_bsdf`` that a scene describes."""
             where = "neural_bsdf"
             made = object_or_file(properties, where, "decoder", files.read_bsdf)
-            decoder, latent, lobes = made if isinstance(made, tuple) else (made, None, None)
+            decoder, latent, lobes, needs_specular = made if isinstance(made, tuple) else (made, None, None, False)
             if "latent" in properties:
                 latent = object_named(properties["latent"], where)
             if "lobes" in properties:
@@ -187,6 +187,9 @@ def NeuralBSDF() -> type:
             inside = [value for _, value in properties.objects() if isinstance(value, mi.BSDF)]
             ensure(len(inside) < 2, f"{where}: there are {len(inside)} BSDFs inside; at most one is needed.")
             specular = inside[0] if inside else None
+            missing = needs_specular and specular is None
+            lacks = "was saved with a perfectly specular part, which files do not hold; put the BSDF that has it inside"
+            ensure(not missing, f"{where}: {properties.get('filename', None)!r} {lacks} this one.")
             return cls(decoder, latent, LOBES if lobes is None else lobes, properties=properties, specular=specular)
 
     return NeuralBSDF

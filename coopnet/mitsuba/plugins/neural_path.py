@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import drjit as dr
-import mitsuba as mi
 
-from ...checks import check_choice, check_flag, check_int
-from ...nn.gradient_banks import MOST, gradient_banks
+from ...checks import check_choice
 from ...random.key import Key
-from .. import call_targets, keys, spectra
+from .. import keys, spectra
 from ..path.loop import trace
 from ..path.scene_decoders import WAYS, SceneDecoders
 from ..variants import check_unpolarized, per_variant, remade
 from .named_objects import given
+from .path_replay import path_replay
 
 
 @per_variant
 def NeuralPath() -> type:
-    class NeuralPath(mi.ad.integrators.common.RBIntegrator):  # type: ignore[name-defined]
+    class NeuralPath(path_replay()):  # type: ignore[misc]
         r"""A path tracer that evaluates the networks of :class:`NeuralBSDF` outside virtual calls.
 
         Materials are asked for their latent codes in a virtual call; the decoders run in the body of the loop over
@@ -61,25 +59,15 @@ def NeuralPath() -> type:
         >>> image = mi.render(scene, integrator=cn.mitsuba.NeuralPath(max_depth=5))
         """
 
-        key = keys.of_paths
-
         def __init__(
             self, max_depth: int = -1, rr_depth: int = 5, hide_emitters: bool = False, networks: str = "auto",
             banks: int = 0, key: Key | None = None, properties: Any = None,
         ):  # fmt: skip
             where = "NeuralPath"
             check_unpolarized(where)
-            check_int(where, "max_depth", max_depth, -1, 2**31 - 1, "-1 or an int from 0 on")
-            check_int(where, "rr_depth", rr_depth, 1, 2**31 - 1, "an int from 1 on")
-            check_flag(where, "hide_emitters", hide_emitters)
             check_choice(where, "networks", networks, WAYS)
-            check_int(where, "banks", banks, 0, MOST, f"an int from 0 to {MOST}")
-            properties = mi.Properties() if properties is None else properties
-            properties["max_depth"], properties["rr_depth"] = max_depth, rr_depth
-            properties["hide_emitters"] = hide_emitters
-            super().__init__(properties)
-            self.hide_emitters, self.networks, self.banks = hide_emitters, networks, banks
-            self.key, self.call_targets, self.upsampling = key, call_targets.pointers(), spectra.table()
+            super().__init__(where, max_depth, rr_depth, hide_emitters, banks, key, properties)
+            self.networks, self.upsampling = networks, spectra.table()
 
         def sample(
             self, mode: Any, scene: Any, sampler: Any, ray: Any, δL: Any = None, state_in: Any = None,
@@ -90,18 +78,9 @@ def NeuralPath() -> type:
             decoders = SceneDecoders(scene, self.networks, derivative, dr.width(ray), self.upsampling)
             return trace(self, decoders, mode, scene, sampler, ray, δL, state_in, active)
 
-        def render_backward(
-            self, scene: Any, params: Any, grad_in: Any, sensor: Any = 0, seed: Any = 0, spp: int = 0
-        ) -> None:
-            fields = [decoder.field for decoder in SceneDecoders(scene).decoders]
-            # Every turn of the loop is differentiated by itself, so that nothing would sum banks but this context.
-            with gradient_banks(*fields, banks=self.banks or None) if fields else contextlib.nullcontext():
-                super().render_backward(scene, params, grad_in, sensor, seed, spp)
-
-        @property
-        def longest(self) -> int:
-            """``max_depth`` as it was given: -1 for any."""
-            return self.max_depth if self.max_depth < 2**31 else -1
+        def fields(self, scene: Any) -> list:
+            """Those whose weight gradients are summed."""
+            return [decoder.field for decoder in SceneDecoders(scene).decoders]
 
         def to_string(self) -> str:
             return f"NeuralPath[max_depth={self.longest}, rr_depth={self.rr_depth}, networks={self.networks!r}]"

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import drjit as dr
 import mitsuba as mi
 
-from ...checks import check_flag, check_int, ensure
-from ...nn.gradient_banks import MOST, gradient_banks
+from ...checks import ensure
 from ...random.key import Key
-from .. import call_targets, keys
+from .. import keys
 from ..variants import check_unpolarized, per_variant, remade
 from ..volume.loop import trace
 from ..volume.scene_media import SceneMedia
 from .named_objects import given
+from .path_replay import path_replay
 
 
 @per_variant
 def NeuralVolpath() -> type:
-    class NeuralVolpath(mi.ad.integrators.common.RBIntegrator):  # type: ignore[name-defined]
+    class NeuralVolpath(path_replay()):  # type: ignore[misc]
         r"""A volumetric path tracer that evaluates :class:`NeuralMedium` outside virtual calls, and shows its emission.
 
         Where nothing emits, it makes the picture of Mitsuba's ``volpath``, up to noise: surfaces, emitters and media of
@@ -48,24 +47,13 @@ def NeuralVolpath() -> type:
         >>> image = mi.render(scene, integrator=cn.mitsuba.NeuralVolpath(max_depth=16))
         """
 
-        key = keys.of_paths
-
         def __init__(
             self, max_depth: int = -1, rr_depth: int = 5, hide_emitters: bool = False, banks: int = 0,
             key: Key | None = None, properties: Any = None,
         ):  # fmt: skip
             where = "NeuralVolpath"
             check_unpolarized(where)
-            check_int(where, "max_depth", max_depth, -1, 2**31 - 1, "-1 or an int from 0 on")
-            check_int(where, "rr_depth", rr_depth, 1, 2**31 - 1, "an int from 1 on")
-            check_flag(where, "hide_emitters", hide_emitters)
-            check_int(where, "banks", banks, 0, MOST, f"an int from 0 to {MOST}")
-            properties = mi.Properties() if properties is None else properties
-            properties["max_depth"], properties["rr_depth"] = max_depth, rr_depth
-            properties["hide_emitters"] = hide_emitters
-            super().__init__(properties)
-            self.hide_emitters, self.banks = hide_emitters, banks
-            self.key, self.call_targets = key, call_targets.pointers()
+            super().__init__(where, max_depth, rr_depth, hide_emitters, banks, key, properties)
 
         def path_key(self, paths: int) -> Key | None:
             """``key``, with the number of a path as its index if it has none."""
@@ -82,18 +70,9 @@ def NeuralVolpath() -> type:
             keys.check_paths(self.key, dr.width(ray), "NeuralVolpath")
             return trace(self, SceneMedia(scene), mode, scene, sampler, ray, δL, state_in, active)
 
-        def render_backward(
-            self, scene: Any, params: Any, grad_in: Any, sensor: Any = 0, seed: Any = 0, spp: int = 0
-        ) -> None:
-            fields = [medium.field for medium in SceneMedia(scene).media]
-            # Every turn of the loop is differentiated by itself, so that nothing would sum banks but this context.
-            with gradient_banks(*fields, banks=self.banks or None) if fields else contextlib.nullcontext():
-                super().render_backward(scene, params, grad_in, sensor, seed, spp)
-
-        @property
-        def longest(self) -> int:
-            """``max_depth`` as it was given: -1 for any."""
-            return self.max_depth if self.max_depth < 2**31 else -1
+        def fields(self, scene: Any) -> list:
+            """Those whose weight gradients are summed."""
+            return [medium.field for medium in SceneMedia(scene).media]
 
         def to_string(self) -> str:
             return f"NeuralVolpath[max_depth={self.longest}, rr_depth={self.rr_depth}]"

@@ -1,4 +1,8 @@
-"""Arrays that functions refer to."""
+"""Arrays that functions refer to.
+
+Relies on what ``state_fn`` of ``dr.freeze`` returns being an input of the recording, and on numbers in a tuple being
+part of its key. Checked with Dr.Jit 1.5.0.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..jit.unpacked import traversable
+from .unpacked import traversable
 
 #: Looked into every time, unless they are attributes of an object.
 _CHEAP = (FunctionType, MethodType, functools.partial, list, tuple, dict)

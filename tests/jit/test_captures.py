@@ -1,0 +1,38 @@
+"""Arrays that functions refer to; ``training/test_training.py`` has frozen steps that see them."""
+
+from types import SimpleNamespace
+
+from coopnet.jit.captures import Captures
+
+
+def test_objects_without_arrays_are_looked_into_once(ns):
+    class Plot:
+        def __init__(self):
+            self.looked, self.part = 0, SimpleNamespace(numbers=[1, [2], {"a": [3]}])
+
+        def __getattribute__(self, name):
+            if name == "__dict__":
+                object.__setattr__(self, "looked", self.looked + 1)
+            return object.__getattribute__(self, name)
+
+    data, plot = SimpleNamespace(table=ns.Float(1)), Plot()
+    captures = Captures(lambda key: (data, plot, key), None)
+    found, widths = captures()
+    assert found is data.table and widths == (1,) and plot.looked == 1
+    data.table = ns.Float([2, 3])  # an array is looked up anew
+    found, widths = captures()
+    assert found is data.table and widths == (2,) and plot.looked == 1
+
+
+#: What :class:`Draw` looks up.
+TABLES = {}
+
+
+class Draw:
+    def __call__(self, key):
+        return TABLES, key
+
+
+def test_objects_that_are_called_may_look_things_up(ns, monkeypatch):
+    monkeypatch.setitem(TABLES, "table", ns.Float(1))
+    assert any(value is TABLES["table"] for value in Captures(Draw())())
