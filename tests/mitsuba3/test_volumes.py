@@ -273,8 +273,8 @@ def test_gradients_are_those_of_differences(integrator, name):
     way = mi.load_dict({"type": integrator, "max_depth": 6})
     params, key = mi.traverse(s), f"cube.interior_medium.{name}.network.weights"
     dr.enable_grad(params[key])
-    dr.backward(dr.mean(mi.render(s, params, integrator=way, spp=4096), axis=None))
-    gradient = dr.grad(params[key]).numpy().astype(float)
+    dr.backward(SCALE * dr.mean(mi.render(s, params, integrator=way, spp=4096), axis=None))
+    gradient = dr.grad(params[key]).numpy().astype(float) / SCALE
     dr.disable_grad(params[key])
     length = 0.06 if name == "phase_function" else 0.25  # it bends more
     before, step = params[key].numpy().copy(), length * gradient / np.linalg.norm(gradient)
