@@ -31,8 +31,8 @@ TARGETS: dict[str, tuple[int, dict[str, str]]] = {
 def median_seconds(run: Callable[[], Any], repeat: int = 9, warmup: int = 2) -> float:
     """Median wall time of ``run``, which must wait for its own results.
 
-    Python's cyclic garbage collector is off while ``run`` warms up: what it frees while Dr.Jit records a frozen function may
-    be memory of NumPy or PyTorch, which ends the process.
+    Python's cyclic garbage collector is off while ``run`` warms up: what it frees while Dr.Jit records a frozen
+    function may be memory of NumPy or PyTorch, which ends the process.
     """
     gc.collect()
     collects = gc.isenabled()
