@@ -1,4 +1,4 @@
-"""Activations that are kept for the way back: what went into the matrices on the way forward."""
+"""Activations that are kept for the backward pass: the inputs of all matrices in the forward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .row_vectors import PACKET, Rows, RowVector, columns, spilled
 
 
 class ActivationCache:
-    """What goes into the matrices of ``ops``, in rows in memory.
+    """The inputs of the matrices of ``ops``, in rows in memory.
 
     Long vectors on GPUs, and those of layers that are products between kernels on CPUs, end a kernel, and the next one
     reads what it wrote: on GPUs the vectors of one layer fill the registers.
@@ -84,7 +84,7 @@ class ActivationCache:
         dr.eval([vector.rows.numbers for vector in self._kept])
 
     def write(self, op: Affine, x: Bundle) -> Bundle:
-        """Keep what goes into ``op``; returns what it is to go on with."""
+        """Keep the input of ``op``; returns the vectors to continue with."""
         multiplier = op.multiplier if op.multiplier.between_kernels else None
         leaf = x[0].type
         overflow = leaf(0) if self._overflow is None else self._overflow
@@ -119,7 +119,7 @@ class ActivationCache:
         return RowVector(rows, count, leaf, not (self.bundled or self.kernel_per_layer), product)
 
     def ones(self, like: Rows) -> Rows:
-        """A 1 and zeros in every row: products with vectors would add up samples in another order."""
+        """Rows of a 1 and zeros: products with a single column would add up samples in another order."""
         if self._one is None:
             i = dr.arange(dr.uint32_array_t(like.leaf), dr.width(like.numbers) // like.columns * PACKET)
             self._one = like.of(dr.select(i % PACKET == 0, like.leaf(1), 0), PACKET)

@@ -142,7 +142,7 @@ class BankOp(NetworkOp):
         return self.ops
 
     def called(self, which: Any, networks: Sequence[Sequence[Op]]) -> list:
-        """The outputs of every sample's one of ``networks``, which are the same but for their weights, in a call."""
+        """The outputs, in a call, of the network that each sample uses; ``networks`` differ in their weights only."""
 
         def forth(ops: Sequence[Op]) -> Callable[[list, list], list]:
             return lambda xs, key_args: self.plan.evaluate(ops, xs, bank_key(key_args)).flat()

@@ -1,9 +1,8 @@
-"""Losses that are computed between the way forward and the way back, inside one kernel.
+"""Losses that are computed between forward and backward pass, inside one kernel.
 
-Outer products are added up by callables that evaluate the network again. Whoever trains a network knows how the loss of
-a sample follows from its outputs: told of that in the context of :func:`loss_inside`, the callable computes it, and its
-cotangents, in between. The network is evaluated once for each step, every dropout mask is drawn once, and no output is
-written to memory.
+Outer products are added up by callables that evaluate the network again. In the context of :func:`loss_inside`, which
+says how the loss of a sample follows from its outputs, the callable computes this loss and its cotangents in between.
+The network is evaluated once for each step, every dropout mask is drawn once, and no output is written to memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Switches that change how gradients are computed, and what contexts are made of."""
+"""Switches that change how gradients are computed, and their base class."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def warn_stall(samples: int | None) -> None:
 
 
 def _callers_level() -> int:
-    """How many calls above the caller of this function code is that is neither ours nor of what calls us in turn."""
+    """How many calls above the caller of this function the user's code is, skipping ours and libraries' that call us."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in ("coopnet", "drjit", "mitsuba"):

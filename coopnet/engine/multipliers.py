@@ -1,4 +1,4 @@
-"""What a layer multiplies with: its matrix in the kernel, whole, in blocks of rows, from copies or unrolled, or between
+"""How a layer multiplies by its matrix: in the kernel (whole, in blocks of rows, from copies, or unrolled), or between
 kernels.
 
 Each has :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. In a kernel, every

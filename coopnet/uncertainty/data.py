@@ -1,4 +1,4 @@
-"""The data that a trained field is looked at on: batches as :func:`coopnet.fit` draws them."""
+"""The batches that a trained field is examined on, drawn as :func:`coopnet.fit` draws them."""
 
 from __future__ import annotations
 

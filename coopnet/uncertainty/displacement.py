@@ -1,4 +1,4 @@
-"""How far places may move: a posterior of displacements of the coordinates."""
+"""A posterior of displacements of the coordinates: how far places may move unnoticed."""
 
 from __future__ import annotations
 
