@@ -98,7 +98,7 @@ def warn_stall(samples: int | None) -> None:
 
 
 def _callers_level() -> int:
-    """How many calls above the caller of this function the user's code is, skipping ours and libraries' that call us."""
+    """Levels from the caller of this function up to the user's code, over our own calls and those of libraries."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in ("coopnet", "drjit", "mitsuba"):

@@ -114,8 +114,8 @@ def calibrate(
     dr.eval(squares, spread)
     e = np.concatenate([v.numpy() for v in squares]).astype(np.float64)
     s = np.concatenate([v.numpy() for v in spread]).astype(np.float64)
-    fits = np.isfinite(e).all() and np.isfinite(s).all() and e.any() and s.any()
-    ensure(fits, f"{_WHERE}: errors or deviations on the data held out are zero everywhere, or not finite.")
+    usable = np.isfinite(e).all() and np.isfinite(s).all() and e.any() and s.any()
+    ensure(usable, f"{_WHERE}: errors or deviations on the data held out are zero everywhere, or not finite.")
     s = np.maximum(s, 1e-6 * s.max())  # draws that agree by chance
     if method == "factor":
         return Calibrated(field, key, samples, float(np.sqrt(np.mean(e / np.square(s)))))
