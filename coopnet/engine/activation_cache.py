@@ -94,7 +94,7 @@ class ActivationCache:
                 rows, overflow = self._finite(vector.rows, overflow)
                 written.append(rows)
                 continue
-            # Whether anyone will want the gradient of a lane is not known yet: 0 times what stands there must be 0.
+            # Which lanes will have a gradient is not known yet: numbers stored for the others must be finite.
             components = list(op.fill(vector))
             finite = [dr.select(dr.isfinite(v), v, 0) for v in components]
             written.append(Rows(finite if multiplier is not None else with_bias(op, finite, i == 0), self.samples))
@@ -104,7 +104,7 @@ class ActivationCache:
         if not self.ends(op):
             self._kept += [RowVector(rows, len(v), leaf) for rows, v in zip(written, x, strict=True)]
             return x
-        # An entry for each sample among what the next kernel reads: by rows alone, frozen functions guess how many.
+        # The next kernel must read an array with an entry for each sample: frozen functions guess sizes from rows.
         self._overflow = overflow
         dr.eval([rows.numbers for rows in written], overflow)
         result = []

@@ -1,4 +1,4 @@
-"""Products that a frozen function leaves to whoever calls it.
+"""Products that a frozen function leaves to its caller.
 
 Libraries multiply faster than Dr.Jit, but cannot be called in a function that is being recorded. In the context of
 :func:`leaving`, networks whose gradients are products over samples may only write the operands: the function returns

@@ -30,8 +30,8 @@ class InnerLoss:
 
     def __init__(self, ops: Sequence[Op], function: Callable, inputs: Sequence[Any]):
         self.ops, self.function, self.inputs = ops, function, list(inputs)
-        #: Was the network evaluated so that its way back computes the losses? Then whoever goes back says before what
-        #: the cotangent of all of them is, a ``share`` of an array with one entry, and finds them here afterwards.
+        #: ``taken``: will the backward pass of the network compute the losses? Then ``cotangent``, of one entry, times
+        #: ``share`` is set before it as the cotangent of every loss, and the ``losses`` are here after it.
         self.taken, self.cotangent, self.share, self.losses = False, None, 1.0, None
 
     def differentiate(self, outputs: list, inputs: list, cotangent: Any) -> tuple[Any, list]:

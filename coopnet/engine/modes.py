@@ -13,7 +13,7 @@ from typing import Any
 from ..checks import check_choice, check_flag
 from . import limits
 
-#: The paths by name.
+#: The ways of weight gradients, by name.
 PATHS = ("auto", "spill", "store", "banks", "builtin")
 
 
@@ -38,7 +38,7 @@ _deterministic, _path = Context("deterministic", False), Context("path", "auto")
 #: Is a fixed order of sums asked for, and which way of weight gradients?
 is_deterministic: Callable[[], bool] = _deterministic.get
 forced_path: Callable[[], str] = _path.get
-#: ``with only_traced(True)``: outputs of networks are looked at, but not computed: none is evaluated between kernels.
+#: ``with only_traced(True)``: outputs of networks are traced, but never computed: none is evaluated between kernels.
 only_traced = Context("only traced", False)
 
 
