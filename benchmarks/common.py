@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import datetime
+import gc
 import json
 import os
 import platform
@@ -28,9 +29,20 @@ TARGETS: dict[str, tuple[int, dict[str, str]]] = {
 
 
 def median_seconds(run: Callable[[], Any], repeat: int = 9, warmup: int = 2) -> float:
-    """Median wall time of ``run``, which must wait for its own results."""
-    for _ in range(warmup):
-        run()
+    """Median wall time of ``run``, which must wait for its own results.
+
+    Python's cyclic garbage collector is off while ``run`` warms up: what it frees while Dr.Jit records a frozen
+    function may be memory of NumPy or PyTorch, which ends the process.
+    """
+    gc.collect()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(warmup):
+            run()
+    finally:
+        if collects:
+            gc.enable()
     times = []
     for _ in range(repeat):
         start = time.perf_counter()

@@ -362,20 +362,21 @@ def cheapest(rows: list[dict[str, Any]], part: str) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> list[str]:
-    """Rows of the table in ``docs/uncertainty.md``: areas, by task and encoding, and costs."""
-    columns = [(task, encoding) for task in ("picture", "texture", "surface", "views") for encoding in ENCODINGS]
-    rows = []
-    for method in SHOWN:
-        cells, costs = [], []
-        for task, encoding in columns:
-            found = [row for row in results.get(task, ()) if (row["encoding"], row["method"]) == (encoding, method)]
-            costs += found
-            areas = [row["ause colour" if task == "views" else "ause"] for row in found]
-            spread = f" ± {summary(areas)[1]:.2f}" if len(areas) > 1 else ""
-            cells.append(f"{statistics.mean(areas):.2f}{spread}" if areas else "")
-        if costs:
-            factors = [statistics.median(row[key] or 0 for row in costs) for key in ("train", "evaluate")]
-            rows.append(f"| {method} | {' | '.join(cells)} | {factors[0]:.1f} | {factors[1]:.0f} |")
+    """Rows of the tables in ``docs/uncertainty.md``, one for each encoding: areas by task, and costs."""
+    rows, tasks = [], ("picture", "texture", "surface", "views")
+    for encoding in ENCODINGS:
+        measured = [t for t in tasks if any(row["encoding"] == encoding for row in results.get(t, ()))]
+        for method in SHOWN:
+            cells, costs = [], []
+            for task in measured:
+                found = [row for row in results[task] if (row["encoding"], row["method"]) == (encoding, method)]
+                costs += found
+                areas = [row["ause colour" if task == "views" else "ause"] for row in found]
+                spread = f" ± {summary(areas)[1]:.2f}" if len(areas) > 1 else ""
+                cells.append(f"{statistics.mean(areas):.2f}{spread}" if areas else "")
+            if costs:
+                factors = [statistics.median(row[key] or 0 for row in costs) for key in ("train", "evaluate")]
+                rows.append(f"| {method} | {' | '.join(cells)} | {factors[0]:.1f} | {factors[1]:.0f} |")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Deviations that are as large as errors are, by what is seen on data held out."""
+"""Scales the deviations of a field to the size of its errors, measured on held-out data."""
 
 from __future__ import annotations
 
@@ -65,26 +65,26 @@ class Calibrated:
 def calibrate(
     field: NeuralField, held_out: tuple[Any, Any], *, method: str = "factor", samples: int = 64, seed: int = 0
 ) -> Calibrated:
-    r"""Make deviations as large as errors are, on data that the field has not learned.
+    r"""Scale the deviations of a field to the size of its errors, measured on held-out data.
 
-    The deviation :math:`\sigma` is ``field.std(p)`` of a posterior of parameters or an ensemble, and that of
-    :func:`mc_dropout` of other fields. With errors :math:`e_i` on the data held out, of all outputs together,
+    The deviation :math:`\sigma` is ``field.std(p)`` for a posterior of parameters or an ensemble, and that of
+    :func:`mc_dropout` for all other fields. With the errors :math:`e_i` of all outputs on the held-out data, it becomes
 
     ==============  ===============================================================================================
     ``"factor"``    :math:`c\,\sigma` with :math:`c^2 = \frac1n \sum_i e_i^2 / \sigma_i^2`, of largest likelihood
     ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all functions that never fall, :math:`g` is the closest to the
                     :math:`e_i^2` (Barlow et al. 1972), linear between the means of its steps and constant beyond; for
-                    deviations in the right order, but wrong by more than a factor
+                    deviations in the right order whose sizes are not all wrong by the same factor
     ==============  ===============================================================================================
 
-    Order and AUSE stay as they are, but for the ties of ``"isotonic"``. Where no data are held out, such as far from
-    all data, nothing is known of its size.
+    The order of deviations, and so their AUSE, does not change, except for ties that ``"isotonic"`` makes. The held-out
+    data say nothing about the size of deviations in regions where there are none.
 
     Args:
         field: a built and trained field that :func:`mc_dropout` takes.
         held_out: the pair ``(coordinates, targets)``, nested arrays or lists of arrays; a few hundred samples at least.
         method: ``"factor"`` or ``"isotonic"``.
-        samples, seed: of :func:`mc_dropout`, where there are draws.
+        samples, seed: arguments of :func:`mc_dropout`, for fields that need it.
 
     Returns:
         A :class:`coopnet.uncertainty.calibrate.Calibrated`: called with coordinates, it returns mean and deviation, in
@@ -114,8 +114,8 @@ def calibrate(
     dr.eval(squares, spread)
     e = np.concatenate([v.numpy() for v in squares]).astype(np.float64)
     s = np.concatenate([v.numpy() for v in spread]).astype(np.float64)
-    fits = np.isfinite(e).all() and np.isfinite(s).all() and e.any() and s.any()
-    ensure(fits, f"{_WHERE}: errors or deviations on the data held out are zero everywhere, or not finite.")
+    usable = np.isfinite(e).all() and np.isfinite(s).all() and e.any() and s.any()
+    ensure(usable, f"{_WHERE}: errors or deviations on the data held out are zero everywhere, or not finite.")
     s = np.maximum(s, 1e-6 * s.max())  # draws that agree by chance
     if method == "factor":
         return Calibrated(field, key, samples, float(np.sqrt(np.mean(e / np.square(s)))))
