@@ -52,6 +52,9 @@ system:
 demo: setup
 	$(BIN)/python examples/unseen.py
 
+# Tests start some hundred processes: what these import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Two processes: Dr.Jit itself uses every core, more only compete. A file stays in one process; long ones come first (conftest.py).
 # What test-torch runs is left to it, also where PyTorch is installed.
 TORCH_TESTS := tests/interop/test_torch.py $(addprefix tests/training/distributed/test_,equal_curves.py faults.py restarts.py)
