@@ -124,7 +124,13 @@ class Methods:
         for count, field in zip((2, 3), fields[1:], strict=False):
             several = [*several, task.laplace(field, seed + count)]
             cost = (count - 1) * self.plain + count * more
-            yield self.timed(f"laplace of {count}", cost, lambda f=several: mixture(task, f, draws, seed))
+            yield self.timed(f"laplace of {count}", cost, lambda f=several: task.mixture(f, draws, seed))
+        if task.name != "views":  # in a radiance field, colours do not follow a place alone
+            places, _ = cpu(lambda: task.displaced(fields[0], seed))
+            places, more = cpu(lambda: task.displaced(fields[0], seed))
+            yield self.timed("displacements", more, lambda: task.moved([fields[0]], [places]))
+            both = [places, task.displaced(fields[1], seed + 1)]
+            yield self.timed("displacements of 2", self.plain + 2 * more, lambda: task.moved(fields[:2], both))
         for count in dict.fromkeys(n for n in (3, 5, self.args.members) if n <= self.args.members):
             together = cn.ensemble(fields[:count])
             yield self.timed(
@@ -188,14 +194,6 @@ def figures(mean: Any, deviation: Any, truth: Any, unseen: Any, matter: Any, see
     return found | {"auroc": cn.auroc(spread[matter], unseen[matter])}
 
 
-def mixture(task: Any, fields: list, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of posteriors of several fields together: those of each, and how far they disagree."""
-    means, deviations = (
-        np.stack(v) for v in zip(*(task.std(f, -(-draws // len(fields)), seed) for f in fields), strict=True)
-    )
-    return means.mean(axis=0), np.sqrt(np.square(deviations).mean(axis=0) + means.var(axis=0))
-
-
 def rand(value: np.ndarray, seed: int) -> np.ndarray:
     return np.broadcast_to(np.random.default_rng(seed + 7).random(value.shape[1]), value.shape)
 
@@ -247,13 +245,14 @@ def learned(task: Any, taken: list[int], seed: int, steps: int) -> tuple[Any, fl
 
 
 def least_certain(task: Any, field: Any, taken: list[int], seed: int) -> int:
-    """The view with the most pixels that are less certain than nine tenths of those that were learned."""
-    posterior, share = task.laplace(field, seed), {}
-    known = np.concatenate([task.spread(posterior, *map(task.arrays, task.shots[view][:2])) for view in taken])
-    limit = np.quantile(known, 0.9)
-    for view in set(range(len(CHOICE))) - set(taken):
-        share[view] = float((task.spread(posterior, *map(task.arrays, task.shots[view][:2])) > limit).mean())
-    return max(share, key=lambda view: share[view])
+    """The view with the largest sum of variances over its pixels."""
+    posterior = task.laplace(field, seed)
+
+    def doubt(view: int) -> float:
+        spread, _ = task.spread([posterior], *map(task.arrays, task.shots[view][:2]))
+        return float(np.square(spread).sum())
+
+    return max(set(range(len(CHOICE))) - set(taken), key=doubt)
 
 
 def farthest(task: Any, field: Any, taken: list[int], seed: int) -> int:
@@ -299,7 +298,8 @@ def regularized(args: Any) -> Iterator[Part]:
 #: Methods in the table of the page.
 SHOWN = (
     "gradient length", "MC dropout 0.1", "ConcreteDropout", "DropLevels 0.1", "posthoc_dropout", "laplace",
-    "laplace of 2", "laplace of 3", "ensemble of 3", "ensemble of 5", "ensemble of 10",
+    "laplace of 2", "laplace of 3", "displacements", "displacements of 2", "ensemble of 3", "ensemble of 5",
+    "ensemble of 10",
 )  # fmt: skip
 OURS = (
     "MC dropout 0.1",
@@ -309,6 +309,8 @@ OURS = (
     "laplace",
     "laplace of 2",
     "laplace of 3",
+    "displacements",
+    "displacements of 2",
 )
 
 
