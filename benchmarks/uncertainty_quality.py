@@ -29,7 +29,7 @@ import numpy as np
 from uncertainty_tasks import ENCODINGS, Picture, Pixels, Surface, Task, Texture, Views
 
 import coopnet as cn
-from coopnet.uncertainty.calibrate import isotonic
+from coopnet.uncertainty.calibrate import NEIGHBOURS, isotonic
 
 NAME = "uncertainty-quality"
 MEMBERS = 10
@@ -178,14 +178,9 @@ def figures(mean: Any, deviation: Any, truth: Any, unseen: Any, matter: Any, see
     curve = cn.sparsification(error, spread, norm="rms")
     order = np.random.default_rng(seed).permutation(len(error))
     fifth, others = np.split(order, [len(order) // 5])
-    squares, spreads = np.square(mean - truth), np.argsort(deviation[:, fifth], axis=None)
-    # of means of 25 neighbours: the smallest deviation may have an error of zero by chance
-    x, y = (
-        np.array([part.mean() for part in np.array_split(v[:, fifth].ravel()[spreads], len(spreads) // 25 + 2)])
-        for v in (deviation, squares)
-    )
+    knots, values = isotonic(deviation[:, fifth].ravel(), np.square(mean - truth)[:, fifth].ravel(), NEIGHBOURS)
     # the sky may be right to the last bit
-    calibrated = np.maximum(np.sqrt(np.interp(deviation[:, others], *isotonic(x, y))), 1e-4)
+    calibrated = np.maximum(np.sqrt(np.interp(deviation[:, others], knots, values)), 1e-4)
     found = {
         "ause": curve.ause / curve.random,
         "nll": cn.negative_log_likelihood(mean[:, others], calibrated, truth[:, others]),
