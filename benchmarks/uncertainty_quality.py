@@ -120,6 +120,7 @@ class Methods:
             yield self.timed("laplace, draws", more, lambda: task.moments(posterior, draws, seed))
             known = task.laplace(fields[0], seed, truth=True)
             yield self.timed("laplace, true geometry", more, lambda: task.std(known, draws, seed))
+            yield self.row("distance, true geometry", value, np.broadcast_to(task.gap, value.shape), 0, 0)
         several = [posterior]
         for count, field in zip((2, 3), fields[1:], strict=False):
             several = [*several, task.laplace(field, seed + count)]
@@ -406,6 +407,10 @@ def sentences(results: dict[str, Any]) -> list[str]:
     if views:
         own, true = (summary(values(views, name, "auroc colour")) for name in ("laplace", "laplace, true geometry"))
         found.append(f"`laplace` has an AUROC of {shown(own)}, and {shown(true)} if it is told the true surfaces")
+        if known := values(views, "distance, true geometry", "auroc colour"):
+            found.append(
+                f"by its distance from the closest point that a ray of the training hits, {shown(summary(known))}"
+            )
     return found
 
 

@@ -314,7 +314,10 @@ class Views(Task):
         self.truth, self.surface = np.concatenate([colour, far[None]]), np.isfinite(far)
         points = o + d * np.where(self.surface, far, 0)
         self.unseen = ~self.visible(points)
-        self.matter = self.surface & ~(self.unseen & self.close(points))
+        #: How far the true surfaces are from the closest point that a ray of the training hits.
+        self.gap = np.where(self.surface, self.distance(points), 0)
+        width = 2 * DISTANCE * np.tan(np.radians(FIELD_OF_VIEW / 2)) / self.side
+        self.matter = self.surface & ~(self.unseen & (self.gap < width))
         self.box = cn.render.OccupancyGrid(4, 0, 1, backend)
 
     def take(self, chosen: Any) -> None:
@@ -354,14 +357,13 @@ class Views(Task):
             found |= ~self.world.ray_test(ray).numpy()
         return found
 
-    def close(self, points: np.ndarray) -> np.ndarray:
-        """Does a ray of the training hit something within a pixel's width of these points?"""
+    def distance(self, points: np.ndarray) -> np.ndarray:
+        """How far points are from the closest one that a ray of the training hits."""
         from scipy.spatial import cKDTree
 
         hit = np.isfinite(self.reached)
         o, d = (np.stack([v.numpy() for v in rows])[:, hit] for rows in self.known[:2])
-        width = 2 * DISTANCE * np.tan(np.radians(FIELD_OF_VIEW / 2)) / self.side
-        return cKDTree((o + d * self.reached[hit]).T).query(points.T)[0] < width
+        return cKDTree((o + d * self.reached[hit]).T).query(points.T)[0]
 
     def march(self, field: Any, o: list, d: list, **options: Any) -> Any:
         o, d = (self.ns.Array3f(v) for v in (o, d))
