@@ -4,7 +4,8 @@
     python benchmarks/whole_jobs.py --backend cuda --jobs config_hash --image albert.jpg --tcnn tiny-cuda-nn
 
 ``config_hash`` and ``config_oneblob`` are tiny-cuda-nn's sample configurations of these names, learning an image: that
-of ``--image``, or a made-up one. The others are networks 16 -> w -> w -> w -> 3 on inputs and targets in memory, by
+of ``--image``, or a made-up one; with ``/stratified``, at ``coopnet.stratified`` points instead of uniform ones, which
+tiny-cuda-nn's sample draws. The others are networks 16 -> w -> w -> w -> 3 on inputs and targets in memory, by
 width, batch, and what they have: ``64/bias``, ``32/dropout``, ``64/2^14``, ``64/2^20+77``. Medians of several stretches
 of steps; kernels in a run of their own, as measuring them takes time. Kernel caches are empty at the start; the first
 step of a job finds what jobs before it have compiled, if that is the same. With ``--tcnn``, tiny-cuda-nn's own sample
@@ -51,10 +52,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 JOBS = {
     "cuda": [
-        "config_hash", "config_oneblob", "16", "32", "64", "96", "128", "32/bias", "64/bias", "64/2^20+77",
+        "config_hash", "config_hash/stratified", "config_oneblob", "16", "32", "64", "96", "128", "32/bias", "64/bias", "64/2^20+77",
         "64/2^14", "64/2^12", "32/dropout", "64/dropout", "64/dropout 7 8", "96/dropout",
     ],
-    "llvm": ["config_hash", "16", "32", "64", "128", "64/bias", "64/2^12", "64/2^14", "64/dropout"],
+    "llvm": ["config_hash", "config_hash/stratified", "16", "32", "64", "128", "64/bias", "64/2^12", "64/2^14", "64/dropout"],
 }  # fmt: skip
 #: Samples of a step, as powers of two: of the images, of the networks.
 SAMPLES = {"cuda": (18, 20), "llvm": (16, 17)}
@@ -77,16 +78,22 @@ def image(path: Path | None) -> np.ndarray:
     return found**2.2
 
 
+def config_of(name: str) -> str | None:
+    """The configuration that a job is of, if it is of one."""
+    return name.partition("/")[0] if name.partition("/")[0] in CONFIGS else None
+
+
 def make(name: str, backend: str, path: Path | None, seed: int = 1) -> tuple[Any, Any, dict[str, Any], int]:
     """A new field, its batches, options of ``fit``, and the samples of a step."""
     module = cn.backend.namespace(backend)
-    if name in CONFIGS:
-        config = cn.from_config(2, 3, CONFIGS[name])
+    if config_of(name):
+        config = cn.from_config(2, 3, CONFIGS[config_of(name)])
         field, samples = config.field.build(backend, seed=seed), 1 << SAMPLES[backend][0]
+        draw = cn.stratified if name.endswith("/stratified") else cn.uniform
         texture = module.Texture2f(module.TensorXf(image(path)), wrap_mode=dr.WrapMode.Clamp)
 
         def pixels(key: Any) -> Any:
-            p = cn.uniform(2, key, module.Float, samples)
+            p = draw(2, key, module.Float, samples)
             color = texture.eval(module.Array2f(p))
             return p, [color[0], color[1], color[2]]
 
@@ -110,7 +117,7 @@ def make(name: str, backend: str, path: Path | None, seed: int = 1) -> tuple[Any
 
 
 def measure(name: str, backend: str, path: Path | None, steps: int | None, seeds: int) -> dict[str, Any]:
-    if name in CONFIGS and path is not None:
+    if config_of(name) and path is not None:
         steps = steps or WHOLE
     field, batch, options, samples = make(name, backend, path)
     looks: list[float] = []
@@ -141,7 +148,7 @@ def measure(name: str, backend: str, path: Path | None, steps: int | None, seeds
     row["peak_bytes"] = dr.detail.malloc_watermark(dr.backend_v(type(field["network.weights"]))) - before
     row["wall_ms"] = statistics.median([(b - a) * 1e3 / stretch for a, b in itertools.pairwise(looks)])
     row |= {"steps": result.steps, "skipped": result.skipped, "recordings": result.recordings}
-    if name in CONFIGS and path is not None:
+    if config_of(name) and path is not None:
         row["psnr_db"] = statistics.median(
             found := [psnr(field, path, backend), *others(name, backend, path, steps, seeds)]
         )
@@ -178,7 +185,8 @@ def kernels(name: str, backend: str, path: Path | None) -> dict[str, float]:
 
 def fresh(name: str, field: Any) -> dict[str, Any]:
     """Options with an optimizer of their own."""
-    return cn.from_config(2, 3, CONFIGS[name]).fit_arguments(field) if name in CONFIGS else {}
+    config = config_of(name)
+    return cn.from_config(2, 3, CONFIGS[config]).fit_arguments(field) if config else {}
 
 
 def psnr(field: Any, path: Path, backend: str) -> float:

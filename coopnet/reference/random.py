@@ -207,6 +207,25 @@ def drop_levels(
     return np.concatenate([x[:kept], y[kept:]])
 
 
+def stratified(n: int, seed: int, samples: int, step: int = 0, stream: int = 0) -> Array:
+    """Points ``(n, samples)`` of the unit cube, one in each of ``samples`` parts of equal volume along the Z-order
+    curve: the bits of a place on the curve are dealt to the axes, and random words fill up their 24 bits.
+
+    >>> (ref.stratified(2, 0, 4) * 2).astype(int).tolist()
+    [[0, 0, 1, 1], [0, 1, 0, 1]]
+    """
+    index = np.arange(samples, dtype=np.uint64)
+    key = seed & 0xFFFFFFFF, seed >> 32
+    blocks = [philox4x32((block, index, step, 2**31 + stream), key) for block in range(n // 4 + 1)]
+    first, *others = [np.broadcast_to(word, index.shape) for words in blocks for word in words][: n + 1]
+    place = [format((int(i) << 32 | int(w)) // samples, "032b") for i, w in zip(index, first, strict=True)]
+    points = np.empty((n, samples))
+    for axis, words in enumerate(others):
+        for i, (bits, word) in enumerate(zip(place, words, strict=True)):
+            points[axis, i] = int((bits[axis::n] + format(int(word), "032b"))[:24], 2) * 2.0**-24
+    return points
+
+
 def uint_to_uniform_float(word: Any) -> Array:
     """Triton's map of a word to float32 in [0, 1): the word as int32, negatives folded up, times ~2^-31.
 

@@ -11,7 +11,7 @@
 :mod:`.many`            many fields of one architecture
 :mod:`.distributed`     several processes
 what a step is made of
-:mod:`.sampling`        uniform random numbers
+:mod:`.sampling`        random numbers for samples
 :mod:`.losses`          loss functions
 :mod:`.inner_loss`      losses that the engine computes in its kernels
 :mod:`.optimizers`      optimizers with weight regularization
@@ -49,7 +49,7 @@ from .many import fit_many
 from .novograd import Novograd
 from .optimizers import SGD, Adam
 from .result import FitResult
-from .sampling import by_index, uniform
+from .sampling import by_index, stratified, uniform
 from .schedules import cosine, exponential
 from .turns import exclusive
 from .weights import (
@@ -61,5 +61,5 @@ __all__ = [
     "clip_gradient_norm", "clip_gradient_values", "clip_weights", "cosine", "cross_entropy", "decay_masks",
     "decay_weights", "exclusive", "exponential", "fit", "fit_many", "gaussian_nll", "gradient_norm", "huber", "l1",
     "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "log_l1", "mape", "relative_l1", "relative_l2",
-    "relative_l2_luminance", "smape", "spectral_norms", "uniform", "variance",
+    "relative_l2_luminance", "smape", "spectral_norms", "stratified", "uniform", "variance",
 ]  # fmt: skip

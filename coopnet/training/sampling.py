@@ -1,4 +1,4 @@
-"""Uniform random numbers that are a function of a key, for drawing training samples, all or some of a batch."""
+"""Random numbers that are a function of a key, for drawing training samples, all or some of a batch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from ..random.philox import philox4x32
 
 #: Streams from here on are for samples, those below for the dropouts of networks.
 SAMPLE_STREAM = 1 << 31
+#: Bits of a number in [0, 1): all such multiples of 2^-24 are single-precision numbers.
+BITS = 24
 
 
 def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream: int = 0) -> list:
@@ -37,20 +39,83 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
 
     >>> x, y = cn.uniform(2, key, Float, 1 << 16)
     """
-    where = "uniform"
+    stream, n = _checked("uniform", n, key, dtype, stream)
+    if key.index is None:
+        _check_samples("uniform", samples)
+    words = _words(n, key, dtype, samples, stream)
+    return [dtype(word >> 8) * 2**-24 for word in words]
+
+
+def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) -> list:
+    r"""Points of the :math:`n`-dimensional unit cube, one in each of ``samples`` parts of equal volume.
+
+    Like :func:`uniform` for the batches of a field with a grid, with two differences. The points of a batch cover the
+    cube evenly, so that mean losses and gradients vary less from step to step: *stratified* or *jittered* sampling
+    (Cook 1986). And samples with neighbouring numbers are neighbours in space, so that they read and add to the same
+    entries of a grid, which is faster (``benchmarks/whole_jobs.py``). Over all samples of a batch the points are
+    uniform, for any number of samples; sample :math:`i` alone stays in its part of the cube.
+
+    The cube is cut along the Z-order curve (Morton 1966). Sample :math:`i` of :math:`N` has the place
+    :math:`\lfloor (2^{32} i + w_0) / N \rfloor` on it, a number of 32 bits, which are dealt to the axes in turn, the
+    highest first. Words :math:`w_1 \ldots w_n` fill up the 24 bits of each coordinate. The words are those that
+    :func:`uniform` draws from under the same key and stream.
+
+    Args:
+        n: dimensions, at most 24: further axes would hardly be cut.
+        key: :class:`Key`; its index, if it has one, names samples from 0 to ``samples``.
+        dtype: a single-precision 1D type such as ``drjit.llvm.ad.Float``.
+        samples: number of samples of the whole batch.
+        stream: tells several draws under one key apart; int in [0, 2^31). What else is drawn for the same samples needs
+            another one.
+
+    Raises:
+        TypeError: ``dtype`` or ``key`` is something else.
+        ValueError: ``n``, ``samples`` or ``stream`` out of range.
+
+    >>> x, y = cn.stratified(2, key, Float, 1 << 16)
+    """
+    where = "stratified"
+    stream, n = _checked(where, n, key, dtype, stream)
+    check(n <= BITS, where, "n", n, f"at most {BITS} dimensions")
+    _check_samples(where, samples)
+    uint32 = dr.uint32_array_t(dtype)
+    first, *others = _words(n + 1, key, dtype, samples, stream)
+    index = dr.arange(uint32, samples) if key.index is None else key.traced(uint32).index
+    uint64 = dr.uint64_array_t(dtype)
+    place = uint32(((uint64(index) << 32) | uint64(first)) // samples)
+    points = []
+    for axis, word in enumerate(others):
+        own = range(31 - axis, -1, -n)[:BITS]  # bits of the place, the highest first
+        number = uint32(0)
+        for bit in own:
+            number = (number << 1) | ((place >> bit) & 1)
+        rest = BITS - len(own)
+        points.append(dtype((number << rest) | (word >> (32 - rest)) if rest else number) * 2**-BITS)
+    return points
+
+
+def _checked(where: str, n: Any, key: Any, dtype: Any, stream: Any) -> tuple[int, int]:
+    """``stream`` and ``n``, once these and the others are what a draw needs."""
     single = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == dr.VarType.Float32
     check(single, where, "dtype", dtype, "a single-precision type such as drjit.llvm.ad.Float", TypeError)
     flat = not dr.is_tensor_v(dtype) and dr.depth_v(dtype) == 1
     ensure(flat, f"{where}: dtype is {dtype.__name__}; a 1D array type is needed.", TypeError)
     check_type(where, "key", key, Key, "a coopnet.Key")
     check_features(where, "n", check_positive(where, "n", n))
-    stream = check_unsigned(where, "stream", stream, 31)
-    if key.index is None and check_positive(where, "samples", samples) > MAX_ENTRIES:
+    return check_unsigned(where, "stream", stream, 31), n
+
+
+def _check_samples(where: str, samples: Any) -> None:
+    if check_positive(where, "samples", samples) > MAX_ENTRIES:
         raise ValueError(f"{where}: samples is {shown(samples)}; fewer than 2^32 are possible.")
+
+
+def _words(n: int, key: Key, dtype: type, samples: int | None, stream: int) -> list:
+    """The first ``n`` random words of each sample."""
     width = samples if key.index is None else dr.width(key.index)
     index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)
     blocks = (philox4x32((block, index, step, SAMPLE_STREAM + stream), seed) for block in range(-(-n // 4)))
-    return [dtype(word >> 8) * 2**-24 for words in blocks for word in words][:n]
+    return [word for words in blocks for word in words][:n]
 
 
 def by_index(samples: int) -> Callable[[Callable[[Key], Any]], Callable[[Key], Any]]:
