@@ -52,10 +52,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 JOBS = {
     "cuda": [
-        "config_hash", "config_hash/stratified", "config_oneblob", "16", "32", "64", "96", "128", "32/bias", "64/bias", "64/2^20+77",
-        "64/2^14", "64/2^12", "32/dropout", "64/dropout", "64/dropout 7 8", "96/dropout",
+        "config_hash", "config_hash/stratified", "config_oneblob", "16", "32", "64", "96", "128", "32/bias", "64/bias",
+        "64/2^20+77", "64/2^14", "64/2^12", "32/dropout", "64/dropout", "64/dropout 7 8", "96/dropout",
     ],
-    "llvm": ["config_hash", "config_hash/stratified", "16", "32", "64", "128", "64/bias", "64/2^12", "64/2^14", "64/dropout"],
+    "llvm": [
+        "config_hash", "config_hash/stratified", "16", "32", "64", "128", "64/bias", "64/2^12", "64/2^14", "64/dropout",
+    ],
 }  # fmt: skip
 #: Samples of a step, as powers of two: of the images, of the networks.
 SAMPLES = {"cuda": (18, 20), "llvm": (16, 17)}
