@@ -33,9 +33,10 @@ class LossScaler:
     def unscale(self, gradients: Iterable[Any]) -> dict[str, Any]:
         """What ``Optimizer.step`` is to be called with, given flat gradients; the next scale takes effect."""
         gradients = list(gradients)
-        dr.schedule(gradients)
         good = dr.mask_t(dr.leaf_t(gradients[0]))(True)
         for grad in gradients:
+            # just before it is looked at: scheduling one that is added to evaluates what is scheduled so far
+            dr.schedule(grad)
             dr.scatter(good, False, 0, ~dr.isfinite(grad), mode=dr.ReduceMode.NoConflicts)
         return self.judge(good)
 
