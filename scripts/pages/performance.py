@@ -138,9 +138,7 @@ def in_short() -> str:
                     label + (", dropout 0.1" if dropout else ""), f"{place_of}, 2^{batch}",
                     spread(found, mode="infer", **where), spread(found, mode="train", **where),
                 ])  # fmt: skip
-    jobs = load("whole-jobs-cuda")["results"]
-    theirs = {r["job"]: r["wall_ms"] for r in jobs if r.get("peer") == "tiny-cuda-nn"}
-    of = [theirs[r["job"]] / r["wall_ms"] for r in jobs if r["job"] in theirs and "peer" not in r]
+    of = [theirs["wall_ms"] / own["wall_ms"] for _, theirs, own in beside_tiny_cuda_nn()]
     rows.append(["tiny-cuda-nn, its own sample", "GPU, 2^18", "–", f"{min(of):.2f} to {max(of):.2f}"])
     return table(["peer", "batch", "inference", "training"], rows)
 
@@ -178,18 +176,28 @@ def training_steps(name: str, command: str) -> str:
     return measured(name, command) + "\n\n" + table(head, rows)
 
 
+def beside_tiny_cuda_nn() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """For each of tiny-cuda-nn's samples: the newest file that has it, its row, and coopnet's from the same run."""
+    found: dict[str, tuple] = {}
+    for name in ("whole-jobs-cuda", "whole-jobs-h100-cuda"):  # the newer one last
+        rows = load(name)["results"]
+        for theirs in (r for r in rows if r.get("peer") == "tiny-cuda-nn"):
+            own = next(r for r in rows if r["job"] == theirs["job"] and "peer" not in r)
+            found[theirs["job"]] = name, theirs, own
+    return list(found.values())
+
+
 def tiny_cuda_nn() -> str:
     """tiny-cuda-nn's own sample beside the same job here, in one sentence a job."""
-    rows = load("whole-jobs-cuda")["results"]
     said = []
-    for theirs in (r for r in rows if r.get("peer") == "tiny-cuda-nn"):
-        own = next(r for r in rows if r["job"] == theirs["job"] and "peer" not in r)
+    for name, theirs, own in beside_tiny_cuda_nn():
         said.append(
             f"- `{theirs['job']}`: tiny-cuda-nn {number(theirs['wall_ms'])} ms per step, "
             f"coopnet {number(own['wall_ms'])} ms, {own['wall_ms'] / theirs['wall_ms']:.2f} times as long; "
-            f"after {own['steps']:,} steps {theirs['psnr_db']:.2f} and {own['psnr_db']:.2f} dB."
+            f"after {own['steps']:,} steps {theirs['psnr_db']:.2f} and {own['psnr_db']:.2f} dB "
+            f"({load(name)['machine']['found']['GPU']})."
         )
-    return "\n".join(said) + "\n\n" + measured("whole-jobs-cuda", "python benchmarks/whole_jobs.py --backend cuda")
+    return "\n".join(said) + "\n\n" + measured("whole-jobs-h100-cuda", "python benchmarks/whole_jobs.py --backend cuda")
 
 
 def torch_border() -> str:

@@ -82,9 +82,9 @@ def sentences_of(name):
     return re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
 
 
-def whole_jobs():
+def whole_jobs(name="whole-jobs-cuda"):
     """Of one GPU: entries by job, and those of tiny-cuda-nn."""
-    entries = results("whole-jobs-cuda")
+    entries = results(name)
     own = {}
     for entry in entries:
         if "peer" not in entry:
@@ -124,9 +124,10 @@ def test_sentences_with_figures():
     """Sentences of README.md and of pages, made anew from the files; every decimal number of README.md is in one."""
     own, theirs = whole_jobs()
     with_dropout = max(entry["first_step_s"] for entry in own["64/dropout"])
-    grid, blob = own["config_hash"][0], own["config_oneblob"][0]
-    slower = grid["wall_ms"] / theirs["config_hash"]["wall_ms"]
-    better = theirs["config_hash"]["psnr_db"] - grid["psnr_db"]
+    blob = own["config_oneblob"][0]
+    newest, peer = whole_jobs("whole-jobs-h100-cuda")
+    uniform, stratified = (newest[job][0]["wall_ms"] for job in ("config_hash", "config_hash/stratified"))
+    uniform, stratified = (wall / peer["config_hash"]["wall_ms"] for wall in (uniform, stratified))
     alike = blob["wall_ms"] / theirs["config_oneblob"]["wall_ms"]
     lowest, highest = to_torch("training-steps-llvm", dropout=0.0)
     lowest_avx2, highest_avx2 = to_torch("training-steps-haswell-llvm", dropout=0.0)
@@ -140,8 +141,8 @@ def test_sentences_with_figures():
     expected = {
         "README": [
             f"takes less time than PyTorch's in {faster} of {len(measured)} sizes, with and without dropout",
-            f"hash-grid image takes {slower:.1f} times what tiny-cuda-nn takes, "
-            f"whose picture ends {better:.1f} dB better",
+            f"hash-grid image takes {uniform:.2f} times what tiny-cuda-nn takes, "
+            f"and {stratified:.2f} times with [stratified samples]",
             f"the step of its 128-wide OneBlob network takes {alike:.2f} times as long",
             f"forward pass and weight gradients of a network 128 wide take PyTorch {by_torch(128, 0.0)} of coopnet's "
             f"time, and {by_torch(128, 0.1)} with dropout 0.1",
@@ -162,6 +163,19 @@ def test_sentences_with_figures():
     prose = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
     checked = re.findall(r"\d+\.\d+", " ".join(expected["README"]))
     assert set(re.findall(r"\d+\.\d+", prose)) <= set(checked)
+
+
+def test_table_beside_tiny_cuda_nn():
+    own, theirs = whole_jobs("whole-jobs-h100-cuda")
+    rows = {
+        "tiny-cuda-nn": theirs["config_hash"], "`cn.fit`": own["config_hash"][0],
+        "`cn.fit`, `cn.stratified` points": own["config_hash/stratified"][0],
+    }  # fmt: skip
+    for label, row in rows.items():
+        kernels = f"{row['kernel_ms']:.3f} ms" if "kernel_ms" in row else ""
+        runs = f"{min(row['psnr_db_of_runs']):.2f} to {max(row['psnr_db_of_runs']):.2f}"
+        cells = [label, f"{row['wall_ms']:.3f} ms", kernels, f"{row['psnr_db']:.2f} dB, {runs}"]
+        assert re.sub(" +", " ", f"| {' | '.join(cells)} |") in page("gradients")
 
 
 def test_derivatives_turn_by_turn():
