@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import textwrap
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from ..checks import check, check_choice, check_in_features, check_type, ensure, entries, is_int
 from ..checks.sizes import check_features, check_layers
 from ..jit.kinds import UnpackedVector
+from ..random.key import Key
 from .activations import Identity
 from .arguments import arguments, fields
 from .embedding import Embedding
@@ -112,6 +114,14 @@ class Composite(Encoding):
     def width(self, size: int) -> int:
         widths = [e.width(n) for e, _, n in self._ranges(size) if n > 0]
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
+
+    def _drawn(self, key: Key | None) -> Composite:
+        nested = tuple(e._drawn(key) if isinstance(e, Encoding) else e for e in self.nested)
+        if all(new is old for new, old in zip(nested, self.nested, strict=True)):
+            return self
+        layer = copy.copy(self)
+        layer.nested = nested
+        return layer
 
     def _in_unit(self, size: int) -> list[int]:
         return sorted({begin + i for e, begin, n in self.parts(size) for i in in_unit(e, n)})

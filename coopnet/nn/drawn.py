@@ -70,14 +70,7 @@ class DrawnGrid(Drawn, Encoding):
     def _in_unit(self, size: int) -> list[int]:
         return self.grid._in_unit(size)
 
-    def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        return self._drawn(key)(x)
-
-    def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        return self._drawn(key).jvp(x, tangents)
-
     def _drawn(self, key: Key | None) -> Any:
-        """The grid that ``key`` draws."""
         check_type("DrawnGrid", "key", key, (Key, type(None)), "a coopnet.Key or None")
         if key is None or self.grid is None or self.deviation.value is None:
             return self.grid

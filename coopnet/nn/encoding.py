@@ -54,22 +54,28 @@ class Encoding(Module):
         return self._moved(coordinates, [])[0]
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        parts = kinds.even(kinds.rows(x, self._check(x)))
+        drawn = self._drawn(key)
+        parts = kinds.even(kinds.rows(x, drawn._check(x)))
         leaf, wide = _types(parts)
-        features = [leaf(f) for f in self._features([wide(v) for v in parts])]
+        features = [leaf(f) for f in drawn._features([wide(v) for v in parts])]
         return features if isinstance(x, tuple) else contained(features, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_bundle(self, x, tangents, arrays=True)
-        self._check(x)
+        drawn = self._drawn(key)
+        check_bundle(drawn, x, tangents, arrays=True)
+        drawn._check(x)
         leaf, wide = _types(list(x))
-        y, moved = self._moved([wide(v) for v in x], [[wide(v) for v in t] for t in tangents])
+        y, moved = drawn._moved([wide(v) for v in x], [[wide(v) for v in t] for t in tangents])
         y, *moved = [rebuilt([leaf(v) for v in vector], x) for vector in (y, *moved)]
         return y, moved
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         """The features, and their derivatives in the directions ``tangents``, all in the precision of ``_features``."""
         raise no_rule(self)
+
+    def _drawn(self, key: Key | None) -> Encoding:
+        """The encoding with the parameters that ``key`` draws; this one, if a key draws none."""
+        return self
 
     def _missing(self, method: str) -> TypeError:
         name = type(self).__name__

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import drjit as dr
@@ -16,7 +18,7 @@ from ..field import NeuralField
 from ..jit.half import largest, widened
 from ..jit.kinds import nested
 from ..kernels import fixed_point
-from ..nn import Linear, Sequential
+from ..nn import Composite, Linear, Pad, Sequential
 from ..nn.drawn import Drawn, DrawnGrid, DrawnLinear
 from ..nn.dropout import Dropout
 from ..nn.lattice import Lattice
@@ -26,7 +28,7 @@ from ..nn.tree import children
 from .data import check_trained, draw
 from .displacement import DisplacementSums, displaced
 from .layers import grids, is_activation, rebuilt
-from .linearized import Linearized
+from .linearized import GridPart, Linearized, drawn_grids
 
 _WHERE = "laplace"
 
@@ -54,9 +56,10 @@ def laplace(
 
     summed over samples and outputs, each with its own derivatives rather than those of a batch's mean. It covers
 
-    - the features of a grid, if the encoding is one: the diagonal of :math:`P`. A vertex of weight :math:`w` adds
-      :math:`w^2 (\partial f_o / \partial \phi)^2`, of the feature :math:`\phi`, to its entry. Entries that no sample
-      has visited keep the variance :math:`\tau^2`, which is what tells the unseen from the seen;
+    - the features of grids, if the encoding is one, or a :class:`Composite` or ``Pad`` with some in it: the diagonal of
+      :math:`P`. A vertex of weight :math:`w` adds :math:`w^2 (\partial f_o / \partial \phi)^2`, of the feature
+      :math:`\phi`, to its entry. Entries that no sample has visited keep the variance :math:`\tau^2`, which is what
+      tells the unseen from the seen;
     - the last linear layer, in full: :math:`P = \frac{1}{s^2} \sum_n g_n^2 \tilde h_n \tilde h_n^T + I / \tau^2` for
       what goes into it, :math:`\tilde h = (h, 1)` with a bias, one matrix for all outputs. :math:`g^2` is the mean
       square over outputs of the slope of an activation behind it, and 1 if there is none.
@@ -96,8 +99,8 @@ def laplace(
         samples: how many independent measurements there are in all, such as the pixels of a picture, to which the
             sums are scaled. ``None`` if every sample that ``batch`` draws is one.
         noise: :math:`s`; the root mean square of the errors over the batches if ``None``.
-        prior: :math:`\tau`; if ``None``, the root mean square of the features that samples have visited, and of the
-            last layer's weights; for displacements, in the units of the coordinates, the side of a cell.
+        prior: :math:`\tau`; if ``None``, the root mean square of the features of each grid that samples have visited,
+            and of the last layer's weights; for displacements, in the units of the coordinates, the side of a cell.
         spatial: vertices of the grid of displacements along every axis, an int of at least 2, or one for each of the
             first coordinates, such as ``(16, 16, 16)`` for a position that a direction follows. ``None`` for a
             posterior of parameters. Memory is allocated for a cube with the largest of these numbers along every axis,
@@ -112,9 +115,10 @@ def laplace(
         A field that draws parameters. It can be saved, moved, frozen and used in loops like any other.
 
     Raises:
-        ValueError: arguments out of range; a field that is not built, draws parameters already, has a grid inside
-            another encoding, or does not end in a linear layer; errors that are not finite; with ``spatial``, fewer
-            than a tenth of the samples in the box, or predictions that do not fit the targets or the samples.
+        ValueError: arguments out of range; a field that is not built, draws parameters already, has a grid in a product
+            of encodings or in an encoding of another kind, or does not end in a linear layer; errors that are not
+            finite; with ``spatial``, fewer than a tenth of the samples in the box, or predictions that do not fit the
+            targets or the samples.
         TypeError: arguments of another kind.
         RuntimeError: called while Dr.Jit records a function or loop; ``predict`` evaluates the field in one.
 
@@ -158,14 +162,12 @@ def laplace(
 
 def _with_draws(field: NeuralField) -> NeuralField:
     """A copy of ``field`` whose layers draw, by deviations of zero."""
-    encoding = field.encoding
-    if isinstance(encoding, Lattice):
-        encoding = DrawnGrid(encoding)
-    cure = "its entries would be taken as known; make it the encoding itself"
-    ensure(
-        not grids(field.encoding) or encoding is not field.encoding,
-        f"{_WHERE}: a grid is part of another encoding; {cure}.",
-    )
+    streams = itertools.chain([0], itertools.count(2))  # 1 is the last layer's
+    encoding = _encoding_with_draws(field.encoding, streams)
+    drawn = list(drawn_grids(encoding, field.in_features))
+    cure = "its entries would be taken as known; make it the encoding itself, or part of a Composite or Pad"
+    inside = len(drawn) == len(grids(field.encoding))
+    ensure(inside, f"{_WHERE}: a grid is part of another encoding, or of a product of encodings; {cure}.")
     layers = list(flatten([field.network]))
     place = max((i for i, layer in enumerate(layers) if isinstance(layer, drnn.Linear)), default=-1)
     ends = place >= 0 and all(is_activation(v) or isinstance(v, Dropout) for v in layers[place + 1 :])
@@ -174,6 +176,21 @@ def _with_draws(field: NeuralField) -> NeuralField:
     linear = layers[place] if isinstance(layers[place], Linear) else Linear(*layers[place].config)
     layers[place] = DrawnLinear(linear)
     return rebuilt(field, encoding, Sequential(*layers), _fresh)
+
+
+def _encoding_with_draws(encoding: Any, streams: Iterator[int]) -> Any:
+    """``encoding`` whose grids draw, each from a stream of its own."""
+    if isinstance(encoding, Lattice):
+        return DrawnGrid(encoding, next(streams))
+    if isinstance(encoding, Pad):
+        layer: Any = copy.copy(encoding)
+        layer.nested = _encoding_with_draws(encoding.nested, streams)
+        return layer
+    if isinstance(encoding, Composite) and encoding.reduction != "product":
+        layer = copy.copy(encoding)
+        layer.nested = tuple(_encoding_with_draws(e, streams) for e in encoding.nested)
+        return layer
+    return encoding
 
 
 def _fresh(layer: Any) -> list:
@@ -188,16 +205,16 @@ class _ParameterSums:
 
     def __init__(self, field: NeuralField):
         self.field, self.frozen = field, dr.freeze(_products)
-        #: Of squares by the entries of a grid, in single precision; of outer products by the last layer.
-        self.entries, self.matrix = None, np.zeros(())
+        #: Of squares by the entries of each grid, in single precision; of outer products by the last layer.
+        self.entries: list = []
+        self.matrix = np.zeros(())
         self.squares, self.terms, self.samples = 0.0, 0, 0
 
     def add(self, coordinates: list, targets: list) -> None:
         with dr.suspend_grad():
             entries, matrix, squares = self.frozen(self.field, coordinates, targets)
-        if entries is not None:
-            self.entries = entries if self.entries is None else self.entries + entries
-            dr.eval(self.entries)
+        self.entries = [a + b for a, b in zip(self.entries, entries, strict=True)] if self.entries else entries
+        dr.eval(self.entries)
         self.matrix = self.matrix + matrix.numpy().astype(np.float64)
         self.squares += float(squares.numpy()[0])
         width = max(dr.width(v) for v in coordinates)
@@ -207,12 +224,12 @@ class _ParameterSums:
     def finish(self, weight: float, prior: float | None) -> None:
         """Give the field its deviations."""
         _set_last(self.field, self.matrix * weight, prior)
-        if self.entries is not None:
-            _set_grid(self.field, self.entries.numpy().astype(np.float64) * weight, prior)
+        for part, entries in zip(Linearized(self.field).grids, self.entries, strict=True):
+            _set_grid(self.field, part.layer, entries.numpy().astype(np.float64) * weight, prior)
 
 
-def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[Any, Any, Any]:
-    """What one batch adds: to the entries of the grid or ``None``, to the last layer's matrix, and to the errors."""
+def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[list, Any, Any]:
+    """What one batch adds: to the entries of each grid, to the last layer's matrix, and to the errors."""
     linear = Linearized(field)
     unit = to_unit(coordinates, field.bounds)
     found = linear.at(unit)
@@ -223,23 +240,21 @@ def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[Any
     if linear.last.linear.config[2]:
         hidden.append(slope + 0 * hidden[0])
     table = dr.tensor_t(single)(nested(hidden))
-    by_entry = [] if linear.grid is None else _squares(linear, unit, found.rows)
+    by_entry = [_squares(unit, rows) for rows in found.rows]
     dr.eval(squares, table, by_entry)  # in one kernel, and not in one for each sum
-    entries = _entry_sums(linear, unit, by_entry) if by_entry else None
+    entries = [_entry_sums(part, unit, sums) for part, sums in zip(linear.grids, by_entry, strict=True)]
     return entries, dr.matmul(table, table, Bt=True), dr.sum(squares)
 
 
-def _squares(linear: Linearized, unit: list, rows: list[list]) -> list:
-    """The squares of the derivatives by every feature of the grid."""
-    assert linear.grid is not None
+def _squares(unit: list, rows: list[list]) -> list:
+    """The squares of the derivatives by every feature of a grid."""
     squares = [sum(dr.square(v) for v in column) for column in zip(*rows, strict=True)]
-    return [v + dr.zeros(linear.grid.grid.grid.value.dtype, dr.width(unit[0])) for v in squares]
+    return [v + dr.zeros(type(v), dr.width(unit[0])) for v in squares]
 
 
-def _entry_sums(linear: Linearized, unit: list, squares: list) -> Any:
-    """The sums, by every entry of the grid, of :func:`_squares`, which are evaluated."""
-    assert linear.grid is not None
-    grid = linear.grid.grid.grid.value
+def _entry_sums(part: GridPart, unit: list, squares: list) -> Any:
+    """The sums, by every entry of a grid, of :func:`_squares`, which are evaluated."""
+    grid = part.layer.grid.grid.value
     n, single = grid.n_features, grid.dtype
     terms = single(dr.opaque_width(squares[0])) * grid.vertices
     most = largest(squares)
@@ -247,9 +262,9 @@ def _entry_sums(linear: Linearized, unit: list, squares: list) -> Any:
     broken = dr.max(dr.select(dr.isfinite(sum(squares)), single(0), single(1)))
     dr.eval(scale, broken)
     sums = dr.zeros(dr.int64_array_t(single), dr.width(grid.data))
-    for level, weight, index in linear.walk(unit):
-        part = squares[level * n : level * n + n]
-        fixed_point.add(sums, [v * dr.square(weight) * scale for v in part], index)
+    for level, weight, index in part.walk(unit):
+        own = squares[level * n : level * n + n]
+        fixed_point.add(sums, [v * dr.square(weight) * scale for v in own], index)
     dr.eval(sums)
     return fixed_point.finish(sums, scale, broken)
 
@@ -270,13 +285,15 @@ def _set_last(field: NeuralField, matrix: np.ndarray, prior: float | None) -> No
         field.set_matrix(f"{name}.factor.bias", factor[:, columns] / scale)
 
 
-def _set_grid(field: NeuralField, squares: np.ndarray, prior: float | None) -> None:
-    """Give the grid the deviations of its features."""
+def _set_grid(field: NeuralField, layer: DrawnGrid, squares: np.ndarray, prior: float | None) -> None:
+    """Give a grid the deviations of its features."""
     fine = bool(np.isfinite(squares).all())
     ensure(fine, f"{_WHERE}: derivatives by the grid's features are not finite; finite coordinates are needed.")
-    visited = field.matrix("encoding.grid.data")[squares > 0]
+    means, deviations = layer.grid.grid.value, layer.deviation.value
+    names = {id(p.owner): p.name for p in parameters(field)}
+    visited = field.matrix(names[id(means)])[squares > 0]
     tau = _root_mean_square(visited) if prior is None else prior
-    field.set_matrix("encoding.data", 1 / np.sqrt(squares + tau**-2))
+    field.set_matrix(names[id(deviations)], 1 / np.sqrt(squares + tau**-2))
 
 
 def _root_mean_square(values: np.ndarray) -> float:

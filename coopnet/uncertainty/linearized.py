@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import drjit as dr
@@ -12,7 +13,7 @@ from ..field import NeuralField
 from ..jit.half import widened
 from ..jit.kinds import UnpackedVector
 from ..kernels.grid import FAR
-from ..nn import Sequential
+from ..nn import Composite, Pad, Sequential
 from ..nn.drawn import DrawnGrid, DrawnLinear
 from ..nn.sequential import apply, flatten
 from ..nn.tree import children
@@ -22,18 +23,46 @@ class Derivatives(NamedTuple):
     """At each sample, in single precision: what derivatives by parameters are made of.
 
     ``hidden`` is the ``CoopVec`` that goes into the last linear layer, ``slopes`` the derivative of each output by what
-    comes out there, ``rows`` the derivatives of each output by the features of a grid (none if nothing of it is drawn),
-    and ``values`` the outputs.
+    comes out there, ``rows`` for each grid that is drawn the derivatives of each output by its features, and ``values``
+    the outputs.
     """
 
     hidden: Any
     slopes: list
-    rows: list[list]
+    rows: list[list[list]]
     values: list
 
 
+class GridPart(NamedTuple):
+    """A grid that is drawn: where its features and its coordinates begin among those of the encoding, and how many
+    coordinates it takes."""
+
+    layer: DrawnGrid
+    feature: int
+    begin: int
+    size: int
+
+    def walk(self, unit: list) -> Iterator[tuple[int, Any, Any]]:
+        """Level, weight and entry of all vertices around the coordinates ``unit`` of the encoding."""
+        own = unit[self.begin : self.begin + self.size]
+        inside = [dr.select(dr.isfinite(v), dr.clip(v, -FAR, FAR), 0) for v in own]
+        return ((level, weights[0], index) for level, weights, index in self.layer.grid.grid.value.walk(inside))
+
+
+def drawn_grids(encoding: Any, size: int, feature: int = 0, begin: int = 0) -> Iterator[GridPart]:
+    """The grids that are drawn in an encoding of ``size`` coordinates."""
+    if isinstance(encoding, DrawnGrid):
+        yield GridPart(encoding, feature, begin, size)
+    elif isinstance(encoding, Pad):
+        yield from drawn_grids(encoding.nested, size, feature + encoding.before, begin)
+    elif isinstance(encoding, Composite):
+        for part, first, n in encoding.parts(size):
+            yield from drawn_grids(part, n, feature, begin + first)
+            feature += part.width(n) if encoding.reduction == "concatenation" else 0
+
+
 class Linearized:
-    """A field whose last linear layer, and maybe its grid, is drawn."""
+    """A field whose last linear layer, and maybe grids of its encoding, are drawn."""
 
     def __init__(self, field: NeuralField):
         self.field = field
@@ -41,7 +70,7 @@ class Linearized:
         place = next(i for i, layer in enumerate(layers) if isinstance(layer, DrawnLinear))
         self.before, self.last, self.behind = layers[:place], layers[place], layers[place + 1 :]
         self.network = Sequential(*self.before, self.last.linear, *self.behind)
-        self.grid = field.encoding if isinstance(field.encoding, DrawnGrid) else None
+        self.grids = list(drawn_grids(field.encoding, field.in_features))
 
     def at(self, unit: list) -> Derivatives:
         """The derivatives at coordinates that the encoding is to see."""
@@ -52,19 +81,14 @@ class Linearized:
         out = self.last.linear(hidden)
         y, dy = apply(self.behind, [out, drnn.CoopVec([v * 0 + 1 for v in out])], None) if self.behind else (out, None)
         slopes = [single(1)] * len(out) if dy is None else widened(list(dy), single)
-        rows: list[list] = []
-        if self.grid is not None:
+        rows = []
+        if self.grids:
             _, columns = jacobian(None, self.network, [single(v) for v in features], work, None, attached=False)
-            shown = [[self.grid.grid._shown(k, v) for v in column] for k, column in enumerate(columns)]
-            rows = [list(row) for row in zip(*shown, strict=True)]
+            for layer, first, *_ in self.grids:
+                own = columns[first : first + layer.grid.width(layer.in_features)]
+                shown = [[layer.grid._shown(k, v) for v in column] for k, column in enumerate(own)]
+                rows.append([list(row) for row in zip(*shown, strict=True)])
         return Derivatives(hidden, slopes, rows, widened(list(y), single))
-
-    def walk(self, unit: list) -> Any:
-        """Level, weight and entry of all vertices around the coordinates."""
-        assert self.grid is not None
-        grid = self.grid.grid.grid.value
-        inside = [dr.select(dr.isfinite(v), dr.clip(v, -FAR, FAR), 0) for v in unit]
-        return ((level, weights[0], index) for level, weights, index in grid.walk(inside))
 
 
 def is_drawn(field: Any) -> bool:
@@ -78,11 +102,11 @@ def deviations(field: NeuralField, unit: list) -> list:
     found = linear.at(unit)
     spread = dr.square(linear.last.spread(found.hidden))
     variances = [dr.square(g) * spread for g in found.slopes]
-    if linear.grid is not None:
-        grid, deviation = linear.grid.grid.grid.value, linear.grid.deviation.value.data
+    for part, rows in zip(linear.grids, found.rows, strict=True):
+        grid, deviation = part.layer.grid.grid.value, part.layer.deviation.value.data
         n = grid.n_features
-        squares = [[dr.square(v) for v in row] for row in found.rows]
-        for level, weight, index in linear.walk(unit):
+        squares = [[dr.square(v) for v in row] for row in rows]
+        for level, weight, index in part.walk(unit):
             weighted = [dr.square(v * weight) for v in grid.read(deviation, index)]
             for o, row in enumerate(squares):
                 for k in range(n):

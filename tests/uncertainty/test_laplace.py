@@ -251,14 +251,83 @@ def test_a_grid_knows_what_it_has_not_seen(backend, ns):
     assert auroc(cn.mc_dropout(posterior, p, cn.Key(0), 16)[1][0].numpy(), unseen) > 0.97
 
 
-@pytest.mark.parametrize("encoding", [None, "sinusoidal", "composite"])
+@pytest.mark.parametrize("reduction", ["concatenation", "sum"])
+def test_grids_side_by_side(backend, ns, reduction):
+    """Grids of different coordinates in one encoding: deviations and draws beside the reference."""
+    options = dict(n_levels=2, base_resolution=4, hashmap_size=64, init_scale=0.5)
+    whole, rest = cn.HashGrid(2, **options), cn.HashGrid(1, **options)
+    if reduction == "sum":
+        encoding, place = cn.Composite([cn.nn.Pad(whole, 1, 1), cn.nn.Pad(rest, 0, 2)], [2, 1], [0, 1], "sum"), (1, 0)
+    else:
+        encoding, place = cn.Composite([cn.Identity(), whole, rest], [1, 2, 1], [0, 0, 1]), (1, 5)
+    network = cn.MLP(-1, 2, width=6, depth=1, activation="tanh", bias=True)
+    field = cn.NeuralField(encoding, network, in_features=2).build(backend, seed=1)
+    cn.fit(field, wave(ns), 20, lr=1e-2, progress=False)
+    posterior = cn.laplace(field, wave(ns), 1, seed=5, noise=NOISE, prior=PRIOR)
+    inside = [i for i, part in enumerate(posterior.encoding.nested) if "DrawnGrid" in repr(part)]
+    names = [f"encoding.nested.{i}." + ("nested." if reduction == "sum" else "") for i in inside]
+    tables = [posterior.matrix(name + "grid.data").astype(np.float64) for name in names]
+    (weights, last), (bias, last_bias) = matrices(field.network)
+
+    def features(x, tables):
+        """Of both grids, where the encoding has them; linear in the tables."""
+        found = np.zeros((weights.shape[1], x.shape[1]))
+        for table, part, first in zip(tables, (x, x[1:2]), place, strict=True):
+            found[first : first + 4] += ref.hash_grid(part, table, n_levels=2, base_resolution=4, hashmap_size=64)
+        return found
+
+    def hidden(x, tables):
+        constant = features(x, tables)
+        if reduction == "sum":
+            constant[[0, 5]] += 1
+            constant[4:6] += 1
+        else:
+            constant[0] = x[0]
+        return np.tanh(weights @ constant + bias[:, None])
+
+    def by_entry(x, number):
+        h = hidden(x, tables)
+        zero = [np.zeros_like(t) for t in tables]
+        units = [[*zero[:number], row, *zero[number + 1 :]] for row in np.eye(len(tables[number]))]
+        moved = np.stack([features(x, unit) for unit in units])
+        return np.einsum("oh,hn,hk,ekn->oen", last, 1 - h**2, weights, moved)
+
+    x = np.stack([v.numpy() for v in wave(ns)(cn.Key(5).traced(ns.UInt32))[0]]).astype(np.float64)
+    rtol = 5e-4 if backend == "llvm" else 3e-2
+    deviations = []
+    for number, name in enumerate(names):
+        deviations.append(1 / np.sqrt((by_entry(x, number) ** 2).sum(axis=(0, 2)) / NOISE**2 + PRIOR**-2))
+        np.testing.assert_allclose(posterior.matrix(name + "data"), deviations[number], rtol=rtol)
+    p = points(ns)
+    at = p.numpy().astype(np.float64)
+    covariance = ref.laplace(np.vstack([hidden(x, tables), np.ones(BATCH)])[None], NOISE, PRIOR)
+    variance = ref.linearized_std(np.vstack([hidden(at, tables), np.ones(N)])[None], covariance)[0] ** 2
+    for number, deviation in enumerate(deviations):
+        variance = variance + np.einsum("oen,e->on", by_entry(at, number) ** 2, deviation**2)
+    np.testing.assert_allclose(posterior.std(p).numpy(), np.sqrt(variance), rtol=1e-3 if backend == "llvm" else 3e-2)
+    drawn = posterior(p, cn.Key(3)).numpy()
+    fixed = posterior(p, cn.Key(3, step=ns.UInt32(np.zeros(N, np.uint32)))).numpy()
+    assert_same(backend, fixed, drawn)
+    moved = [
+        table + deviation * ref.parameter_noise(len(table) // 2, 2, 3, 0, stream).ravel()
+        for table, deviation, stream in zip(tables, deviations, (0, 2), strict=True)
+    ]
+    layer = posterior.network.layers[-1]
+    factor = [posterior.matrix(f"network.layers.2.factor.{name}") for name in ("weights", "bias")]
+    rows = ref.parameter_noise(2, 7, 3, 0, 1) @ (np.column_stack(factor).astype(np.float64) * layer.scale)
+    expected = (last + rows[:, :-1]) @ hidden(at, moved) + (last_bias + rows[:, -1])[:, None]
+    np.testing.assert_allclose(drawn, expected, atol=1e-4 if backend == "llvm" else 3e-2)
+
+
+@pytest.mark.parametrize("encoding", [None, "sinusoidal", "product"])
 def test_encodings(backend, ns, encoding):
-    """Without a grid, the last layer alone; a grid inside another encoding is refused."""
-    parts = [cn.HashGrid(1, n_levels=2, hashmap_size=64), cn.Identity()]
-    made = {"sinusoidal": cn.Sinusoidal(2, in_features=2), "composite": cn.Composite(parts, [1, 1])}.get(encoding)
+    """Without a grid, the last layer alone; a grid in a product of encodings is refused."""
+    parts = [cn.HashGrid(1, n_levels=1, hashmap_size=64), cn.Sinusoidal(1, in_features=1)]
+    product = cn.Composite(parts, [1, 1], reduction="product")
+    made = {"sinusoidal": cn.Sinusoidal(2, in_features=2), "product": product}.get(encoding)
     field = cn.NeuralField(made, cn.MLP(-1 if made else 2, 1, width=6, depth=1, bias=True)).build(backend)
-    if encoding == "composite":
-        with pytest.raises(ValueError, match="part of another encoding"):
+    if encoding == "product":
+        with pytest.raises(ValueError, match="of a product of encodings"):
             cn.laplace(field, wave(ns, 1), 1)
         return
     posterior, p = cn.laplace(field, wave(ns, 1), 1), points(ns)
