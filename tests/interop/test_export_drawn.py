@@ -25,10 +25,15 @@ def grid(features=2, levels=3):
     return cn.HashGrid(2, n_levels=levels, **options)
 
 
+def two_grids():
+    return cn.Composite([grid(), grid(1)], [2, 2], [0, 0])
+
+
 KINDS = {
     "levels": lambda: make(grid(levels=6), levels=cn.DropLevels(0.5, first=1, bits=32)),
     "levels of samples": lambda: make(grid(), levels=cn.DropLevels(0.5, per_sample=True, bits=8)),
     "parameters of a grid": lambda: cn.laplace(make(grid(6)), batch, 1, prior=0.3),
+    "parameters of grids": lambda: cn.laplace(make(two_grids()), batch, 1, prior=0.3),
     "parameters of a layer, and masks": lambda: cn.laplace(make(dropout=0.2), batch, 1, prior=0.3),
     "displacements": lambda: cn.laplace(make(grid()), batch, 1, spatial=(3, 4)),
     "members": lambda: cn.ensemble([make(grid(), seed=seed) for seed in range(3)]),
