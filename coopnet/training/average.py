@@ -59,7 +59,9 @@ class EMA:
         check_type("EMA", "net", net, Module, "a coopnet Module")
         for name, value in arrays("EMA", net).items():
             flat = dr.detach(value).array
-            self.average[name] = dr.float32_array_t(type(flat))(flat)
+            single = dr.float32_array_t(type(flat))
+            # an array of its own: a frozen step whose average is the parameter at first is recorded again later
+            self.average[name] = single(flat) * dr.opaque(single, 1)
         if debias:
             self.total = dr.opaque(dr.float32_array_t(dr.leaf_t(type(next(iter(self.average.values()))))), 0)
         dr.eval(self.average)

@@ -122,7 +122,7 @@ class Extended(Extension):
         flat = type(value)
         uint32 = dr.uint32_array_t(flat)
         gathering = (dr.opaque(flat, 0, dr.width(value)), uint32(0)) if self.accumulate > 1 else (None, None)
-        return (*gathering, *((value + 0, uint32(0)) if self.lookahead else (None, None)))
+        return (*gathering, *((value * dr.opaque(flat, 1), uint32(0)) if self.lookahead else (None, None)))
 
     def _move(self, value: Any, grad: Any, own: Any, memory: Any, step: Callable[[Any], tuple[Any, Any]]) -> tuple:
         mean, gathered, slow, moves = own

@@ -78,6 +78,19 @@ def test_a_step_is_recorded_once(backend, ns, precision, encoding, options):
     assert cn.fit(field, make_batch(ns), 20, progress=False, **options).recordings == 1
 
 
+@pytest.mark.parametrize("kind", ["average", "lookahead", "chunks"])
+def test_a_step_with_copies_of_parameters_is_recorded_once(backend, ns, kind):
+    if backend != "llvm":
+        pytest.skip("on a GPU other arrays may be aligned otherwise")
+    field = make_field(backend, "single")
+    options = {
+        "average": {"ema": cn.training.EMA(field), "lr": 1e-2},
+        "lookahead": {"optimizer": cn.training.Adam(1e-2, lookahead=3)},
+        "chunks": {"distributed": cn.training.Group(chunks=4), "lr": 1e-2},
+    }[kind]
+    assert cn.fit(field, make_batch(ns), 6, progress=False, **options).recordings == 1
+
+
 @pytest.mark.parametrize(("precision", "most"), [("single", 5), ("half", 8)])
 def test_kernels_of_a_step(backend, ns, precision, most):
     """The optimizer's and the scaler's states are computed together with what else a step leaves."""

@@ -89,7 +89,8 @@ class SharedStep(Step):
     def chunk(self, seed: Any, number: Any, lo: int, hi: int) -> Any:
         """The gradients of samples ``lo`` to ``hi``."""
         start = dr.opaque(self.uint32, lo)
-        found, gradients, operands, left = self.frozen(self, seed, number, start, hi - lo, lo == 0)
+        first = lo == 0 or self.penalty is None  # without a penalty, one recording serves all chunks
+        found, gradients, operands, left = self.frozen(self, seed, number, start, hi - lo, first)
         return found if left is None else self.joined(self, found, gradients, left.multiply(operands), left)
 
     # ---- what is frozen -----------------------------------------------------
