@@ -62,7 +62,8 @@ def gradient_path(name: str) -> Iterator[None]:
     """For experiments: evaluate networks so that their weight gradients take the path ``name``.
 
     Args:
-        name: ``"auto"``, ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"`` (see ``docs/performance/gradients.md``).
+        name: ``"auto"``, ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"`` (see
+            ``docs/performance/gradients.md``).
 
     Raises:
         ValueError: another name.
