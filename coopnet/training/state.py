@@ -1,4 +1,4 @@
-"""Training state in a checkpoint: what a resumed run needs to go on as if it had not stopped."""
+"""Training state in a checkpoint: everything that a resumed run needs to go on as if it had not stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_every(where: str, every: Any) -> None:
 
 
 def check_file(path: Any, every: Any, resume: Any, metadata: Any) -> None:
-    """Raise unless these are what :class:`File` takes."""
+    """Raise unless these are valid arguments of :class:`File`."""
     check_type("fit", "checkpoint", path, str | os.PathLike | None, "a string or path")
     check_every("fit", every)
     check_flag("fit", "resume", resume)
@@ -44,14 +44,15 @@ def check_file(path: Any, every: Any, resume: Any, metadata: Any) -> None:
 
 
 class File(Hook):
-    """The checkpoint of a run, if it has one: where, how often, what to keep in it besides, and who ``writes`` it."""
+    """The checkpoint of a run, if it has one: its path, how often it is written, metadata, and whether this process
+    ``writes`` it."""
 
     def __init__(
         self, path: Any, every: float, resume: bool, metadata: Mapping | None, field: NeuralField, seed: int,
         writes: bool = True,
     ):  # fmt: skip
         if path is not None and writes:
-            prepare(path, field, metadata)  # says now what would be said after hours
+            prepare(path, field, metadata)  # raises an error now rather than after hours
         self.path = None if path is None else Path(file_name(path, "fit", "checkpoint"))
         self.every, self.resume, self.metadata, self.seed = every, resume, metadata, seed
         self.written = time.monotonic()
@@ -94,7 +95,7 @@ class File(Hook):
         self.written = time.monotonic()
 
     def content(self) -> Checkpoint | None:
-        """What the file holds, if it is there and to be resumed from."""
+        """The content of the file, if it exists and the run is to be resumed."""
         return read(self.path) if self.path is not None and self.resume and self.path.exists() else None
 
     def restore(self, content: Checkpoint | None, step: Step, result: FitResult) -> dict[str, Any] | None:
@@ -137,7 +138,7 @@ class File(Hook):
 
 
 def arrays(step: Step) -> dict[str, Any]:
-    """All that a run goes on from, beside the field: flat arrays by name."""
+    """The state of a run beside the field: flat arrays by name."""
     return named(_trees(step))
 
 
@@ -152,7 +153,7 @@ def _rebuilt(tree: Any, tensors: Iterator[np.ndarray]) -> Any:
 
 
 def _identity(step: Step, seed: int) -> dict[str, Any]:
-    """What must agree between the run that wrote a checkpoint and the one that resumes it."""
+    """What must be equal in the run that wrote a checkpoint and in the one that resumes it."""
     first = next(iter(step.field.values()))
     return {
         "seed": str(seed),
@@ -164,12 +165,12 @@ def _identity(step: Step, seed: int) -> dict[str, Any]:
 
 
 def _trees(step: Step) -> dict[str, Any]:
-    """What is kept of a training step beside its field, by the names that files have for it."""
+    """The state of a training step beside its field, under the names that files use."""
     counters = {} if step.scaler is None else {name: getattr(step.scaler, name) for name in _COUNTERS}
     return {"optimizer": step.optimizer.state, **counters} | ({} if step.ema is None else {"ema": averages(step.ema)})
 
 
-# ---- what a file may say ------------------------------------------------
+# ---- checks of a file ---------------------------------------------------
 
 
 def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) -> dict[str, Any]:
