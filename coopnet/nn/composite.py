@@ -21,21 +21,21 @@ class Composite(Encoding):
     r"""Encodings of different coordinates, combined (tiny-cuda-nn's ``Composite``).
 
     Encoding :math:`i` takes ``n_dims_to_encode[i]`` coordinates, beginning where the one before it ended, or at
-    ``dims_to_encode_begin[i]``; ranges may overlap and leave coordinates out. One encoding may leave its number open
-    and takes what the others leave. Encodings with no coordinates are skipped.
+    ``dims_to_encode_begin[i]``; ranges may overlap and leave coordinates out. The number of one encoding may be open;
+    it takes the remaining coordinates. Encodings with no coordinates are skipped.
 
     Args:
         nested: :class:`Encoding`, :class:`Identity` or :class:`Embedding` layers, also other composites.
         n_dims_to_encode: coordinates of each; ``None``, or -1 for an entry, takes the encoding's own ``in_features``
             or, once, the rest.
         dims_to_encode_begin: first coordinate of each; ``None``, or -1 for an entry, continues after the one before.
-            With any given, all numbers of coordinates must be.
+            If any is given, all numbers of coordinates must be given, too.
         reduction: ``"concatenation"`` of all features in order, or their ``"sum"`` or ``"product"``, for encodings of
             equal widths.
         in_features: number of coordinates; -1 takes it from ``alloc``, or from the ranges if all are known.
 
     Returns:
-        The features, as many as all nested encodings together give, or, reduced, as one of them.
+        The features of all nested encodings, or, if reduced by sum or product, as many as one of them has.
 
     Raises:
         TypeError: ``nested`` holds something else than encodings.

@@ -17,7 +17,8 @@ from .tangents import linear_jvp
 
 
 class DropLevels(Dropout):
-    r"""Drops whole levels of a grid, all features of a level or none: the coarse ones learn to do without the fine.
+    r"""Drops whole levels of a grid, all features of a level or none, so that coarse levels learn to do without fine
+    ones.
 
     .. math::
         y_{lk} = \begin{cases} x_{lk} \cdot 2^k / (2^k - t) & u_l \ge t \\ 0 & \text{otherwise} \end{cases}
@@ -32,8 +33,8 @@ class DropLevels(Dropout):
     Args:
         p: probability that a level is dropped, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1.
         first: number of the coarsest level that may be dropped.
-        per_sample: draw for every sample by its index instead.
-        n_features_per_level: those of the grid; ``None`` asks the grid that stands before it in a field.
+        per_sample: draw a mask for every sample by its index instead.
+        n_features_per_level: that of the grid; ``None`` takes it from the grid before this layer in a field.
         bits, stream, rounds: as for :class:`Dropout`.
 
     Raises:

@@ -165,7 +165,7 @@ def checked_width(layer: drnn.Linear, features: int, leaf: type, key: Key | None
 
 
 def refused(layer: drnn.Linear, x: Any) -> NetworkError:
-    """What ``drjit.nn.Linear`` says to an input ``x`` that does not go with its weights, or without any."""
+    """The error of ``drjit.nn.Linear`` for an input ``x`` that does not fit its weights, or without weights."""
     try:
         drnn.Linear.__call__(layer, x)
     except RuntimeError as error:

@@ -19,11 +19,11 @@ from .tangents import check_bundle
 
 
 class Members(Encoding):
-    r"""What :func:`coopnet.ensemble` puts fields into: encodings and networks, one of each for a member.
+    r"""The network of :func:`coopnet.ensemble`: an encoding and a network for each member.
 
-    Without a key it is the mean of all members. A key picks the member number :math:`\mathrm{step} \bmod K` of
-    :math:`K`, for each sample by its own step, and that gets the key of step :math:`\lfloor \mathrm{step} / K \rfloor`.
-    All are evaluated, in one kernel.
+    Without a key it is the mean of all members. A key picks member number :math:`\mathrm{step} \bmod K` of
+    :math:`K`, for each sample by its own step; the member gets the key of step
+    :math:`\lfloor \mathrm{step} / K \rfloor`. All members are evaluated, in one kernel.
 
     Args:
         encodings: an :class:`Encoding` or :class:`Identity` of each.
@@ -105,5 +105,5 @@ class Members(Encoding):
 
 
 def _turned(members: list[list[list]]) -> list[list[list]]:
-    """Of each vector of the bundles, the members' one after the other."""
+    """The bundles rearranged: for each vector, those of all members one after the other."""
     return [list(vectors) for vectors in zip(*members, strict=True)]
