@@ -27,7 +27,7 @@ FORMAT = "coopnet.field"
 VERSION = 2  #: of the format; raised when older versions of coopnet could no longer read it
 PLAIN = 1  #: the version that a field without bounds is written in, which older ones read
 
-#: What ``nn`` has besides layers that a description may name: their bases, and networks that it has as a Sequential.
+#: Names in ``nn`` that a description may not contain: base classes, and networks that are described as a Sequential.
 _LEFT_OUT = {"ACTIVATIONS", "Activation", "Encoding", "MLP", "Module", "SIREN"}
 _OWN = [getattr(nn, name) for name in nn.__all__ if name not in _LEFT_OUT] + [
     Dropout, DropPath, GaussianDropout, ConcreteDropout, DropLevels, Displaced, DrawnGrid, DrawnLinear, Members,
@@ -41,7 +41,7 @@ _DRJIT = (
 _TYPES: dict[str, type] = {f"coopnet.{cls.__name__}": cls for cls in sorted(_OWN, key=lambda c: c.__name__.lower())}
 _TYPES |= {f"drjit.nn.{cls.__name__}": cls for cls in _DRJIT}
 _CONTAINERS = (nn.Sequential, drnn.Sequential)
-#: Layers whose constructors check nothing, and ours with the same arguments, whose constructors do.
+#: Layers whose constructors check nothing, and layers of coopnet with the same arguments, whose constructors do.
 _CHECKED_BY: dict[type, Callable] = {
     drnn.Linear: nn.Linear,
     drnn.LeakyReLU: nn.LeakyReLU,
@@ -113,7 +113,7 @@ def describe(field: NeuralField) -> dict[str, Any]:
 
 
 def outline(field: NeuralField) -> dict[str, Any]:
-    """What :func:`describe` returns, unchecked: for fields that are to have a description which has been."""
+    """The description of :func:`describe`, unchecked, for fields whose description has been checked before."""
     kind = type(field)
     ensure(kind is NeuralField, f"describe: field is a {kind.__name__}; a NeuralField is needed.", TypeError)
     plain = field.bounds is None

@@ -1,4 +1,4 @@
-"""Density and color of a field: what of its outputs is which, and through what function it goes."""
+"""Density and color of a field, from its outputs and through activations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FUNCTIONS = {
 DENSITIES = ("softplus", "exp", "relu", "none")
 COLORS = ("sigmoid", "softplus", "exp", "relu", "none")
 
-#: Output activations that are not negative. What is applied to them again stays far from zero: sigmoid above 1/2.
+#: Output activations that are not negative. A second activation would keep values far from zero: sigmoid above 1/2.
 _POSITIVE = (Exp, ReLU, Sigmoid, Softplus, Squareplus)
 _TWICE = ("exp", "sigmoid", "softplus")
 
@@ -54,7 +54,9 @@ class Radiance:
             check_type(where, "field", field, object if callable(field) else (), needed)
 
     def probe(self, leaf: type, key: Key | None) -> None:
-        """Raise what a call would: inside a loop, Dr.Jit makes a ``RuntimeError`` of it. Nothing reaches a kernel."""
+        """Raise the error that a call would raise; inside a loop, Dr.Jit turns it into a ``RuntimeError``. Nothing is
+        evaluated.
+        """
         with dr.suspend_grad():
             self([leaf(0)] * 3, [leaf(0), leaf(0), leaf(1)], key, dr.mask_t(leaf)(False))
 
