@@ -18,7 +18,7 @@ from ..nn.tree import children
 def rebuilt(field: NeuralField, encoding: Any, network: Any, fresh: Callable[[Any], list] = lambda layer: []) -> Any:
     """A field of ``encoding`` and ``network`` with the parameters of ``field``, in their order.
 
-    ``fresh(layer)`` are those owners of parameters in a layer that ``field`` has none for.
+    ``fresh(layer)`` returns the owners of parameters in a layer that ``field`` does not have.
     """
     assert field.precision is not None
     dtype, precision = storage(dr.backend_v(next(iter(field.values()))), field.precision, "rebuilt")
