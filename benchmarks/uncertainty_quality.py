@@ -411,7 +411,8 @@ def goal_rows(results: dict[str, Any]) -> list[str]:
 def sentences(results: dict[str, Any]) -> list[str]:
     """What ``docs/uncertainty.md`` says in words."""
     found = [
-        f"The wall is {100 * WALL:.0f} cm thick in a scene of a metre, about {WALL / Views.pixel():.1f} pixels of a view",
+        f"The wall is {100 * WALL:.0f} cm thick in a scene of a metre, about {WALL / Views.pixel():.1f} pixels of a "
+        "view",
         f"a radiance field from {len(Views.seen)} views of half a circle",
         f"The share of densities ({Views.denser}) and the limit of {100 * Views.lit:.0f} %",
     ]

@@ -104,8 +104,8 @@ ADDRESSES = "the address space of this process (ulimit -v)"
 def memory_left(root: str | os.PathLike[str] = "/") -> dict[str, int]:
     """Bytes that this process can still allocate, for each limit in the system's files below ``root``."""
     files = Path(root)
-    found = {MEMORY: _free(files), CONTAINER: _container(files), ADDRESSES: _address_space(files)}
-    return {what: max(0, left) for what, left in found.items() if left is not None}
+    limits = {MEMORY: _free(files), CONTAINER: _container(files), ADDRESSES: _address_space(files)}
+    return {what: max(0, left) for what, left in limits.items() if left is not None}
 
 
 def _free(root: Path) -> int | None:

@@ -168,8 +168,8 @@ def construct_layer(description: dict[str, Any]) -> Any:
 
 def check_format(description: Any) -> None:
     """Raise ``ValueError`` unless ``description`` is one of this format, in a version known here."""
-    found = description.get("format") if isinstance(description, dict) else None
-    known = isinstance(found, str) and found == FORMAT
+    name = description.get("format") if isinstance(description, dict) else None
+    known = isinstance(name, str) and name == FORMAT
     ensure(known, f"construct: no description of a field: 'format' must be {FORMAT!r}.")
     version = check_positive("construct", "version", description.get("version"))
     reads = f"this coopnet reads versions up to {VERSION}; run pip install --upgrade coopnet"
@@ -234,11 +234,11 @@ def _construct(description: Any, where: str, optional: bool = True) -> Any:
     parameters = constructor(cls)
     description = _ADDED.get(cls, {}) | description
     _check_names(description, {"type", *parameters}, where)
-    given = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
+    values = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
     try:
         if cls in _CHECKED_BY:
-            _CHECKED_BY[cls](**given)
-        return cls(**given)
+            _CHECKED_BY[cls](**values)
+        return cls(**values)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise ValueError(f"construct: {where}: {error}") from None
 
@@ -264,8 +264,8 @@ def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
 
 
 def _check_names(description: dict, needed: set[str], where: str) -> None:
-    given = set(description)
-    if given != needed:
-        faults = [f"lacks {', '.join(sorted(needed - given))}"] if needed - given else []
-        faults += [f"has the unknown {', '.join(sorted(map(shown, given - needed)))}"] if given - needed else []
+    names = set(description)
+    if names != needed:
+        faults = [f"lacks {', '.join(sorted(needed - names))}"] if needed - names else []
+        faults += [f"has the unknown {', '.join(sorted(map(shown, names - needed)))}"] if names - needed else []
         raise ValueError(f"construct: {where} {' and '.join(faults)}.")

@@ -38,10 +38,10 @@ def masked(tp: type) -> bool:
 def active(tp: type, lanes: int) -> Any:
     """Which of as many ``lanes`` are active, a mask for the Dr.Jit type ``tp``."""
     uint32 = dr.uint32_array_t(tp)
-    found = dr.opaque(uint32, 0, lanes)
+    flags = dr.opaque(uint32, 0, lanes)
     # a scatter, to which the mask is applied; gathers in the order of lanes are optimized away
-    dr.scatter(found, uint32(1), dr.arange(uint32, lanes), mode=dr.ReduceMode.Permute)
-    return found == 1
+    dr.scatter(flags, uint32(1), dr.arange(uint32, lanes), mode=dr.ReduceMode.Permute)
+    return flags == 1
 
 
 def present(values: Sequence[Any], lanes: int) -> list[Any]:

@@ -22,9 +22,9 @@ def owned(value: Any) -> Any:
     if not dr.width(value):
         return value
     lane = dr.arange(dr.uint32_array_t(type(value)), dr.width(value))
-    own = dr.select(lane == 0xFFFFFFFF, type(value)(0), value)  # a value that no lane has, which Dr.Jit does not know
-    dr.eval(own)
-    return own
+    copy = dr.select(lane == 0xFFFFFFFF, type(value)(0), value)  # a value that no lane has, which Dr.Jit does not know
+    dr.eval(copy)
+    return copy
 
 
 def from_numpy(numbers: np.ndarray, tp: type) -> Any:
@@ -32,6 +32,6 @@ def from_numpy(numbers: np.ndarray, tp: type) -> Any:
     shared = tp(numbers)
     if dr.backend_v(tp) != dr.JitBackend.LLVM:
         return shared
-    own = owned(shared)
+    copy = owned(shared)
     dr.sync_thread()  # NumPy's memory may be freed together with ``numbers``
-    return own
+    return copy

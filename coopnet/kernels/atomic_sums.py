@@ -44,9 +44,9 @@ def copies(
         packet: bytes of an entry.
         each, most, memory: see :data:`TERMS`, :data:`MOST`, :data:`MEMORY`.
     """
-    found = [1 << (min(max(terms // (size * each), 1), most).bit_length() - 1) for size in sizes]
-    if sum(n * size * packet for n, size in zip(found, sizes, strict=True) if n > 1) <= memory:
-        return found
+    counts = [1 << (min(max(terms // (size * each), 1), most).bit_length() - 1) for size in sizes]
+    if sum(n * size * packet for n, size in zip(counts, sizes, strict=True) if n > 1) <= memory:
+        return counts
     return copies(sizes, terms, packet, 2 * each, most, memory)
 
 
@@ -89,8 +89,8 @@ class AtomicSums:
         grid, lanes = self.grid, self.grids * self.room
         with unmasked(grid.dtype):  # these lanes are not those of an evaluated loop, even if there are as many
             lane = dr.arange(dr.uint32_array_t(grid.dtype), lanes)
-            found = dr.gather(nested_type(grid.dtype), self.spread, lane, shape=(grid.n_features, lanes))
-            dr.scatter_reduce(dr.ReduceOp.Add, self.sums, found, self._entry(lane))
+            sums = dr.gather(nested_type(grid.dtype), self.spread, lane, shape=(grid.n_features, lanes))
+            dr.scatter_reduce(dr.ReduceOp.Add, self.sums, sums, self._entry(lane))
         return self.sums
 
     def _entry(self, place: Any) -> Any:

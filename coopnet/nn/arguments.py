@@ -42,5 +42,5 @@ def fields(init: Any, **others: type | None) -> dict[str, type]:
     ``None`` among the others removes an argument that is a property, and is kept in another field.
     """
     _, *names = inspect.signature(init).parameters
-    found = {**dict.fromkeys(names, object), **others}
-    return {name: tp for name, tp in found.items() if tp is not None}
+    struct = {**dict.fromkeys(names, object), **others}
+    return {name: tp for name, tp in struct.items() if tp is not None}

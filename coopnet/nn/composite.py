@@ -82,20 +82,20 @@ class Composite(Encoding):
         n = len(self.nested)
         if value is None:
             return (-1,) * n
-        found: list[Any] = entries("Composite", name, value) if isinstance(value, (list, tuple)) else [None]
-        listed = len(found) == n and all(is_int(v, -1) for v in found)
+        items: list[Any] = entries("Composite", name, value) if isinstance(value, (list, tuple)) else [None]
+        listed = len(items) == n and all(is_int(v, -1) for v in items)
         check(listed, "Composite", name, value, f"a list of {n} ints of at least 0, or -1, or None,")
-        return tuple(check_features("Composite", name, v) for v in found)
+        return tuple(check_features("Composite", name, v) for v in items)
 
     def _counts(self) -> list[int]:
         """Coordinates of each encoding, -1 for what is left."""
         counts = []
         for i, (encoding, n) in enumerate(zip(self.nested, self.n_dims_to_encode, strict=True)):
-            own = getattr(encoding, "in_features", -1)
-            if own > 0 and n not in (-1, 0, own):
-                takes = f"the encoding takes {own} coordinates: {type(encoding).__name__}"
+            stated = getattr(encoding, "in_features", -1)
+            if stated > 0 and n not in (-1, 0, stated):
+                takes = f"the encoding takes {stated} coordinates: {type(encoding).__name__}"
                 raise ValueError(f"Composite: n_dims_to_encode[{i}] is {n}, but {takes}.")
-            counts.append(own if n < 0 else n)
+            counts.append(stated if n < 0 else n)
         return counts
 
     def _ranges(self, size: int) -> list[tuple[Any, int, int]]:
@@ -117,8 +117,8 @@ class Composite(Encoding):
         return sorted({begin + i for e, begin, n in self.parts(size) for i in in_unit(e, n)})
 
     def _features(self, coordinates: list) -> list:
-        found = self.parts(len(coordinates))
-        return self._reduced([list(e(UnpackedVector(coordinates[begin : begin + n]))) for e, begin, n in found])
+        parts = self.parts(len(coordinates))
+        return self._reduced([list(e(UnpackedVector(coordinates[begin : begin + n]))) for e, begin, n in parts])
 
     def _reduced(self, parts: Sequence[list]) -> list:
         if self.reduction == "concatenation":
@@ -146,12 +146,12 @@ class Composite(Encoding):
         for i, (_, begin, n) in enumerate(ranges):
             takes = f"encoding {i} takes the coordinates {begin} to {begin + n - 1}"
             ensure(begin + n <= size, f"Composite: {takes}, but there are only {size}: 0 to {size - 1}.")
-        found = [(e, begin, n) for e, begin, n in ranges if n > 0]
-        widths = [e.width(n) for e, _, n in found]
+        used = [(e, begin, n) for e, begin, n in ranges if n > 0]
+        widths = [e.width(n) for e, _, n in used]
         ensure(widths, "Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
         if self.reduction != "concatenation" and len(set(widths)) > 1:
             raise ValueError(f"Composite: a {self.reduction} needs encodings of equal widths, but they give {widths}.")
-        return found
+        return used
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)

@@ -234,11 +234,11 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
     for name, value in (("length", length), ("noise", noise)):
         check(1e-18 < value < 1e18, where, name, value, "a number from 1e-18 to 1e18")
     layers = [m for m in children(net) if isinstance(m, (ConcreteDropout, drnn.Linear))]
-    found = [(m, layers[i + 1 :]) for i, m in enumerate(layers) if isinstance(m, ConcreteDropout)]
-    ensure(found, f"{where}: the network has no ConcreteDropout.")
+    dropouts = [(m, layers[i + 1 :]) for i, m in enumerate(layers) if isinstance(m, ConcreteDropout)]
+    ensure(dropouts, f"{where}: the network has no ConcreteDropout.")
     matrices = {id(p.owner): p for p in parameters(net) if p.is_matrix}
     total: Any = 0
-    for layer, behind in found:
+    for layer, behind in dropouts:
         linear = next((m for m in behind if isinstance(m, drnn.Linear)), None)
         known = linear is not None and id(linear) in matrices
         ensure(known, f"{where}: no linear layer with weights stands behind a ConcreteDropout.")

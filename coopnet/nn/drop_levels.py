@@ -84,9 +84,9 @@ class DropLevels(Dropout):
         if law.scheduled:
             law.check_entries()
         traced = law.traced(leaf)
-        found = decisions(width // each, traced, key, dr.uint32_array_t(leaf), samples)
+        keeps = decisions(width // each, traced, key, dr.uint32_array_t(leaf), samples)
         parts = kinds.rows(x, kind)
-        y = [traced.element(v, found[i // each]) if i // each >= self.first else v for i, v in enumerate(parts)]
+        y = [traced.element(v, keeps[i // each]) if i // each >= self.first else v for i, v in enumerate(parts)]
         return type(x)(kinds.nested(y)) if kind == kinds.TENSOR else kinds.rebuild(y, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:

@@ -106,12 +106,12 @@ class Embedding(Module):
         if self.table.value is None:
             raise ValueError("Embedding: the layer has no table yet; call net = net.alloc(dtype) first.")
         data = self.table.value.data
-        own = dr.array_t(data)
-        index, active = self._rows(_ids(x, own), dr.uint32_array_t(own))
+        table_type = dr.array_t(data)
+        index, active = self._rows(_ids(x, table_type), dr.uint32_array_t(table_type))
         if (stack := stacked()) is not None:
             whole = stack.of(data.array)
             data, index = type(data)(whole, (stack.count * self.count, self._width)), index + stack.which * self.count
-        leaf = own if self.output == "table" else _OUTPUTS[self.output](own)
+        leaf = table_type if self.output == "table" else _OUTPUTS[self.output](table_type)
         if is_deterministic() and symbolic() and dr.grad_enabled(data):
             what = "the gradient of an embedding inside a symbolic loop or call accumulates with atomics"
             cure = "look rows up outside, or run the loop in evaluated mode"

@@ -167,10 +167,10 @@ class Lattice(Encoding):
         if self._MULTIPLE is None:
             most = min(most, 2**31 - 1)  # the limit of drjit.nn
         multiple = self._MULTIPLE or self.n_features_per_level
-        found = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, most)
-        shape = found[-1].end, self.n_features_per_level
+        layout = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, most)
+        shape = layout[-1].end, self.n_features_per_level
         check_entries(name, f"features in {self.n_levels} levels", shape, 4, on_host)
-        return found
+        return layout
 
 
 def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:

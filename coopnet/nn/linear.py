@@ -178,13 +178,13 @@ def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
     weights, takes = layer.weights, layer.config[0]
     ensure(features == takes, f"Linear: the input has {features} features, but the layer takes {takes}.")
     packed = isinstance(weights, drnn.MatrixView)
-    own = type(weights.buffer) if packed else dr.array_t(weights)
-    check_same_backend("Linear: the input lives", leaf, " and the weights", own)
+    tp = type(weights.buffer) if packed else dr.array_t(weights)
+    check_same_backend("Linear: the input lives", leaf, " and the weights", tp)
     if packed:
-        check_precision(own, "Linear")
-    if dr.type_v(own) != dr.type_v(leaf):
+        check_precision(tp, "Linear")
+    if dr.type_v(tp) != dr.type_v(leaf):
         raise TypeError(
-            f"Linear: the input is {dr.type_v(leaf).name} and the weights are {dr.type_v(own).name}; convert the input "
+            f"Linear: the input is {dr.type_v(leaf).name} and the weights are {dr.type_v(tp).name}; convert the input "
             f"with drjit.nn.Cast or drjit.nn.cast()."
         )
 

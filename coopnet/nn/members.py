@@ -62,12 +62,12 @@ class Members(Encoding):
         ensure(self.outputs > 0, "Members: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         single = type(x[0])
         work = dr.float16_array_t(single) if self.work == "half" else single
-        found = []
+        bundles = []
         for encoding, network in zip(self.encodings, self.networks, strict=True):
             features, moved = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
             vectors = [UnpackedVector(work(v) for v in vector) for vector in (features, *moved)]
-            found.append([widened(list(y), single) for y in apply([network], vectors, key)])
-        return found
+            bundles.append([widened(list(y), single) for y in apply([network], vectors, key)])
+        return bundles
 
     def _bundle(self, x: list, tangents: list, key: Key | None) -> list[list]:
         count = len(self.networks)

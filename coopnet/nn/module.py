@@ -385,10 +385,10 @@ def check_network(module: Any, where: str) -> None:
 def allocated(module: Any, where: str) -> Any:
     """``module`` after allocation, with its dropouts numbered; raises ``ValueError`` if its parameters do not fit into
     memory."""
-    own = list(parameters(module))
-    entries = sum(math.prod(p.shape) for p in own)
-    itemsize = max((dr.itemsize_v(p.storage) for p in own), default=2)
-    on_host = any(dr.backend_v(p.storage) == dr.JitBackend.LLVM for p in own)
+    params = list(parameters(module))
+    entries = sum(math.prod(p.shape) for p in params)
+    itemsize = max((dr.itemsize_v(p.storage) for p in params), default=2)
+    on_host = any(dr.backend_v(p.storage) == dr.JitBackend.LLVM for p in params)
     check_entries(where, "parameters", (entries,), itemsize, on_host)
     layers = list(children(module))
     for layer in layers:

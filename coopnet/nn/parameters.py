@@ -80,8 +80,8 @@ class Parameter(NamedTuple):
             return {self.name: self.places()}
         above, _, _ = self.name.rpartition("data")
         uint32, n = dr.uint32_array_t(dr.leaf_t(type(self.storage))), self.owner.n_features
-        found = enumerate(self.owner.levels)
-        return {f"{above}levels.{i}": dr.arange(uint32, v.offset * n, v.end * n) for i, v in found}
+        levels = enumerate(self.owner.levels)
+        return {f"{above}levels.{i}": dr.arange(uint32, v.offset * n, v.end * n) for i, v in levels}
 
     def numpy(self, where: str, of: Callable[[Any], Any] = dr.detach) -> np.ndarray:
         """The numbers, or the result of ``of`` on their array, such as ``dr.grad``: contiguous and of :attr:`shape`.

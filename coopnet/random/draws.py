@@ -52,16 +52,16 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
             where = "inside a symbolic virtual call, whose lanes are not those of a tensor"
             raise TypeError(f"dropout: got a {type(x).__name__} {where}; pass its rows as arrays.")
         return type(x)(_tensor(x.array, x.shape[0], x.shape[1], law, key), x.shape)
-    found = decisions(n, law, key, dr.uint32_array_t(leaf), kinds.samples(x, kind))
+    decided = decisions(n, law, key, dr.uint32_array_t(leaf), kinds.samples(x, kind))
     if kind == kinds.COOPVEC and dr.backend_v(leaf) == dr.JitBackend.CUDA:
         # A product keeps x in the tensor cores' layout; unpacking it to select would cost more.
-        factors = [law.factor(d) for d in found]
+        factors = [law.factor(d) for d in decided]
         if identity is None:
             return x * drnn.CoopVec(factors)
         # the vector, the factors, and the draws that they come from
         factors = with_room(factors, [identity], 3 * n)
         return x * drnn.matvec(identity, drnn.CoopVec(factors))
-    return kinds.rebuild([law.element(v, d) for v, d in zip(kinds.components(x), found, strict=True)], x)
+    return kinds.rebuild([law.element(v, d) for v, d in zip(kinds.components(x), decided, strict=True)], x)
 
 
 def block(counter: Any, keys: Any, bits: int) -> Iterator[Any]:

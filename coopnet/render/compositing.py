@@ -46,9 +46,9 @@ class Pullback:
         """
         left = transmittance * dr.exp(-tau)
         weight = transmittance - left
-        own = sum(v * w for v, w in zip(values, self.weights, strict=True))
-        behind = dr.fma(-weight, own, behind)
-        return left, behind, dr.fma(left, own, -behind), [weight * w for w in self.weights]
+        emitted = sum(v * w for v, w in zip(values, self.weights, strict=True))
+        behind = dr.fma(-weight, emitted, behind)
+        return left, behind, dr.fma(left, emitted, -behind), [weight * w for w in self.weights]
 
 
 class CompositeOp(dr.CustomOp):

@@ -244,12 +244,12 @@ class OccupancyGrid:
         if isinstance(values, dr.ArrayBase):
             _, leaf = kinds.in_kernels(values, where, single=True)
             check_same_backend(f"{where}: values live", leaf, " and the grid", float32)
-            given = float32(values.array if dr.is_tensor_v(values) else values)
+            densities = float32(values.array if dr.is_tensor_v(values) else values)
         else:
-            given = float32(_numbers(where, values))
-        ensure(dr.width(given) == self.cells, f"{where}: got {dr.width(given)} values for {self.cells} cells.")
+            densities = float32(_numbers(where, values))
+        ensure(dr.width(densities) == self.cells, f"{where}: got {dr.width(densities)} values for {self.cells} cells.")
         lane = dr.arange(uint32, self._padded())
-        self.density = dr.gather(float32, given, lane, lane < self.cells)
+        self.density = dr.gather(float32, densities, lane, lane < self.cells)
         self._set_bits(threshold)
 
     def _set_bits(self, threshold: Any) -> None:
@@ -269,14 +269,14 @@ class OccupancyGrid:
 
 
 def _three(where: str, name: str, value: Any) -> list:
-    found = entries(where, name, value) if isinstance(value, (list, tuple)) else []
-    check(len(found) == 3, where, name, value, "one number, or three,")
-    return found
+    components = entries(where, name, value) if isinstance(value, (list, tuple)) else []
+    check(len(components) == 3, where, name, value, "one number, or three,")
+    return components
 
 
 def _corner(where: str, name: str, value: Any) -> tuple:
-    found = [value] * 3 if is_number(value) else _three(where, name, value)
-    return tuple(check_number(where, name, v) for v in found)
+    components = [value] * 3 if is_number(value) else _three(where, name, value)
+    return tuple(check_number(where, name, v) for v in components)
 
 
 def _numbers(where: str, values: Any) -> Any:

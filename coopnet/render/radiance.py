@@ -81,12 +81,14 @@ class Radiance:
 
     def _called(self, p: list, d: list, key: Key | None, active: Any, single: type) -> tuple[Any, list]:
         vector = vector_type(single)
-        found = self.field(vector(p), vector(d), key, active)
-        two = isinstance(found, (tuple, list)) and len(found) == 2
-        given = f"{type(found).__name__} of {len(found)}" if isinstance(found, (tuple, list)) else type(found).__name__
+        result = self.field(vector(p), vector(d), key, active)
+        two = isinstance(result, (tuple, list)) and len(result) == 2
+        given = (
+            f"{type(result).__name__} of {len(result)}" if isinstance(result, (tuple, list)) else type(result).__name__
+        )
         needed = "a tuple (density, color) is needed"
         ensure(two, f"{self.where}: the field returned a {given}; {needed}.", TypeError)
-        sigma, rgb = found
+        sigma, rgb = result
         if isinstance(sigma, dr.ArrayBase) and dr.depth_v(sigma) == 2 and len(sigma) == 1:
             sigma = sigma[0]  # of a field with one output
         rgb = [v.array for v in rgb] if isinstance(rgb, dr.ArrayBase) and dr.is_tensor_v(rgb) else rgb

@@ -155,8 +155,8 @@ def sphere_trace(
             None if width is None else width * scale, kept(uint32(steps)), kept(uint32(bisections)),
             kept(rays.leaf(relaxation)),
         )  # fmt: skip
-        found = trace(surface, limits, alive)
-    return _attached(surface, rays, found, kept(rays.leaf(min_cosine)))
+        traced = trace(surface, limits, alive)
+    return _attached(surface, rays, traced, kept(rays.leaf(min_cosine)))
 
 
 def _finite(rays: Rays, active: Any) -> tuple[Any, Any, Any]:

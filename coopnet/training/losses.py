@@ -274,11 +274,11 @@ def _positive(value: Any) -> bool:
 
 def _densities(where: str, pdf: Any, n: int) -> list:
     """One density per component."""
-    found = [pdf] if isinstance(pdf, numbers.Real) else components(pdf, f"{where}: pdf")
-    for density in found:
+    densities = [pdf] if isinstance(pdf, numbers.Real) else components(pdf, f"{where}: pdf")
+    for density in densities:
         check(not isinstance(density, numbers.Real) or _positive(density), where, "pdf", density, "a positive number")
-    ensure(len(found) in (1, n), f"{where}: pdf has {len(found)} components; 1 or {n} are needed.")
-    return [_plain(v) for v in found] * (n if len(found) == 1 else 1)
+    ensure(len(densities) in (1, n), f"{where}: pdf has {len(densities)} components; 1 or {n} are needed.")
+    return [_plain(v) for v in densities] * (n if len(densities) == 1 else 1)
 
 
 def components(value: Any, what: str) -> list:
@@ -330,11 +330,11 @@ def check_densities(value: Any, n: int, samples: int, where: str) -> None:
     them are positive and finite. Evaluates them: not for frozen code."""
     types = () if isinstance(value, str) else (dr.ArrayBase, Sequence)
     check_type(where, "pdf", value, types, "an array or a sequence of arrays")
-    found = _densities(where, value, n)
-    _check_entries(where, {"pdf": found})
-    for density in found:
+    densities = _densities(where, value, n)
+    _check_entries(where, {"pdf": densities})
+    for density in densities:
         check_samples(where, "pdf", dr.width(density), samples)
-    for density in {id(v): v for v in found if isinstance(v, dr.ArrayBase)}.values():
+    for density in {id(v): v for v in densities if isinstance(v, dr.ArrayBase)}.values():
         fine = (density > 0) & (density < math.inf)
         bad = dr.width(fine) - int(dr.count(fine).numpy()[0])
         if bad:

@@ -114,8 +114,8 @@ class File(Hook):
         if any(name.startswith("best/") for name in arrays):
             trees["best"] = values(step.optimizer)
         try:
-            found = "training" in metadata
-            ensure(found, "it holds a field but no state of a training run; load() it and start a new run.")
+            has_training = "training" in metadata
+            ensure(has_training, "it holds a field but no state of a training run; load() it and start a new run.")
             progress = _progress(metadata["training"], _identity(step, self.seed), arrays.get("losses"))
             ensure(architecture == describe(step.field), "it holds a field of another architecture.")
             known = "best" not in trees or progress["best"] is not None
@@ -190,8 +190,8 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     steps, metrics, best, seconds = (progress[name] for name in ("steps", "metrics", "best", "seconds"))
     _need(type(steps) is int and 0 <= steps < 2**32, "its number of steps", steps, "an int in [0, 2^32)")
     if losses is None or losses.dtype != np.float64 or losses.shape != (steps,):
-        found = "none" if losses is None else f"{losses.dtype} of shape {losses.shape}"
-        raise ValueError(f"its losses are {found}; float64, one for each of {steps} steps, is needed.")
+        shape = "none" if losses is None else f"{losses.dtype} of shape {losses.shape}"
+        raise ValueError(f"its losses are {shape}; float64, one for each of {steps} steps, is needed.")
     _need(type(seconds) is float and 0 <= seconds < math.inf, "its time", seconds, "a number of seconds")
     pairs: list[Any] = metrics if isinstance(metrics, list) else [None]
     for pair in [*pairs, *([] if best is None else [best])]:
@@ -221,8 +221,8 @@ def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
 
 def _check_keys(value: Any, needed: set[str], what: str) -> None:
     right = isinstance(value, dict) and set(value) == needed
-    found = sorted(value) if isinstance(value, dict) else value
-    _need(right, what, found, f"a dictionary of {', '.join(sorted(needed))}")
+    names = sorted(value) if isinstance(value, dict) else value
+    _need(right, what, names, f"a dictionary of {', '.join(sorted(needed))}")
 
 
 def _need(right: bool, what: str, value: Any, needed: str) -> None:

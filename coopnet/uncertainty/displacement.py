@@ -229,10 +229,10 @@ def _entry_sums(layer: Displaced, unit: list, rows: list[list], n: int) -> Any:
 
     def around(lowest: list) -> Any:
         """Is the vertex one of this cell's?"""
-        found = dr.mask_t(single)(True)
+        inside = dr.mask_t(single)(True)
         for a, b in zip(vertex, lowest, strict=True):
-            found &= (a - b) < 2  # unsigned
-        return found
+            inside &= (a - b) < 2  # unsigned
+        return inside
 
     vertex = [a + b for a, b in zip(cell(sample)[0], bits, strict=True)]
     first = (sample < n) | ~around(cell(dr.select(sample < n, sample, sample - n))[0])

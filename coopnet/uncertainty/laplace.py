@@ -217,15 +217,15 @@ def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[Any
     """
     linear = Linearized(field)
     unit = to_unit(coordinates, field.bounds)
-    found = linear.at(unit)
-    single, n = type(unit[0]), len(found.slopes)
-    squares = sum(dr.square(y - t) for y, t in zip(found.values, targets, strict=True))
-    slope = dr.sqrt(sum(dr.square(g) for g in found.slopes) * (1 / n))
-    hidden = [v * slope for v in widened(list(found.hidden), single)]
+    derivatives = linear.at(unit)
+    single, n = type(unit[0]), len(derivatives.slopes)
+    squares = sum(dr.square(y - t) for y, t in zip(derivatives.values, targets, strict=True))
+    slope = dr.sqrt(sum(dr.square(g) for g in derivatives.slopes) * (1 / n))
+    hidden = [v * slope for v in widened(list(derivatives.hidden), single)]
     if linear.last.linear.config[2]:
         hidden.append(slope + 0 * hidden[0])
     table = dr.tensor_t(single)(nested(hidden))
-    by_entry = [] if linear.grid is None else _squares(linear, unit, found.rows)
+    by_entry = [] if linear.grid is None else _squares(linear, unit, derivatives.rows)
     dr.eval(squares, table, by_entry)  # in one kernel, and not in one for each sum
     entries = _entry_sums(linear, unit, by_entry) if by_entry else None
     return entries, dr.matmul(table, table, Bt=True), dr.sum(squares)
@@ -282,5 +282,5 @@ def _set_grid(field: NeuralField, squares: np.ndarray, prior: float | None) -> N
 
 
 def _root_mean_square(values: np.ndarray) -> float:
-    found = float(np.sqrt(np.mean(np.square(values.astype(np.float64))))) if values.size else 0.0
-    return found if found > 0 else 1.0
+    rms = float(np.sqrt(np.mean(np.square(values.astype(np.float64))))) if values.size else 0.0
+    return rms if rms > 0 else 1.0

@@ -23,8 +23,8 @@ def rebuilt(field: NeuralField, encoding: Any, network: Any, fresh: Callable[[An
     assert field.precision is not None
     dtype, precision = storage(dr.backend_v(next(iter(field.values()))), field.precision, "rebuilt")
     new = NeuralField(encoding, network, field.output, field.in_features, field.bounds).allocate(dtype, precision)
-    own = {id(owner) for layer in children(new) for owner in fresh(layer)}
-    targets = [p for p in parameters(new) if id(p.owner) not in own]
+    added = {id(owner) for layer in children(new) for owner in fresh(layer)}
+    targets = [p for p in parameters(new) if id(p.owner) not in added]
     for source, target in zip(parameters(field), targets, strict=True):
         target.fill(source.numpy("rebuilt"), "rebuilt")
     return new.pack()

@@ -75,13 +75,13 @@ def is_drawn(field: Any) -> bool:
 def deviations(field: NeuralField, unit: list) -> list:
     """The deviation of each output at the coordinates for the encoding, in single precision."""
     linear = Linearized(field)
-    found = linear.at(unit)
-    spread = dr.square(linear.last.spread(found.hidden))
-    variances = [dr.square(g) * spread for g in found.slopes]
+    derivatives = linear.at(unit)
+    spread = dr.square(linear.last.spread(derivatives.hidden))
+    variances = [dr.square(g) * spread for g in derivatives.slopes]
     if linear.grid is not None:
         grid, deviation = linear.grid.grid.grid.value, linear.grid.deviation.value.data
         n = grid.n_features
-        squares = [[dr.square(v) for v in row] for row in found.rows]
+        squares = [[dr.square(v) for v in row] for row in derivatives.rows]
         for level, weight, index in linear.walk(unit):
             weighted = [dr.square(v * weight) for v in grid.read(deviation, index)]
             for o, row in enumerate(squares):
