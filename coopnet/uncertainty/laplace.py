@@ -56,10 +56,10 @@ def laplace(
 
     - the features of a grid, if the encoding is one: the diagonal of :math:`P`. A vertex of weight :math:`w` adds
       :math:`w^2 (\partial f_o / \partial \phi)^2`, of the feature :math:`\phi`, to its entry. Entries that no sample
-      has visited keep the variance :math:`\tau^2`, which is how unseen places are recognized;
-    - the last linear layer, in full: :math:`P = \frac{1}{s^2} \sum_n g_n^2 \tilde h_n \tilde h_n^T + I / \tau^2`, one
-      matrix for all outputs. :math:`\tilde h` is the input of the layer, :math:`(h, 1)` with a bias. :math:`g^2` is the
-      mean square over outputs of the slope of an activation behind it, and 1 if there is none.
+      has visited keep the variance :math:`\tau^2`, which is what tells the unseen from the seen;
+    - the last linear layer, in full: :math:`P = \frac{1}{s^2} \sum_n g_n^2 \tilde h_n \tilde h_n^T + I / \tau^2` for
+      what goes into it, :math:`\tilde h = (h, 1)` with a bias, one matrix for all outputs. :math:`g^2` is the mean
+      square over outputs of the slope of an activation behind it, and 1 if there is none.
 
     Parameters of the layers in between are held fixed. The result is a :class:`NeuralField` with the same values. Its
     ``std(p)`` is the deviation of its outputs by linearization, in one kernel. Its evaluation **with a key draws
@@ -93,13 +93,13 @@ def laplace(
             targets)``, where ``inputs`` are any PyTree, such as rays.
         steps: number of batches: the first ones of ``fit`` with this seed.
         seed: int in [0, 2^64).
-        samples: number of independent measurements in all, such as the pixels of a picture, to which the
+        samples: how many independent measurements there are in all, such as the pixels of a picture, to which the
             sums are scaled. ``None`` if every sample that ``batch`` draws is one.
         noise: :math:`s`; the root mean square of the errors over the batches if ``None``.
         prior: :math:`\tau`; if ``None``, the root mean square of the features that samples have visited, and of the
             last layer's weights; for displacements, in the units of the coordinates, the side of a cell.
         spatial: vertices of the grid of displacements along every axis, an int of at least 2, or one for each of the
-            first coordinates, such as ``(16, 16, 16)`` for a position followed by a direction. ``None`` for a
+            first coordinates, such as ``(16, 16, 16)`` for a position that a direction follows. ``None`` for a
             posterior of parameters. Memory is allocated for a cube with the largest of these numbers along every axis,
             at most 2^26 displacements.
         predict: with ``spatial``, traced code ``(field, inputs) -> predictions`` that are compared with the targets,
@@ -177,7 +177,7 @@ def _with_draws(field: NeuralField) -> NeuralField:
 
 
 def _fresh(layer: Any) -> list:
-    """Owners of parameters in ``layer`` that the field did not have."""
+    """Owners of those parameters in ``layer`` that the field had none for."""
     if isinstance(layer, DrawnGrid):
         return [layer.deviation.value]
     return [layer.factor] if isinstance(layer, DrawnLinear) else []
@@ -212,20 +212,18 @@ class _ParameterSums:
 
 
 def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[Any, Any, Any]:
-    """The sums of one batch: for the entries of the grid or ``None``, the last layer's matrix, and the squared
-    errors.
-    """
+    """What one batch adds: to the entries of the grid or ``None``, to the last layer's matrix, and to the errors."""
     linear = Linearized(field)
     unit = to_unit(coordinates, field.bounds)
-    derivatives = linear.at(unit)
-    single, n = type(unit[0]), len(derivatives.slopes)
-    squares = sum(dr.square(y - t) for y, t in zip(derivatives.values, targets, strict=True))
-    slope = dr.sqrt(sum(dr.square(g) for g in derivatives.slopes) * (1 / n))
-    hidden = [v * slope for v in widened(list(derivatives.hidden), single)]
+    found = linear.at(unit)
+    single, n = type(unit[0]), len(found.slopes)
+    squares = sum(dr.square(y - t) for y, t in zip(found.values, targets, strict=True))
+    slope = dr.sqrt(sum(dr.square(g) for g in found.slopes) * (1 / n))
+    hidden = [v * slope for v in widened(list(found.hidden), single)]
     if linear.last.linear.config[2]:
         hidden.append(slope + 0 * hidden[0])
     table = dr.tensor_t(single)(nested(hidden))
-    by_entry = [] if linear.grid is None else _squares(linear, unit, derivatives.rows)
+    by_entry = [] if linear.grid is None else _squares(linear, unit, found.rows)
     dr.eval(squares, table, by_entry)  # in one kernel, and not in one for each sum
     entries = _entry_sums(linear, unit, by_entry) if by_entry else None
     return entries, dr.matmul(table, table, Bt=True), dr.sum(squares)
@@ -282,5 +280,5 @@ def _set_grid(field: NeuralField, squares: np.ndarray, prior: float | None) -> N
 
 
 def _root_mean_square(values: np.ndarray) -> float:
-    rms = float(np.sqrt(np.mean(np.square(values.astype(np.float64))))) if values.size else 0.0
-    return rms if rms > 0 else 1.0
+    found = float(np.sqrt(np.mean(np.square(values.astype(np.float64))))) if values.size else 0.0
+    return found if found > 0 else 1.0

@@ -19,10 +19,10 @@ from ..nn.tree import children
 
 
 class Derivatives(NamedTuple):
-    """The parts of derivatives by parameters, at each sample, in single precision.
+    """At each sample, in single precision: what derivatives by parameters are made of.
 
-    ``hidden`` is the ``CoopVec`` that goes into the last linear layer, ``slopes`` the derivative of each output by that
-    layer's output, ``rows`` the derivatives of each output by the features of a grid (none if the grid is not drawn),
+    ``hidden`` is the ``CoopVec`` that goes into the last linear layer, ``slopes`` the derivative of each output by what
+    comes out there, ``rows`` the derivatives of each output by the features of a grid (none if nothing of it is drawn),
     and ``values`` the outputs.
     """
 
@@ -44,7 +44,7 @@ class Linearized:
         self.grid = field.encoding if isinstance(field.encoding, DrawnGrid) else None
 
     def at(self, unit: list) -> Derivatives:
-        """The derivatives at the coordinates for the encoding."""
+        """The derivatives at coordinates that the encoding is to see."""
         features, _ = encoded(self.field.encoding, unit, [], None)
         work = self.field._work(type(unit[0]))
         single = dr.float32_array_t(work)
@@ -73,15 +73,15 @@ def is_drawn(field: Any) -> bool:
 
 
 def deviations(field: NeuralField, unit: list) -> list:
-    """The deviation of each output at the coordinates for the encoding, in single precision."""
+    """The deviation of each output at coordinates that the encoding is to see, in single precision."""
     linear = Linearized(field)
-    derivatives = linear.at(unit)
-    spread = dr.square(linear.last.spread(derivatives.hidden))
-    variances = [dr.square(g) * spread for g in derivatives.slopes]
+    found = linear.at(unit)
+    spread = dr.square(linear.last.spread(found.hidden))
+    variances = [dr.square(g) * spread for g in found.slopes]
     if linear.grid is not None:
         grid, deviation = linear.grid.grid.grid.value, linear.grid.deviation.value.data
         n = grid.n_features
-        squares = [[dr.square(v) for v in row] for row in derivatives.rows]
+        squares = [[dr.square(v) for v in row] for row in found.rows]
         for level, weight, index in linear.walk(unit):
             weighted = [dr.square(v * weight) for v in grid.read(deviation, index)]
             for o, row in enumerate(squares):
