@@ -26,7 +26,7 @@ from typing import Any
 
 import common
 import numpy as np
-from uncertainty_tasks import ENCODINGS, Picture, Pixels, Surface, Task, Texture, Views
+from uncertainty_tasks import ENCODINGS, WALL, Picture, Pixels, Surface, Task, Texture, Views
 
 import coopnet as cn
 from coopnet.uncertainty.calibrate import NEIGHBOURS, isotonic
@@ -410,9 +410,19 @@ def goal_rows(results: dict[str, Any]) -> list[str]:
 
 def sentences(results: dict[str, Any]) -> list[str]:
     """What ``docs/uncertainty.md`` says in words."""
-    found = []
+    found = [
+        f"The wall is {100 * WALL:.0f} cm thick in a scene of a metre, about {WALL / Views.pixel():.1f} pixels of a "
+        "view",
+        f"a radiance field from {len(Views.seen)} views of half a circle",
+        f"The share of densities ({Views.denser}) and the limit of {100 * Views.lit:.0f} %",
+    ]
     if "next" in results:
         goal = results["goals"]["next view"]
+        apart = max(max(row["random"]) - min(row["random"]) for row in results["next"])
+        found += [
+            f"Which of {len(CHOICE)} views should be taken next?",
+            f"{ORDERS} random orders of one seed differ by up to {apart:.1f} dB",
+        ]
         found.append(
             f"its field ends {shown(goal['gain over random order'], signed=True)} dB against the mean of five random "
             f"orders, and that of the farthest view {shown(goal['gain of the farthest'], signed=True)} dB"

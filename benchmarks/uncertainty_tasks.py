@@ -5,6 +5,7 @@ A task says how a field is built, trained and evaluated, what is true at its sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from coopnet.uncertainty.ensemble import members_of
 ENCODINGS = ("hash grid", "sinusoidal")
 #: Of the cameras of ``views``: how far they stand from the middle, and their angle in degrees.
 DISTANCE, FIELD_OF_VIEW = 1.7, 38
+#: Thickness of the wall in their scene, a cube of side 1.
+WALL = 0.06
 
 
 class Task:
@@ -316,9 +319,13 @@ class Views(Task):
         self.unseen = ~self.visible(points)
         #: How far the true surfaces are from the closest point that a ray of the training hits.
         self.gap = np.where(self.surface, self.distance(points), 0)
-        width = 2 * DISTANCE * np.tan(np.radians(FIELD_OF_VIEW / 2)) / self.side
-        self.matter = self.surface & ~(self.unseen & (self.gap < width))
+        self.matter = self.surface & ~(self.unseen & (self.gap < self.pixel()))
         self.box = cn.render.OccupancyGrid(4, 0, 1, backend)
+
+    @classmethod
+    def pixel(cls) -> float:
+        """Width of a pixel in the middle of the scene."""
+        return 2 * DISTANCE * math.tan(math.radians(FIELD_OF_VIEW / 2)) / cls.side
 
     def take(self, chosen: Any) -> None:
         """Train on these views alone."""
@@ -530,7 +537,7 @@ def world() -> Any:
         "integrator": {"type": "path", "max_depth": 4},
         "sky": {"type": "constant", "radiance": 1.0},
         "table": thing("cube", 2, table, t().translate([0.5, 0.5, 0.12]).scale([0.46, 0.46, 0.03])),
-        "wall": thing("cube", 2, wall, t().translate([0.47, 0.5, 0.4]).scale([0.03, 0.33, 0.25])),
+        "wall": thing("cube", 2, wall, t().translate([0.47, 0.5, 0.4]).scale([WALL / 2, 0.33, 0.25])),
         "ball": thing("sphere", 3, red, t().translate([0.74, 0.4, 0.31]).scale(0.16)),
         "cube": thing("cube", 1, blue, t().translate([0.25, 0.32, 0.28]).rotate([0, 0, 1], 30).scale(0.12)),
         "can": thing("cylinder", 1, green, t().translate([0.25, 0.68, 0.15]).scale([0.1, 0.1, 0.4])),

@@ -9,18 +9,18 @@ jobs, and other systems
 :mod:`.mesh`             meshes as signed distances
 :mod:`.mitsuba`          fields in Mitsuba 3
 :mod:`.interop`          tiny-cuda-nn, PyTorch, source code of other languages
-:mod:`.bench`            one network by coopnet and by others, for ``coopnet bench``
+:mod:`.bench`            one network in coopnet and other libraries, for ``coopnet bench``
 :mod:`.render`           loops around fields: tracing and marching
 :mod:`.training`         ``fit``
 :mod:`.io`               checkpoints
 fields
 :mod:`.field`            an encoding and a network as a function of coordinates
-:mod:`.call`             what a call of one takes, and the way in and out
-:mod:`.bounds`           the box that its coordinates lie in
+:mod:`.call`             a call of a field: checks and conversions
+:mod:`.bounds`           the box of its coordinates
 :mod:`.derivatives`      derivatives by its input
-:mod:`.audit`            what working precision does to it
-:mod:`.uncertainty`      what it does not know
-:mod:`.sparsification`   whether that is where its errors are
+:mod:`.audit`            its errors in working precision
+:mod:`.uncertainty`      its uncertainty
+:mod:`.sparsification`   whether the uncertainty predicts errors
 networks
 :mod:`.nn`               layers
 :mod:`.engine`           how networks are evaluated and differentiated
@@ -28,11 +28,11 @@ networks
 :mod:`.random`           keys, the generator, laws of dropout
 below
 :mod:`.backend`          LLVM and CUDA: finding them, and moving between them
-:mod:`.jit`              what Dr.Jit does not promise
-:mod:`.checks`           what arguments may be
+:mod:`.jit`              everything that relies on undocumented behaviour of Dr.Jit
+:mod:`.checks`           checks of arguments
 :mod:`.reference`        everything again, in plain NumPy
 :mod:`.version`          the version
-:mod:`.deprecation`      how public names go
+:mod:`.deprecation`      warnings for public names that will be removed
 :mod:`.__main__`         ``python -m coopnet``
 =======================  ===========================================================
 """
@@ -41,7 +41,7 @@ import importlib
 
 from . import command
 
-command.importing()  # Python imports this file before any program of the command, and what follows takes long
+command.importing()  # Python imports this file before any program of the command, and the imports below take long
 
 from . import backend
 

@@ -1,4 +1,4 @@
-"""What working precision does to a field: every layer against the reference in double precision."""
+"""Errors of a field in working precision: every layer is compared with the reference in double precision."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .nn.report import aligned
 from .nn.sequential import apply, flatten
 from .random.key import Key
 
-# Layers of drjit.nn whose twins have other names.
+# Layers of drjit.nn whose counterparts in the reference have other names.
 _ALIASES = {"SinEncode": "Sinusoidal", "TriEncode": "Triangular", "Cast": "Identity"}
-# Numbers of a layer that its twin reads off the arrays instead.
+# Numbers of a layer that its counterpart reads from the arrays instead.
 _SHAPES = {"in_features", "out_features", "channels"}
 
 
@@ -31,12 +31,12 @@ _SHAPES = {"in_features", "out_features", "channels"}
 class LayerAudit:
     """One layer of an :class:`Audit`.
 
-    Errors are relative: ``max_error`` is the largest difference from the reference over the largest value of the
-    reference, ``rms_error`` the same of root mean squares; both have accumulated from the coordinates on, over the
-    finite values. ``own_error`` is the rms error that this layer alone adds, given the input that it got. All three are
-    ``None`` for a layer without a twin in the reference, after which errors start again from zero. ``non_finite``
-    counts infinities and NaN, ``overflows`` those among them where the reference is finite. ``dead`` is the number of
-    units, of ``features``, that are zero for all samples; ``None`` for layers other than ReLU.
+    Errors are relative, and count finite values only. ``max_error`` is the largest difference from the reference
+    divided by the largest value of the reference; ``rms_error`` is the same with root mean squares. Both accumulate
+    from the coordinates on. ``own_error`` is the rms error that this layer alone adds to its input. All three are
+    ``None`` for a layer without a counterpart in the reference, after which errors start again from zero.
+    ``non_finite`` counts infinities and NaN, ``overflows`` those for which the reference is finite. ``dead`` is the
+    number of units, of ``features``, that are zero for all samples; ``None`` for layers other than ReLU.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Audit:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Names of the layers without a twin in the reference."""
+        """Names of the layers without a counterpart in the reference."""
         return tuple(layer.name for layer in self.layers if layer.max_error is None)
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class _Run:
         self.row(name, _short(layer), merged, join(exact), join(here))
 
     def layer(self, name: str, layer: Any, evaluate: Any) -> None:
-        """Evaluate a layer and its twin, which also starts from what the layer got."""
+        """Evaluate a layer and its counterpart, the latter also on the layer's own input."""
         values = list(evaluate(self.values))
         dr.eval(values)
         exact, here = (_twin(layer, x, self.key, self.samples) for x in (self.exact, self.exact_here))
@@ -155,8 +155,8 @@ class _Run:
 def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarray | None:
     """The reference's output for ``x``, or ``None`` if it does not know the layer.
 
-    A twin is ``reference.OPS``' entry for the name of the layer's type; its parameters beside ``x`` are the layer's
-    attributes of the same names, and what :func:`_held` adds.
+    The counterpart is the entry of ``reference.OPS`` for the name of the layer's type. Its parameters beside ``x`` are
+    the layer's attributes of the same names, and those of :func:`_held`.
     """
     name = type(layer).__name__
     twin = reference.OPS.get(_ALIASES.get(name, name))
@@ -182,14 +182,14 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
 
 
 def _held(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
-    """Arguments of a layer's twin that are not its attributes: arrays, and what it computes or takes from the key."""
+    """Arguments of a layer's counterpart that are not its attributes: arrays, computed values, and those of the key."""
     if isinstance(layer, drnn.Linear):
         own = {p.name: p.numpy("audit") for p in parameters(layer)}
         return {"W": own["weights"], "b": own.get("bias")}
     if isinstance(layer, Dropout):
         p = layer.p
         if isinstance(p, dr.ArrayBase):
-            # kernels cannot refuse a value, they clip it: to what still keeps something
+            # kernels cannot raise an error, so they clip the value to the largest that still keeps something
             most = 1 - 2.0 ** -(24 if isinstance(layer, GaussianDropout) else layer.bits)
             p = min(max(float(dr.detach(p)[0]), 0.0), most)
         if key is None:
@@ -212,7 +212,7 @@ def _held(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
 
 
 def _arguments(layer: Any, twin: Any, held: dict[str, Any]) -> dict[str, Any] | None:
-    """The twin's arguments beside the input, or ``None`` if the layer does not state them all."""
+    """The counterpart's arguments beside the input, or ``None`` if the layer does not have all of them."""
     arguments = dict(held)
     _, *rest = inspect.signature(twin).parameters.values()
     for parameter in rest:
@@ -225,14 +225,14 @@ def _arguments(layer: Any, twin: Any, held: dict[str, Any]) -> dict[str, Any] | 
     if held:
         return arguments
     for name in getattr(type(layer), "DRJIT_STRUCT", None) or ():
-        # a number of the layer that the twin has no place for: another function
+        # a number of the layer that the counterpart does not take: it is another function
         if isinstance(getattr(layer, name, None), (int, float)) and name not in arguments and name not in _SHAPES:
             return None
     return arguments
 
 
 def _errors(got: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
-    """Largest and rms difference, relative to the largest and rms value of ``exact``, over what is finite."""
+    """Largest and rms difference, relative to the largest and rms value of ``exact``, over finite values."""
     finite = np.isfinite(got) & np.isfinite(exact)
     if not finite.any():
         return math.nan, math.nan

@@ -61,8 +61,8 @@ def to_unit(parts: list, bounds: Bounds | None) -> list:
 
 
 def slopes(vectors: list[list], bounds: Bounds | None) -> list[list]:
-    """Derivatives with respect to mapped coordinates as ones with respect to those given: all of ``vectors[i]``, which
-    belong to coordinate ``i``, times its scale."""
+    """Derivatives with respect to the given coordinates, from those with respect to mapped ones: all of ``vectors[i]``,
+    which belong to coordinate ``i``, times its scale."""
     if bounds is None:
         return vectors
     scales = [scale for _, scale in unit_map(bounds, len(vectors))]

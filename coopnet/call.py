@@ -1,4 +1,4 @@
-"""A call of a field: what its arguments may be, and the way into the network and out again."""
+"""A call of a field: checks of its arguments, and conversions of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _notes: ContextVar[list[tuple[Any, list, Any]] | None] = ContextVar("notes", def
 
 @contextmanager
 def noting() -> Iterator[list[tuple[Any, list, Any]]]:
-    """A block in which fields that are called outside symbolic loops and calls, where values can be looked at, note
-    themselves, the components of their coordinates, and the mask of active lanes or ``None``."""
+    """A block that records calls of fields outside symbolic loops and calls, where values can be read: the field, the
+    components of its coordinates, and the mask of active lanes or ``None``."""
     notes: list[tuple[Any, list, Any]] = []
     token = _notes.set(notes)
     try:
@@ -34,7 +34,7 @@ def noting() -> Iterator[list[tuple[Any, list, Any]]]:
 
 
 def note(field: Any, parts: list, active: Any) -> None:
-    """What :func:`noting` collects."""
+    """Add a call to the list of :func:`noting`."""
     notes = _notes.get()
     if notes is not None and not symbolic():
         notes.append((field, parts, active))
@@ -43,8 +43,8 @@ def note(field: Any, parts: list, active: Any) -> None:
 class Call:
     """The checked arguments of one call: ``kind`` and scalar type ``leaf`` of the coordinates, and a traced ``key``.
 
-    ``directions`` are derivatives' and go with the coordinates. Raises what :meth:`NeuralField.__call__` and
-    :meth:`NeuralField.jvp` document; ``where`` opens the messages.
+    ``directions`` are those of derivatives, of the same kind as the coordinates. Raises what
+    :meth:`NeuralField.__call__` and :meth:`NeuralField.jvp` document; ``where`` opens the messages.
     """
 
     def __init__(self, p: Any, in_features: int, key: Any, active: Any, where: str, *directions: Any):
@@ -76,9 +76,8 @@ class Call:
         ensure(one_size, f"{where}: p and v have different numbers of samples; they must have one, or 1.")
 
     def enter(self, *vectors: Any) -> list[list]:
-        """The components of ``vectors``, which are of the kind of the coordinates, as the network is to see them.
-
-        In single precision, and zeros in inactive lanes.
+        """The components of ``vectors``, which are of the kind of the coordinates, as inputs of the network: in single
+        precision, and zeros in inactive lanes.
         """
         parts = [kinds.rows(v, self.kind) for v in vectors]
         if symbolic():

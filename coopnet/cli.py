@@ -60,12 +60,12 @@ def main(arguments: list[str] | None = None) -> int:
     code = _run(arguments)
     try:
         if sys.stdout is not None:
-            sys.stdout.flush()  # a full disk or a pipe that nobody reads shows only now
+            sys.stdout.flush()  # a full disk or a closed pipe shows only now
         return code
     except OSError as error:
         with suppress(OSError, ValueError):  # the interpreter flushes once more at its exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        silent = code != DONE or isinstance(error, BrokenPipeError)  # an error has been told already
+        silent = code != DONE or isinstance(error, BrokenPipeError)  # an error has been printed already
         return code or FAILED if silent else complain(text(error), FAILED)
 
 
@@ -76,7 +76,7 @@ def _run(arguments: list[str] | None) -> int:
     try:
         command.imported()
         code = app(args=arguments or ["--help"], prog_name="coopnet", standalone_mode=False)
-        if code == INTERRUPTED:  # typer's silent way to say that there was a Ctrl-C
+        if code == INTERRUPTED:  # typer raises this, without a message, after Ctrl-C
             raise KeyboardInterrupt
         return code if isinstance(code, int) else DONE
     except Stopped:

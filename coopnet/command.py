@@ -13,7 +13,7 @@ from typing import Any
 def is_running() -> bool:
     """Is this process the ``coopnet`` command, or ``python -m coopnet``?"""
     name = os.path.basename((getattr(sys, "argv", None) or [""])[0])
-    if name == "-m":  # while Python imports the package that it is to run
+    if name == "-m":  # while Python imports the package to run
         words = sys.orig_argv
         return any(a == "-m" and b.split(".")[0] == "coopnet" for a, b in pairwise(words))
     return os.path.splitext(name)[0] == "coopnet"
@@ -33,6 +33,6 @@ def importing() -> None:
 
 
 def imported() -> None:
-    """From now on, it raises ``KeyboardInterrupt`` again."""
+    """From now on, Ctrl-C raises ``KeyboardInterrupt`` again."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
-"""How public names go: announced for two minor versions at least, with a warning that says what to use instead.
+"""Removing public names: they warn for at least two minor versions, and say what to use instead.
 
-The rule is in ``CONTRIBUTING.md``. ``tests/test_deprecation.py`` finds every announcement in the code, and fails once
-the version has come in which the name was to go.
+The rule is in ``CONTRIBUTING.md``. ``tests/test_deprecation.py`` finds every such warning in the code, and fails when
+the version is reached in which the name should have been removed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ STAYS = 2
 
 
 def warn_deprecated(what: str, *, since: str, removed: str, instead: str, stacklevel: int = 1) -> None:
-    """Warn that ``what`` is deprecated. Functions call it for one of their arguments or values that will go.
+    """Warn that ``what`` is deprecated. Functions call it for arguments or values that will be removed.
 
     Args:
         what: for example ``"fit: the argument 'rate'"``.
         since: the version that warns first, such as ``"0.3"``.
         removed: the version without it: at least two minor versions later, or a major one.
         instead: what to use, for example ``"'lr'"``.
-        stacklevel: how many calls above the caller of this function the code stands that should change.
+        stacklevel: number of calls between the caller of this function and the code that should change.
 
     Raises:
-        ValueError: versions that are none, or too close to each other.
+        ValueError: invalid versions, or versions that are too close to each other.
 
     Warns:
         DeprecationWarning: always.
@@ -43,7 +43,7 @@ def warn_deprecated(what: str, *, since: str, removed: str, instead: str, stackl
 
 
 def deprecated(*, since: str, removed: str, instead: str) -> Callable[[_T], _T]:
-    """A decorator for functions and methods that will go; arguments and errors as of :func:`warn_deprecated`.
+    """A decorator for functions and methods that will be removed; arguments and errors as in :func:`warn_deprecated`.
 
     A class is deprecated by decorating its ``__init__``.
 

@@ -1,9 +1,9 @@
 r"""Derivatives of fields with respect to their input, which can be differentiated again.
 
-Directions go forward through the layers together with the value (forward mode), one evaluation each: all ``n``
-derivatives of ``n`` coordinates cost ``1 + n`` evaluations, in the kernel that evaluates the field. They are ordinary
-arithmetic to Dr.Jit: ``dr.backward`` through them gives second derivatives, with respect to weights and coordinates, as
-losses on gradients and curvature need them (Gropp et al. 2020, *Implicit Geometric Regularization*).
+Directions go forward through the layers together with the value (forward mode), each at the cost of an evaluation: all
+``n`` derivatives of ``n`` coordinates cost ``1 + n`` evaluations, in the kernel that evaluates the field. They are
+ordinary arithmetic to Dr.Jit, so ``dr.backward`` through them gives second derivatives with respect to weights and
+coordinates, for losses on gradients and curvature (Gropp et al. 2020, *Implicit Geometric Regularization*).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def pushforward(
 ) -> tuple[Any, list[list]]:
     """``network(encoding(parts))`` as a ``CoopVec`` of type ``work``, and its tangents as lists of single precision.
 
-    ``parts`` are the checked coordinates of a field, and ``tangents`` directions of them, which may be none.
+    ``parts`` are the checked coordinates of a field, and ``tangents`` a list of directions, which may be empty.
 
-    In half precision, tangents go through the network scaled to a largest component between 1 and 2: they are linear,
-    and the slopes of encodings exceed its range.
+    In half precision, tangents go through the network scaled to a largest component between 1 and 2. This is possible
+    because they are linear, and needed because slopes of encodings exceed the range of half precision.
     """
     features, moved = encoded(encoding, parts, tangents, key)
     return _through(network, features, moved, work, key)
 
 
 def _through(network: Any, features: list, moved: list[list], work: type, key: Key | None) -> tuple[Any, list[list]]:
-    """The network's part of :func:`pushforward`."""
+    """The part of :func:`pushforward` in the network."""
     scales = [_scale(t) for t in moved] if dr.is_half_v(work) else []
     if scales:
         moved = [[v * scale for v in t] for t, (scale, _) in zip(moved, scales, strict=True)]
@@ -52,9 +52,10 @@ def _through(network: Any, features: list, moved: list[list], work: type, key: K
 def jacobian(
     encoding: Any, network: Any, parts: list, work: type, key: Key | None, attached: bool
 ) -> tuple[Any, list[list]]:
-    """:func:`pushforward` in the directions of the coordinates, or the same by a faster way.
+    """:func:`pushforward` in the directions of the coordinates, or the same result by a faster way.
 
-    That is to go back from a network's only output, whose result cannot be differentiated: not for ``attached`` fields.
+    The faster way goes back from a network's only output. Its result cannot be differentiated, so it is not taken for
+    ``attached`` fields.
     """
     features, moved = encoded(encoding, parts, _unit_tangents(parts), key)
     known = segments([network])
@@ -126,7 +127,7 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
 
     Raises:
         ValueError: ``eps`` is no positive number; the field has several outputs; ``p`` does not fit.
-        TypeError: ``p``, ``eps`` or what the field returns is of another kind, or ``p`` in double precision.
+        TypeError: ``p``, ``eps`` or the result of the field is of another kind, or ``p`` in double precision.
 
     >>> normal = cn.numerical_gradient(sdf, p, eps=0.01)
     """

@@ -35,11 +35,11 @@ PRECISIONS = ("half", "single")
 class NeuralField(Module):
     r"""A function of coordinates, :math:`f(p) = \mathrm{network}(\mathrm{encoding}(p))`.
 
-    Coordinates and the encoding are single precision; the network runs in the precision the backend is best at (half
-    on CUDA, single on LLVM); outputs are single precision again, and so are derivatives with respect to coordinates.
-    The casts between carry gradients; ``docs/precision.md`` has the rules and measured errors, and :meth:`audit` those
-    of a given field. Parameters of both parts are one mapping, ``"encoding.data"`` for a hash grid and
-    ``"network.weights"`` for the packed matrices, so that one optimizer sees both.
+    Coordinates and the encoding are single precision. The network runs in half precision on CUDA and in single
+    precision on LLVM. Outputs are single precision again, and so are derivatives with respect to coordinates.
+    Gradients pass through the casts between. ``docs/precision.md`` has the rules and measured errors, and :meth:`audit`
+    measures those of a given field. Parameters of both parts are one mapping, with ``"encoding.data"`` for a hash grid
+    and ``"network.weights"`` for the packed matrices, so that one optimizer trains both.
 
     Args:
         encoding: an :class:`Encoding`, another ``drjit.nn`` module, or ``None``.
@@ -47,9 +47,9 @@ class NeuralField(Module):
         output: ``"float32"``, or ``"float16"`` to leave a half-precision network's output as it is.
         in_features: number of coordinates; -1 takes it from the encoding or the network, which is possible unless the
             encoding is one of ``drjit.nn``'s.
-        bounds: the box ``(low, high)`` that coordinates lie in, each a number or one for every coordinate. The field
-            maps it to the unit cube, :math:`(p - \mathrm{low}) / (\mathrm{high} - \mathrm{low})`, which is where grids
-            and bins expect coordinates, before the encoding sees them; derivatives are those with respect to ``p``.
+        bounds: the box ``(low, high)`` of the coordinates, each a number or one for every coordinate. The field
+            maps it to the unit cube, which grids and bins need, before the encoding:
+            :math:`(p - \mathrm{low}) / (\mathrm{high} - \mathrm{low})`. Derivatives are those with respect to ``p``.
             ``None`` leaves coordinates as they are.
 
     Raises:
@@ -100,7 +100,7 @@ class NeuralField(Module):
 
         Raises:
             BackendError: no such backend here.
-            ValueError: unknown names; widths that don't fit; an input width that nothing states; single precision on
+            ValueError: unknown names; widths that don't fit; an unknown number of coordinates; single precision on
                 CUDA, whose cooperative vectors are half precision only.
 
         >>> field = cn.NeuralField(cn.HashGrid(3), cn.MLP(out_features=1)).build("llvm", "half", seed=7)
@@ -146,8 +146,8 @@ class NeuralField(Module):
         return field.pack()
 
     def _input_size(self) -> int:
-        """Number of coordinates: what the field or its encoding states, or what makes as many features of them as the
-        first layer of the network takes."""
+        """Number of coordinates: that of the field or its encoding, or the number for which the encoding gives as many
+        features as the first layer of the network takes."""
         stated = self.in_features if self.in_features > 0 else getattr(self.encoding, "in_features", -1)
         if stated > 0:
             return stated
@@ -177,10 +177,10 @@ class NeuralField(Module):
                 ``(in_features, samples)``.
             key: turns the network's dropouts on and says which masks they draw.
             active: a Dr.Jit mask, one entry or one per sample, or a bool. Samples where it is false are evaluated at
-                zero, whatever their coordinates are, return zeros, and contribute exactly nothing to any gradient.
+                zero instead of their coordinates, return zeros, and contribute exactly nothing to any gradient.
 
         Returns:
-            A nested ``ArrayXf`` for nested arrays and lists, a ``CoopVec`` or tensor for those.
+            A nested ``ArrayXf`` for nested arrays and lists; a ``CoopVec`` or tensor if ``p`` is one.
 
         Raises:
             ValueError: the field is not built, ``p`` is empty or has the wrong number of coordinates, or ``active``
@@ -199,10 +199,10 @@ class NeuralField(Module):
 
         Costs up to ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again: ``dr.backward``
         of a loss on it gives second derivatives with respect to parameters and coordinates. If neither has gradients
-        enabled, it may be computed backwards, which is faster and as precise (``docs/derivatives.md``). ReLU has no
-        second derivatives, triangle waves and hash grids only mixed ones within a cell: use :class:`Softplus`,
-        :class:`Sine` or :class:`Tanh` for losses on curvature (``docs/derivatives.md`` has the Laplacian), and
-        :func:`numerical_gradient` for smoother gradients on grids.
+        enabled, it may be computed backwards, which is faster and equally precise (``docs/derivatives.md``). ReLU has
+        no second derivatives; triangle waves and hash grids have only mixed ones within a cell. For losses on curvature
+        use :class:`Softplus`, :class:`Sine` or :class:`Tanh` (``docs/derivatives.md`` has the Laplacian), and
+        for smoother gradients on grids :func:`numerical_gradient`.
 
         Args:
             p, key, active: as in a call; value and gradient see the same dropout masks.
@@ -230,7 +230,7 @@ class NeuralField(Module):
 
         Returns:
             A list with the gradient of every output, each in the container of ``p``: ``jacobian(p)[i][j]``. It can be
-            differentiated again, and costs what :meth:`value_and_grad` does, whose remarks hold here, too.
+            differentiated again, and costs the same as :meth:`value_and_grad`, whose remarks hold here, too.
 
         Raises:
             ValueError, TypeError: as a call; also for a layer without a rule for derivatives.
@@ -266,7 +266,7 @@ class NeuralField(Module):
         return y, [like([column[i] for column in columns], p, call.kind) for i in range(len(columns[0]))]
 
     def _enter(self, p: Any, key: Any, active: Any, where: str, *directions: Any) -> tuple[Call, list, list[list]]:
-        """The arguments of a call, checked here and nowhere else; coordinates as the encoding is to see them; and the
+        """The arguments of a call, which are checked here and nowhere else; coordinates for the encoding; and the
         components of ``directions``."""
         self._check_built(where)
         call = Call(p, self.in_features, key, active, where, *directions)
@@ -283,7 +283,7 @@ class NeuralField(Module):
         return dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
 
     def explain(self, batch: int, frozen: bool = True) -> Explanation:
-        """How the weight gradient of the network over ``batch`` samples is computed, and what memory that takes.
+        """How the weight gradient of the network over ``batch`` samples is computed, and how much memory that takes.
 
         Args:
             batch: number of samples.
@@ -306,7 +306,7 @@ class NeuralField(Module):
         """Compare every layer in working precision with the float64 reference, on the batch ``p``.
 
         Reports errors, overflows and other non-finite values, and dead ReLU units. Layers run one by one, and
-        everything is copied to the host: for looking into a field, not for inner loops.
+        everything is copied to the host. So use it to inspect a field, not in inner loops.
 
         Args:
             p, key: as in a call.

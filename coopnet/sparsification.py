@@ -17,7 +17,7 @@ NORMS = ("mean", "rms")
 
 @dataclass(frozen=True)
 class Sparsification:
-    """What :func:`sparsification` found among ``n`` samples.
+    """The result of :func:`sparsification` for ``n`` samples.
 
     ``removed`` is the fraction of samples that were removed, 0, 1/n, ..., (n - 1)/n; ``remaining`` the error of those
     that remain, over the error of all, when the most uncertain ones go first; ``oracle`` the same when those of the
@@ -38,18 +38,17 @@ class Sparsification:
 def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Sparsification:
     r"""Sparsification curve and its area AUSE (Ilg et al. 2018): does ``uncertainty`` predict ``error``?
 
-    With the samples in order of falling uncertainty, errors :math:`e_0, \dots, e_{n-1}` and :math:`q = 1` for the norm
-    ``"mean"`` or 2 for ``"rms"``, what remains after the first :math:`k` were removed has the error
+    Let :math:`e_0, \dots, e_{n-1}` be the errors of the samples in order of falling uncertainty, and :math:`q = 1` for
+    the norm ``"mean"`` or 2 for ``"rms"``. After the first :math:`k` were removed, the relative error of the rest is
 
     .. math::
         s_k = \Big(\frac{1}{n-k} \sum_{i \ge k} e_i^q\Big)^{1/q} \Big/ \Big(\frac1n \sum_i e_i^q\Big)^{1/q}, \qquad
         \mathrm{AUSE} = \frac1n \sum_{k<n} (s_k - o_k)
 
-    where :math:`o_k` is :math:`s_k` of the true errors in the place of the uncertainty. Samples of equal uncertainty
-    are in no order: their :math:`e^q` are replaced by its mean, the expectation over all orders. So a constant
-    uncertainty has the curve :math:`s_k = 1`, that of a random order; an AUSE above that of ``random`` is worse than
-    none. How large it can be depends on the errors, so compare ``ause / random``: 0 for the oracle, 1 for a random
-    order.
+    where :math:`o_k` is :math:`s_k` with the true errors in place of the uncertainty. Samples of equal uncertainty
+    have no order: each :math:`e^q` is replaced by their mean, the expectation over all orders. So a constant
+    uncertainty has the curve of a random order, :math:`s_k = 1`; an AUSE above ``random`` is worse than that. How large
+    it can be depends on the errors, so look at ``ause / random``: 0 for the oracle, 1 for a random order.
 
     Only the order of the uncertainties counts, not their size (for which see ``docs/uncertainty.md``).
 
@@ -90,17 +89,17 @@ def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Spars
 
 
 def _curve(values: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Mean of what remains of ``values`` when those of the largest ``order`` are removed, over the mean of all."""
+    """Mean of the rest of ``values`` when those of the largest ``order`` are removed, over the mean of all."""
     _, group, sizes = np.unique(order, return_inverse=True, return_counts=True)
     means = np.bincount(group.ravel(), values) / sizes
-    # what is removed last comes first: sums of few small numbers are not differences of large ones
+    # cumulated from the value that is removed last: sums of few small numbers are not differences of large ones
     kept = np.cumsum(np.repeat(means, sizes)) / np.arange(1, len(values) + 1)
     return kept[::-1] / kept[-1]
 
 
 def numbers(where: str, name: str, value: Any) -> np.ndarray:
     """An array of finite numbers as NumPy's doubles, or an error."""
-    masked = isinstance(value, np.ma.MaskedArray)  # what is under the mask would count
+    masked = isinstance(value, np.ma.MaskedArray)  # masked numbers would count
     if masked or not isinstance(value, (np.ndarray, dr.ArrayBase)):
         raise TypeError(f"{where}: {name} is {shown_typed(value)}; a NumPy or Dr.Jit array is needed.")
     if isinstance(value, dr.ArrayBase):

@@ -1,14 +1,14 @@
 """Find the backends, LLVM on the CPU and CUDA with OptiX on NVIDIA GPUs, and say what is missing.
 
-Dr.Jit loads its libraries in a thread that ``import drjit`` starts, so the choice of libLLVM must be made before that
-import: ``coopnet`` calls :func:`prepare` first thing. Everything else calls :func:`require`, which answers from a
-dictionary once a backend has been found usable and raises :class:`BackendError` with the cure otherwise.
+Dr.Jit loads its libraries in a thread that ``import drjit`` starts, so libLLVM must be chosen before that
+import: ``coopnet`` calls :func:`prepare` first. Everything else calls :func:`require`, which remembers usable
+backends, and otherwise raises :class:`BackendError` with advice.
 
 ================  ================================================================
 :mod:`.llvm`      finding a libLLVM before Dr.Jit looks for one
-:mod:`.usable`    which backend to use, and what keeps one from being used
-:mod:`.report`    what is here, for ``coopnet info``
-:mod:`.transfer`  moving what a program works with to another backend, or to NumPy
+:mod:`.usable`    which backend to use, and why one cannot be used
+:mod:`.report`    what is installed, for ``coopnet info``
+:mod:`.transfer`  moving arrays and fields to another backend, or to NumPy
 :mod:`.section`   sections of a program that run on another backend
 ================  ================================================================
 """

@@ -1,6 +1,6 @@
 """Find a libLLVM that Dr.Jit can use, before Dr.Jit looks for one.
 
-Imports nothing but the standard library, so that it also runs by itself: ``python coopnet/backend/llvm.py`` tells
+It imports only the standard library, so that it also runs by itself: ``python coopnet/backend/llvm.py`` says
 whether a suitable libLLVM is there, before anything is installed.
 """
 
@@ -23,7 +23,7 @@ VARIABLE = "DRJIT_LIBLLVM_PATH"  #: read by Dr.Jit, once, when it is imported
 
 @dataclass(frozen=True)
 class LLVM:
-    """A libLLVM on this machine. An empty ``version`` means that it is older than 16 and does not tell.
+    """A libLLVM on this machine. An empty ``version`` means that it is older than 16 and does not report its version.
 
     >>> cn.backend.LLVM("/usr/lib/libLLVM-15.so.1", (15, 0, 7)).suitable
     False
@@ -41,7 +41,7 @@ class LLVM:
 
 
 def name_version(path: str) -> tuple[int, ...] | None:
-    """The version that a library's path tells, or ``None``.
+    """The version in a library's path, or ``None``.
 
     Understands ``libLLVM-15.so.1``, ``libLLVM-14.0.6.so``, ``libLLVM.so.19.1``, ``libLLVM-17.dylib`` and,
     where the name says nothing, the directories ``llvm-19/lib`` of Debian and ``Cellar/llvm/19.1.7`` of
@@ -66,7 +66,7 @@ def name_version(path: str) -> tuple[int, ...] | None:
 
 
 def _ask_version(path: str) -> tuple[int, ...] | None:
-    """Load a library in another process and let it tell its version; ``None`` if it is not a libLLVM."""
+    """Load a library in another process and ask its version; ``None`` if it is not a libLLVM."""
     code = (
         "import ctypes, sys\n"
         "lib = ctypes.CDLL(sys.argv[1])\n"
@@ -144,7 +144,7 @@ def _candidates(directory: str) -> list[str]:
 
 
 def _asked() -> list[str]:
-    """Libraries and directories that ``ldconfig`` and ``llvm-config`` tell about."""
+    """Libraries and directories that ``ldconfig`` and ``llvm-config`` report."""
     paths = []
     ldconfig = shutil.which("ldconfig", path=os.environ.get("PATH", "") + os.pathsep + "/sbin:/usr/sbin")
     if ldconfig and sys.platform == "linux":
@@ -195,8 +195,8 @@ def found_llvm(directories: list[str] | None = None) -> list[LLVM]:
 def find_llvm(directories: list[str] | None = None) -> LLVM | None:
     """The libLLVM to use: the one ``DRJIT_LIBLLVM_PATH`` names, else the newest if it is new enough.
 
-    An explicit variable is respected: if it names nothing suitable, the answer is ``None``. Other programs
-    are asked only if the usual directories hold no suitable library.
+    An explicit variable is respected: if it names nothing suitable, the result is ``None``. Other programs
+    are called only if the usual directories hold no suitable library.
 
     >>> library = cn.backend.find_llvm()  # None if there is none that is new enough
     >>> library is None or library.version[0] >= cn.backend.MIN_LLVM
@@ -210,7 +210,7 @@ def find_llvm(directories: list[str] | None = None) -> LLVM | None:
 
 
 def llvm_cure() -> str:
-    """The command that brings a suitable libLLVM to this kind of machine.
+    """The command that installs a suitable libLLVM on this kind of machine.
 
     >>> "llvm" in cn.backend.llvm_cure().lower()
     True
@@ -225,7 +225,7 @@ def llvm_cure() -> str:
 
 
 def missing() -> str:
-    """What was looked for, what was found instead, and the cure, when no suitable libLLVM is there."""
+    """The message if there is no suitable libLLVM: what was looked for, what was found, and what to do."""
     head, value, found = f"The LLVM backend needs libLLVM {MIN_LLVM} or newer", os.environ.get(VARIABLE), found_llvm()
     if not value:
         return (
@@ -246,8 +246,8 @@ early = False  #: did prepare() run before Dr.Jit was imported?
 def prepare() -> None:
     """Point Dr.Jit at the newest suitable libLLVM. Called when ``coopnet`` is imported; never raises.
 
-    Leaves a ``DRJIT_LIBLLVM_PATH`` that is set alone, and does nothing if Dr.Jit was imported before: it has
-    made its choice by then, in a thread that may still be reading the environment.
+    It does not change a ``DRJIT_LIBLLVM_PATH`` that is set, and does nothing if Dr.Jit was imported before: Dr.Jit has
+    then made its choice, in a thread that may still be reading the environment.
 
     >>> cn.backend.prepare()  # has no effect: importing coopnet has called it
     """

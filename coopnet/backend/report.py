@@ -1,4 +1,4 @@
-"""What is here: the rows of ``coopnet info``."""
+"""What is installed: the rows of ``coopnet info``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def runs_coopvec(backend: Any = "auto") -> str | None:
 
 
 def info() -> list[Row]:
-    """What is here, as rows of (what, finding, cure or empty). Runs a product on each usable backend.
+    """What is installed, as rows of (what, finding, advice or empty). Runs a product on each usable backend.
 
     >>> [finding for what, finding, cure in cn.backend.info() if what == "Dr.Jit"][0].startswith("1.5")
     True
@@ -124,7 +124,7 @@ def _llvm_row(fault: str | None) -> tuple[str, str]:
 
 
 def _loaded_path() -> str:
-    """The libLLVM that this process has loaded, where the system tells."""
+    """The libLLVM that this process has loaded, if the system reports it."""
     with suppress(OSError), open("/proc/self/maps") as maps:
         for line in maps:
             if re.search(r"/libLLVM[-.][^/]*$", line.rstrip()):
@@ -178,7 +178,7 @@ def _kernel_cache_row() -> str:
     return f"{path}, {len(sizes)} files, {amount}" if sizes else f"{path}, empty"
 
 
-#: Packages that a bug report is about, beside those of :data:`EXTRAS`.
+#: Packages in a bug report, beside those of :data:`EXTRAS`.
 _REPORTED = ("drjit", "numpy", "mitsuba", "torch", "trimesh", "libigl", "nvidia-cublas")
 
 
@@ -202,7 +202,7 @@ def as_json(rows: list[Row]) -> dict[str, Any]:
 
 
 def format_info(rows: list[Row]) -> str:
-    """Rows of :func:`info` as aligned text, each cure under its finding.
+    """Rows of :func:`info` as aligned text, with advice under its finding.
 
     >>> print(cn.backend.format_info([("GPU", "none", "install one")]))
     GPU  none

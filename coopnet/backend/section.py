@@ -19,12 +19,12 @@ def with_backend(backend: Any, function: Callable[..., Any], /, *args: Any, **kw
 
     Everything is moved as by :func:`to`, derivatives included. Results go back to the backend of the first Dr.Jit
     object among the arguments that had to be moved. If only NumPy arrays had to be moved, results become NumPy arrays,
-    except for fields, optimizers and averages. If nothing had to be moved, results stay on ``backend``. Fields get the
-    precision back that they had. Inside the section ``"auto"`` means this backend, for example in ``field.build()``.
-    Sections nest, and each thread has its own.
+    except for fields, optimizers and averages. If nothing had to be moved, results stay on ``backend``. Fields get back
+    the precision that they had. Inside the section ``"auto"`` means this backend, for example in ``field.build()``.
+    Sections may be nested, and affect their own thread only.
 
-    ``function`` works on copies of what was moved: return what is to be kept, such as a field that it trains. What
-    ``function`` itself holds, as a method its object, is not moved.
+    ``function`` works on copies of what was moved: return everything to be kept, such as a field that it trains. What
+    ``function`` itself holds, such as the object of a method, is not moved.
 
     Args:
         backend: ``"llvm"``, ``"cuda"`` or ``"auto"``.
@@ -50,7 +50,7 @@ def on_backend(backend: Any) -> Callable[[F], F]:
 
     Raises:
         BackendError: when the function is called, if ``backend`` is not usable here.
-        ValueError, TypeError: ``backend`` is none; the function is a generator or coroutine, which would run later.
+        ValueError, TypeError: ``backend`` is invalid; the function is a generator or coroutine, which would run later.
 
     >>> @cn.on_backend("cuda")
     ... def train(field, points):

@@ -1,4 +1,4 @@
-"""Moving what a program works with from one backend to another, and to NumPy."""
+"""Moving arrays, fields and other objects from one backend to another, and to NumPy."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _TWINS = {
 
 
 def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
-    """``tree`` with all that is in it on ``backend``.
+    """``tree`` with everything in it on ``backend``.
 
-    Moved are Dr.Jit's arrays, nested arrays, matrices, tensors and textures; NumPy arrays, those of one dimension into
-    flat arrays and others into tensors; :class:`Key`, :class:`NeuralField`, ``drjit.opt`` optimizers,
+    These are moved: Dr.Jit's arrays, nested arrays, matrices, tensors and textures; NumPy arrays, to flat arrays if
+    they have one dimension and otherwise to tensors; :class:`Key`, :class:`NeuralField`, ``drjit.opt`` optimizers,
     :class:`coopnet.training.EMA`, occupancy grids; and lists, tuples, dictionaries, dataclasses and objects with a
-    ``DRJIT_STRUCT`` that hold such. Anything else stays what it is. What is on ``backend`` already is not
-    copied, and a tree that is there as a whole is returned itself. Every other array is copied once, however often it
-    occurs.
+    ``DRJIT_STRUCT`` that hold any of them. Everything else stays as it is. Arrays that are on ``backend`` already are
+    not copied, and if everything is there, ``tree`` itself is returned. Every other array is copied once, even if it
+    occurs several times.
 
-    Derivatives follow arrays that track gradients: ``dr.backward`` and ``dr.forward`` go through, except to NumPy;
+    ``dr.backward`` and ``dr.forward`` pass through moves of arrays that track gradients, except to NumPy.
     ``dr.forward_to`` and ``dr.backward_to``, which see one backend only, raise ``RuntimeError``. The parameters of
-    fields and optimizers are new ones.
+    moved fields and optimizers are new ones.
 
-    Fields change their precision by the target's rule, half on CUDA and single on LLVM, and the layout of their packed
-    weights. Those of an optimizer or average follow their field, so all belong into one tree. Optimizers keep single
-    precision where they have it.
+    Fields get the target's precision (half on CUDA, single on LLVM) and its layout of packed weights. Optimizers and
+    averages follow their field, so move them together, in one tree. Optimizers keep single precision where they have
+    it.
 
     Args:
         tree: as above.
-        backend: ``"llvm"``, ``"cuda"``, ``"auto"``, or ``"numpy"``: there a field is a dictionary of its parameters by
-            name, as in checkpoints, a texture is its texels, and optimizers cannot be.
-        precision: of fields, as in :meth:`NeuralField.build`. ``"auto"`` leaves those that are there already alone.
+        backend: ``"llvm"``, ``"cuda"``, ``"auto"``, or ``"numpy"``. In NumPy, a field becomes a dictionary of its
+            parameters by name, as in checkpoints, and a texture its texels; optimizers cannot be moved there.
+        precision: of fields, as in :meth:`NeuralField.build`. ``"auto"`` does not change fields that are there already.
 
     Raises:
         BackendError: ``backend`` is not usable here, or has no memory left.
@@ -83,8 +83,9 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
 
 
 def home(tree: Any, elsewhere: str) -> tuple[str | None, str]:
-    """Where what is in ``tree`` and not on the backend ``elsewhere`` is: the first of Dr.Jit's things, or NumPy's;
-    ``None`` without such. And the precision of the fields there, ``"auto"`` if there are several or none."""
+    """The backend of the first object of Dr.Jit in ``tree`` that is not on the backend ``elsewhere``, or NumPy, or
+    ``None`` if there is nothing. And the precision of the fields there, ``"auto"`` if there are several or none.
+    """
     try:
         nodes = list(_walk(tree, {}))
     except RecursionError:
@@ -120,7 +121,7 @@ class Packing(NamedTuple):
 
 
 class Mover:
-    """Moves things to ``backend``. What knows best how it is moved has a method ``_to(mover)``."""
+    """Moves objects to ``backend``. Classes that move themselves have a method ``_to(mover)``."""
 
     def __init__(self, backend: str, precision: str):
         self.backend, self.precision = backend, precision
@@ -150,7 +151,7 @@ class Mover:
             self._crossed |= {key: (flat, new) for (key, flat), new in zip(found.items(), moved, strict=True)}
 
     def moved(self, value: Any) -> Any:
-        """``value``, or what it became: itself if there was nothing to move."""
+        """``value`` after moving; itself if there was nothing to move."""
         if id(value) not in self._done:
             self._done[id(value)] = value, _UNDERWAY
             self._done[id(value)] = value, self._move(value)
@@ -189,7 +190,7 @@ class Mover:
         return value
 
     def parts_of(self, value: Any) -> Any:
-        """A copy of the container ``value`` with what it holds moved; itself if nothing of that is."""
+        """A copy of the container ``value`` with moved contents; itself if nothing in it was moved."""
         parts = _parts(value) or {}
         new = {key: self.moved(part) for key, part in parts.items()}
         if all(new[key] is part for key, part in parts.items()):
@@ -284,7 +285,7 @@ class Mover:
         return found[0] if found else None
 
     def _layout(self, network: Any) -> dict[str, Packing]:
-        """That of a network, found when somebody asks for it, and once."""
+        """The layout of a network, computed once, when it is needed."""
         if id(network) not in self._layouts_of:
             self._layouts_of[id(network)] = network._layouts()
         return self._layouts_of[id(network)]
@@ -335,7 +336,7 @@ class Mover:
         return new
 
     def _like(self, name: str, memory: Any, width: int, single: bool) -> Any:
-        """What an optimizer remembers of a parameter: arrays of its ``width`` are laid out as it is."""
+        """The memory of an optimizer for a parameter: arrays of its ``width`` have its layout."""
         if isinstance(memory, tuple):
             return tuple(self._like(name, part, width, single) for part in memory)
         flat = isinstance(memory, dr.ArrayBase) and dr.depth_v(memory) == 1
@@ -355,7 +356,7 @@ class _Arrays(Mover):
         return value if hasattr(value, "_to") or isinstance(value, Optimizer) else super()._move(value)
 
 
-#: What stands for something that is being moved.
+#: Placeholder for an object that is being moved.
 _UNDERWAY = object()
 
 
@@ -365,7 +366,7 @@ def _packed(name: str) -> bool:
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:
-    """What the container ``value`` holds, by index, key or attribute; ``None`` for what is none."""
+    """The contents of the container ``value``, by index, key or attribute; ``None`` if it is no container."""
     if isinstance(value, type):
         return None
     if isinstance(value, (list, tuple)):
@@ -379,7 +380,7 @@ def _parts(value: Any) -> dict[Any, Any] | None:
 
 
 def _walk(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
-    """``value`` and all that it holds, each once; networks are not taken apart."""
+    """``value`` and everything in it, each once; without the contents of networks."""
     if id(value) in seen:
         return
     seen[id(value)] = value  # alive, so that no other gets its number

@@ -1,4 +1,4 @@
-"""Which backend to use, and what keeps one from being used."""
+"""Which backend to use, and why one cannot be used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CURE_OPTIX = (
 
 
 class BackendError(RuntimeError):
-    """A backend is missing or unusable. The message says what was looked for and what mends it.
+    """A backend is missing or unusable. The message says what was looked for and what to do.
 
     >>> try:
     ...     field = field.build("cuda")
@@ -53,9 +53,9 @@ def preferring(backend: str) -> Iterator[None]:
 def require(backend: Any = "auto") -> str:
     """The name of a usable backend, ``"cuda"`` or ``"llvm"``.
 
-    ``backend`` is ``"auto"`` (that of the section that runs, see :func:`coopnet.with_backend`, or CUDA where it works,
-    else LLVM), ``"cuda"``, ``"llvm"``, a ``drjit.JitBackend`` or a Dr.Jit array type. Raises :class:`BackendError` with
-    the cure if that backend is not usable here.
+    ``backend`` is ``"auto"`` (the backend of the current section, see :func:`coopnet.with_backend`; otherwise CUDA
+    where it works, or LLVM), ``"cuda"``, ``"llvm"``, a ``drjit.JitBackend`` or a Dr.Jit array type. Raises
+    :class:`BackendError` with advice if that backend is not usable here.
 
     >>> cn.backend.require("auto") in ("cuda", "llvm")
     True
@@ -71,14 +71,14 @@ def require(backend: Any = "auto") -> str:
     for name in BACKENDS if auto else (name_of(backend),):
         fault = fault_of(name)
         if fault is None:
-            _known[backend] = name  # only answers are kept: a failure is worth a new look
+            _known[backend] = name  # only successes are remembered: after a failure it is checked again
             return name
         faults.append(fault)
     raise BackendError("\n".join(["No backend is usable."] * auto + faults[::-1]))
 
 
 def name_of(backend: Any) -> str:
-    """Name of the backend that an argument of :func:`require` stands for."""
+    """Name of the backend for an argument of :func:`require`."""
     import drjit as dr
 
     from ..checks import shown  # not above: it imports Dr.Jit
@@ -99,7 +99,7 @@ def name_of(backend: Any) -> str:
 
 
 def fault_of(name: str) -> str | None:
-    """What keeps a backend from being used, or ``None``."""
+    """Why a backend cannot be used, or ``None`` if it can."""
     return _llvm_fault() if name == "llvm" else _cuda_fault()
 
 

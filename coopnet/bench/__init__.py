@@ -1,10 +1,10 @@
 """A minute of measurements: one network in coopnet, in ``drjit.nn`` and, if it is installed, in PyTorch.
 
 ===============  ============================================
-:mod:`.problem`  what all compute
-:mod:`.peers`    who is measured
-:mod:`.worker`   the process of one of them
-:mod:`.compare`  who is measured when, and what is said of it
+:mod:`.problem`  the network that all compute
+:mod:`.peers`    the libraries that are measured
+:mod:`.worker`   the process of one library
+:mod:`.compare`  the order of measurements, and the report
 ===============  ============================================
 """
 

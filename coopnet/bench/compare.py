@@ -1,4 +1,4 @@
-"""The conductor: peers take turns, one at a time, and medians are compared."""
+"""The comparison: libraries (*peers*) take turns, one at a time, and medians are compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .worker import PREFIX
 
 MODES = ("infer", "train")
 ROUNDS = 3
-#: Fewer calls than these, or a larger spread, and a median says little.
+#: With fewer calls than these, or a larger spread, a median says little.
 FEW, WIDE = 10, 0.5
 AGAIN = "Compare again while nothing else runs, or for longer."
 PATIENCE = 300.0  #: seconds after which a peer that has not answered is given up
@@ -38,19 +38,18 @@ def compare(
     seconds: float = 60.0,
     say: Callable[[str], Any] = lambda text: None,
 ) -> dict[str, Any]:
-    """Measure inference and a training step (forward, loss, weight gradients) of one network by every peer here.
+    """Measure inference and a training step (forward, loss, weight gradients) of one network in every library here.
 
-    Every peer has a process of its own, warms up, and is then called for its share of the time in three turns with the
-    others; a figure is the median of all calls. What Dr.Jit runs is measured frozen and not, and the faster one
-    counts, for every peer alike. Weight gradients are compared with NumPy's in double precision: a fast wrong answer
-    should be seen for what it is.
+    Every peer has a process of its own, warms up, and is then called in three turns with the others; a figure is the
+    median of all calls. Functions of Dr.Jit are measured frozen and not, and the faster one counts, for every peer
+    alike. Weight gradients are compared with NumPy's in double precision, so that a fast wrong answer is noticed.
 
     Args:
         backend: ``"auto"``, ``"llvm"`` or ``"cuda"``.
         width: of the hidden layers of 16 -> w -> w -> w -> 3.
         batch: number of samples; 2^16 on LLVM and 2^20 on CUDA if ``None``.
-        seconds: about how long calls are timed, all together; compiling comes on top.
-        say: called with a line now and then.
+        seconds: approximate time for all calls together; compiling comes on top.
+        say: called with a line of progress now and then.
 
     Returns:
         A dictionary that JSON can hold: ``"machine"``, ``"settings"``, ``"results"`` (a row for each peer and mode:
@@ -128,7 +127,7 @@ def _row(name: str, mode: str, ways: dict[str, list[float]], errors: dict[str, f
 
 
 def machine(backend: str) -> dict[str, Any]:
-    """Processor, GPU, versions and date, to stand beside every figure."""
+    """Processor, GPU, versions and date, to be printed with all figures."""
     found = backends.as_json(backends.info())
     rows = {what: row["finding"] for what, row in found["found"].items() if any(w in what for w in ("LLVM", "GPU"))}
     versions = {name: version for name, version in found["packages"].items() if version}
@@ -150,7 +149,7 @@ def processor() -> str:
 
 
 def format_comparison(found: dict[str, Any]) -> str:
-    """What :func:`compare` returned as text: a table, the machine, and what its figures mean."""
+    """The result of :func:`compare` as text: a table, the machine, and what its figures mean."""
     settings, where = found["settings"], found["machine"]
     lines = [f"{settings['network']}; {settings['batch']} samples, {settings['precision']} precision"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
@@ -181,7 +180,7 @@ def format_comparison(found: dict[str, Any]) -> str:
 
 
 class PeerError(Exception):
-    """What a peer could not do, or that it is gone."""
+    """A peer failed, or its process is gone."""
 
 
 class Worker:
@@ -197,7 +196,7 @@ class Worker:
         )  # fmt: skip
 
     def ask(self, **job: Any) -> Any:
-        """What it answers; raises :class:`PeerError`."""
+        """The answer of the peer; raises :class:`PeerError`."""
         assert self.process.stdin and self.process.stdout
         timer = threading.Timer(PATIENCE, self.process.kill)
         timer.start()

@@ -1,4 +1,4 @@
-"""Who is measured: one class per peer, with the same network in its own words."""
+"""The libraries that are measured: one class for each, with the same network in its own terms."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Peer:
         raise NotImplementedError
 
     def gradients(self, result: Any) -> list[np.ndarray]:
-        """What a training step returned, as matrices."""
+        """The gradients that a training step returned, as matrices."""
         raise NotImplementedError
 
 
 class DrJitPeer(Peer):
-    """What is computed by Dr.Jit. Functions are measured frozen (``dr.freeze``) and not."""
+    """The base of peers that compute with Dr.Jit. Functions are measured frozen (``dr.freeze``) and not."""
 
     def __init__(self, backend: str, width: int, batch: int):
         super().__init__(backend, width, batch)

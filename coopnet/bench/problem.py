@@ -1,4 +1,4 @@
-"""What all peers compute: one network, its inputs and targets, and the gradients that are right.
+"""The problem that all peers compute: one network, its inputs and targets, and the exact gradients.
 
 The network is 16 -> w -> w -> w -> 3 with ReLU and no biases, single precision on LLVM and half precision on CUDA. A
 training step is forward, L2 loss against fixed targets and the gradients of all weights, without an optimizer. Targets

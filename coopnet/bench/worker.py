@@ -1,6 +1,6 @@
-"""The process of one peer: ``python -m coopnet.bench.worker``, asked by :mod:`coopnet.bench.compare` in lines of JSON.
+"""The process of one peer: ``python -m coopnet.bench.worker``, called by :mod:`coopnet.bench.compare` in lines of JSON.
 
-A process of its own keeps the thread pools of others away, and one that dies ends no other.
+In a process of its own, a peer is not disturbed by the thread pools of others, and cannot end them if it dies.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Runner:
 def serve() -> None:
     """Answer jobs, one JSON line each, until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever libraries print is not an answer
+    os.dup2(2, 1)  # output that libraries print is not an answer
     runner: Any = None
     for line in sys.stdin:
         try:

@@ -4,7 +4,7 @@ Every message has one form: ``where: name is value; what is needed is needed.``
 
 ================  ================================================
 :mod:`.messages`  values in messages, a line at most
-:mod:`.sizes`     how large networks may be, and what memory holds
+:mod:`.sizes`     limits of networks, and of memory
 ================  ================================================
 """
 
@@ -23,12 +23,13 @@ from .messages import shown, shown_bytes, shown_path, shown_typed  # noqa: F401
 
 
 class NetworkError(ValueError, TypeError, RuntimeError):
-    """A network that is not ready for what is asked of it: without weights, packed or not where it must be the other,
-    or of unknown width. ``drjit.nn`` raises ``RuntimeError`` for these; who catches that catches this, too."""
+    """A network that is not ready for a call: without weights, packed where it must not be or the other way round, or
+    of unknown width. ``drjit.nn`` raises ``RuntimeError`` for these; code that catches that catches this error, too.
+    """
 
 
 def ensure(ok: Any, message: str, error: type[Exception] = ValueError) -> None:
-    """Raise ``message`` unless ``ok``. The message is put together in any case: not for what runs often."""
+    """Raise ``message`` unless ``ok``. The message is made in any case, so don't use it in code that runs often."""
     if not ok:
         raise error(message)
 
@@ -57,7 +58,7 @@ def entries(where: str, name: str, value: Any) -> list:
     """``value``, a list or something else that can be iterated, as a list; raises ``TypeError`` if it cannot."""
     try:
         return list(value)
-    except Exception as error:  # it may be anybody's
+    except Exception as error:  # any iterable, which may raise anything
         raise TypeError(f"{where}: {name} is a {type(value).__name__} that cannot be read: {shown(error)}.") from None
 
 
@@ -65,7 +66,7 @@ def whole(value: Any) -> int | None:
     """``value`` as an int if it is one, NumPy's included; ``None`` for bools and everything else."""
     if isinstance(value, (bool, np.bool_, dr.ArrayBase)):
         return None
-    with contextlib.suppress(Exception):  # __index__ may be anybody's
+    with contextlib.suppress(Exception):  # any __index__, which may raise anything
         return operator.index(value)
     return None
 

@@ -1,4 +1,4 @@
-"""Values in messages: a line at most, whatever they are."""
+"""Any values in messages: a line at most."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _repr = _Repr()
 def shown(value: Any) -> str:
     """``value`` in a message: its ``repr``, cut to a line.
 
-    Arrays are not evaluated, containers not read to their end, and errors in the ``repr`` of others not passed on.
+    Arrays are not evaluated, long containers are not read to their end, and errors in a ``repr`` are caught.
     """
     try:
         text = " ".join(_repr.repr(value).split("\n"))

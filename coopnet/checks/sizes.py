@@ -1,4 +1,4 @@
-"""How large networks may be, and what memory holds: asked before anything is allocated or traced."""
+"""Limits of networks and of memory, checked before anything is allocated or traced."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ MAX_FEATURES = 2**16 - 1
 MAX_LAYERS = 2**12
 #: Octaves above the lowest that a single-precision frequency can be.
 MAX_OCTAVES = 2**7
-#: Rounds of the generator, ten times as many as anybody needs.
+#: Largest number of rounds of the generator, ten times as many as useful.
 MAX_ROUNDS = 100
 
-#: Bytes from which on it is asked how much memory there is.
+#: Bytes from which on the free memory is checked.
 _LARGE = 1 << 26
 
 
 def check_features(where: str, name: str, value: int, count: int | None = None) -> int:
-    """``value``, the argument ``name``; raises ``ValueError`` if it makes a vector of too many features.
+    """``value``, the argument ``name``; raises ``ValueError`` if it leads to a vector of too many features.
 
-    ``count`` is how many it makes, if not as many.
+    ``count`` is their number, if it is not ``value``.
     """
     return _check(where, name, value, count, "features", "a vector", MAX_FEATURES)
 
 
 def check_layers(where: str, name: str, value: int, count: int | None = None) -> int:
-    """``value``, the argument ``name``; raises ``ValueError`` if it makes a network of too many layers."""
+    """``value``, the argument ``name``; raises ``ValueError`` if it leads to a network of too many layers."""
     return _check(where, name, value, count, "layers", "a network", MAX_LAYERS)
 
 
@@ -49,14 +49,14 @@ def _check(where: str, name: str, value: int, count: int | None, unit: str, owne
 
 
 class NoRoom(ValueError):
-    """What is asked for does not fit the memory that is left."""
+    """There is not enough free memory."""
 
 
 def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int = 4, on_host: bool = True) -> None:
-    """Raise ``ValueError`` if there is no room for an array of ``shape``.
+    """Raise ``ValueError`` if there is not enough memory for an array of ``shape``.
 
-    ``itemsize`` is in bytes. Parameters are allocated twice, as they are drawn and as they are packed. With
-    ``on_host``, they must fit the memory of the host; how much a GPU has free is for Dr.Jit to say.
+    ``itemsize`` is in bytes. Parameters are allocated twice: when they are drawn and when they are packed. With
+    ``on_host``, they must fit into the memory of the host; for a GPU, Dr.Jit reports missing memory.
     """
     count = math.prod(shape)
     sizes = " x ".join(_count(n) for n in shape)
@@ -69,11 +69,11 @@ def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int =
 
 
 def check_room(where: str, parts: Mapping[str, Sequence[float]], cure: str) -> None:
-    """Raise :class:`NoRoom` if there is none on the host for all of ``parts`` at a time.
+    """Raise :class:`NoRoom` if the host has not enough memory for all ``parts`` at a time.
 
     Args:
         where: opens the message, such as ``"fit: a step"``.
-        parts: what takes memory, in words, and the bytes of its arrays.
+        parts: what takes memory, in words, with the bytes of its arrays.
         cure: ends the message.
     """
     total = sum(sum(sizes) for sizes in parts.values())
@@ -83,9 +83,9 @@ def check_room(where: str, parts: Mapping[str, Sequence[float]], cure: str) -> N
 
 
 def _lacking(sizes: Sequence[float]) -> str | None:
-    """How much memory is left, in words, if it is too little for arrays of so many bytes; otherwise ``None``.
+    """The free memory, in words, if it is too little for arrays of so many bytes; otherwise ``None``.
 
-    Dr.Jit rounds sizes up to powers of two. That takes addresses, but no memory: what is never written to has none.
+    Dr.Jit rounds sizes up to powers of two. That takes address space, but no memory, since the rest is never written.
     """
     if sum(sizes) < _LARGE:
         return None
@@ -96,16 +96,16 @@ def _lacking(sizes: Sequence[float]) -> str | None:
     return f"{shown_bytes(int(short[least]))} of {least}" if short else None
 
 
-#: What :func:`memory_left` tells of.
+#: The limits that :func:`memory_left` reports.
 MEMORY, CONTAINER = "memory", "the memory of this container or service"
 ADDRESSES = "the address space of this process (ulimit -v)"
 
 
 def memory_left(root: str | os.PathLike[str] = "/") -> dict[str, int]:
-    """Bytes that this process can still allocate by what limits it, as far as the system's files below ``root`` say."""
+    """Bytes that this process can still allocate, for each limit in the system's files below ``root``."""
     files = Path(root)
-    found = {MEMORY: _free(files), CONTAINER: _container(files), ADDRESSES: _address_space(files)}
-    return {what: max(0, left) for what, left in found.items() if left is not None}
+    limits = {MEMORY: _free(files), CONTAINER: _container(files), ADDRESSES: _address_space(files)}
+    return {what: max(0, left) for what, left in limits.items() if left is not None}
 
 
 def _free(root: Path) -> int | None:
@@ -128,7 +128,7 @@ def _address_space(root: Path) -> int | None:
 
 
 def _container(root: Path) -> int | None:
-    """What is left of the limits of Linux's control groups that this process is in, in either version of them."""
+    """The free part of the limits of Linux's control groups of this process, in version 1 or 2."""
     left = []
     for mount, names in (("sys/fs/cgroup", _CGROUP_2), ("sys/fs/cgroup/memory", _CGROUP_1)):
         for group in _groups(root, names):
@@ -137,15 +137,15 @@ def _container(root: Path) -> int | None:
     return min(left, default=None)
 
 
-#: Of version 2 and of version 1: what a line of /proc/self/cgroup has in its middle, and the files of limit and use.
+#: For versions 2 and 1: the middle part of a line of /proc/self/cgroup, and the files of limit and use.
 _CGROUP_2 = "", "memory.max", "memory.current"
 _CGROUP_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
 
 
 def _groups(root: Path, names: tuple[str, str, str]) -> list[str]:
-    """The paths of the group that this process is in and of those around it; each has limits of its own.
+    """The paths of the group of this process and of all groups around it, which have their own limits.
 
-    In a container, that may be a path which is to be seen from outside only; then the container's own is the root.
+    In a container, the path may be visible from outside only; then the root is the container's own group.
     """
     path = ""
     with suppress(OSError):

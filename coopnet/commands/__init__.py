@@ -4,13 +4,13 @@
 :mod:`.info`         what is here, or what is in a checkpoint
 :mod:`.fit`          learn an image or a mesh
 :mod:`.render`       draw a checkpoint
-:mod:`.uncertainty`  draw what it is unsure of
+:mod:`.uncertainty`  draw its uncertainty
 :mod:`.bench`        measure
 :mod:`.convert`      tiny-cuda-nn's files as a checkpoint
 :mod:`.export`       a checkpoint as source code or a web page
 what they share
 :mod:`.arguments`    arguments of several commands, checked before the work
-:mod:`.checkpoints`  reading checkpoints, whatever is here to run them
+:mod:`.checkpoints`  reading checkpoints on any backend
 :mod:`.errors`       exit codes, and errors in one line
 ===================  ======================================================
 """

@@ -1,4 +1,4 @@
-"""What arguments of several commands may be, and checks that come before the work rather than after it."""
+"""Arguments of several commands, and checks that are made before the work rather than after it."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def parse_numbers(text: str) -> tuple[float, ...]:
 
 
 def check_replaced(path: Path, force: bool, else_: str, others: tuple[str, ...] = ()) -> None:
-    """Raise unless nothing would be replaced, or is to be: ``path``, or files ``others`` beside it.
+    """Raise if files would be replaced that may not be: ``path``, or files ``others`` beside it.
 
-    ``else_`` says what else can be done.
+    ``else_`` says what else the user can do.
     """
     found = [repr(str(p)) for p in (path, *(path.with_name(name) for name in others)) if p.is_file()]
     names = " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:])))
@@ -84,7 +84,9 @@ def check_replaced(path: Path, force: bool, else_: str, others: tuple[str, ...] 
 
 
 def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
-    """Make ``path`` and see that files, ``names`` among them, can be made in it: before the work rather than after."""
+    """Make ``path``, and check that files, such as ``names``, can be written there, before the work rather than
+    after.
+    """
     for taken in (path / name for name in names):
         ensure(not taken.is_dir(), f"{str(taken)!r} is a directory; move it, or choose another --output.", OSError)
     try:

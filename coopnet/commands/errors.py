@@ -1,4 +1,4 @@
-"""Exit codes, and what errors say: one line, in the words of somebody at a shell."""
+"""Exit codes and errors: one line, in the terms of the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXIT_CODES = (
 
 
 class Stopped(Exception):
-    """Ctrl-C, about which all has been said: exit code 130."""
+    """Ctrl-C, after its message has been printed: exit code 130."""
 
 
 def complain(what: str, code: int) -> int:
@@ -32,7 +32,7 @@ def complain(what: str, code: int) -> int:
 
 
 def text(error: BaseException) -> str:
-    """What is wrong, with the file's name if the system told."""
+    """The message of an error, with the file's name if the system gave it."""
     if isinstance(error, MemoryError):
         return "not enough memory."
     if isinstance(error, OSError) and error.strerror:
@@ -41,14 +41,14 @@ def text(error: BaseException) -> str:
 
 
 def _plain(error: BaseException) -> str:
-    """What the library says, without the name of its function."""
+    """The library's message, without the name of its function."""
     functions = r"^(load|read|save|fit|fit_image|fit_mesh|from_config|construct|export|View|[\w.]*load_tcnn): "
     return re.sub(functions, "", text(error))
 
 
 @contextmanager
 def about(path: Path) -> Iterator[None]:
-    """Names the file in errors that the library words for programmers."""
+    """Names the file in errors of the library, whose messages are for programmers."""
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
@@ -62,7 +62,7 @@ def about(path: Path) -> Iterator[None]:
 
 @contextmanager
 def about_options() -> Iterator[None]:
-    """Makes errors of the library in what it is asked for errors of usage."""
+    """Turns errors of the library about arguments into errors of usage."""
     try:
         yield
     except ValueError as error:
@@ -71,7 +71,7 @@ def about_options() -> Iterator[None]:
 
 @contextmanager
 def telling_warnings() -> Iterator[list[str]]:
-    """Prints the warnings of a block after it, a line each, except for messages that are put into the list."""
+    """Prints the warnings of a block after it, a line each, except messages in the list."""
     silent: list[str] = []
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("default")

@@ -20,7 +20,7 @@ from .errors import Stopped, about, telling_warnings
 MESHES = (".obj", ".ply", ".stl")
 IMAGE_PICTURES = ("reconstruction.png", "comparison.png", "loss.png")  #: what is written beside the checkpoint
 MESH_PICTURES = ("picture.png", "loss.png")
-#: What is taken where nothing is said: of images and of meshes.
+#: Defaults, for images and for meshes.
 DEFAULTS: dict[str, tuple] = {
     "steps": (500, 1000), "pixels": (0.2, None), "points": (None, 1 << 18),
 }  # fmt: skip
@@ -96,7 +96,7 @@ def fit(
 
 
 def _prepare(output: Path, pictures: tuple[str, ...], resume: bool) -> None:
-    """What can fail before the training does so here, and leaves no directory behind."""
+    """Everything that can fail before the training is done here, so that errors leave no directory behind."""
     checkpoint = output / "field.safetensors"
     ensure(find_spec("safetensors"), "checkpoints need the package safetensors; run pip install 'coopnet[cli]'.",
            ImportError)  # fmt: skip

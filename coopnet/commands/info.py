@@ -42,7 +42,7 @@ def info(
 
 
 def _described(checkpoint: Path) -> tuple[dict[str, Any], Report]:
-    """What is said of a checkpoint, and the sizes of its layers."""
+    """Facts about a checkpoint, and the sizes of its layers."""
     from ..interop.export.weights import fingerprint
 
     field, contents = as_saved(checkpoint), read(checkpoint)

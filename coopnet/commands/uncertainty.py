@@ -1,4 +1,4 @@
-"""``coopnet uncertainty``: draw the map of what a checkpoint is unsure of."""
+"""``coopnet uncertainty``: draw the map of a checkpoint's uncertainty."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def uncertainty(
 
 
 def _check_method(checkpoint: Path, field: Any, method: str, masks: bool) -> None:
-    """Raise unless ``field`` has the deviation that is asked for."""
+    """Raise unless ``field`` has the requested deviation."""
     if has_dropout(field) if masks else has_std(field):
         return
     has = {

@@ -7,15 +7,15 @@ what a network is
 :mod:`.elementwise`           activations and dropout
 :mod:`.activations`           formulas of activations and of their derivatives
 :mod:`.branches`              residual and skip connections, heads
-what is done with it
+how it is run
 :mod:`.evaluate`              the entry point, for values, tangents and the gradient by the input
-:mod:`.situation`             all that the choice of a way may depend on
+:mod:`.situation`             everything on which the choice of a way may depend
 :mod:`.strategies`            the tables that choose
 :mod:`.limits`                measured constants
 :mod:`.explain`               what would be chosen, and why
 :mod:`.modes`                 ``deterministic()``, ``gradient_path()``, contexts of a thread
 ways to compute weight gradients
-:mod:`.network_op`            what they have in common
+:mod:`.network_op`            their base class
 :mod:`.banks`                 in the kernel, added up in several buffers
 :mod:`.inner_loss`            in the kernel, with the loss between forward and backward pass
 :mod:`.loop_banks`            for ``dr.backward`` within a loop

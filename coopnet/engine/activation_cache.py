@@ -23,8 +23,8 @@ from .row_vectors import PACKET, Rows, RowVector, columns, spilled
 class ActivationCache:
     """The inputs of the matrices of ``ops``, in rows in memory.
 
-    Long vectors on GPUs, and those of layers that are products between kernels on CPUs, end a kernel, and the next one
-    reads what it wrote: on GPUs the vectors of one layer fill the registers.
+    On GPUs, long vectors end a kernel, because the vectors of one layer fill the registers. On CPUs, so do vectors of
+    layers that are products between kernels. The next kernel reads what the last one wrote.
 
     Args:
         plan, ops: the network; :attr:`ops` are the same with multipliers between kernels, where the network is wide.
@@ -49,7 +49,9 @@ class ActivationCache:
     def make(
         cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], key: Key | None, brief: bool = False
     ) -> ActivationCache | None:  # fmt: skip
-        """One for ``ops`` at ``xs``, or ``None`` if there is no room for it; a ``brief`` one of a chunk has some."""
+        """A cache for ``ops`` at ``xs``, or ``None`` if there is not enough memory; for a ``brief`` one of a chunk
+        there is.
+        """
         leaf = type(xs[0])
         samples, itemsize = max(dr.width(v) for v in xs), dr.itemsize_v(spilled(leaf))
         numbers, unneeded = sum(inputs(op, itemsize) for op in affine(ops)), []
@@ -75,11 +77,11 @@ class ActivationCache:
         return any(op.multiplier.between_kernels for op in affine(self.ops))
 
     def ends(self, op: Affine) -> bool:
-        """Does a kernel end with what goes into ``op``, and with the cotangents of its output?"""
+        """Does a kernel end with the input of ``op``, and with the cotangents of its output?"""
         return self.kernel_per_layer or op.multiplier.between_kernels
 
     def fill(self, plan: Plan, xs: list, key: Key | None) -> None:
-        """Evaluate the ops for what goes into their matrices."""
+        """Evaluate the ops, to keep the inputs of their matrices."""
         plan.evaluate(self.ops, xs, key, self.write)
         dr.eval([vector.rows.numbers for vector in self._kept])
 
@@ -127,7 +129,7 @@ class ActivationCache:
         return self._one.of(self._one.numbers)
 
     def _finite(self, rows: Rows, overflow: Any) -> tuple[Rows, Any]:
-        """``rows`` with zeros for what is not finite, and ``overflow`` with NaN for samples that have any."""
+        """``rows`` with zeros for numbers that are not finite, and ``overflow`` with NaN for samples that have any."""
         uint32 = dr.uint32_array_t(rows.leaf)
         finite = dr.isfinite(rows.numbers)
         if dr.width(overflow) == 1:
@@ -137,11 +139,11 @@ class ActivationCache:
         return rows.of(dr.select(finite, rows.numbers, 0)), overflow
 
     def marked(self, values: Sequence[Any]) -> list[Any]:
-        """``values``, one for each sample, or NaN where something on the way was not finite."""
+        """``values``, one for each sample, or NaN where an intermediate number was not finite."""
         return list(values) if self._overflow is None else [v + self._overflow for v in values]
 
     def filled(self, y: Sequence[Any]) -> list[Any]:
-        """The outputs ``y``, or NaN where something on the way was not finite, when all has been written."""
+        """The outputs ``y``, or NaN where an intermediate number was not finite, when everything has been written."""
         result = self.marked(y)
         sample = batch_sample(result, self.samples)
         dr.eval([vector.rows.numbers for vector in self._kept], result, sample)
@@ -149,7 +151,7 @@ class ActivationCache:
         return result
 
     def reader(self) -> Any:
-        """The counterpart of :meth:`write`: passes on what is kept, in the same order."""
+        """The counterpart of :meth:`write`: returns the kept vectors, in the same order."""
         kept: Iterator[RowVector] = iter(self._kept)
         return lambda op, x: [next(kept) for _ in x]
 
@@ -158,12 +160,12 @@ class ActivationCache:
 
 
 def with_bias(op: Affine, x: Sequence[Any], biased: bool) -> list[Any]:
-    """``x`` and, for a layer with a bias, the constant input that it is the weight of."""
+    """``x`` and, for a layer with a bias, the constant input whose weight the bias is."""
     return list(x) if op.bias is None else [*x, type(x[0])(1 if biased else 0)]
 
 
 def inputs(op: Affine, itemsize: int) -> int:
-    """Numbers in a row of what goes into ``op``: a constant input makes the bias one more column of the matrix."""
+    """Numbers in a row of the input of ``op``: with a constant input, the bias is one more column of the matrix."""
     return columns(op.weights.shape[1] + (op.bias is not None), itemsize)
 
 
@@ -173,7 +175,9 @@ def bytes_per_sample(ops: Sequence[Op], itemsize: int) -> int:
 
 
 def outputs_per_sample(ops: Sequence[Op]) -> int:
-    """Bytes of one sample's outputs that are kept for the way back between kernels, in training without dropout."""
+    """Bytes of one sample's outputs that are kept for the backward pass between kernels, in training without
+    dropout.
+    """
     return sum(4 * columns(op.weights.shape[0], 4) for op in kept_outputs(ops, unneeded_outputs(ops, None, None, 1)))
 
 
@@ -188,14 +192,14 @@ def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1)
 
 
 def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine]) -> list[Affine]:
-    """The layers of ``ops`` that are products between kernels on the way forward, without the ``unneeded`` ones."""
+    """The layers of ``ops`` that are products between kernels in the forward pass, without the ``unneeded`` ones."""
     return [op for op in affine(ops) if op.weights.shape[0] >= limits.WIDE_LAYER and op not in unneeded]
 
 
 def unneeded_outputs(ops: Sequence[Op], leaf: Any, key: Key | None, vectors: int) -> list[Affine]:
-    """Layers whose output is not needed on the way back, if what goes into all layers is at hand.
+    """Layers whose output is not needed in the backward pass, if the inputs of all layers are known.
 
-    They are those between whose output and the next layer's input there is a single function, whose output is enough.
+    For these, there is a single function between the output and the next layer's input, whose output is enough.
     """
     result = [layer for op in ops for body in op.bodies for layer in unneeded_outputs(body, leaf, key, vectors)]
     for op, after, last in zip(ops, ops[1:], ops[2:], strict=False):

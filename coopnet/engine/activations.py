@@ -23,7 +23,7 @@ LN2 = math.log(2.0)
 class Function:
     """One activation: value on arrays, value on a ``CoopVec``, and ``slope(w, x, y, *params)``, ``w`` times f'(x).
 
-    ``curvature(w, x, y, *params)`` is ``w`` times f''(x); a function without is linear in pieces.
+    ``curvature(w, x, y, *params)`` is ``w`` times f''(x); a function without it is piecewise linear.
 
     ``dropped_slope(w, y, scale, *params)`` is ``slope`` of the activation followed by dropout, where the dropped-out
     output ``y`` alone determines it: a dropped element is 0, and so must its derivative be. The slope of one that is
@@ -43,7 +43,7 @@ class Function:
 
 
 def _each(f: Callable[[Any], Any], x: Any) -> Any:
-    """``f`` of every component of the ``CoopVec`` ``x``, for what cooperative vectors don't know."""
+    """``f`` of every component of the ``CoopVec`` ``x``, for functions that cooperative vectors don't have."""
     return drnn.CoopVec([f(v) for v in x])
 
 

@@ -14,7 +14,7 @@ from .ops import Bundle, Op, Record, Store, Visit
 
 
 class Weights(NamedTuple):
-    """Views of a packed matrix and bias, and the :class:`Layout` where the packed one is the hardware's own."""
+    """Views of a packed matrix and bias, and the :class:`Layout` if they are packed in the hardware's own layout."""
 
     weights: Any
     bias: Any = None
@@ -26,8 +26,8 @@ class Affine(Op):
 
     Args:
         source: :class:`Weights` or a linear layer, read at every use, since packing or loading replaces them.
-        multiplier: what it multiplies with.
-        origin: the op of the network that this one stands for, which outlives an evaluation.
+        multiplier: the :class:`~.multipliers.Multiplier` that it uses.
+        origin: the op of the network from which this one was made, which outlives an evaluation.
     """
 
     affine = takes_rows = piecewise_linear = True

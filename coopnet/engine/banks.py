@@ -1,9 +1,9 @@
 r"""Weight gradients inside the kernel, spread over enough accumulators: *gradient banks*.
 
 CUDA's cooperative vectors add outer products to a buffer in half precision with atomics. A sum of more than about
-2^13 increments of one sign stops growing, and thousands of threads queue for the same addresses. Here groups of
-samples add to buffers of their own, all alike in shape, which are summed in single precision at the end: no sum gets
-long, and fewer threads meet at an address.
+2^13 increments of one sign stops growing, and thousands of threads queue for the same addresses. Here, groups of
+samples add to separate buffers of the same shape, which are summed in single precision at the end: no sum gets
+long, and fewer threads queue for an address.
 
 The buffers are reached through ``dr.switch``. Its callables trace to the same code and differ only in the captured
 buffer, so Dr.Jit compiles one. A callable runs the network forward again and the cotangents back; all of them read the
@@ -43,7 +43,7 @@ from .strategies import SCOPES, GradientScope, choose
 
 
 def banks_for(samples: int, most: int | None = None, share: int | None = None) -> int:
-    """Number of banks for a batch of which ``share`` samples have one in common.
+    """Number of banks for a batch in which ``share`` samples share one.
 
     ``most`` and ``share`` default to :data:`~.limits.BANKS` and :data:`~.limits.BANK_SAMPLES`.
     """
@@ -97,7 +97,7 @@ class BankOp(NetworkOp):
         return sets, dxs
 
     def _fill(self, sets: list[Banks], count: int, xs: list, dys: list, key_args: list, which: Any = None) -> list:
-        """Trace what adds the gradients of all samples to the banks; returns the input's gradient."""
+        """Trace the code that adds the gradients of all samples to the banks; returns the input's gradient."""
         for banks in sets:
             banks.open()
         bodies = [self.body(sets, k) for k in range(count)]
@@ -110,7 +110,7 @@ class BankOp(NetworkOp):
         return dr.switch(which, bodies, xs, dys, key_args)
 
     def body(self, sets: list[Banks], k: int) -> Callable[[list, list, list], list]:
-        """What a kernel does that goes back: it adds the gradients of its samples to bank ``k``.
+        """The body of the backward kernel: it adds the gradients of its samples to bank ``k``.
 
         It is a function of the inputs, the cotangents and the arguments of :meth:`_key_args`, and returns the input's
         gradient.
@@ -134,11 +134,13 @@ class BankOp(NetworkOp):
         return live(dys)
 
     def cotangents(self, tape: Tape, dys: list) -> tuple[list, list]:
-        """The cotangents of what came out, and what else a body returns, from what :meth:`pull_back` was given."""
+        """The cotangents of the outputs, and further results of a body, from the arguments of :meth:`pull_back`."""
         return dys, []
 
     def ops_for(self, k: int) -> Sequence[Op]:
-        """The ops that samples of bank ``k`` are evaluated with: the same that the banks are for, or other weights."""
+        """The ops with which samples of bank ``k`` are evaluated: those that the banks are for, or ones with other
+        weights.
+        """
         return self.ops
 
     def called(self, which: Any, networks: Sequence[Sequence[Op]]) -> list:
@@ -205,9 +207,9 @@ class ScopeBankOp(BankOp):
 def adding(
     sets: Sequence[Banks], k: int, ops: Sequence[Op], buffers: Sequence[Any], evaluated: Sequence[Op]
 ) -> Visit:  # fmt: skip
-    """What adds outer products to bank ``k`` of each of ``sets`` in the kernel that the ops ``evaluated`` go back in.
+    """The visitor that adds outer products to bank ``k`` of each of ``sets``, in the backward kernel of ``evaluated``.
 
-    ``ops`` read the ``buffers`` that the banks are for; those ``evaluated`` are the same, or have other weights.
+    ``ops`` read the ``buffers`` that the banks are for; the ops ``evaluated`` are the same, or have other weights.
     """
     in_bank = affine(rebase(ops, buffers, [banks.banks[k] for banks in sets]))
     sides = {op: Affine(Weights(view)) for banks in sets for op, view in banks.sides(ops, k)}
@@ -291,7 +293,7 @@ class Banks:
         return result
 
     def _bias_places(self) -> Iterator[tuple[Any, Any]]:
-        """Where a bank has the gradient of each bias, and where it belongs in the packed buffer."""
+        """The place of each bias' gradient in a bank, and in the packed buffer."""
         for op, offset in self.biased.values():
             row = dr.arange(dr.uint32_array_t(self.leaf), op.weights.shape[0])
             yield offset + dr.gather(type(row), op.layout.bias_places, row), views.places(op.bias, row)
@@ -322,7 +324,7 @@ def bank_key(args: list) -> Key | None:
 def in_use(ops: Sequence[Op], vectors: int) -> int:
     """Components in use at a time in the backward pass of ``vectors`` vectors.
 
-    They are what goes into all affine ops, and the cotangents of one.
+    They are the inputs of all affine ops, and the cotangents of one.
     """
     shapes = [view.shape for view in matrices(ops)]
     return vectors * (sum(columns for _, columns in shapes[1:]) + max(map(max, shapes), default=0))

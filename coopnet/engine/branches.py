@@ -13,7 +13,7 @@ from .ops import Bundle, Op, Record, Store, Visit, evaluate, jvp, pullback
 
 
 class Branching(Op):
-    """Runs several lists of ops on one input, and adds their outputs up or puts them one after the other.
+    """Runs several lists of ops on one input, and adds their outputs up or concatenates them.
 
     An empty list is the input itself: a residual connection is the sum of it and a body, a skip connection the
     concatenation of a body and it.

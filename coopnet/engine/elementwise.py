@@ -15,7 +15,7 @@ from .row_vectors import in_place
 
 
 class Elementwise(Op):
-    """``y_i = f(x_i)``: the Jacobian is diagonal, so that tangents and cotangents move alike."""
+    """``y_i = f(x_i)``: the Jacobian is diagonal, so tangents and cotangents are treated alike."""
 
     def value(self, x: Any, key: Key | None) -> Any:
         raise NotImplementedError
@@ -112,8 +112,8 @@ class Mask(Elementwise):
 class MaskedNonlinearity(Op):
     """An activation and the dropout behind it.
 
-    Their output alone tells the derivative of both (see :attr:`Function.dropped_slope`), so that going back neither the
-    mask nor the pre-activation is needed again.
+    The derivative of both follows from their output alone (see :attr:`Function.dropped_slope`), so the backward pass
+    needs neither the mask nor the pre-activation.
     """
 
     takes_rows = dropout = True

@@ -23,8 +23,8 @@ from .strategies import GRADIENTS, choose
 class Explanation:
     """How the weight gradient of a batch is computed.
 
-    ``path`` is ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"`` and ``reason`` why; ``memory`` the bytes it takes
-    beside inputs and outputs; ``chunks`` how many pieces a spilled batch goes in, ``banks`` the number of accumulators.
+    ``path`` is ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"``, and ``reason`` says why. ``memory`` is in bytes,
+    without inputs and outputs; ``chunks`` is the number of chunks of a spilled batch, ``banks`` that of accumulators.
     """
 
     samples: int

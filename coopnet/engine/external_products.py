@@ -19,8 +19,8 @@ from .products import Product, Sums, library, multiply
 class ExternalProducts:
     """The products that were left to the caller, without their numbers: a constant of the recording.
 
-    Networks are told of it when they are evaluated, since their way may depend on it. Products are left only while it
-    is ``open``: code that differentiates a network by itself wants the gradient at once.
+    Networks get it when they are evaluated, since their way may depend on it. Products are left only while it
+    is ``open``: code that differentiates a network by itself needs the gradient at once.
 
     Args:
         parameters: the arrays, by name, whose gradients may be left.
@@ -61,7 +61,7 @@ class ExternalProducts:
         return [(p.cotangent.take(), p.activation.take()) for _, p in self.entries]
 
     def multiply(self, operands: Sequence[tuple[Any, Any]]) -> list[Any]:
-        """The products of what a run of the function returned by :meth:`take`."""
+        """The products of the operands that :meth:`take` returned in a run of the function."""
         pairs = zip(self.entries, operands, strict=True)
         return multiply([(p.cotangent.of(a), p.activation.of(b)) for (_, p), (a, b) in pairs])
 

@@ -25,7 +25,7 @@ class InnerLoss:
         ops: the network, as it is going to be evaluated.
         function: ``function(outputs, inputs) -> losses``, of each sample by itself. It is traced inside a call, so it
             may refer to no other arrays.
-        inputs: arrays with an entry per sample, or one: targets, and what else the function looks at.
+        inputs: arrays with an entry per sample, or one: targets, and further arguments of the function.
     """
 
     def __init__(self, ops: Sequence[Op], function: Callable, inputs: Sequence[Any]):
@@ -35,7 +35,7 @@ class InnerLoss:
         self.taken, self.cotangent, self.share, self.losses = False, None, 1.0, None
 
     def differentiate(self, outputs: list, inputs: list, cotangent: Any) -> tuple[Any, list]:
-        """The losses, and the cotangents of ``outputs``, zeros where that of the loss is."""
+        """The losses, and the cotangents of ``outputs``, which are zero where the cotangent of the loss is."""
         with dr.isolate_grad():
             outputs = [dr.detach(v) for v in outputs]
             dr.enable_grad(outputs)
@@ -47,7 +47,7 @@ class InnerLoss:
 
 
 class InnerLossOp(BankOp):
-    """Accumulates in banks, and computes the losses on the way; cotangents that come from outside are not looked at."""
+    """Accumulates in banks, and computes the losses in between; cotangents from outside are not used."""
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         loss = self.plan.loss
@@ -63,7 +63,7 @@ class InnerLossOp(BankOp):
         return dys, [losses]
 
 
-#: ``with loss_inside(loss)``: the network of ``loss`` may compute it on its way back, if it is not ``None``.
+#: ``with loss_inside(loss)``: the network of ``loss`` may compute it in its backward pass, if it is not ``None``.
 loss_inside = Context("inner loss")
 
 

@@ -97,7 +97,7 @@ STALL_SAMPLES = 1 << 15
 
 # ---- Products over samples (benchmarks/products.py) ---------------------------------------------------------------
 
-#: Bytes of activations that are kept for the way back, and of those that are spilled at a time.
+#: Bytes of activations that are kept for the backward pass, and of those that are spilled at a time.
 KEPT_BYTES = 2 << 30
 #: Samples that one partial product sums over. One long sum would drift: equal increments all round the same way.
 PIECE_SAMPLES = 1024
@@ -109,5 +109,5 @@ BLAS_SAMPLES, TENSOR_CORE_SAMPLES = 2048, 1 << 13
 SLICE_MULTIPLICATIONS = 1 << 23
 #: Bytes of slices' products beyond which layers are multiplied one after the other.
 SLICES_BYTES = 1 << 28
-#: Columns that fewer take as long as: BLAS copies the other matrix first in any case.
+#: Products with fewer columns take as long as with this number: BLAS copies the other matrix first in any case.
 BLAS_COLUMNS = 16

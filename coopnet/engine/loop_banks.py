@@ -75,8 +75,8 @@ innermost: Callable[[], LoopBanks | None] = _collecting.get
 def collecting(banks: LoopBanks) -> Iterator[None]:
     """Within this context, weight gradients computed inside symbolic loops go to ``banks``.
 
-    Nothing is added if the body raises. Of weights that were computed, the derivative goes on when the context is left:
-    it is isolated, so that Dr.Jit does not follow older variables before.
+    Nothing is added if the body raises. If weights were computed from other arrays, their derivative is taken further
+    when the context is left: it is isolated, so that Dr.Jit does not follow older variables before.
     """
     with _collecting(banks), dr.isolate_grad():
         yield

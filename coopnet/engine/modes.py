@@ -47,8 +47,8 @@ def deterministic(enabled: bool = True) -> Iterator[None]:
     """Within this context, weight gradients are bitwise reproducible from run to run on CUDA, too.
 
     They are computed by *spill and multiply* instead of in-kernel atomics, which takes longer and needs memory for the
-    spilled activations. What cannot be reproduced raises ``RuntimeError``: networks differentiated inside symbolic
-    loops or calls. On LLVM, gradients outside loops are always reproducible.
+    spilled activations. Networks that are differentiated inside symbolic loops or calls raise ``RuntimeError``, because
+    their gradients cannot be reproduced. On LLVM, gradients outside loops are always reproducible.
 
     >>> with cn.deterministic():
     ...     dr.backward(dr.mean(field(p)[0]))
@@ -59,10 +59,11 @@ def deterministic(enabled: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gradient_path(name: str) -> Iterator[None]:
-    """For experiments: evaluate networks so that their weight gradients take the path ``name``.
+    """For experiments: within this context, weight gradients of networks are computed in the way ``name``.
 
     Args:
-        name: ``"auto"``, ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"`` (see ``docs/gradients.md``).
+        name: ``"auto"``, ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"`` (see
+            ``docs/performance/gradients.md``).
 
     Raises:
         ValueError: another name.

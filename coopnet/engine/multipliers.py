@@ -2,8 +2,8 @@
 kernels.
 
 Each has :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. In a kernel, every
-sum has the same terms in the same order whichever it is, so that results are equal to the bit; only gradients of the
-vector that Dr.Jit takes by itself add up those of blocks.
+sum has the same terms in the same order with all of them, so results are equal to the bit. Only if Dr.Jit itself
+differentiates by the vector, the gradient is a sum over blocks.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Unrolled(Multiplier):
     compile it grows faster.
 
     Args:
-        back: a copy of the transposed matrix for the way back, if that is wanted. Of the same entries, the compiler
-            would keep those that the way forward has read, in more registers than there are.
+        back: a copy of the transposed matrix for the backward pass, if that is wanted. With the same entries, the
+            compiler would keep those of the forward pass, in more registers than there are.
     """
 
     def __init__(self, back: Any = None):
@@ -103,7 +103,7 @@ class Copies(Multiplier):
 
 
 def unrolled(ops: Sequence[Op], back: bool = False) -> Sequence[Op]:
-    """The same ops with every entry of their matrices in the code, also for the way ``back`` if that is wanted."""
+    """The same ops with every entry of their matrices in the code; with ``back``, also for the backward pass."""
     if not available():
         return ops
 
@@ -117,10 +117,10 @@ def unrolled(ops: Sequence[Op], back: bool = False) -> Sequence[Op]:
 
 
 def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> Sequence[Op]:
-    """The same ops with evaluated copies of matrices where they pay, also those for the way ``back`` if that is wanted.
+    """The same ops with evaluated copies of matrices where they pay; with ``back``, also for the backward pass.
 
-    That may end at the first layer, without the gradient of the ``inputs``. Not in symbolic code. What the caller has
-    scheduled is evaluated along.
+    That pass may end at the first layer, without the gradient of the ``inputs``. Not in symbolic code. Arrays that the
+    caller has scheduled are evaluated, too.
     """
     first = next(iter(affine(ops)), None)
 
@@ -160,7 +160,7 @@ def _copy(view: Any, transposed: bool) -> tuple[list, bool] | None:
 
 
 def described(view: Any, transposed: bool, copies: bool = False) -> Matrix:
-    """What :data:`~.strategies.MATRICES` look at of a packed matrix."""
+    """The properties of a packed matrix on which :data:`~.strategies.MATRICES` depends."""
     rows, columns = reversed(view.shape) if transposed else view.shape
     cpu = dr.backend_v(view.buffer) == dr.JitBackend.LLVM
     plain = cpu and not view.transpose and view.stride == view.shape[1] and not dr.grad_enabled(view.buffer)
@@ -211,13 +211,13 @@ def _entries(view: Any, transposed: bool, start: int, stop: int, turned: bool) -
 
 
 class BetweenKernels(Multiplier):
-    """Multiplies the vectors of all samples at once, which stand in rows in memory, by a product of two matrices.
+    """Multiplies the vectors of all samples at once, which are rows in memory, by a product of two matrices.
 
     In a kernel, Dr.Jit loads and stores an output for every multiplication; a product of matrices keeps outputs in
     registers. For wide layers that outweighs writing vectors out and reading them back.
 
-    ``forth`` and ``back`` tell which way: products of few components are as fast in the kernel around them. Vectors in
-    registers are multiplied there, too.
+    ``forth`` and ``back`` say in which pass: products of few components are as fast in the kernel around them. Vectors
+    in registers are multiplied there, too.
     """
 
     between_kernels = True
@@ -239,7 +239,7 @@ class BetweenKernels(Multiplier):
             self.bias = single(dr.gather(type(buffer), op.bias.buffer, views.places(op.bias, row), row < m))
 
     def takes(self, vector: Any) -> bool:
-        """Can a vector that comes in be multiplied where it stands?"""
+        """Can an input vector be multiplied in its place?"""
         return isinstance(vector, RowVector) and (len(vector), vector.rows.columns) == (self.inputs, self.columns)
 
     def takes_cotangent(self, vector: Any) -> bool:

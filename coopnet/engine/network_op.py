@@ -26,7 +26,7 @@ class Plan:
     def __init__(self, situation: Situation):
         self.situation, self.ops, self.buffers = situation, situation.network.ops, situation.network.buffers
         self.vectors, self.wants_x = situation.vectors, situation.inputs
-        #: The :class:`~.inner_loss.InnerLoss` that the way back computes, if it does.
+        #: The :class:`~.inner_loss.InnerLoss` that the backward pass computes, if any.
         self.loss: Any = None
 
     def split(self, components: Sequence[Any]) -> Bundle:
@@ -55,7 +55,7 @@ class NetworkOp(dr.CustomOp):
 
     Lists of arrays go in and out because ``dr.custom`` drops the gradient of a ``CoopVec``.
 
-    In evaluated loops it is evaluated, and differentiates, in lanes that have left, too: with cotangents of zero.
+    In evaluated loops, it is also evaluated and differentiated in lanes that have left, with cotangents of zero.
     """
 
     tape: Tape | None = None
@@ -67,7 +67,7 @@ class NetworkOp(dr.CustomOp):
         return tape.flat()
 
     def taped(self) -> Tape:
-        """The way forward, taken again if it was not kept."""
+        """The tape of the forward pass, which runs again if it was not kept."""
         if self.tape is None:
             self.tape = self.plan.evaluate(self.ops, self.xs, self.key)
         return self.tape

@@ -1,4 +1,4 @@
-r"""What a network is to the engine: a list of operations on bundles.
+r"""The network as the engine sees it: a list of operations on bundles.
 
 A *bundle* :math:`(x, \dot x_1, \dots, \dot x_k)` is a vector and its tangents in ``k`` directions, a list of
 cooperative vectors; a plain vector is a bundle with none. An op :math:`y = f(x)` with the Jacobian :math:`J` maps it to
@@ -64,13 +64,13 @@ class Op:
     takes_rows = False
     #: Is it dropout, or does it have some?
     dropout = False
-    #: Is it linear in pieces, so that no derivative is infinite?
+    #: Is it piecewise linear, so that no derivative is infinite?
     piecewise_linear = False
     #: The lists of ops among which a vector is shared, if it is an op that has such.
     bodies: Sequence[Sequence[Op]] = ()
 
     def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
-        """Does :meth:`pullback` of so many vectors do without the ones that went in, given those that came out?"""
+        """Does :meth:`pullback` of so many vectors need only the outputs, and not the inputs?"""
         return False
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
@@ -87,9 +87,9 @@ class Op:
         return self
 
 
-#: ``visit(op, cotangent, vector, biased)`` sees every vector of every affine op on the way back, ``biased`` where its
-#: bias was added, and may return the cotangent to go on with. It is called at once: written out later, all cotangents
-#: would be kept in registers.
+#: ``visit(op, cotangent, vector, biased)`` sees every vector of every affine op in the backward pass, ``biased`` if its
+#: bias was added, and may return the cotangent to continue with. It is called at once: if cotangents were written
+#: later, all of them would be kept in registers.
 Visit = Callable[[Any, Any, Any, bool], Any]
 #: ``store(op, x)`` sees the bundle that goes into every affine op, and returns it or what is to be used instead.
 Store = Callable[[Any, Bundle], Bundle]

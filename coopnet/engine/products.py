@@ -106,8 +106,8 @@ def who_multiplies(backend: dr.JitBackend, outside: bool = False) -> str:
 def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     """For each pair the sum over samples of the outer products of their rows, in single precision.
 
-    It is one matrix, or several behind each other, parts of the whole, which :class:`Sums` adds up: rather in a frozen
-    function than here.
+    The result is one matrix, or several behind each other whose sum is meant. :class:`Sums` adds them up, preferably in
+    a frozen function.
     """
     if not pairs:
         return []
@@ -141,7 +141,7 @@ def _sum(parts: Any, size: int) -> Any:
 
 def _by_blas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     products = blas([(_matrix(a), _matrix(b)) for a, b in pairs])
-    # into memory of Dr.Jit's own: it compiles another kernel for other addresses, and NumPy's vary
+    # into memory of Dr.Jit's own: it compiles another kernel for other alignments, and NumPy's vary
     results = [dr.empty(a.leaf, product.size) for (a, _), product in zip(pairs, products, strict=True)]
     dr.eval(results)
     for result, product in zip(results, products, strict=True):

@@ -30,8 +30,8 @@ def spilled(leaf: type) -> type:
 class Rows:
     """A matrix ``(samples, columns)`` in memory; columns that the vector does not need are zero.
 
-    ``numbers`` holds it, unevaluated at first; it is cut into ``pieces`` of ``length`` rows, and what is missing at the
-    end is zero, which adds nothing to a product.
+    ``numbers`` holds it, unevaluated at first. It is cut into ``pieces`` of ``length`` rows; missing rows at the end
+    are zero, which adds nothing to a product.
     """
 
     def __init__(self, vector: Sequence[Any], samples: int):
@@ -73,7 +73,7 @@ class Rows:
 
 
 class RowVector:
-    """A vector of every sample that stands in ``rows`` in memory, or is about to.
+    """A vector of every sample, in ``rows`` in memory, which may not be evaluated yet.
 
     Args:
         rows: the matrix; its numbers may be unevaluated.
@@ -82,7 +82,7 @@ class RowVector:
         in_place: may functions act on all numbers of the matrix alike? That is one pass through memory in its order,
             where reading rows as vectors takes several times as long. The types of ``rows`` and of the components are
             then the same.
-        product: what the next layer makes of it, without its bias, where that is known already.
+        product: its product with the next layer's matrix, without the bias, if that is known already.
     """
 
     def __init__(self, rows: Rows, count: int, leaf: type, in_place: bool = False, product: Rows | None = None):
@@ -114,5 +114,5 @@ class RowVector:
 
 
 def in_place(*vectors: Any) -> bool:
-    """May functions act on the numbers of all ``vectors`` where they stand?"""
+    """May functions act on the numbers of all ``vectors`` in their places?"""
     return not [v for v in vectors if not getattr(v, "in_place", False)]

@@ -25,7 +25,7 @@ from .ops import Bundle, Op, rebase
 
 
 class StackError(RuntimeError):
-    """Lanes with parameters of their own cannot do what they are asked for."""
+    """An operation that is not possible if lanes have their own parameters."""
 
 
 class Stack:
@@ -41,7 +41,9 @@ class Stack:
         self.which, self.count, self.arrays = which, count, arrays
 
     def of(self, array: Any) -> Any:
-        """What stands for the flat ``array`` of a network's own; raises :class:`StackError` for others."""
+        """The stacked array that replaces the flat ``array`` of a network; raises :class:`StackError` for unknown
+        ones.
+        """
         stacked_array = self.arrays.get(array.index)
         wrong = "a network is evaluated whose parameters are not those of the lanes"
         ensure(stacked_array is not None, wrong, StackError)

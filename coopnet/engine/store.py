@@ -1,4 +1,4 @@
-"""Weight gradients as products over all samples, of activations that the way forward writes: *store and multiply*.
+"""Weight gradients as products over all samples, of activations that the forward pass writes: *store and multiply*.
 
 GPUs take it where all of a network's vectors do not fit into the registers of one kernel that goes forward and back.
 CPUs take it where layers are wide: their products are formed between kernels (:class:`~.multipliers.BetweenKernels`).
@@ -28,7 +28,7 @@ from .spill import SpillOp, back_from
 
 
 class StoreOp(SpillOp):
-    """Differentiates by multiplying what was written on the way forward: nothing is computed again."""
+    """Differentiates by multiplying activations that the forward pass has written: nothing is computed again."""
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
         self.cache = ActivationCache.make(self.plan, ops, self.xs, self.key)
@@ -39,11 +39,13 @@ class StoreOp(SpillOp):
         if self.cache is None:
             return y
         if self.cache.between_kernels:
-            self.tape = None  # it would keep what the way back does without
+            self.tape = None  # it would keep activations that the backward pass does not need
         return self.cache.filled(y)
 
     def stored(self, xs: list, key: Key | None) -> ActivationCache | None:
-        """For another way back or a part of the samples, on CPUs: faster than one kernel there and back."""
+        """The same for another backward pass or a part of the samples, on CPUs: faster than one kernel for both
+        passes.
+        """
         if self.plan.situation.cuda:
             return None
         cache = ActivationCache.make(self.plan, self.ops, xs, key, brief=True)
@@ -64,9 +66,9 @@ def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list] | None:
 
 
 def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
-    """The evaluated output of a network where no gradient is wanted. Not in symbolic code.
+    """The evaluated output of a network if no gradient is wanted. Not in symbolic code.
 
-    Sizes of products are constants of a recording: a frozen function is recorded anew for another number of samples.
+    Sizes of products are constants of a recording: a frozen function is recorded again for another number of samples.
     """
     ops = between_kernels(plan.ops)
     xs, samples = flat(x), plan.situation.samples

@@ -20,7 +20,7 @@ from .situation import Situation
 
 
 class Row(NamedTuple):
-    """A way, when it is taken, and why. Without a way, what is asked for is impossible, and ``why`` is the error."""
+    """A way, when it is taken, and why. A row without a way is an impossible situation, and ``why`` is the error."""
 
     way: str | None
     when: Callable[[Any], bool]
@@ -31,7 +31,7 @@ def choose(table: Sequence[Row], s: Any) -> tuple[str, str]:
     """The way that ``table`` has for the situation ``s``, and why.
 
     Raises:
-        RuntimeError: what is asked for is impossible.
+        RuntimeError: the situation is impossible.
     """
     for way, when, why in table:
         if when(s):
@@ -62,7 +62,7 @@ def long_vectors(s: Situation) -> bool:
 
 
 def few_runs(s: Situation) -> bool:
-    """Are outer products longer compiled than they run?"""
+    """Does compiling outer products take longer than they run?"""
     most = limits.COMPILED_SAMPLES_MASKED if s.network.dropout else limits.COMPILED_SAMPLES
     return s.network.width > limits.OUTER_PRODUCTS and 0 < s.runs * (s.terms + limits.LIBRARY_CALL_SAMPLES) < most
 
@@ -225,7 +225,7 @@ MATRICES = (
 
 @functools.lru_cache(maxsize=1 << 12)
 def way_of(matrix: Matrix) -> str:
-    """That of :data:`MATRICES`, which is asked for every matrix at every use."""
+    """The way of :data:`MATRICES`, which is looked up for every matrix at every use."""
     return choose(MATRICES, matrix)[0]
 
 
@@ -233,7 +233,7 @@ def way_of(matrix: Matrix) -> str:
 
 
 class Products(NamedTuple):
-    """Where products over samples are asked for."""
+    """The situation of products over samples."""
 
     backend: dr.JitBackend
     #: Is a function being frozen, in which no library can be called?
@@ -274,7 +274,7 @@ LOSSES = (
 
 
 class GradientScope(NamedTuple):
-    """What awaits a gradient when the scope is left, or a context around it."""
+    """What happens to a gradient when the scope is left, or a context around it."""
 
     #: Does Dr.Jit differentiate the scope from outside, so that sums can wait for its end?
     waits: bool

@@ -1,8 +1,8 @@
 """Drawing fields: coordinates of pixels, and evaluation in pieces of bounded memory.
 
 A picture of ``width`` by ``height`` pixels covers a box of the unit square: its longer side is 1/2 and its centre
-(1/2, 1/2), so that aspect ratio is kept. x points right and y down; a pixel is asked for at its centre. The margin
-of a quarter keeps periodic encodings, such as sines of period 1, from taking opposite edges for the same place.
+(1/2, 1/2), so that the aspect ratio is kept. x points right and y down; a pixel is evaluated at its centre. Because of
+the margin of a quarter, opposite edges are different places for periodic encodings, such as sines of period 1.
 """
 
 from __future__ import annotations
@@ -101,14 +101,16 @@ def render_std(field: NeuralField, width: int, height: int, region: Region | Non
 
 
 def _draw(field: NeuralField, width: int, height: int, draw: Any) -> list[np.ndarray]:
-    """Pictures that ``draw(pixel numbers)`` gives."""
+    """Pictures of the values that ``draw(pixel numbers)`` returns."""
     uint32 = arrays(field).UInt32
     drawn = _in_pieces(width * height, lambda start, n: draw(dr.arange(uint32, n) + dr.opaque(uint32, start)))
     return [values.reshape(height, width, -1) for values in drawn]
 
 
 def _in_pieces(count: int, draw: Callable[[int, int], list]) -> list[np.ndarray]:
-    """What ``draw(start, n)`` gives for ``n`` samples from ``start`` on, each of shape ``(count, channels)``."""
+    """The results of ``draw(start, n)`` for ``n`` samples from ``start`` on, each of shape ``(count, channels)``, in
+    pieces.
+    """
     drawn: list[np.ndarray] = []
     for start in range(0, count, CHUNK):
         n = min(CHUNK, count - start)

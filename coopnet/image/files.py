@@ -59,7 +59,9 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def _check_room(path: Path, image: Any) -> None:
-    """Raise unless there is memory for ``image``, of which only the head has been read: a small file may be huge."""
+    """Raise unless there is memory for ``image``, of which only the head has been read: a small file may be a huge
+    image.
+    """
     width, height = image.size
     count, channels = width * height, max(3, len(image.getbands()))
     parts = {"its pixels": [count * channels] * 3, "their values": [4.0 * count * 3]}  # read, converted and copied

@@ -1,4 +1,4 @@
-"""Fits whose results go to a folder: what jobs have in common, whether they learn a picture or a mesh."""
+"""Fits whose results go to a folder: what jobs that learn pictures and meshes share."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from ..io import read
 from ..random.key import Key
 from ..training import FitResult, cosine, fit, uniform
 
-#: What names in a checkpoint's notes are digests of.
+#: Names in a checkpoint's notes, and what their digests are of.
 _DIGESTS = {"pixels": "image", "mesh": "mesh"}
 
 
 def check_packages(where: str) -> None:
-    """Raise ``ImportError`` if checkpoints cannot be written: rather now than after the training."""
+    """Raise ``ImportError`` if checkpoints cannot be written, before the training rather than after it."""
     if importlib.util.find_spec("safetensors") is None:
         cure = "checkpoints need the package safetensors; run pip install 'coopnet[cli]'."
         raise ImportError(f"{where}: {cure}", name="safetensors")
 
 
 def make_folder(directory: str | Path, metadata: dict[str, Any], resume: bool) -> Path:
-    """The checkpoint in ``directory``, which is made if missing; raises unless it can be resumed from, if asked for."""
+    """The checkpoint in ``directory``, which is made if missing; if a run is to be resumed, raises unless that is
+    possible.
+    """
     checkpoint = Path(directory) / "field.safetensors"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if resume:
@@ -61,7 +63,7 @@ def batches(columns: Sequence[Any], inputs: int, size: int) -> Callable[[Key], t
 def numbers(key: Key, uint32: type, size: int, n: int) -> Any:
     """``size`` random numbers below ``n``."""
     high, low = uniform(2, key, dr.float32_array_t(uint32), size)
-    # 32 random bits of the two numbers' 24 each: one number alone could not name every pixel of a large image
+    # 32 random bits from two numbers of 24 each: one number alone could not name every pixel of a large image
     word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
     return dr.mul_hi(word, uint32(n))
 

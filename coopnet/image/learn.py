@@ -34,7 +34,7 @@ METRIC_PIXELS = 1 << 16  #: most held-out pixels that are looked at during train
 
 @dataclass
 class ImageFit:
-    """What :func:`fit_image` made: the field, its quality in dB (``None`` without held-out pixels), the files."""
+    """The result of :func:`fit_image`: the field, its quality in dB (``None`` without held-out pixels), the files."""
 
     field: NeuralField
     training: FitResult
@@ -56,7 +56,7 @@ def make_field(
 ) -> NeuralField:
     """A field for pictures of ``width`` by ``height`` pixels, not built yet.
 
-    The finest detail an encoding can hold follows the distance between training pixels, ``1 / sqrt(fraction)``: a
+    The finest detail of the encoding follows the distance between training pixels, ``1 / sqrt(fraction)``: a
     finer one would only learn them by heart.
 
     >>> image.make_field(640, 480, 3, encoding="sinusoidal").build().in_features
@@ -195,7 +195,7 @@ def fit_image(
     outcome.files["field"] = checkpoint
     if result.stopped == "interrupt":
         return outcome
-    dr.flush_malloc_cache()  # what training took, which the pictures may need
+    dr.flush_malloc_cache()  # memory that training used, which the pictures may need
     picture = render(field, columns, height)
     values = picture.reshape(count, channels)
     outcome.psnr_training = files.psnr(values, colours, chosen)
@@ -208,7 +208,7 @@ def fit_image(
 
 
 def _check_room(width: int, height: int, channels: int) -> None:
-    """Raise ``ValueError`` if there is no memory for what is made of a picture beside its field."""
+    """Raise ``ValueError`` if there is no memory for the arrays of a picture beside its field."""
     count = float(width * height)
     parts = {
         "choosing pixels": [4 * count, 8 * count, 8 * count],
@@ -221,7 +221,7 @@ def _check_room(width: int, height: int, channels: int) -> None:
 
 @contextmanager
 def _about_picture(width: int, height: int) -> Iterator[None]:
-    """A block in which the size of a picture is why there is too little memory."""
+    """A block in which errors about too little memory name the size of the picture as the reason."""
     try:
         yield
     except NoRoom as error:
@@ -231,7 +231,7 @@ def _about_picture(width: int, height: int) -> Iterator[None]:
 
 
 def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralField, dict[str, Any]]:
-    """A field from a checkpoint with what :func:`fit_image` noted about its image, if anything.
+    """A field from a checkpoint, and the notes of :func:`fit_image` about its image, if any.
 
     Raises as :func:`coopnet.load`; also ``ValueError`` if it does not map 2 coordinates to 1 or 3 values.
     """

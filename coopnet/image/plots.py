@@ -1,4 +1,4 @@
-"""Figures: what was learned, how training went, and how sure the field is."""
+"""Figures: the learned image, the training, and the uncertainty."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def _image(axes: Any, values: np.ndarray, title: str, note: str = "", **options:
 
 
 def _map(figure: Figure, axes: Any, values: np.ndarray, title: str, least: float, cmap: str, note: str = "") -> None:
-    """Values as colours, with a bar that says which; the largest 0.5 % look alike, and so does all below ``least``."""
+    """Values as colours, with a colour bar; the largest 0.5 % have one colour, and so has everything below
+    ``least``.
+    """
     limit = max(float(np.percentile(values, 99.5)), least)
     shown = _image(axes, _thinned(values), title, note, cmap=cmap, vmin=0, vmax=limit)
     bar = figure.colorbar(shown, ax=axes, fraction=0.05, pad=0.02, extend="max")
@@ -149,7 +151,7 @@ def pictures(path: str | os.PathLike[str], shown: list[tuple[np.ndarray, str, st
 def sparsification(
     path: str | os.PathLike[str], error: np.ndarray, uncertainty: np.ndarray, curves: dict[str, Sparsification]
 ) -> None:
-    """Maps of uncertainty and error, shape ``(height, width)``, and what remains of the error along each of ``curves``.
+    """Maps of uncertainty and error, shape ``(height, width)``, and the sparsification ``curves``.
 
     The first of ``curves`` is the one whose oracle and area are shown.
     """

@@ -1,4 +1,4 @@
-"""Calls of a PyTorch module whose dropouts count them: what is computed again has the masks that it had."""
+"""Calls of a PyTorch module with dropout are counted, and a call that is computed again gets the same masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ REMEMBERED = 4096
 class Calls:
     """The counted calls that may be computed again: ``torch.utils.checkpoint`` calls functions a second time.
 
-    A call on the way back is known by its input, of which a number is kept. Copies of a module remember nothing.
+    In the backward pass, a call is recognized by its input, of which a fingerprint is kept. Copies of a module remember
+    no calls.
 
     Args:
         matter: are there dropouts?
@@ -31,15 +32,16 @@ class Calls:
         return Calls, (self._matter,)
 
     def counted(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-        """The number of the call at ``x``: ``step``, which goes up by one, or what it was the first time.
+        """The number of the call at ``x``: ``step``, which is increased by one, or the number that it had the first
+        time.
 
-        Raises ``RuntimeError`` on the way back if no call, or several, had this input.
+        In the backward pass, raises ``RuntimeError`` if no call, or several, had this input.
         """
         import torch
 
         if torch._C._current_graph_task_id() != -1:
             return self._again(x) if self._matter else step.clone()
-        # a tensor, so that Python does not wait for the GPU, and a copy, for the way back
+        # a tensor, so that Python does not wait for the GPU, and a copy, for the backward pass
         number = step.clone()
         step += 1
         if self._matter and _repeatable():
@@ -75,7 +77,7 @@ class _Known:
 
 
 def _repeatable() -> bool:
-    """May the call be computed again? Checkpoints turn gradients off, or hook into what is saved."""
+    """May the call be computed again? ``torch.utils.checkpoint`` turns gradients off, or hooks into saved tensors."""
     import torch
 
     hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)

@@ -1,7 +1,7 @@
 """A field as three functions of arrays in memory: its value, its pullback, and the pullback of its derivative.
 
-For other systems, which have arrays of numbers and differentiate by themselves. Nothing is kept between two calls: what
-a pullback needs of the value is computed again, in the kernel that goes back.
+It is for other systems, which have arrays of numbers and differentiate by themselves. Nothing is kept between two
+calls: a pullback computes the values that it needs again, in its own kernel.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from ..nn.parameters import like
 from ..nn.tree import children
 from ..random.key import Key
 
-#: Recordings of a function that are kept: there is one for each number of samples and choice of gradients.
+#: Number of recordings of a function that are kept: there is one for each number of samples and choice of gradients.
 RECORDINGS = 16
 _LOCK = threading.RLock()
 
 
 class Modes(NamedTuple):
-    """What :func:`coopnet.deterministic` and :func:`coopnet.gradient_path` ask for."""
+    """The settings of :func:`coopnet.deterministic` and :func:`coopnet.gradient_path`."""
 
     deterministic: bool
     path: str
 
     @classmethod
     def current(cls) -> Modes:
-        """In this thread, here and now."""
+        """The present settings of this thread."""
         return cls(is_deterministic(), forced_path())
 
 
 class Point(NamedTuple):
-    """What a field is evaluated at.
+    """The arguments of an evaluation.
 
     ``x`` holds ``samples`` rows of coordinates, one after the other, in single precision; ``parameters`` are the
     entries of the field's mapping, flat, in :attr:`Program.types`; ``key`` is ``None`` or the seed, index (or ``None``)
@@ -58,9 +58,10 @@ class Point(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What an entry of the field's mapping is made of: parameters by name, row by row and one behind the other.
+    """The parameters in an entry of the field's mapping, by name, row by row and one behind the other.
 
-    ``places`` says where their numbers stand among the ``size`` of the entry; ``None`` if that is their order.
+    ``places`` are the positions of their numbers among the ``size`` numbers of the entry; ``None`` if they are in
+    order.
     """
 
     names: tuple[str, ...]
@@ -69,11 +70,11 @@ class Place(NamedTuple):
 
 
 class Program:
-    """The functions of ``field``, a built one, which loses its own parameters: they come with every call.
+    """The functions of ``field``, a built one, whose own parameters are removed: they are arguments of every call.
 
-    Rows are flat arrays of single precision, sample after sample. ``wants`` says what gradients of to return: of the
-    coordinates first, then of each entry of the mapping; others are ``None``. All functions are recorded by
-    ``dr.freeze``, anew for every number of samples. They are called within :meth:`alone`.
+    Rows are flat arrays of single precision, sample after sample. ``wants`` says which gradients to return: that of the
+    coordinates first, then that of each entry of the mapping; others are ``None``. All functions are recorded by
+    ``dr.freeze``, once for every number of samples. They must be called within :meth:`alone`.
     """
 
     def __init__(self, field: NeuralField):
@@ -86,13 +87,13 @@ class Program:
         self.out_features, self.output = len(y), type(y[0])
         for name, value in field.items():
             field[name] = like(value, dr.zeros(type(value.array), dr.width(value.array)))  # takes no memory
-        # what frozen functions have to be told of: they look into a list faster than into a network
+        # inputs of frozen functions, which traverse a list faster than a network
         inside = [value for layer in children(field) for value in vars(layer).values()]
         self._hidden = [v for v in inside if isinstance(v, Unpacked) and v.value is not None]
         keep: dict[str, Any] = {"limit": RECORDINGS, "warn_after": 1 << 30}
         self._value, self._pulled, self._finished = (dr.freeze(f, **keep) for f in (_value, _pulled, _finished))
 
-    # ---- for others ---------------------------------------------------------
+    # ---- public -------------------------------------------------------------
 
     def value(self, at: Point) -> Any:
         """The outputs, in rows; of half precision if the field's are."""
@@ -119,10 +120,10 @@ class Program:
     @staticmethod
     @contextmanager
     def alone() -> Iterator[None]:
-        """A block for calls, and for making and using their arrays, in which no other thread has such a block.
+        """A block for calls, and for making and using their arrays, which only one thread can be in.
 
-        Dr.Jit 1.5 replays frozen functions with variables of the whole process. Nor does the garbage collector run:
-        arrays of another library's that it frees during a recording abort the process.
+        Dr.Jit 1.5 replays frozen functions with global variables of the process. The garbage collector does not run in
+        it: if it freed arrays of another library during a recording, the process would abort.
         """
         with _LOCK:
             collects = gc.isenabled()
@@ -169,13 +170,13 @@ class Program:
         return left.completed(gradients, products)
 
     def _own(self, at: Point) -> Point:
-        """The same, with the weights of networks, which calls may read, in memory of Dr.Jit's."""
+        """The same arguments, with the weights of networks, which virtual calls may read, in memory of Dr.Jit's."""
         pairs = zip(at.parameters, self.field.values(), strict=True)
         return at._replace(parameters=[p if dr.is_tensor_v(value) else owned(p) for p, value in pairs])
 
     @contextmanager
     def _given(self, at: Point) -> Iterator[None]:
-        """The field has the parameters of ``at``, and networks know its modes."""
+        """A block in which the field has the parameters of ``at``, and networks use its modes."""
         own = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
         self._set(dict(zip(own, at.parameters, strict=True)))
         try:
@@ -191,7 +192,7 @@ class Program:
 
 
 def _places(field: NeuralField) -> dict[str, Place]:
-    """What each entry of the mapping of ``field`` is made of."""
+    """The parameters in each entry of the mapping of ``field``."""
     places = {}
     for slot, packing in field._layouts().items():
         as_it_is = np.array_equal(packing.places, np.arange(packing.width))

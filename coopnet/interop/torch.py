@@ -28,7 +28,7 @@ except ImportError:
     raise ImportError("coopnet.interop.torch needs PyTorch; run pip install torch.") from None
 
 _WHERE = "torch.Module"
-#: In half precision, what the largest cotangents of all samples add up to, at most, where they enter the network.
+#: In half precision, largest sum over all samples of their largest cotangents, where they enter the network.
 LARGEST = 1024.0
 
 
@@ -36,29 +36,28 @@ class Module(torch.nn.Module):
     r"""A field as a ``torch.nn.Module``: :math:`(n, \mathrm{in}) \to (n, \mathrm{out})`, differentiable twice.
 
     It holds copies of the field's parameters, in single precision and as in formulas: matrices ``(out, in)`` row by
-    row, whatever layout the hardware has for them. Their names, in ``named_parameters()`` and ``state_dict()``, are
-    those of coopnet's checkpoints, such as ``network.layers.0.weights`` and ``encoding.data``. There is one for each,
-    so that parameter groups, penalties and ``torch.nn.init`` find them. :meth:`field` gives a field with their present
-    values back.
+    row, independent of the hardware's layout. Their names, in ``named_parameters()`` and ``state_dict()``, are
+    those of coopnet's checkpoints, such as ``network.layers.0.weights`` and ``encoding.data``. Each matrix and table is
+    a parameter of its own, so that parameter groups, penalties and ``torch.nn.init`` find them. :meth:`field` returns a
+    field with their present values.
 
     ``y = module(x)`` takes tensors ``(..., in)`` of any floating point type and any number of samples, 0 included, on
     the device of the parameters, which ``module.to(device)`` moves: the CPU (coopnet's backend LLVM) or the GPU that
-    Dr.Jit uses (CUDA). It computes as a field does, with the network in half precision on CUDA, in regions of
-    ``torch.autocast`` as elsewhere, and returns ``float32``, or ``float16`` for fields with ``output="float16"``.
-    Where the network is in half precision, cotangents are scaled on their way back; what a ``GradScaler`` multiplies
-    passes, too.
+    Dr.Jit uses (CUDA). It computes like a field, with the network in half precision on CUDA, and returns ``float32``,
+    or ``float16`` for fields with ``output="float16"``; ``torch.autocast`` does not change that. If the network is in
+    half precision, cotangents are scaled in the backward pass, and a ``GradScaler`` works, too.
 
-    ``backward()`` gives gradients of parameters and inputs, and with ``create_graph=True`` those of losses on gradients
-    with respect to inputs: eikonal losses, penalties on gradients. Derivatives of the gradients of *parameters*, and
-    third derivatives, raise ``RuntimeError``. A backward pass has the :func:`coopnet.deterministic` and
-    :func:`coopnet.gradient_path` of its forward pass.
+    ``backward()`` gives gradients of parameters and inputs. With ``create_graph=True`` it also gives those of losses on
+    gradients with respect to inputs, such as eikonal losses. Derivatives of the gradients of *parameters*, and
+    third derivatives, raise ``RuntimeError``. :func:`coopnet.deterministic` and :func:`coopnet.gradient_path` around
+    the forward pass also hold for its backward pass.
 
-    **Dropout.** In training mode, in which a module begins, calls are counted, and call number :math:`i` draws the
-    masks of ``Key(seed, step=i)``, where the rows of ``x`` are numbered from 0: a pure function of seed and number,
-    whatever PyTorch's generators do. The number of the next call is the buffer ``step``, which ``state_dict()`` keeps.
-    In evaluation mode there is no dropout. ``module(x, key)`` has the masks of ``key`` in either, and does not count.
-    What ``torch.utils.checkpoint`` computes again on the way back has the masks that it had, and does not count: the
-    call is known by its input. If several calls had the same input, ``RuntimeError`` asks for keys.
+    **Dropout.** A module begins in training mode. There, calls are counted, and call number :math:`i` draws the masks
+    of ``Key(seed, step=i)``, where the rows of ``x`` are numbered from 0. So masks depend on seed and number only, not
+    on PyTorch's generators. The number of the next call is the buffer ``step``, which ``state_dict()`` keeps. In
+    evaluation mode there is no dropout. ``module(x, key)`` uses the masks of ``key`` in either mode, and is not
+    counted. If ``torch.utils.checkpoint`` computes a call again, it has the same masks, and is not counted: the call is
+    recognized by its input. If several calls had the same input, ``RuntimeError`` asks for keys.
 
     Args:
         field: a built :class:`coopnet.NeuralField` with parameters; neither kept nor changed.
@@ -123,8 +122,8 @@ class Module(torch.nn.Module):
     def field(self) -> NeuralField:
         """A new built field with the present parameters, on the backend of their device: for Dr.Jit, Mitsuba, files.
 
-        Its precision is that of the field that the module was made of, if that had the same backend, or else what is
-        best on this one. Half precision rounds.
+        Its precision is that of the field from which the module was made, if that had the same backend, and otherwise
+        the default of this backend. Half precision rounds.
 
         Raises:
             ValueError: the device is none of coopnet's; a parameter is too large for half precision.
@@ -142,7 +141,7 @@ class Module(torch.nn.Module):
         return f"Module({self._programs.own.field!r}, seed={self.seed})"
 
     def _values(self) -> tuple[torch.Tensor, ...]:
-        """The parameters in the order of their names, which may be computed of others by now."""
+        """The parameters in the order of their names; parametrizations may compute them from others."""
         attributes = attrgetter(*self._names)(self)
         values = attributes if len(self._names) > 1 else (attributes,)
         for value, (name, shape) in zip(values, self._shapes.items(), strict=True):
@@ -188,7 +187,7 @@ def _register(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 class _Programs:
-    """An architecture on the backends that it was asked for. It holds no weights: copies of a module share it."""
+    """An architecture on all backends on which it was used. It holds no weights: copies of a module share it."""
 
     def __init__(self, field: NeuralField):
         self.backend, self.precision = dr.backend_v(next(iter(field.values()))).name.lower(), str(field.precision)
@@ -250,7 +249,7 @@ def _restored(description: dict, backend: str, precision: str) -> _Programs:
 class _Value(torch.autograd.Function):
     """The field, ``x`` in rows and the outputs flat; its backward pass is a function that can be differentiated, too.
 
-    What functions return is no view, which could not be changed in place.
+    Functions return no views, since these could not be changed in place.
     """
 
     @staticmethod
@@ -300,7 +299,7 @@ def _in_rows(flat: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
 
 
 class _SecondPullback(torch.autograd.Function):
-    """The gradients that the second order is made of. It ends here, and nobody is to lose a gradient unnoticed."""
+    """The gradients of the second order. There is no third order: differentiating again raises an error."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, wants: list, *tensors: torch.Tensor) -> tuple:
@@ -316,7 +315,7 @@ class _SecondPullback(torch.autograd.Function):
 
 
 def _wanted(ctx: Any) -> list[bool]:
-    """Which tensors' gradients are needed, and asked for: ``torch.autograd.grad`` may want those of few."""
+    """Which tensors' gradients are needed and requested: ``torch.autograd.grad`` may request only a few."""
     nodes = [node for node, _ in ctx.next_functions]  # of the tensors, which are the last arguments
     return [n and _asked(node) for n, node in zip(ctx.needs_input_grad[-len(nodes) :], nodes, strict=True)]
 
@@ -329,12 +328,12 @@ def _asked(node: Any) -> bool:
 
 
 class _Call:
-    """What the passes of one call have in common. Between passes there is nothing but tensors."""
+    """What the passes of one call share. Between passes, only tensors are kept."""
 
     def __init__(self, program: Program, key: Key | None, seed: int, counted: torch.Tensor | None, calls: Calls):
         self.program, self.seed, self.counted, self.modes = program, seed, counted, Modes.current()
         self.calls = calls
-        self.key = copy.deepcopy(key)  # whose arrays could change before the way back
+        self.key = copy.deepcopy(key)  # whose arrays could change before the backward pass
 
     def value(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> torch.Tensor:
         """The outputs."""
@@ -402,11 +401,11 @@ class _Call:
 
 
 def _moderate(values: torch.Tensor, rows: int, most: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """``values`` times a power of two, and that power: the largest come to 1 at most, and those of all ``rows`` to
-    ``most`` together, if that is given.
+    """``values`` times a power of two, and that power: the largest is then at most 1, and the sum of the largest of all
+    ``rows`` at most ``most``, if that is given.
 
-    Their sum, and not the largest times their number, so that one of them does not push all others below what half
-    precision can tell from zero.
+    The sum counts, and not the largest times the number of rows, so that one large value does not push all others below
+    the range of half precision.
     """
     size = values.abs().view(rows, -1).amax(-1)
     top = size.amax()
@@ -422,12 +421,12 @@ def _moderate(values: torch.Tensor, rows: int, most: float | None = None) -> tup
 
 
 def _in_order(device: torch.device, compute: Callable[[], Sequence[Any]]) -> list:
-    """What Dr.Jit computes, flat arrays or ``None``, as tensors in the same memory.
+    """Results of Dr.Jit, flat arrays or ``None``, as tensors in the same memory.
 
-    It comes after all that PyTorch was asked for before, and before what it is asked for afterwards. On the CPU, both
-    are done when others see what they write. On a GPU Dr.Jit has a stream of its own: each stream waits for the other,
-    and no host does. There, on another than PyTorch's default stream, the tensors are copies: Dr.Jit's next work may
-    have the memory that PyTorch lets go of, and would not wait for a stream that is not the default one.
+    They are computed after all earlier work of PyTorch and before all later work. On the CPU, both libraries finish
+    before others see their results. On a GPU Dr.Jit has a stream of its own: each stream waits for the other, and the
+    host does not wait. If PyTorch's stream is not its default one, the tensors are copies: Dr.Jit may reuse memory that
+    PyTorch releases, and would not wait for a stream that is not the default one.
     """
     if device.type == "cuda":
         here, there = torch.cuda.current_stream(device), torch.cuda.ExternalStream(cuda_stream(), device)
@@ -444,7 +443,7 @@ def _in_order(device: torch.device, compute: Callable[[], Sequence[Any]]) -> lis
 
 
 def _array(tensor: torch.Tensor, tp: type) -> Any:
-    """A tensor as a flat array, in the same memory if it lies there in one piece that is aligned as kernels expect."""
+    """A tensor as a flat array, in the same memory if that is contiguous and aligned as kernels need it."""
     flat = tensor.detach().to(_dtype(tp)).contiguous().view(-1)
     return tp(flat if flat.data_ptr() % 64 == 0 else flat.clone())
 

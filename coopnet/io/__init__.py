@@ -1,11 +1,11 @@
-"""Files: checkpoints, the description of a field inside them, and writing without ever losing what was there.
+"""Files: checkpoints, the description of a field inside them, and writing that never damages an existing file.
 
 ====================  =======================================
 :mod:`.checkpoint`    fields in safetensors files
 :mod:`.architecture`  a field as JSON, without its weights
-:mod:`.amounts`       how much a field from a file would take
+:mod:`.amounts`       how much memory a field from a file would take
 :mod:`.pickles`       pickles of fields
-:mod:`.files`         writing without losing what was there
+:mod:`.files`         writing that never damages an existing file
 ====================  =======================================
 """
 

@@ -1,4 +1,4 @@
-"""How much a field from a file would take, told from its arguments: a small file must not ask for much."""
+"""How much memory a field from a file would take, computed from its arguments: a small file must not ask for much."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..nn import Composite, Embedding, Encoding, Fourier
 from ..nn.lattice import Lattice
 from ..nn.tree import walk
 
-#: Numbers that a field may take for each one in its file, and those that it may take besides: drawn frequencies are
-#: not stored, but every one of them meets a column of a matrix, which is.
+#: Numbers that a field may have for each one in its file, and further ones: drawn frequencies are not stored, but each
+#: belongs to a column of a matrix, which is stored.
 SHARE, FREE = 16, 2**20
 
 
@@ -38,7 +38,7 @@ def check_amounts(field: NeuralField, stored: int) -> None:
 
 
 def _factors(layer: Any, where: str) -> dict[str, int]:
-    """What to multiply for the numbers that ``layer`` stores, draws or returns, at least, by name."""
+    """Factors whose product is the least number of values that ``layer`` stores, draws or returns, by name."""
     if isinstance(layer, drnn.Linear):
         n_in, n_out, _ = layer.config
         return {"in_features": max(n_in, 1), "out_features": max(n_out, 1)}

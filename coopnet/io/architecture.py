@@ -27,7 +27,7 @@ FORMAT = "coopnet.field"
 VERSION = 2  #: of the format; raised when older versions of coopnet could no longer read it
 PLAIN = 1  #: the version that a field without bounds is written in, which older ones read
 
-#: What ``nn`` has besides layers that a description may name: their bases, and networks that it has as a Sequential.
+#: Names in ``nn`` that a description may not contain: base classes, and networks that are described as a Sequential.
 _LEFT_OUT = {"ACTIVATIONS", "Activation", "Encoding", "MLP", "Module", "SIREN"}
 _OWN = [getattr(nn, name) for name in nn.__all__ if name not in _LEFT_OUT] + [
     Dropout, DropPath, GaussianDropout, ConcreteDropout, DropLevels, Displaced, DrawnGrid, DrawnLinear, Members,
@@ -41,7 +41,7 @@ _DRJIT = (
 _TYPES: dict[str, type] = {f"coopnet.{cls.__name__}": cls for cls in sorted(_OWN, key=lambda c: c.__name__.lower())}
 _TYPES |= {f"drjit.nn.{cls.__name__}": cls for cls in _DRJIT}
 _CONTAINERS = (nn.Sequential, drnn.Sequential)
-#: Layers whose constructors check nothing, and ours with the same arguments, whose constructors do.
+#: Layers whose constructors check nothing, and layers of coopnet with the same arguments, whose constructors do.
 _CHECKED_BY: dict[type, Callable] = {
     drnn.Linear: nn.Linear,
     drnn.LeakyReLU: nn.LeakyReLU,
@@ -113,7 +113,7 @@ def describe(field: NeuralField) -> dict[str, Any]:
 
 
 def outline(field: NeuralField) -> dict[str, Any]:
-    """What :func:`describe` returns, unchecked: for fields that are to have a description which has been."""
+    """The description of :func:`describe`, unchecked, for fields whose description has been checked before."""
     kind = type(field)
     ensure(kind is NeuralField, f"describe: field is a {kind.__name__}; a NeuralField is needed.", TypeError)
     plain = field.bounds is None
@@ -168,8 +168,8 @@ def construct_layer(description: dict[str, Any]) -> Any:
 
 def check_format(description: Any) -> None:
     """Raise ``ValueError`` unless ``description`` is one of this format, in a version known here."""
-    found = description.get("format") if isinstance(description, dict) else None
-    known = isinstance(found, str) and found == FORMAT
+    name = description.get("format") if isinstance(description, dict) else None
+    known = isinstance(name, str) and name == FORMAT
     ensure(known, f"construct: no description of a field: 'format' must be {FORMAT!r}.")
     version = check_positive("construct", "version", description.get("version"))
     reads = f"this coopnet reads versions up to {VERSION}; run pip install --upgrade coopnet"
@@ -234,11 +234,11 @@ def _construct(description: Any, where: str, optional: bool = True) -> Any:
     parameters = constructor(cls)
     description = _ADDED.get(cls, {}) | description
     _check_names(description, {"type", *parameters}, where)
-    given = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
+    values = {k: _argument(description[k], p, f"{where}.{k}") for k, p in parameters.items()}
     try:
         if cls in _CHECKED_BY:
-            _CHECKED_BY[cls](**given)
-        return cls(**given)
+            _CHECKED_BY[cls](**values)
+        return cls(**values)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise ValueError(f"construct: {where}: {error}") from None
 
@@ -264,8 +264,8 @@ def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
 
 
 def _check_names(description: dict, needed: set[str], where: str) -> None:
-    given = set(description)
-    if given != needed:
-        faults = [f"lacks {', '.join(sorted(needed - given))}"] if needed - given else []
-        faults += [f"has the unknown {', '.join(sorted(map(shown, given - needed)))}"] if given - needed else []
+    names = set(description)
+    if names != needed:
+        faults = [f"lacks {', '.join(sorted(needed - names))}"] if needed - names else []
+        faults += [f"has the unknown {', '.join(sorted(map(shown, names - needed)))}"] if names - needed else []
         raise ValueError(f"construct: {where} {' and '.join(faults)}.")

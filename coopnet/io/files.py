@@ -1,4 +1,4 @@
-"""Writing files so that a crash, a full disk or Ctrl-C leaves the previous one as it was, and no litter."""
+"""Writing files so that a crash, a full disk or Ctrl-C leaves the previous file as it was, and no temporary files."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _KINDS = {
 def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
     """Let ``write(temporary)`` make a file, then rename it to ``path`` in one step.
 
-    The temporary file lies in the same directory, keeps the suffix of ``path`` (by which image libraries choose a
-    format), exists when ``write`` is called, which is to fill it rather than to put another in its place, and is on
+    The temporary file is in the same directory, and has the suffix of ``path`` (by which image libraries choose a
+    format). It exists when ``write`` is called, which should fill it rather than replace it, and is on
     the disk before it is renamed. A symbolic link stays one: the file it points to is replaced. Other hard links keep
     the previous contents. The new file has the permissions of the old one, or those that ``open`` would give.
 
-    A process that is killed leaves its temporary file behind; the next writer of the same name removes it. Living
-    ones hold a lock (``flock``) on theirs, which tells them apart on any host that sees the lock, whatever their
-    process numbers. Where there are no locks, nothing is removed.
+    A process that is killed leaves its temporary file behind; the next writer of the same name removes it. Running
+    processes hold a lock (``flock``) on theirs, which every host that sees the lock can check. Without locks, nothing
+    is removed.
 
     Raises:
-        TypeError, ValueError: ``path`` is no name of a file, ``write`` no function, or something is there that is no
+        TypeError, ValueError: ``path`` is no name of a file, ``write`` no function, or ``path`` exists and is no
             regular file (a device, a FIFO, a socket), which renaming would destroy.
         OSError: the directory is missing or not writable, or ``path`` is a directory; the message names ``path``.
         Exception: whatever ``write`` raises. ``path`` is untouched then and the temporary file is removed.
@@ -78,7 +78,7 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
 
 @contextmanager
 def naming(path: Any) -> Iterator[None]:
-    """A ``with`` block in which errors of the system are about ``path``, whatever file they name."""
+    """A ``with`` block in which errors of the system name ``path``, and not the temporary file."""
     try:
         yield
     except OSError as error:
@@ -86,11 +86,11 @@ def naming(path: Any) -> Iterator[None]:
 
 
 def writable(path: Any, where: str) -> Path:
-    """The place that ``path`` leads to, where there is nothing or a regular file; ``where`` opens error messages.
+    """The file to which ``path`` leads, which does not exist or is a regular file; ``where`` opens error messages.
 
     Raises:
-        TypeError, ValueError: ``path`` is no name of a file, or what is there is neither file nor directory.
-        OSError: it is a directory, or what it leads through is missing, closed or a circle of links.
+        TypeError, ValueError: ``path`` is no name of a file, or exists and is neither file nor directory.
+        OSError: it is a directory, or a folder on the way is missing, inaccessible or in a circle of links.
     """
     text = file_name(path, where)
     try:
@@ -102,7 +102,7 @@ def writable(path: Any, where: str) -> Path:
 
 
 def regular(path: str, where: str) -> os.stat_result:
-    """The status of the regular file ``path``; errors as of :func:`writable`, also if there is none."""
+    """The status of the regular file ``path``; errors as in :func:`writable`, also if it does not exist."""
     status = os.stat(path)  # its errors name the path
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -113,7 +113,9 @@ def regular(path: str, where: str) -> os.stat_result:
 
 
 def file_name(path: Any, where: str, name: str = "path") -> str:
-    """The argument ``path`` as a string; raises ``TypeError`` or ``ValueError`` unless a file can be called so."""
+    """The argument ``path`` as a string; raises ``TypeError`` or ``ValueError`` unless it is a possible name of a
+    file.
+    """
     text: Any = None
     with suppress(Exception):  # __fspath__ may be anybody's
         text = os.fspath(path)
@@ -130,7 +132,7 @@ def file_name(path: Any, where: str, name: str = "path") -> str:
 
 
 def _affixes(target: Path) -> tuple[str, str]:
-    """What the names of temporary files for ``target`` begin and end with."""
+    """Prefix and suffix of the names of temporary files for ``target``."""
     # a name may be 255 bytes long, and a character take four of them; a long suffix is no format
     suffix = target.suffix if len(os.fsencode(target.suffix)) <= 64 else ""
     return f".{target.stem[:32]}.", f".tmp{suffix}"
@@ -147,7 +149,7 @@ def _create(path: Path) -> tuple[int | None, int]:
                 return None, mode
             with suppress(OSError):  # not every file system has locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_at(descriptor, path):  # another writer may have taken it for stale before it was locked
+            if _is_at(descriptor, path):  # another writer may have removed it as stale before it was locked
                 return descriptor, mode
         except BaseException:
             os.close(descriptor)
@@ -156,7 +158,7 @@ def _create(path: Path) -> tuple[int | None, int]:
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove the temporary files of writers of ``target`` that live no longer."""
+    """Remove the temporary files of writers of ``target`` that no longer run."""
     if fcntl is None:
         return
     start, end = _affixes(target)

@@ -1,7 +1,8 @@
-"""Pickles of fields and networks: what a checkpoint holds, in a pickle.
+"""Pickles of fields and networks, with the same contents as checkpoints.
 
-What has parameters is pickled as its description and its matrices, and built anew where it is read: packed layouts are
-of one GPU, and the other backend may be the only one there. Networks without parameters are Python objects like others.
+Objects with parameters are pickled as their description and matrices, and built again where they are read: a packed
+layout is that of one GPU, and the other backend may be the only one there. Networks without parameters are pickled like
+other Python objects.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TENSORS = {dr.VarType.Float16: "TensorXf16", dr.VarType.Float32: "TensorXf", dr
 
 
 def _reduced(self: Module, protocol: Any) -> Any:
-    """What ``pickle`` asks an object for: a function, and arguments of which it makes the object anew."""
+    """What ``pickle`` needs of an object: a function, and arguments from which it makes the object again."""
     found = list(parameters(self))
     built = isinstance(self, NeuralField) and self.precision is not None
     if not found or (isinstance(self, NeuralField) and not built):

@@ -1,7 +1,7 @@
-"""Everything that relies on undocumented behaviour of Dr.Jit: check these files again for every new version of it.
+"""Everything that relies on undocumented behaviour of Dr.Jit: check these files again for every new version.
 
-Each says which version it was checked against, and has tests under ``tests/jit`` that fail when that changes; ``make
-drjit-check`` runs them with the installed one.
+Each file says against which version it was checked, and has tests under ``tests/jit`` that fail if the behaviour
+changes; ``make drjit-check`` runs them with the installed version.
 
 ===========================  ===========================================================================================
 file                         what it relies on

@@ -1,9 +1,9 @@
 """Copies of arrays on another backend, and derivatives that follow them.
 
-An edge of Dr.Jit's derivative graph has one backend at both ends, custom operations included. So copies have two of
-them: one at the source, from the originals to bridges that nobody computes with, and one at the copies, from anchors to
-them. Each passes on what arrives by a traversal of its own of the other graph: backward from copies to bridges, forward
-from originals to anchors. Those keep the edges they take, as more may come from other copies.
+An edge of Dr.Jit's derivative graph has one backend at both ends, also in custom operations. So copies need two custom
+operations: one at the source, from the originals to bridges that nothing else uses, and one at the copies, from
+anchors to them. Each passes gradients on by traversing the other graph: backward from copies to bridges, forward
+from originals to anchors. These traversals keep the edges, since more gradients may come from other copies.
 
 Relies on a traversal being allowed within a custom operation's derivative, and on ``ADFlag.ClearEdges`` being left out
 of its flags to keep edges. Checked with Dr.Jit 1.5.0.
@@ -21,7 +21,7 @@ import numpy as np
 from .owned import from_numpy
 from .unpacked import Hidden
 
-#: Gradients in between are cleared, so that the next traversal does not add them again; edges stay.
+#: Gradients in between are cleared, so that the next traversal does not add them again; edges are kept.
 _KEEP = dr.ADFlag.ClearInput | dr.ADFlag.ClearInterior
 
 
@@ -37,13 +37,13 @@ def copied(value: Any, tp: type) -> Any:
 def differentiable_copies(values: Sequence[Any], types: Sequence[type]) -> list[Any]:
     """:func:`copied`, with derivatives: flat arrays of one backend that track gradients, as such ``types``.
 
-    What is copied together is differentiated together, by one traversal of the graph that leads there. Modes that
-    gather the edges of a path first, ``dr.forward_to`` and ``dr.backward_to``, see those of one backend only, and raise
+    Arrays that are copied together are differentiated together, by one traversal of the other graph.
+    ``dr.forward_to`` and ``dr.backward_to`` first collect the edges of a path, see those of one backend only, and raise
     ``RuntimeError``.
     """
     anchors = [dr.zeros(tp, dr.width(value)) for value, tp in zip(values, types, strict=True)]
     dr.enable_grad(anchors)
-    # out of sight of the operations, whose inputs must have one backend
+    # hidden from the operations, whose inputs must have one backend
     bridges = dr.custom(_Depart, list(values), Hidden(anchors))
     copies = [copied(dr.detach(value), tp) for value, tp in zip(values, types, strict=True)]
     return dr.custom(_Arrive, anchors, Hidden(copies), Hidden(bridges))
@@ -84,7 +84,7 @@ class _Arrive(dr.CustomOp):
 
 
 class _Driving(threading.local):
-    """How many traversals of another graph are under way in this thread."""
+    """How many traversals of another graph are running in this thread."""
 
     depth = 0
 
@@ -105,7 +105,7 @@ def _pass_on(mode: dr.ADMode, starts: list, gradients: list) -> None:
 
 
 def _check_driven() -> None:
-    """Raise unless a traversal of the other graph has brought the gradient, which would count as zero."""
+    """Raise unless the gradient comes from a traversal of the other graph; otherwise it would count as zero."""
     if not _driving.depth:
         cure = "use dr.forward() from the inputs or dr.backward() from the outputs, or dr.detach() what was moved"
         what = "dr.forward_to() and dr.backward_to() see one backend only, and something was moved here from another"

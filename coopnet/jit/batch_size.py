@@ -1,4 +1,4 @@
-"""Makes Dr.Jit record a frozen function anew when the number of samples changes.
+"""Makes Dr.Jit record a frozen function again if the number of samples changes.
 
 Sizes of spilled buffers, shapes of products and numbers of banks are constants of a recording. A replay checks operand
 sizes of matrix products before it launches anything, but only arrays that kernels return follow the new number of
@@ -21,7 +21,7 @@ _known: contextvars.ContextVar[bool] = contextvars.ContextVar("batch size known"
 
 @contextlib.contextmanager
 def batch_size_known(known: bool = True) -> Iterator[None]:
-    """A context in a frozen function whose caller has it recorded anew for another batch size, if ``known``."""
+    """A context in a frozen function; with ``known``, the caller has it recorded again for another batch size."""
     token = _known.set(known)
     try:
         yield
@@ -32,13 +32,13 @@ def batch_size_known(known: bool = True) -> Iterator[None]:
 def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
     """An array for :func:`pin_batch_size`, to be evaluated with ``vectors``, some of which have an entry per sample.
 
-    ``None`` where nothing is recorded, or the caller sees to it.
+    ``None`` if nothing is recorded, or the caller handles it.
     """
     return summed(vectors, samples) if frozen() and not _known.get() else None
 
 
 def summed(vectors: Sequence[Any], samples: int) -> Any:
-    """The sum of ``vectors``: one alone may be a constant, as gradients often are, and follows no number of samples."""
+    """The sum of ``vectors``: a single one may be a constant, as gradients often are, and has no number of samples."""
     parts = [v for v in vectors if dr.width(v) == samples and v.state != dr.VarState.Literal]
     total = sum(parts[1:], parts[0]) if parts else vectors[0] + dr.zeros(type(vectors[0]), samples)
     # nor does an array that is not computed in the recording
@@ -51,6 +51,6 @@ def pin_batch_size(sample: Any) -> None:
         return
     tensor = dr.tensor_t(type(sample))
     n = dr.width(sample)
-    # of the shapes that fit a GPU's grid at any size, a few dozen rows measured fastest
+    # of the shapes that fit a GPU's grid at any size, a few dozen rows were fastest
     rows = next(r for r in range(min(n, 128), 0, -1) if n % r == 0)
     dr.eval(dr.full(tensor, 1, (1, rows)) @ tensor(sample, (rows, n // rows)))

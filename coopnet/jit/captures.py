@@ -1,4 +1,4 @@
-"""Arrays that functions refer to.
+"""Arrays that functions refer to, without getting them as arguments.
 
 Relies on what ``state_fn`` of ``dr.freeze`` returns being an input of the recording, and on numbers in a tuple being
 part of its key. Checked with Dr.Jit 1.5.0.
@@ -17,22 +17,22 @@ import drjit as dr
 
 from .unpacked import traversable
 
-#: Looked into every time, unless they are attributes of an object.
+#: Containers that are searched at every call, unless they are attributes of an object.
 _CHEAP = (FunctionType, MethodType, functools.partial, list, tuple, dict)
 
 #: The global variables of their functions hold no arrays of the user's, unlike closures and defaults.
 _LIBRARIES = ("coopnet", "drjit", "numpy")
 
-#: Name of a library -> what frozen functions that refer to its objects are to be told of besides.
+#: Name of a library -> further inputs for frozen functions that refer to its objects.
 COMPANIONS: dict[str, Callable[[], list]] = {}
 
 
 class Captures:
     """Dr.Jit arrays that ``functions`` refer to, also in objects, as the ``state_fn`` of ``dr.freeze``.
 
-    A frozen function must be told of all its inputs. They are looked up at every call, since a variable may have been
-    assigned since, but only the first call looks into every object: one that holds none then (a plot, a file) is left
-    alone by the others. Numbers of entries are inputs, too: the number of samples may follow from any of them.
+    A frozen function must know all its inputs. They are looked up at every call, since a variable may have been
+    assigned meanwhile. Only the first call searches every object: one without arrays (a plot, a file) is skipped
+    by later calls. Numbers of entries are inputs, too: the number of samples may follow from any of them.
     """
 
     def __init__(self, *functions: Callable | None):
@@ -48,15 +48,15 @@ class Captures:
 
 
 class _Walk:
-    """One look at everything that can be reached, but for ``known``, values by their ``id``."""
+    """A search of everything that can be reached, except ``known``, values by their ``id``."""
 
     def __init__(self, known: dict[int, Any]):
         self.found: list[Any] = []
-        # with the values, too, so that no other one gets the number of one that is gone
+        # together with the values, so that no new object gets the id of a deleted one
         self.seen, self.barren = dict(known), dict[int, Any]()
 
     def visit(self, *values: Any, numbers: bool = True) -> None:
-        """Look into ``values``; ``numbers`` in lists and dictionaries count as inputs, too."""
+        """Search ``values``; ``numbers`` in lists and dictionaries count as inputs, too."""
         for value in values:
             if id(value) in self.seen or isinstance(value, (type, ModuleType, str, bytes)):
                 continue
@@ -70,7 +70,7 @@ class _Walk:
         if traversable(value):
             self.found.append(value)
         elif isinstance(value, (list, tuple, dict)):
-            if numbers:  # or replays would go on with those of the recording
+            if numbers:  # otherwise replays would use those of the recording
                 self.found.append(value)
             self.visit(*(value.values() if isinstance(value, dict) else value), numbers=numbers)
         elif isinstance(value, MethodType):

@@ -1,9 +1,9 @@
 """Constants among the gradients, tangents and inputs that become cooperative vectors.
 
-Dr.Jit keeps what is the same number in every lane, such as the 1 of ``dr.backward(y)``, as a literal. A product of a
-vector of ones with a constant vector takes a copy of that, made as long, and so does a sum with zeros; for such a copy
-its LLVM backend writes no code, but ends the process (in ``llvm_coop_vec.cpp``, the format of ``Bitcast`` has ``$V_u``
-for ``$V_$u``). It does not happen to what is computed: selected under a condition that never holds.
+Dr.Jit keeps a number that is the same in every lane, such as the 1 of ``dr.backward(y)``, as a literal. A product of a
+vector of ones with a constant vector makes a wide copy of the latter, and so does a sum with zeros. For such a copy the
+LLVM backend ends the process (in ``llvm_coop_vec.cpp``, the format of ``Bitcast`` has ``$V_u`` for ``$V_$u``). Computed
+arrays do not have this problem, so constants are made computed: selected under a condition that never holds.
 
 Relies on Dr.Jit not seeing through that condition, and on the derivative of ``dr.select`` being a selection. Checked
 with Dr.Jit 1.5.0.
@@ -28,9 +28,9 @@ def never(value: Any) -> Any:
 
 
 def computed(values: Sequence[Any], known: Sequence[Any]) -> list[Any]:
-    """``values`` that are computed, and so are their gradients and tangents, whatever they are at first.
+    """``values`` as computed arrays, with computed gradients and tangents, even if they are constants.
 
-    ``known`` are arrays of all samples, of which one may be no constant.
+    ``known`` are arrays of all samples, of which at least one may not be a constant.
     """
     other = next((v for v in (*known, *values) if not constant(v)), None)
     mask = dr.opaque(dr.mask_t(values[0]), False) if other is None else never(other)
@@ -54,5 +54,5 @@ def varying(bundle: Sequence[Any]) -> list[Any]:
 
 
 def constant(value: Any) -> bool:
-    """Is the array the same number in every lane, and Dr.Jit knows?"""
+    """Is the array a literal, the same number in every lane?"""
     return dr.detach(value).state == dr.VarState.Literal

@@ -1,9 +1,9 @@
 """Work on gradients that has to wait until a symbolic loop or conditional is left.
 
-Inside, nothing can be evaluated, so what a loop accumulates cannot be read there. Dr.Jit differentiates such a scope
-by tracing its body again and postpones derivatives of variables that are older than this second trace until it has
-left the scope. :func:`outside` therefore makes an operation between a buffer and its users when the body is traced the
-first time and finds it again the second time; its derivative runs outside.
+Inside, nothing can be evaluated, so a loop's sums cannot be read there. Dr.Jit differentiates such a scope
+by tracing its body again, and postpones derivatives of variables that are older than this second trace until it has
+left the scope. So :func:`outside` inserts an operation between a buffer and its users when the body is traced the
+first time, and finds it again the second time; its derivative runs outside.
 
 Relies on that order, on a custom operation's derivative running once, and on variables keeping their ``index_ad``.
 Checked with Dr.Jit 1.5.0.
@@ -21,9 +21,9 @@ from .unpacked import Hidden
 
 
 class Deferred:
-    """A buffer as networks in a symbolic scope see it: the same numbers, another variable of the AD graph.
+    """A buffer for networks in a symbolic scope: the same numbers, but another variable of the AD graph.
 
-    Whoever accumulates gradients elsewhere than in ``buffer`` leaves something with a ``sum()`` in ``finish``.
+    Code that accumulates gradients elsewhere than in ``buffer`` puts an object with a ``sum()`` into ``finish``.
     """
 
     def __init__(self, origin: Any):
@@ -39,15 +39,15 @@ class Deferred:
         self._probe = dr.custom(_Probe, Hidden(self._called), start)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What is in ``finish`` under ``key``; Dr.Jit may trace a body several times and discard all but the last."""
+        """The entry of ``finish`` under ``key``; Dr.Jit may trace a body several times and discard all but the last."""
         if key not in self.finish:
             self.finish[key] = make()
         return self.finish[key]
 
     def waits(self) -> bool:
-        """Asked in a derivative: will that of :attr:`buffer` run later, outside the scope?
+        """Called in a derivative: will the derivative of :attr:`buffer` run later, outside the scope?
 
-        Not if user code calls ``dr.backward`` inside the very scope that this was made in.
+        It will not if user code calls ``dr.backward`` inside the scope in which this object was made.
         """
         self._called.clear()
         dr.set_grad(self._probe, 1)
@@ -67,7 +67,7 @@ class _Buffer(dr.CustomOp):
         for key in [key for key, deferred in _cache.items() if deferred is self.deferred]:
             del _cache[key]
         for sums in self.deferred.finish.values():
-            # What leads on from there, if anything does, is older than the scope and has not been differentiated yet.
+            # Anything that depends on it is older than the scope and has not been differentiated yet.
             dr.accum_grad(self.deferred.origin, sums.sum())
         self.deferred.finish.clear()
 

@@ -1,9 +1,9 @@
-"""Half precision on CPUs: what LLVM makes of it where the processor cannot compute in it.
+"""Half precision on CPUs that cannot compute in it.
 
-LLVM takes casts from half to single back where it can: the maximum of two such numbers becomes a maximum in half, which
-a CPU without AVX512-FP16 has no instruction for. LLVM then calls a function of a library, and Dr.Jit, whose kernels
-cannot call any, ends the process. That strikes reductions (``dr.max`` and ``dr.min`` over components), but neither
-``dr.maximum`` nor ``dr.minimum``, which are made of comparisons.
+LLVM removes casts from half to single if it can: the maximum of two such numbers becomes a maximum in half, for which
+a CPU without AVX512-FP16 has no instruction. LLVM then calls a library function. Kernels of Dr.Jit cannot call any, so
+it ends the process. This concerns reductions (``dr.max`` and ``dr.min`` over components), but neither
+``dr.maximum`` nor ``dr.minimum``, which consist of comparisons.
 
 Relies on LLVM not seeing through that condition. Checked with Dr.Jit 1.5.0, LLVM 19.1.
 """
@@ -27,8 +27,8 @@ def largest(values: Sequence[Any]) -> Any:
 def widened(values: Sequence[Any], single: type) -> list[Any]:
     """``values`` as arrays of the single-precision type ``single``, for others to compute with.
 
-    Whatever they do, LLVM cannot narrow it: each is selected under a condition that always holds, which LLVM does not
-    know.
+    LLVM cannot narrow anything computed from them: each is selected under a condition that always holds, which LLVM
+    does not know.
     """
     wide = [single(v) for v in values]
     if dr.backend_v(single) != dr.JitBackend.LLVM or not dr.is_half_v(values[0]):

@@ -1,8 +1,8 @@
 """Numbers as parameters of kernels, so that another number needs no other kernel.
 
-In a virtual call of a function that is being frozen, ``dr.opaque`` makes memory that is gone when the function is
-replayed: the call then reads anything. There a number becomes a literal, part of the kernel, as the recording is of one
-number anyway. Checked with Dr.Jit 1.5.0.
+In a virtual call of a function that is being frozen, ``dr.opaque`` allocates memory that is freed before the function
+is replayed, and the call would read garbage. There, a number becomes a literal, part of the kernel; the recording is
+for one number anyway. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations

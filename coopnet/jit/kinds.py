@@ -1,4 +1,4 @@
-"""What an input is: the one place that tells cooperative vectors, tensors, arrays and NumPy apart.
+"""Kinds of inputs: the only code that tells cooperative vectors, tensors, arrays and NumPy apart.
 
 Relies on the traits that Dr.Jit has of its types (``depth_v``, ``leaf_t``, ``is_special_v``), and on arrays of one lane
 becoming wide by a sum with zeros, which Dr.Jit leaves out of kernels but not of derivatives. Checked with Dr.Jit 1.5.0.
@@ -33,7 +33,7 @@ OF_NUMPY = "Of an array x of shape (features, samples), [Float(row) for row in x
 
 
 class Traits(NamedTuple):
-    """What the type of a Dr.Jit array says about it."""
+    """Properties of the type of a Dr.Jit array."""
 
     depth: int
     leaf: type
@@ -156,7 +156,7 @@ def in_kernels(x: Any, where: str, single: bool = False) -> tuple[str, type]:
 
 
 def even(parts: list) -> list:
-    """``parts``, where those of one lane beside wider ones that track gradients become as wide.
+    """``parts``; those with one lane that track gradients are broadcast to the width of the others.
 
     As components of a cooperative vector they would get a gradient with an entry for every lane, which Dr.Jit does not
     add up; the adjoint of this broadcast does.
@@ -189,11 +189,11 @@ def nested(parts: Sequence[Any]) -> Any:
 
 
 class UnpackedVector(list):
-    """The components of a vector that is to be packed by whoever needs it packed.
+    """The components of a vector that is packed only where it is needed packed.
 
-    On CUDA a kernel is compiled by OptiX if there is a cooperative vector in it, also one that is packed, unpacked
-    and nothing else, as in the derivative of packing. OptiX takes longer to compile, and lacks some instructions, such
-    as atomics of several numbers before CUDA 13.2.
+    On CUDA, OptiX compiles a kernel if it contains a cooperative vector, even if that is only packed and unpacked, as
+    in the derivative of packing. OptiX takes longer to compile, and lacks some instructions, such as atomics of several
+    numbers before CUDA 13.2.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Masked lanes: their gradients stay zero, also where what they are multiplied by is NaN or infinite.
+"""Masked lanes: their gradients stay zero, even if they are multiplied by NaN or infinity.
 
 Renderers evaluate networks in lanes whose results they discard (rays that missed, paths that ended), often at
 coordinates that are NaN. Discarding sends gradients of zero back there, but zero times NaN is NaN, and sums over
@@ -36,8 +36,8 @@ WARP = 32
 class Warps:
     """Lanes for ``samples``, and on a GPU as many more as make all warps full.
 
-    OptiX runs a kernel with products 1.6 times as long if its last warp is not (H200, driver 580), whatever the lanes
-    beyond the samples do. The arrays are evaluated ones.
+    With OptiX, a kernel with products takes 1.6 times as long if its last warp is not full (H200, driver 580). What the
+    additional lanes do does not matter. The arrays must be evaluated.
     """
 
     def __init__(self, uint32: type, samples: int):
@@ -45,8 +45,8 @@ class Warps:
         self.samples, self.count = samples, -(-samples // WARP) * WARP if cuda and samples > WARP else samples
         self.number = dr.arange(uint32, self.count)
         if self.count != samples:
-            # In memory, an input of every kernel that has so many lanes: of one that has no input of its own size,
-            # frozen functions guess how many lanes to replay it with.
+            # In memory, as an input of every kernel with so many lanes: for a kernel without an input of its own size,
+            # frozen functions guess the number of lanes when they replay it.
             dr.eval(self.number)
         self.inside = self.number < samples
 
@@ -64,7 +64,7 @@ class Warps:
         return [wide(v) for v in values]
 
     def narrow(self, values: Sequence[Any]) -> list[Any]:
-        """The samples' among ``values``."""
+        """The entries of ``values`` that belong to samples."""
         if self.count == self.samples:
             return list(values)
         result = [dr.empty(type(v), self.samples) for v in values]
@@ -76,7 +76,7 @@ class Warps:
 class Gate:
     """Keeps the gradient of ``enter``'s arrays zero in lanes where that of ``leave``'s is.
 
-    For everything that Dr.Jit differentiates by itself in between.
+    It is used around code that Dr.Jit differentiates by itself.
     """
 
     def __init__(self) -> None:

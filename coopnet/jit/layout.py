@@ -1,4 +1,4 @@
-"""Where the entries of a matrix stand in the packed layout of a GPU.
+"""The positions of a matrix's entries in the packed layout of a GPU.
 
 Relies on layouts being permutations with gaps that depend on shape and type only, on gaps being packed as zeros, and on
 Dr.Jit keeping gradients in the layout of the weights. Checked with Dr.Jit 1.5.0.
@@ -13,7 +13,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-#: Columns of the matrix that stands in for a bias, see :class:`Layout`.
+#: Columns of the matrix that replaces a bias, see :class:`Layout`.
 BIAS_COLUMNS = 16
 
 
@@ -21,9 +21,9 @@ class Layout:
     """Positions of entries within packed matrices.
 
     ``places`` holds those of a layer's matrix, entry by entry in row-major order. The gradient of a bias is accumulated
-    as column 0 of a matrix of its own (outer products are summed over a warp before they are added; the hardware's sum
-    of vectors is not, and stalls sooner): ``bias`` is a view of such a matrix, and ``bias_places`` the positions of its
-    column 0.
+    as column 0 of a separate matrix: ``bias`` is a view of such a matrix, and ``bias_places`` are the positions of its
+    column 0. (Outer products are summed over a warp before they are added; the hardware's sums of vectors are not, and
+    stall sooner.)
     """
 
     DRJIT_STRUCT = {"places": object, "bias": object, "bias_places": object}
@@ -50,7 +50,9 @@ class Layout:
 
 @functools.lru_cache(maxsize=256)
 def _places(tensor: type, shape: tuple[int, int]) -> np.ndarray | None:
-    """Hardware layouts are permutations with gaps, but secret ones: packing row and column numbers shows them."""
+    """Positions in the hardware's layout, an undocumented permutation with gaps: packing row and column numbers shows
+    it.
+    """
     rows, columns = shape
     if max(shape) > 2047 or min(shape) < 1:  # half precision holds no larger numbers exactly
         return None
@@ -63,5 +65,5 @@ def _places(tensor: type, shape: tuple[int, int]) -> np.ndarray | None:
     result = np.full(rows * columns, -1, np.int64)
     result[(packed[0][filled] - 1) * columns + packed[1][filled] - 1] = filled
     if len(filled) != rows * columns or (result < 0).any():
-        return None  # no permutation: a layout not known to us
+        return None  # no permutation: an unknown layout
     return result.astype(np.uint32)

@@ -1,9 +1,9 @@
 """The masks of evaluated loops and conditionals.
 
-While Dr.Jit runs the body of one, it lays the mask of active lanes on every gather and scatter that has as many entries
-as the loop has lanes, or a single one, whether these are samples or the entries of a matrix; and on no other, so that
-samples in whole warps, sorted or in chunks escape it. So whoever adds up samples takes the :func:`present` ones of what
-comes in, and works :func:`unmasked` from there on.
+While Dr.Jit runs the body of one, it applies the mask of active lanes to every gather and scatter with as many entries
+as the loop has lanes, or with a single one, whether these are samples or the entries of a matrix. It does not apply the
+mask to others, such as samples padded to whole warps, sorted, or in chunks. So code that adds up samples takes the
+:func:`present` ones of its inputs, and then works :func:`unmasked`.
 
 Relies on the mangled names of ``jit_var_mask_peek``, ``jit_var_mask_default``, ``jit_var_mask_push``,
 ``jit_var_mask_pop`` and ``jit_var_dec_ref_impl``. Checked with Dr.Jit 1.5.0; without them, there may be a mask at any
@@ -24,7 +24,7 @@ from .scopes import symbolic
 
 
 def masked(tp: type) -> bool:
-    """May there be a mask on what is traced on the backend of the Dr.Jit type ``tp``?"""
+    """May Dr.Jit apply a mask to operations on the backend of the Dr.Jit type ``tp``?"""
     peek, release = function("_Z17jit_var_mask_peek10JitBackend"), function("_Z20jit_var_dec_ref_implj")
     if peek is None or release is None:
         return True
@@ -38,10 +38,10 @@ def masked(tp: type) -> bool:
 def active(tp: type, lanes: int) -> Any:
     """Which of as many ``lanes`` are active, a mask for the Dr.Jit type ``tp``."""
     uint32 = dr.uint32_array_t(tp)
-    found = dr.opaque(uint32, 0, lanes)
-    # a scatter is what the mask lies on; gathers in the order of lanes are left out
-    dr.scatter(found, uint32(1), dr.arange(uint32, lanes), mode=dr.ReduceMode.Permute)
-    return found == 1
+    flags = dr.opaque(uint32, 0, lanes)
+    # a scatter, to which the mask is applied; gathers in the order of lanes are optimized away
+    dr.scatter(flags, uint32(1), dr.arange(uint32, lanes), mode=dr.ReduceMode.Permute)
+    return flags == 1
 
 
 def present(values: Sequence[Any], lanes: int) -> list[Any]:
@@ -57,7 +57,7 @@ def present(values: Sequence[Any], lanes: int) -> list[Any]:
 def unmasked(tp: type) -> Iterator[None]:
     """A context in which all lanes of gathers and scatters are active: for arrays that have no entry per sample.
 
-    In symbolic code, where Dr.Jit's masks are those of the code around and stay, it changes nothing.
+    In symbolic code, masks are those of the surrounding code, and it changes nothing.
     """
     make = function("_Z20jit_var_mask_default10JitBackendm")
     push, pop = function("_Z17jit_var_mask_push10JitBackendj"), function("_Z16jit_var_mask_pop10JitBackend")

@@ -1,12 +1,12 @@
-"""The inside of ``drjit.opt``, checked against 1.5.0: a parameter's state and learning rate, and what a step calls.
+"""The inner workings of ``drjit.opt``, checked against 1.5.0: state and learning rate of a parameter, and steps.
 
-``Optimizer.state`` maps names to (value, promoted to single precision?, learning rate of its own or ``None``, memory),
-where the memory is what the kind of optimizer keeps: moments, counters. ``_step`` computes a new value and memory,
-``_reset`` begins a memory, and ``_select`` picks from two of them where a step is masked.
+``Optimizer.state`` maps names to (value, promoted to single precision?, own learning rate or ``None``, memory). The
+memory is what the kind of optimizer keeps: moments, counters. ``_step`` computes a new value and memory, ``_reset``
+makes a first memory, and ``_select`` picks one of two if a step is masked.
 
-A step multiplies a learning rate that is an array *in place* by further factors (``_LRCache.product``). One that two
-parameters share reaches the second with the size and sign of the first one's step, and ``AdamW``, which asks for it
-twice, makes weights grow. :func:`own_rates` is what to do about it.
+A step multiplies a learning rate that is an array *in place* by further factors (``_LRCache.product``). If two
+parameters share the rate, the second one gets it with the size and sign of the first one's step. ``AdamW`` reads it
+twice, so that weights grow. :func:`own_rates` avoids both.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import drjit.opt as dropt
 
 
 def values(optimizer: dropt.Optimizer) -> dict[str, Any]:
-    """The parameters as they are kept: indexing an optimizer would round promoted ones to half precision."""
+    """The parameters as the optimizer keeps them: indexing it would round promoted ones to half precision."""
     return dict(optimizer.items())
 
 
 def snapshot(optimizer: dropt.Optimizer) -> dict[str, Any]:
-    """The parameters of now, without gradients: frozen functions assign to the arrays that they are called with."""
+    """Copies of the present parameters, without gradients: frozen functions assign to the arrays of their arguments."""
     return {name: dr.copy(dr.detach(value)) for name, value in values(optimizer).items()}
 
 
 def set_values(optimizer: dropt.Optimizer, new: Mapping[str, Any]) -> None:
-    """Replace parameters, and neither evaluate nor change anything else, as assigning to an optimizer's entry would."""
+    """Replace parameters, without evaluating or changing anything else, as assigning to an optimizer's entry would."""
     for name, value in new.items():
         dr.enable_grad(value)
         optimizer.state[name] = (value, *optimizer.state[name][1:])
@@ -56,10 +56,10 @@ def decay_rate(optimizer: dropt.Optimizer) -> float:
 
 @contextmanager
 def own_rates(optimizer: dropt.Optimizer, factors: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A ``with`` block in which steps are right though learning rates are arrays.
+    """A ``with`` block in which steps are right although learning rates are arrays.
 
-    Every parameter has a rate of its own, times its entry in ``factors``, if any; they are returned by name. ``AdamW``
-    does not decay weights: whoever takes the step does, at the :func:`decay_rate` from outside the block.
+    Every parameter has its own rate, times its entry in ``factors``, if any; the block returns them by name. ``AdamW``
+    does not decay weights in it: the caller does, at the :func:`decay_rate` from outside the block.
     """
     before = {name: optimizer.learning_rate(name) for name in optimizer}
     rates: dict[str, Any] = {name: optimizer.lr if lr is None else lr for name, lr in before.items()}
@@ -77,7 +77,7 @@ def own_rates(optimizer: dropt.Optimizer, factors: Mapping[str, Any]) -> Iterato
 
 
 def adam_correction(optimizer: dropt.Adam, dtype: type, memory: tuple) -> Any:
-    r"""What Adam's next step is multiplied by, :math:`\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)`, as a ``dtype``."""
+    r"""The factor of Adam's next step, :math:`\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)`, as a ``dtype``."""
     t = memory[0] + 1
     if counts_entries(memory):  # a double power for each would take longer than the step
         return dr.sqrt(_debiased(optimizer.beta_2, dtype(t))) / _debiased(optimizer.beta_1, dtype(t))
@@ -86,7 +86,7 @@ def adam_correction(optimizer: dropt.Adam, dtype: type, memory: tuple) -> Any:
 
 
 def _debiased(beta: float, t: Any) -> Any:
-    r""":math:`1 - \beta^t`, of which nothing is lost near 0: there by the series of :math:`1 - e^u`."""
+    r""":math:`1 - \beta^t` without cancellation near 0, where it is computed by the series of :math:`1 - e^u`."""
     if beta == 0:
         return type(t)(1)
     u = t * math.log(beta)
@@ -97,26 +97,27 @@ def _debiased(beta: float, t: Any) -> Any:
 
 
 def counts_entries(memory: tuple) -> bool:
-    """Has every entry of a parameter with Adam's ``memory`` a number of steps of its own? See :class:`EntryAdam`."""
+    """Does every entry of a parameter with Adam's ``memory`` have its own number of steps? See :class:`EntryAdam`."""
     return dr.width(memory[0]) == dr.width(memory[1]) != 1
 
 
 class EntryAdam(dropt.Adam):
-    """Adam in which entries of a parameter may have a number of steps of their own, and rates within bounds.
+    """Adam in which entries of a parameter may have their own numbers of steps, and bounds of their rates.
 
-    The bounds are AdaBound's (Luo et al. 2019) as tiny-cuda-nn has them: they depend on the number of steps, which is
-    the last entry of the memory then, and close in on 0.1.
+    The bounds are AdaBound's (Luo et al. 2019) as in tiny-cuda-nn: they depend on the number of steps, which is then
+    the last entry of the memory, and converge to 0.1.
     """
 
     adabound = False
 
     def _counts(self, name: str) -> bool:
-        """Have the entries of this parameter such numbers?"""
+        """Do the entries of this parameter have their own numbers of steps?"""
         return False
 
     def _corrects(self) -> bool:
-        """Does :func:`adam_correction` meet every parameter? A number of steps that were a constant would make every
-        step a kernel of its own."""
+        """Is :func:`adam_correction` used for every parameter? If the number of steps were a constant, every step would
+        be a new kernel.
+        """
         return self.adabound
 
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, memory: tuple, /) -> tuple[Any, tuple]:
@@ -157,7 +158,7 @@ def opaque_rate(leaf: type, lr: Any) -> Any:
 
 
 class Remembering(dropt.Optimizer):
-    """Base of optimizers of one's own: a parameter's memory begins with what :meth:`_start` returns, a PyTree."""
+    """Base of new optimizers: the first memory of a parameter is the result of :meth:`_start`, a PyTree."""
 
     def _start(self, name: str, value: Any) -> Any:
         """The first memory of the parameter ``name``, whose flat value is ``value``."""
@@ -170,13 +171,13 @@ class Remembering(dropt.Optimizer):
 class Extension(dropt.Optimizer):
     """Base of optimizers that add to one of Dr.Jit's, named before it: ``class Adam(Extension, dropt.Adam)``.
 
-    All values are flat arrays. One that :attr:`_remembers` has memories (own, that of Dr.Jit's optimizer).
+    All values are flat arrays. If :attr:`_remembers`, memories are pairs (own, that of Dr.Jit's optimizer).
     """
 
-    #: Names of the parameters that the step under way has not come to yet.
+    #: Names of the parameters that the current step has not visited yet.
     _visited: Iterator[str]
 
-    #: Is there anything to remember beside what Dr.Jit's optimizer does?
+    #: Does it have a memory of its own, beside that of Dr.Jit's optimizer?
     _remembers = False
 
     def _begin(self, value: Any) -> Any:

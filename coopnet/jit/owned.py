@@ -1,8 +1,8 @@
-"""Arrays in memory of Dr.Jit's own, which frozen functions need for what virtual calls read.
+"""Arrays in memory of Dr.Jit's own, which frozen functions need for arrays that virtual calls read.
 
 Calls find arrays by addresses, which a replay replaces by those of its own inputs. It only knows addresses of memory
-that Dr.Jit has allocated: of any other, such as NumPy's or PyTorch's behind an array made of theirs without a copy, it
-keeps the one that it was recorded with, and reads what is there by then.
+that Dr.Jit has allocated. For other memory, such as NumPy's or PyTorch's behind an array that was made without a copy,
+it keeps the address of the recording, and reads whatever is there later.
 
 Relies on LLVM's arrays sharing memory with the NumPy arrays that they are made of, and on ``dr.select`` with a
 condition that depends on the lane being computed; ``dr.copy``, ``x + 0`` and a gather of every entry in order copy
@@ -22,9 +22,9 @@ def owned(value: Any) -> Any:
     if not dr.width(value):
         return value
     lane = dr.arange(dr.uint32_array_t(type(value)), dr.width(value))
-    own = dr.select(lane == 0xFFFFFFFF, type(value)(0), value)  # what no lane has, but Dr.Jit does not know
-    dr.eval(own)
-    return own
+    copy = dr.select(lane == 0xFFFFFFFF, type(value)(0), value)  # a value that no lane has, which Dr.Jit does not know
+    dr.eval(copy)
+    return copy
 
 
 def from_numpy(numbers: np.ndarray, tp: type) -> Any:
@@ -32,6 +32,6 @@ def from_numpy(numbers: np.ndarray, tp: type) -> Any:
     shared = tp(numbers)
     if dr.backend_v(tp) != dr.JitBackend.LLVM:
         return shared
-    own = owned(shared)
-    dr.sync_thread()  # NumPy's memory may go with ``numbers``
-    return own
+    copy = owned(shared)
+    dr.sync_thread()  # NumPy's memory may be freed together with ``numbers``
+    return copy

@@ -1,12 +1,12 @@
 """How kernels of several wide vectors stay within a GPU's registers.
 
-A vector of n components takes up to n registers of a thread, and what does not fit waits in memory, which costs more
-than the arithmetic (``docs/derivatives.md`` has figures). Two things decide what fits, the order of a kernel's
-operations and the registers that a thread may use, and both can be asked for.
-Networks side by side in one function can be kept from being mixed.
+A vector of n components takes up to n registers of a thread. What does not fit goes to memory, which costs more
+than the arithmetic (``docs/derivatives.md`` has figures). Two things decide what fits: the order of a kernel's
+operations, and the number of registers that a thread may use. Both can be influenced, and networks side by side in one
+function can be kept apart.
 
-Relies on ``detail.new_scope`` to be a barrier in that order, and on Dr.Jit to raise OptiX's ``maxRegisterCount`` for
-kernels with long products, as found before it removes what never runs. Checked with Dr.Jit 1.5.0.
+Relies on ``detail.new_scope`` being a barrier in that order, and on Dr.Jit raising OptiX's ``maxRegisterCount`` for
+kernels with long products, including products that never run. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .constants import never
 SHARE = 128
 #: Components in use at a time beyond which not even all registers suffice.
 ALL = 256
-#: Length of a vector beyond which Dr.Jit gives threads all registers (``maxRegisterCount``) unasked.
+#: Length of a vector beyond which Dr.Jit gives threads all registers (``maxRegisterCount``) by itself.
 LONG = 64
 
 
 def in_order(backend: dr.JitBackend) -> None:
-    """Have what was traced before this computed before what is traced after it.
+    """Make kernels compute everything traced before this call before everything traced after it.
 
-    By itself Dr.Jit goes depth first, output after output: the value at every layer before the first tangent at the
-    first layer, and all of them stay in use until the last tangent is done.
+    By itself Dr.Jit goes depth first, output after output: it computes the value at every layer before the first
+    tangent at the first layer, and all values stay in use until the last tangent is done.
     """
     dr.detail.new_scope(backend)
 
@@ -40,10 +40,10 @@ def in_order(backend: dr.JitBackend) -> None:
 def with_room(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any]:
     """The components ``parts`` of a vector, in a kernel whose threads have registers for ``used`` components at a time.
 
-    Threads that may use all registers are fewer at a time, so that is asked for only where it pays. Dr.Jit does it for
-    kernels that multiply a vector longer than :data:`LONG`, as it finds while it collects what to compile. So this adds
-    such a product, of the memory behind one of ``views``, and selects it under a condition that never holds. The
-    compiler sees that, unlike Dr.Jit, and leaves the product out.
+    With all registers, fewer threads run at a time, so this is done only where it pays. Dr.Jit does it for
+    kernels that multiply a vector longer than :data:`LONG`. So this function adds such a product, of the memory behind
+    one of ``views``, and selects it under a condition that never holds. Unlike Dr.Jit, the compiler sees that, and
+    removes the product.
     """
     parts = list(parts)
     if dr.backend_v(parts[0]) != dr.JitBackend.CUDA or used <= SHARE or not views:
@@ -51,7 +51,7 @@ def with_room(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any
     if max(max(view.shape) for view in views) > LONG:
         return parts
     for i, v in enumerate(parts):
-        if dr.detach(v).state != dr.VarState.Literal:  # from a constant, Dr.Jit would see, too
+        if dr.detach(v).state != dr.VarState.Literal:  # with a constant, Dr.Jit would see it, too
             parts[i] = _request(v, views[0])
             break
     return parts
@@ -74,12 +74,12 @@ def _reshaped(view: Any, rows: int, columns: int) -> Any:
 
 
 def in_separate_blocks(function: Callable[[list], list], parts: Sequence[Any]) -> list:
-    """``function(parts)`` in basic blocks of their own, so that the compiler does not mix it with what is beside it.
+    """``function(parts)`` in separate basic blocks, so that the compiler does not mix it with the code around it.
 
     OptiX interleaves chains of cooperative products that do not depend on each other, and all of their vectors stay in
     use: ``docs/rendering.md`` has figures. A condition that always holds, unknown to the compiler, keeps them in order.
 
-    For values without gradients, in symbolic code.
+    It is for values without gradients, in symbolic code.
     """
     parts = list(parts)
     known = next((v for v in parts if v.state != dr.VarState.Literal), None)

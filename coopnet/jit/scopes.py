@@ -1,7 +1,7 @@
-"""Is something being traced symbolically, frozen, or called? Asked here and nowhere else.
+"""Is something being traced symbolically, frozen, or called? All code asks these functions.
 
 Relies on the flags ``SymbolicScope`` and ``FreezingScope``, which Dr.Jit sets while it traces and records, and on the
-mangled name of ``jit_var_self``, the only one to know of virtual calls. Checked with Dr.Jit 1.5.0.
+mangled name of ``jit_var_self``, the only function that knows of virtual calls. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def frozen() -> bool:
 
 
 def recording() -> bool:
-    """Is either, so that nothing can be read or written?"""
+    """Is one of them true, so that nothing can be read or written?"""
     return symbolic() or frozen()
 
 
 def inside_call(tp: type) -> bool:
     """Is a virtual call being traced on the backend of the Dr.Jit type ``tp``?
 
-    Raises ``RuntimeError`` in loops, conditionals and calls where Dr.Jit cannot be asked (its library has no such
-    function by that name): taken for a loop, all callees would number their lanes from 0 and share their masks.
+    Raises ``RuntimeError`` in loops, conditionals and calls if this is not known (the library has no function of that
+    name): if a call were taken for a loop, all callees would number their lanes from 0 and share their masks.
     """
     query = function(_SYMBOL)
     if query is None:

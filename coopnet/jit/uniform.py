@@ -1,4 +1,4 @@
-"""Numbers in memory that are the same for all lanes, as a kernel on the CPU reads them: each by one scalar load.
+"""Numbers in memory that are the same for all lanes, read by kernels on the CPU with one scalar load each.
 
 An array of one entry would be a parameter of the kernel for each number, and ``dr.gather`` reads an entry per lane.
 

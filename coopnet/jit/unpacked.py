@@ -1,4 +1,4 @@
-"""Arrays that some of Dr.Jit see and others don't.
+"""Arrays that some functions of Dr.Jit see and others don't.
 
 Objects without ``DRJIT_STRUCT`` are traversed by their methods ``_traverse_1_cb_ro`` and ``_traverse_1_cb_rw``, as
 Mitsuba's are: by ``dr.freeze``, but neither by ``drjit.nn.pack`` nor by ``dr.eval``. Relies on these names and on
@@ -41,8 +41,8 @@ class Traversed:
 class Unpacked(Traversed):
     """Holds an object whose arrays ``dr.freeze`` sees and ``drjit.nn.pack`` doesn't.
 
-    ``pack`` turns every array it meets into a view of the packed buffer, which arrays that are no matrices of the
-    weights' type don't survive.
+    ``pack`` turns every array it finds into a view of the packed buffer, which is wrong for arrays that are not
+    matrices of the weights' type.
     """
 
     def __init__(self, value: Any = None):
@@ -50,9 +50,9 @@ class Unpacked(Traversed):
 
 
 class Constant(Unpacked):
-    """An :class:`Unpacked` without parameters: neither trained nor saved, made anew when a network is allocated.
+    """An :class:`Unpacked` without parameters: neither trained nor saved, and made again when a network is allocated.
 
-    Copies share it, but for arrays, which could be changed in place; pickles leave out what belongs to a device.
+    Copies share it, except arrays, which could be changed in place; pickles leave out everything on a device.
     """
 
     def __deepcopy__(self, memo: dict) -> Constant:

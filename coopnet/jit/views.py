@@ -1,4 +1,4 @@
-"""Views of packed matrices: what ``drjit.nn.MatrixView`` does not tell about its entries, and has no way to change.
+"""Views of packed matrices: positions of their entries, and changed copies, which ``drjit.nn.MatrixView`` lacks.
 
 Relies on the fields of a view being those of its ``DRJIT_STRUCT``, which can be set, and on ``drjit.nn.pack`` keeping
 the buffer of all matrices as the module's ``_packed_buffer``. Checked with Dr.Jit 1.5.0.
@@ -16,17 +16,17 @@ from .masks import unmasked
 
 
 def places(view: Any, row: Any, column: Any = 0, layout: Layout | None = None, active: Any = True) -> Any:
-    """Where entries ``(row, column)`` of a packed matrix, or entries ``row`` of a vector, stand in ``view.buffer``.
+    """Positions in ``view.buffer`` of entries ``(row, column)`` of a packed matrix, or entries ``row`` of a vector.
 
     Traced code, also within ``dr.freeze``.
 
     Args:
         view: a ``drjit.nn.MatrixView``.
         row, column: ``UInt32``; ``column`` may be an int.
-        layout: that of the matrix, if it is at hand; looked up if ``None`` and needed.
+        layout: that of the matrix, if known; looked up if ``None`` and needed.
         active: which entries to look up; the positions of others are arbitrary.
 
-    Raises ``RuntimeError`` for a layout of the hardware's that cannot be told.
+    Raises ``RuntimeError`` for an unknown layout of the hardware.
     """
     uint32 = type(row)
     if view.transpose:

@@ -2,7 +2,7 @@
 
 ==========================  =================================
 :mod:`.grid`                features at the vertices of grids
-:mod:`.drawn_grid`          and such as a key draws
+:mod:`.drawn_grid`          the same, drawn by a key
 :mod:`.lookup`              rows of tables
 :mod:`.small_matrix`        products with small matrices
 :mod:`.sparse_projection`   products with sparse random ones

@@ -1,11 +1,10 @@
-r"""Sums at the entries of grids by atomics, in several copies where many samples meet.
+r"""Sums at the entries of grids by atomics, with several copies of levels where many samples meet.
 
-A coarse level has few entries, and every sample adds to some of them: a GPU makes threads that add to neighbouring
-addresses wait for each other, however fast its memory is. So a level with many terms per entry gets several copies,
-which warps take by turns, and which are added up behind: *privatization*, as for histograms. Lanes of one warp share a
-copy: where neighbouring samples lie in one cell, the hardware adds up what they have for an entry at once, and with
-copies of their own such batches took 1.4 times as long (benchmarks/grid_gradient.py). Only the order of additions
-changes.
+A coarse level has few entries, and every sample adds to some of them. On a GPU, threads that add to neighbouring
+addresses wait for each other. So a level with many terms per entry gets several copies, which warps use in turn, and
+which are added up at the end: *privatization*, as for histograms. Lanes of one warp share a copy: if neighbouring
+samples are in one cell, the hardware adds up their terms for an entry at once. With a copy for each lane, such batches
+took 1.4 times as long (benchmarks/grid_gradient.py). Only the order of additions changes.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ MEMORY = 4 << 20
 def copies(
     sizes: Sequence[int], terms: int, packet: int, each: int = TERMS, most: int = MOST, memory: int = MEMORY
 ) -> list[int]:
-    """How many copies of each level to add up in: powers of two.
+    """The number of copies of each level, a power of two.
 
-    As many as have ``each`` terms per entry. If they don't fit into ``memory``, the terms are doubled until they do,
-    so that levels where most terms meet keep theirs longest.
+    It is the largest for which each entry has ``each`` terms. If copies don't fit into ``memory``, ``each`` is doubled
+    until they do, so that levels where most terms meet keep their copies longest.
 
     Args:
         sizes: entries of each level.
@@ -45,17 +44,17 @@ def copies(
         packet: bytes of an entry.
         each, most, memory: see :data:`TERMS`, :data:`MOST`, :data:`MEMORY`.
     """
-    found = [1 << (min(max(terms // (size * each), 1), most).bit_length() - 1) for size in sizes]
-    if sum(n * size * packet for n, size in zip(found, sizes, strict=True) if n > 1) <= memory:
-        return found
+    counts = [1 << (min(max(terms // (size * each), 1), most).bit_length() - 1) for size in sizes]
+    if sum(n * size * packet for n, size in zip(counts, sizes, strict=True) if n > 1) <= memory:
+        return counts
     return copies(sizes, terms, packet, 2 * each, most, memory)
 
 
 class AtomicSums:
     """Adds up numbers at the entries of a ``FeatureGrid``, in ``counts[level]`` copies of each level.
 
-    Levels of one copy are added to where they stand in the parameters; the copies of the others stand in an array of
-    their own, one after the other. Where several grids lie side by side, so do their copies.
+    Levels with one copy are summed at their places among the parameters. Copies of the other levels are in a separate
+    array, one after the other. If several grids are side by side, so are their copies.
     """
 
     def __init__(self, grid: Any, counts: Sequence[int]):
@@ -68,7 +67,9 @@ class AtomicSums:
         self.spread = dr.zeros(grid.dtype, self.grids * self.room * grid.n_features)
 
     def add(self, number: int, terms: Sequence[Any], index: Any) -> None:
-        """Add one term for each feature to the entries ``index`` of level ``number``, as the grid's walk has them."""
+        """Add one term for each feature to the entries ``index`` of level ``number``, in the numbering of the grid's
+        walk.
+        """
         grid, level, n = self.grid, self.grid.levels[number], self.counts[number]
         target = self.sums
         if n > 1:
@@ -81,15 +82,15 @@ class AtomicSums:
         dr.scatter_reduce(dr.ReduceOp.Add, target, nested_type(grid.dtype)(list(terms)), index)
 
     def finish(self) -> Any:
-        """The sums; evaluates what they are made of if there are copies."""
+        """The sums; if there are copies, evaluates them."""
         if not self.room:
             return self.sums
         dr.eval(self.sums, self.spread)
         grid, lanes = self.grid, self.grids * self.room
-        with unmasked(grid.dtype):  # no lane here is one of an evaluated loop, even where there are as many
+        with unmasked(grid.dtype):  # these lanes are not those of an evaluated loop, even if there are as many
             lane = dr.arange(dr.uint32_array_t(grid.dtype), lanes)
-            found = dr.gather(nested_type(grid.dtype), self.spread, lane, shape=(grid.n_features, lanes))
-            dr.scatter_reduce(dr.ReduceOp.Add, self.sums, found, self._entry(lane))
+            sums = dr.gather(nested_type(grid.dtype), self.spread, lane, shape=(grid.n_features, lanes))
+            dr.scatter_reduce(dr.ReduceOp.Add, self.sums, sums, self._entry(lane))
         return self.sums
 
     def _entry(self, place: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Features of grids that a key draws: each with a deviation of its own around its mean."""
+"""Features of grids that a key draws, each with its own deviation around its mean."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class DrawnFeatureGrid(FeatureGrid):
     r"""``grid`` with the features :math:`\theta_{ek} + \sigma_{ek} z_{ek}` instead of :math:`\theta_{ek}`.
 
     :math:`z_{ek}`, of feature :math:`k` of entry :math:`e`, is number :math:`k \bmod 4` of :func:`of_parameters` for
-    row :math:`e` and block :math:`\lfloor k / 4 \rfloor`. Where the key is one for all samples, the table is drawn
-    once, by a kernel of its own (:meth:`drawn`). Elsewhere every look-up draws what it reads, with the same result to
-    the bit.
+    row :math:`e` and block :math:`\lfloor k / 4 \rfloor`. If all samples have one key, the table is drawn
+    once, by a kernel of its own (:meth:`drawn`). Otherwise every look-up draws the features that it reads, with the
+    same result to the bit.
 
     Args:
         grid: the means :math:`\theta`.
@@ -33,7 +33,7 @@ class DrawnFeatureGrid(FeatureGrid):
         self.deviation, self.key, self.stream = dr.detach(deviation), key.traced(dr.uint32_array_t(self.dtype)), stream
 
     def drawn(self) -> FeatureGrid:
-        """The grid to look features up in: of a drawn table, where there is one for all samples."""
+        """The grid in which features are looked up: with a drawn table, if there is one for all samples."""
         several = dr.width(self.key.step) > 1 or dr.width(self.key.seed) > 1
         if symbolic() or several:
             return self
@@ -51,7 +51,7 @@ class DrawnFeatureGrid(FeatureGrid):
     def read(self, data: Any, index: Any) -> Any:
         features = super().read(data, index)
         if dr.detach(data).index != dr.detach(self.data).index:
-            return features  # tangents of the features, which the noise has none of
+            return features  # tangents of the features; the noise has none
         deviations = super().read(self.deviation, index)
         drawn = []
         for k in range(self.n_features):

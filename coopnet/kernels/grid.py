@@ -39,7 +39,7 @@ FAR = 2.0**64
 
 
 class Level(NamedTuple):
-    """One grid: cells per unit length, vertices a side, and where in the parameters it stands, counted in vertices."""
+    """One grid: cells per unit length, vertices per axis, and its place in the parameters, counted in vertices."""
 
     scale: float
     resolution: int
@@ -53,10 +53,10 @@ class Level(NamedTuple):
 
 
 def scales(n_levels: int, base: int, growth: float, number: Callable[[float], Any] = float) -> list[float]:
-    """Cells per unit length: ``base`` vertices a side, ``growth`` times as many on every further level, about.
+    """Cells per unit length: about ``base`` vertices per axis, and ``growth`` times as many on every further level.
 
-    ``number`` is what every step of the arithmetic is rounded to: the last bit of a power of the growth may decide
-    how many vertices there are.
+    ``number`` is the type to which every step of the arithmetic is rounded: the last bit of a power of the growth may
+    decide how many vertices there are.
     """
     rate = number(dr.log2(float(number(growth)))) if n_levels > 1 else number(0)
     powers = (number(dr.exp2(float(number(level) * rate))) for level in range(n_levels))
@@ -84,11 +84,10 @@ class FeatureGrid:
         levels: see :func:`levels`.
         dimension: number of coordinates.
         n_features: features of a vertex.
-        hashed: find the vertices of levels that don't hold all of theirs by a hash, or wrap around?
+        hashed: do levels that don't hold all of their vertices find them by a hash, rather than by wrapping around?
         interpolation: of cubes: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
         simplices: interpolate between the ``dimension + 1`` vertices of a simplex, not all of the cube?
-        which: the number of the grid, of several side by side in ``data``; ``UInt32`` where lanes have grids of their
-            own.
+        which: the number of the grid, if several are side by side in ``data``; ``UInt32`` if every lane has its own.
     """
 
     DRJIT_STRUCT = {"data": object}
@@ -109,7 +108,7 @@ class FeatureGrid:
         self.hashed, self.interpolation, self.simplices, self.which = hashed, interpolation, simplices, which
 
     def of_lanes(self, data: Any, which: Any) -> FeatureGrid:
-        """Of several grids like this one side by side in ``data``, each lane's number ``which``."""
+        """The grids number ``which``, one for each lane, of several like this one side by side in ``data``."""
         kind = self.hashed, self.interpolation, self.simplices
         return FeatureGrid(data, self.levels, self.dimension, self.n_features, *kind, which)
 
@@ -140,14 +139,14 @@ class FeatureGrid:
 
     @property
     def vertices(self) -> int:
-        """How many of a cell give features."""
+        """How many vertices of a cell give features."""
         cube = 1 if self.interpolation == "nearest" else 2**self.dimension
         return self.dimension + 1 if self.simplices else cube
 
     def copies(self, samples: int) -> list[int]:
         """How many of each level atomics should add to, in a batch of so many samples.
 
-        One in small batches, and on a CPU, whose few threads hardly meet: copies were no faster there.
+        One in small batches, and on a CPU, whose few threads hardly collide: copies were no faster there.
         """
         if samples < SAMPLES or dr.backend_v(self.dtype) == dr.JitBackend.LLVM:
             return [1] * len(self.levels)
@@ -226,11 +225,12 @@ class FeatureGrid:
             yield weights, corner
 
     def _simplex(self, fraction: list, tangents: list[list]) -> Iterator[tuple[list, Sequence[Any]]]:
-        """The same of the simplex around a point, from the cell's lowest vertex on along its axes in descending order
-        of the fraction; weights are the differences of successive fractions."""
+        """The same for the simplex around a point: it starts at the cell's lowest vertex and goes along the axes in
+        descending order of the fraction; weights are the differences of successive fractions."""
         single, uint32, n = self.dtype, dr.uint32_array_t(self.dtype), len(fraction)
-        # sorted descending, fractions with their tangents and axes; equal ones may stand in any order: their vertex in
-        # between has no weight, but a derivative, for which either side's is as good
+        # sorted descending, fractions with their tangents and axes. Equal fractions may be in any order: the vertex
+        # between
+        # them has no weight, and for its derivative, that of either side will do
         items = [[fraction[d], *(t[d] for t in tangents), uint32(d)] for d in range(n)]
         for i in range(n):
             for j in range(n - 1 - i):
@@ -248,7 +248,9 @@ class FeatureGrid:
 
 
 def _order(tangents: Sequence[list]) -> int:
-    """The order in which a cell's vertices are summed, which decides the last bits: values alone as in ``drjit.nn``."""
+    """The order in which a cell's vertices are summed, which determines the last bits: for values, that of
+    ``drjit.nn``.
+    """
     return 1 if tangents else -1
 
 
@@ -267,7 +269,7 @@ class _ParametersOp(dr.CustomOp):
         self.set_grad_out([t + v for t, v in zip(flat(moved), self.grad_in("values"), strict=True)])
 
     def terms(self, cotangents: list[list]) -> Iterator[tuple[int, list, Any]]:
-        """What is added up: for all levels and vertices ``(level, terms of its features, index)``."""
+        """The terms of the sums: for all levels and vertices ``(level, terms of its features, index)``."""
         n = self.grid.n_features
         for level, weights, index in self.grid.walk(self.coordinates, self.tangents):
             terms = []
@@ -281,7 +283,7 @@ class _ParametersOp(dr.CustomOp):
     def backward(self) -> None:
         incoming = self.grad_out()
         self.set_grad_in("values", incoming)
-        # what lanes that have left a loop would add is masked, but they would have a say in the sums' unit
+        # terms of lanes that have left a loop are masked, but would still influence the unit of the sums
         incoming = present(incoming, max(dr.width(v) for v in [*incoming, *self.coordinates]))
         self.set_grad_in("data", self.sums(split(incoming, 1 + len(self.tangents))))
 
@@ -294,7 +296,9 @@ class _ParametersOp(dr.CustomOp):
 
 
 class _AtomicsOp(_ParametersOp):
-    """Adds up in copies of levels. Made outside symbolic scopes only, so that its derivative can evaluate them."""
+    """Adds up in copies of levels. It is only used outside symbolic scopes, so that its derivative can evaluate
+    them.
+    """
 
     def sums(self, cotangents: list[list]) -> Any:
         result = AtomicSums(self.grid, self.counts)
@@ -345,7 +349,7 @@ class _FixedPointOp(_ParametersOp):
         return [fixed_point.scale(v, terms) for v in most], sum((_broken(v) for v in most), single(0))
 
     def _lanes(self, cotangents: list[list]) -> Any:
-        """Something with an entry for every lane."""
+        """An array with an entry for every lane."""
         parts = [*flat(cotangents), *self.coordinates]
         lanes = dr.zeros(self.grid.dtype, max(dr.width(v) for v in parts))
         return self.coordinates[0] + cotangents[0][0] + lanes
@@ -361,5 +365,5 @@ def _bound(values: list) -> Any:
 
 
 def _broken(most: Any) -> Any:
-    """1 if a maximum of :func:`_bound` says that a value is not finite."""
+    """1 if a maximum of :func:`_bound` shows that a value is not finite."""
     return dr.select(dr.isfinite(most), type(most)(0), type(most)(1))

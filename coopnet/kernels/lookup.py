@@ -96,8 +96,8 @@ class _LookupOp(dr.CustomOp):
 class _ScopeLookupOp(_LookupOp):
     """The same for a half-precision table inside a symbolic loop or conditional.
 
-    Gradients are added up in single precision beside it, and rounded when the scope is left; ``later`` is the
-    :class:`Deferred` twin of the table.
+    Gradients are added up in a single-precision array, and rounded when the scope is left; ``later`` is the
+    :class:`Deferred` of the table.
     """
 
     def backward(self) -> None:

@@ -1,10 +1,10 @@
-"""Sums of rows by index, in an order that depends on nothing but the indices.
+"""Sums of rows by index, in an order that depends only on the indices.
 
-Rows are sorted by index (a stable radix sort), which makes each sum one contiguous segment. The sorted rows are cut
-into blocks of fixed size; one thread walks a block, so that a segment of any length is shared fairly. Segments inside a
-block are complete and written; the first and the last of each block may go on in its neighbours, so they are handed on
-as rows, two per block, to the next and much smaller pass. Sizes depend on the number of rows only, which lets
-``dr.freeze`` record all of it.
+Rows are sorted by index (a stable radix sort), so that each sum is one contiguous segment. The sorted rows are cut
+into blocks of fixed size. One thread walks through a block, so that long segments are shared by many threads. Segments
+inside a block are complete, and are written. The first and the last segment of each block may continue in its
+neighbours, so they become rows, two per block, of the next and much smaller pass. Sizes depend on the number of rows
+only, so that ``dr.freeze`` can record all of it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sort(index: Any, bound: int) -> tuple[Any, Any]:
 
 
 def _computed(index: Any) -> Any:
-    """``index``, but for a literal the same as an array: no kernel computes a literal, so that a frozen function could
+    """``index``, as an array if it is a literal: no kernel computes a literal, so a frozen function could
     neither sort it again nor follow its width."""
     return index + dr.opaque(type(index), 0) if index.state == dr.VarState.Literal else index
 
@@ -68,7 +68,7 @@ def sum_rows(rows: Any, index: Any, count: int) -> Any:
     leaf = type(rows[0])
     if frozen() and dr.backend_v(leaf) == dr.JitBackend.CUDA:
         return sum_rows_fixed(rows, index, count)
-    # in an evaluated loop, lanes that have left it would be missing among sorted ones, not among samples
+    # in an evaluated loop, the mask would remove entries of the sorted order instead of samples
     index = dr.select(active(leaf, dr.width(index)), index, count) if masked(leaf) else index
     with unmasked(leaf):
         return _sum_rows(rows, index, count)
@@ -84,7 +84,7 @@ def _sum_rows(rows: Any, index: Any, count: int) -> Any:
     dr.scatter(place, dr.arange(type(index), n), order, mode=dr.ReduceMode.Permute)
     dr.eval(place)
     flat = dr.empty(leaf, n * width)
-    # rows go to their place as they are computed: twice as fast as fetching them from all over memory later
+    # rows are scattered to their places when they are computed: twice as fast as gathering them later
     dr.scatter(flat, nested(rows), place, mode=dr.ReduceMode.Permute)
     dr.eval(flat)
     sums = dr.zeros(leaf, count * width)
@@ -97,7 +97,7 @@ def _sum_rows(rows: Any, index: Any, count: int) -> Any:
 
 
 def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: int, sums: Any) -> Any:
-    """Write the segments that are complete to ``sums``; return those that go on as ``(rows, index)``."""
+    """Write complete segments to ``sums``; return those that continue as ``(rows, index)``."""
     uint32, n = type(index), dr.width(index)
     blocks = -(-n // block)
     last = blocks == 1  # every segment is complete
@@ -143,8 +143,8 @@ def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: in
 def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
     """The same as :func:`sum_rows`, in fixed point (:mod:`.fixed_point`), in any order.
 
-    Rounds to a unit common to all rows, however small one is against the others. Needs twice the memory and atomics,
-    and evaluates nothing in between that ``dr.freeze`` could not replay.
+    All rows are rounded to the same unit, even if one is much smaller than the others. Needs twice the memory and
+    atomics, and evaluates nothing in between that ``dr.freeze`` could not replay.
     """
     leaf, width, index = type(rows[0]), len(rows), _computed(index)
     int64, uint32 = dr.int64_array_t(leaf), type(index)

@@ -1,4 +1,4 @@
-"""Products with a sparse random matrix that is drawn where it is used: on the host, as additions, in a kernel."""
+"""Products with a sparse random matrix that is drawn where it is used: on the host, as additions, or in a kernel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Signs:
         return np.where((words >> np.uint32(1)) < self.threshold, sign, np.int8(0))
 
     def blocks(self) -> Any:
-        """All of :meth:`columns`, some at a time: pairs of a slice and its columns."""
+        """All :meth:`columns`, in blocks: pairs of a slice and its columns."""
         step = max(BLOCK // self.n_out, 1)
         for start in range(0, self.n_in, step):
             stop = min(start + step, self.n_in)
@@ -82,7 +82,7 @@ def additions(signs: Signs, parts: list, samples: int) -> list:
     leaf = type(parts[0])
     wide = _accumulator(leaf)
     parts = [wide(v) for v in parts]
-    # a replay of a frozen function may have another number of samples, which literals do not follow
+    # a replay of a frozen function may have another number of samples, to which literals do not adapt
     zero = leaf(0) if frozen() else dr.zeros(leaf, samples)
     result = []
     for plus, minus in _entries(signs.n_in, signs.n_out, signs.density, signs.seed, signs.transposed):

@@ -1,4 +1,4 @@
-"""Mesh files, and the unit cube that fields learn them in."""
+"""Mesh files, scaled into the unit cube."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Mesh:
             (1/2, 1/2, 1/2).
         faces: int64 array ``(m, 3)`` of numbers of vertices.
         watertight: do the triangles enclose a solid, without holes?
-        centre, scale: what the file had: its vertices are ``centre + (vertices - 1/2) * scale``.
+        centre, scale: from the file, whose vertices are ``centre + (vertices - 1/2) * scale``.
     """
 
     vertices: np.ndarray
@@ -34,7 +34,7 @@ class Mesh:
 
 
 def load(path: str | os.PathLike[str]) -> Mesh:
-    """A mesh file (OBJ, PLY, STL and what else trimesh reads) in the unit cube, all of its parts as one.
+    """A mesh file (OBJ, PLY, STL and other formats of trimesh) in the unit cube, with all of its parts as one mesh.
 
     Polygons become triangles; vertices in one place become one; triangles without area are dropped. A point
     :math:`q` of the file's coordinates is :math:`p = (q - centre) / scale + 1/2` in the cube, and distances there are

@@ -31,11 +31,11 @@ _CHUNK = 1 << 18
 
 @dataclass
 class MeshFit:
-    """What :func:`fit_mesh` made: the field, its quality on held-out points, the files.
+    """The result of :func:`fit_mesh`: the field, its quality on held-out points, the files.
 
-    ``error_near`` and ``error_space`` are mean absolute errors of the distance, of points on or near the surface and
-    anywhere in the cube, in units of the longest side of the mesh; ``signs`` is the share of points, of those anywhere,
-    that are on the right side of the surface.
+    ``error_near`` and ``error_space`` are mean absolute errors of the distance, in units of the longest side of the
+    mesh: for points on or near the surface, and for points anywhere in the cube. ``signs`` is the share of the latter
+    whose distance has the right sign.
     """
 
     field: NeuralField
@@ -83,15 +83,16 @@ def fit_mesh(
 ) -> MeshFit:
     """Train a field on signed distances to a mesh; write it and a picture of it to ``directory``.
 
-    The loss is the absolute error of the distance, ``coopnet.training.l1``; three points in four are at the surface.
+    The loss is the absolute error of the distance, ``coopnet.training.l1``. Three points in four are on or near the
+    surface.
 
     Args:
-        mesh: what :func:`coopnet.mesh.load` returned.
+        mesh: the result of :func:`coopnet.mesh.load`.
         directory: made if missing. Gets ``field.safetensors``, ``picture.png`` and ``loss.png``.
         backend: ``"auto"``, ``"llvm"`` or ``"cuda"``.
         steps, batch, lr: training steps, points per step, and the learning rate that falls to 0 along half a cosine.
         width, depth, encoding, dropout: of the field, see :func:`make_field`.
-        points: how many there are, of :func:`draw_samples`; one in 16 is held out to measure quality.
+        points: number of points of :func:`draw_samples`; one in 16 is held out to measure quality.
         seed: of the weights, the points, the batches and the masks.
         resume: continue from ``field.safetensors`` in ``directory``, which must be of the same mesh and settings.
         progress: show a progress bar.

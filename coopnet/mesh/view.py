@@ -16,7 +16,7 @@ from ..render import sphere_trace
 
 CHUNK = 1 << 18  #: rays traced at once
 SIDE = 2  #: rays along a side of a pixel
-STEPS, EPS, LIPSCHITZ = 256, 2e-4, 1.25  #: in longest sides; learned distances are a bit steeper than 1 in places
+STEPS, EPS, LIPSCHITZ = 256, 2e-4, 1.25  #: in longest sides; learned distances are slightly steeper than 1 in places
 DIFFERENCE = 4e-3  #: of normals, in longest sides of the box: smooths the facets of a grid's cells
 AXES = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}  #: which coordinates are right, back and up
 COLOUR, GROUND, GAMMA = (0.74, 0.62, 0.46), (1.0, 1.0, 1.0), 2.2

@@ -1,7 +1,8 @@
 """Neural fields in Mitsuba 3: plugins, an integrator, and fitting.
 
-Importing this needs Mitsuba (``pip install 'coopnet[mitsuba]'``). Mitsuba's classes belong to a variant, so those here
-that derive from them are made on access, for the variant that is set: ``cn.mitsuba.NeuralBSDF``.
+Importing this needs Mitsuba (``pip install 'coopnet[mitsuba]'``). Mitsuba's classes belong to a variant. So classes
+here that derive from them, such as ``cn.mitsuba.NeuralBSDF``, are made when they are accessed, for the variant that is
+set.
 
 ======================  ========================================================================
 :mod:`.plugins`         plugins that scenes name: materials, textures, volumes, integrators
@@ -15,7 +16,7 @@ what they share
 :mod:`.fields`          fields for the variant that is set
 :mod:`.keys`            the attribute ``key`` of plugins
 :mod:`.transforms`      affine transforms, in numbers
-:mod:`.spectra`         colors as what a variant computes with
+:mod:`.spectra`         colors as the spectra that a variant computes with
 :mod:`.texels`          points drawn by the brightness of a picture
 :mod:`.call_targets`    targets of virtual calls, as an input of frozen functions
 ======================  ========================================================================

@@ -1,4 +1,4 @@
-"""What virtual calls may visit, as an input of frozen functions."""
+"""Objects that virtual calls may visit, as an input of frozen functions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import mitsuba as mi
 from ..jit.captures import COMPANIONS
 from . import variants
 
-#: Kinds of plugins that calls visit and that scenes hold no pointers to; to emitters, shapes and sensors they do.
+#: Kinds of plugins that calls visit, but to which scenes hold no pointers (unlike emitters, shapes and sensors).
 _KINDS = ("BSDFPtr", "MediumPtr", "PhaseFunctionPtr")
 
 
 def pointers() -> list[Any]:
-    """Pointers to nothing, for ``dr.freeze`` to find among a function's inputs, also as an attribute of an object.
+    """Null pointers to pass to functions of ``dr.freeze`` as an input, also as an attribute of an object.
 
-    A virtual call of a BSDF visits all BSDFs that exist, also those of other scenes and of none. Dr.Jit looks for the
-    arrays that all of them hold if a pointer to one is among the inputs; if not, it finds those of the scene only, and
-    raises where others hold any.
+    A virtual call of a BSDF visits all BSDFs that exist, also those of other scenes and of none. If a pointer to a BSDF
+    is among the inputs, Dr.Jit collects the arrays of all of them. Otherwise it finds only those of the scene, and
+    raises an error if other BSDFs hold arrays.
     """
     variant = mi.variant()
     return list(_pointers(variant)) if variants.runs(variant) else []
 
 
-@functools.cache  # another array, as another input, would be another recording
+@functools.cache  # with another array as input, the function would be recorded again
 def _pointers(variant: str) -> list[Any]:
     return [dr.opaque(getattr(mi, kind), 0) for kind in _KINDS]
 

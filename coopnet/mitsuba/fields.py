@@ -63,6 +63,8 @@ def sizes(field: NeuralField) -> dict[str, int]:
 
 
 def check_sizes(field: NeuralField, before: dict[str, int], where: str) -> None:
-    """Raise ``ValueError`` unless parameters are as long as ``before``; kernels would read beyond shorter ones."""
+    """Raise ``ValueError`` unless parameters have the sizes ``before``; kernels would read beyond the end of shorter
+    ones.
+    """
     for name, given in sizes(field).items():
         ensure(given == before[name], f"{where}: {name} has {given} entries now; {before[name]} are needed.")

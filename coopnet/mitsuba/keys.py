@@ -1,6 +1,7 @@
-"""Keys of integrators and of what is evaluated in virtual calls: attributes that are checked when they are set.
+"""Keys of integrators, and of plugins that are evaluated in virtual calls: attributes that are checked when they are
+set.
 
-No base class has them: classes that derive from Mitsuba's have one base only.
+They are not in a base class, because classes that derive from Mitsuba's can have one base only.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def _set_with_index(self: Any, key: Any) -> None:
     _set(self, key)
 
 
-#: Of what is evaluated in virtual calls.
+#: The attribute ``key`` of plugins that are evaluated in virtual calls.
 in_calls = property(
     _get, _set_with_index, doc="Turns dropout on: a key with an index; ``None`` for the deterministic network."
 )
-#: Of integrators that evaluate networks outside of them.
+#: The attribute ``key`` of integrators that evaluate networks outside of virtual calls.
 of_paths = property(
     _get, _set, doc="Turns dropout on: without an index, each path draws masks of its own; ``None``: off."
 )

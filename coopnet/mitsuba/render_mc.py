@@ -25,26 +25,25 @@ def render_mc(
     masks: str = "pass",
 ) -> tuple[Any, Any]:  # fmt: skip
     r"""Mean and standard deviation of a picture over the dropout masks of the scene's networks (Gal and Ghahramani
-    2016), or whatever else a key draws in them: parameters (:func:`coopnet.laplace`), members
-    (:func:`coopnet.ensemble`).
+    2016), or over other draws of a key: parameters (:func:`coopnet.laplace`) or members (:func:`coopnet.ensemble`).
 
     .. math::
         \mu = \frac1n \sum_{i<n} I_i, \qquad \sigma = \sqrt{\frac1n \sum_{i<n} (I_i - \mu)^2}, \qquad
         I_i = \mathrm{render}(\mathrm{scene}, \mathrm{key.fold\_in}(\mathrm{key.step} \cdot n + i))
 
-    Every pass :math:`i` renders the scene with the same random numbers (``seed``), so that what differs between
-    passes is the networks alone: the deviation is that of the model and not that of path tracing. It is a little too
-    large where ``spp`` is small, since noise that the masks change is part of it, and where Russian roulette ends other
-    paths in other passes: ``rr_depth`` beyond ``max_depth`` turns that off. Moments are those of Welford (1962), in
-    single precision. One pass is a frozen function: after the first (the second, of a scene that was never
-    rendered before) nothing is traced or compiled again.
+    Every pass :math:`i` renders the scene with the same random numbers (``seed``), so that only the networks differ
+    between passes: the deviation is that of the model and not that of path tracing. It is a little too large if ``spp``
+    is small, since the masks also change the noise, and if Russian roulette ends different paths in different passes
+    (``rr_depth`` beyond ``max_depth`` turns that off). Moments are those of Welford (1962), in single precision. A pass
+    is a frozen function: after the first (or the second, if the scene was never rendered before) nothing is traced or
+    compiled again.
 
     The mask of a sample depends on its index. With ``masks="pass"`` all samples have the index of the key, or 0 if it
     has none: a pass sees one function drawn from the model, and :math:`\sigma` says how far such functions disagree
-    about a pixel. With ``"path"`` every vertex of every path draws masks of its own, in integrators that evaluate
-    networks outside of virtual calls (textures keep those of the pass): a pixel averages over functions, and
-    :math:`\sigma` shrinks with ``spp``; it says what noise dropout would add to the picture, and not what the model
-    knows.
+    about a pixel. With ``"path"`` every vertex of every path draws its own masks, in integrators that evaluate
+    networks outside of virtual calls (textures keep those of the pass). Then a pixel averages over functions, and
+    :math:`\sigma` shrinks with ``spp``: it is the noise that dropout would add to the picture, not the uncertainty of
+    the model.
 
     Args:
         scene: a ``mi.Scene`` with objects that have a ``key``, such as :class:`NeuralBSDF` and :class:`NeuralTexture`,
@@ -59,7 +58,7 @@ def render_mc(
 
     Returns:
         The pair (mean, standard deviation), ``mi.TensorXf`` of shape (height, width, channels), in the unit of the
-        picture. Keys that the objects had are theirs again. Derivatives do not pass.
+        picture. Afterwards, objects have the keys that they had before. Derivatives do not pass.
 
     Warns:
         RuntimeWarning: once, for dropout in a field with a grid; see :func:`coopnet.mc_dropout`.
@@ -67,7 +66,7 @@ def render_mc(
     Raises:
         TypeError: ``scene``, ``key`` or ``integrator`` is something else.
         ValueError: no network of scene or integrator has a dropout with p > 0; ``masks="path"`` with an integrator
-            that has no key, or where textures, volumes, phase functions and emitters alone have dropout; neither the
+            that has no key, or if only textures, volumes, phase functions and emitters have dropout; neither the
             scene nor the call has an integrator; numbers out of range; an index of more than one number.
         RuntimeError: no variant is set that fields run in.
 
@@ -133,7 +132,7 @@ def render_mc(
 
 @contextmanager
 def _with_keys(plugins: list, keys: dict[int, Key]) -> Iterator[None]:
-    """Gives each of ``plugins`` its key, and in the end the one it had."""
+    """Gives each of ``plugins`` a key, and at the end the one that it had before."""
     before = [node.key for node in plugins]
     try:
         for node in plugins:
@@ -149,11 +148,11 @@ def _has_key(node: Any) -> bool:
 
 
 def _drops(node: Any) -> bool:
-    """Has a field of ``node``, or of what it holds, a dropout, or whatever else a key draws?"""
+    """Does a key draw anything, such as dropout masks, in a field of ``node`` or of objects in it?"""
     return any(map(draws, _fields(node)))
 
 
 def _fields(node: Any) -> list:
-    """The fields of ``node``, and of what it holds."""
+    """The fields of ``node``, and of objects in it."""
     held = [node, *vars(node).values()]
     return [f for f in (*held, *(getattr(v, "field", None) for v in held)) if isinstance(f, NeuralField)]

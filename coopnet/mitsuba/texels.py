@@ -11,11 +11,11 @@ import numpy as np
 
 
 def tables(picture: np.ndarray, floor: float) -> tuple[Any, Any]:
-    """Two arrays for the functions below: the share of points in each texel, and the sums up to and with it.
+    """Two arrays for the functions below: the share of points in each texel, and the cumulative sums of these shares.
 
     Args:
-        picture: numbers of shape (n, n), such as a luminance; row 0 is where v is 0. What is negative or not finite
-            counts as 0.
+        picture: numbers of shape (n, n), such as a luminance; row 0 is where v is 0. Numbers that are negative or not
+            finite count as 0.
         floor: share of points that is uniform.
     """
     light = np.maximum(np.nan_to_num(picture.astype(np.float64), posinf=0), 0).ravel()

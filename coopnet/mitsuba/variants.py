@@ -1,6 +1,7 @@
 """Classes that derive from Mitsuba's, one for each variant.
 
-``mi.BSDF`` is another class after ``mi.set_variant()``, so what derives from it must be made again. A file declares
+``mi.BSDF`` is another class after ``mi.set_variant()``, so classes that derive from it must be made again. A file
+declares
 
     @per_variant
     def NeuralTexture():
@@ -53,8 +54,9 @@ def _made(name: str, variant: str) -> type:
 
 
 def remade(name: str, arguments: dict[str, Any], identifier: str) -> Any:
-    """A plugin from a pickle, or a copy of one: the class ``name`` of the variant that is set, of ``arguments``, which
-    are moved to its backend if they come from another."""
+    """A plugin from a pickle, or a copy of one: an object of the class ``name`` of the variant that is set.
+    ``arguments`` are moved to its backend if they are on another.
+    """
     here = backend(f"mitsuba.{name}")
     plugin = made(name)(**{key: to(value, here) for key, value in arguments.items()})
     plugin.set_id(identifier)
@@ -84,7 +86,7 @@ def runs(variant: str | None) -> bool:
 
 
 def unfit(variant: str | None) -> str:
-    """What an error says of a variant that fields do not run in."""
+    """The text of the error for a variant in which fields do not run."""
     given = "no Mitsuba variant is set" if variant is None else f"the Mitsuba variant is {variant}"
     return f"{given}; call mitsuba.set_variant({_NAMES})."
 

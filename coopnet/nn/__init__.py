@@ -5,12 +5,12 @@
 :mod:`.linear`              matrices
 :mod:`.activations`         activations
 :mod:`.dropout`             dropout
-:mod:`.concrete_dropout`    whose rate is learned
-:mod:`.drop_levels`         of whole levels of a grid
+:mod:`.concrete_dropout`    dropout whose rate is learned
+:mod:`.drop_levels`         dropout of whole levels of a grid
 several in one
-:mod:`.sequential`          one after the other
+:mod:`.sequential`          layers one after the other
 :mod:`.mlp`                 multilayer perceptrons
-:mod:`.siren`               those of sines
+:mod:`.siren`               multilayer perceptrons of sines
 :mod:`.containers`          residual and skip connections, heads
 :mod:`.composite`           encodings side by side
 :mod:`.members`             whole fields side by side
@@ -21,8 +21,8 @@ encodings
 :mod:`.fourier`             random Fourier features
 :mod:`.oneblob`             one-blob
 :mod:`.sphericalharmonics`  spherical harmonics
-:mod:`.lattice`             what grids have in common
-:mod:`.grid`                grids as tiny-cuda-nn's
+:mod:`.lattice`             the base of grids
+:mod:`.grid`                grids as in tiny-cuda-nn
 :mod:`.hashgrid`            hash grids
 :mod:`.permutohedral`       permutohedral lattices
 :mod:`.embedding`           tables of latent codes
@@ -32,10 +32,10 @@ encodings
 what is known of a network
 :mod:`.tree`                the walk through its layers
 :mod:`.parameters`          its parameters, by name
-:mod:`.arguments`           what a layer was constructed with
-:mod:`.report`              how large it is
+:mod:`.arguments`           the constructor's arguments of a layer
+:mod:`.report`              its size, layer by layer
 :mod:`.tangents`            derivatives of layers that the engine does not know
-:mod:`.gradient_banks`      gradients that a program takes inside its loops
+:mod:`.gradient_banks`      gradients of ``dr.backward`` inside loops
 ==========================  ===================================================
 """
 

@@ -205,7 +205,7 @@ ACTIVATIONS: dict[str, type[Activation]] = {
 }
 
 
-#: Other names that they go by.
+#: Other names of activations.
 SYNONYMS = {"swish": "silu"}
 
 

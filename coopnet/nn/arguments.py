@@ -1,4 +1,4 @@
-"""What a layer was constructed with: its ``repr`` and its description in files follow from the constructor alone."""
+"""The arguments with which a layer was constructed, from which its ``repr`` and its description in files follow."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import drjit.nn as drnn
 
 
-@cache  # finding them takes longer than all else of a small layer
+@cache  # finding them takes longer than everything else that a small layer does
 def constructor(cls: type) -> dict[str, inspect.Parameter]:
     """Arguments of the constructor of ``cls``, by name."""
     return dict(inspect.signature(cls).parameters)
 
 
 def arguments(layer: Any, cls: Any = None) -> dict[str, Any]:
-    """What ``layer`` was constructed with, by name, as far as it keeps that; or what ``cls`` would be, to be the same.
+    """The arguments of ``layer`` by name, as far as it keeps them: those of its constructor, or of that of ``cls``.
 
     An argument is kept under its name, or ``_name`` if that is a method.
     """
@@ -39,8 +39,8 @@ def block(layer: Any, lines: Iterable[str]) -> str:
 def fields(init: Any, **others: type | None) -> dict[str, type]:
     """The ``DRJIT_STRUCT`` of a layer that keeps the arguments of its ``__init__``, and ``others``.
 
-    Among the others, ``None`` is for an argument that is a property: it is kept in another field.
+    ``None`` among the others removes an argument that is a property, and is kept in another field.
     """
     _, *names = inspect.signature(init).parameters
-    found = {**dict.fromkeys(names, object), **others}
-    return {name: tp for name, tp in found.items() if tp is not None}
+    struct = {**dict.fromkeys(names, object), **others}
+    return {name: tp for name, tp in struct.items() if tp is not None}

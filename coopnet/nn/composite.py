@@ -23,21 +23,21 @@ class Composite(Encoding):
     r"""Encodings of different coordinates, combined (tiny-cuda-nn's ``Composite``).
 
     Encoding :math:`i` takes ``n_dims_to_encode[i]`` coordinates, beginning where the one before it ended, or at
-    ``dims_to_encode_begin[i]``; ranges may overlap and leave coordinates out. One encoding may leave its number open
-    and takes what the others leave. Encodings with no coordinates are skipped.
+    ``dims_to_encode_begin[i]``; ranges may overlap and leave coordinates out. The number of one encoding may be open;
+    it takes the remaining coordinates. Encodings with no coordinates are skipped.
 
     Args:
         nested: :class:`Encoding`, :class:`Identity` or :class:`Embedding` layers, also other composites.
         n_dims_to_encode: coordinates of each; ``None``, or -1 for an entry, takes the encoding's own ``in_features``
             or, once, the rest.
         dims_to_encode_begin: first coordinate of each; ``None``, or -1 for an entry, continues after the one before.
-            With any given, all numbers of coordinates must be.
+            If any is given, all numbers of coordinates must be given, too.
         reduction: ``"concatenation"`` of all features in order, or their ``"sum"`` or ``"product"``, for encodings of
             equal widths.
         in_features: number of coordinates; -1 takes it from ``alloc``, or from the ranges if all are known.
 
     Returns:
-        The features, as many as all nested encodings together give, or, reduced, as one of them.
+        The features of all nested encodings, or, if reduced by sum or product, as many as one of them has.
 
     Raises:
         TypeError: ``nested`` holds something else than encodings.
@@ -84,20 +84,20 @@ class Composite(Encoding):
         n = len(self.nested)
         if value is None:
             return (-1,) * n
-        found: list[Any] = entries("Composite", name, value) if isinstance(value, (list, tuple)) else [None]
-        listed = len(found) == n and all(is_int(v, -1) for v in found)
+        items: list[Any] = entries("Composite", name, value) if isinstance(value, (list, tuple)) else [None]
+        listed = len(items) == n and all(is_int(v, -1) for v in items)
         check(listed, "Composite", name, value, f"a list of {n} ints of at least 0, or -1, or None,")
-        return tuple(check_features("Composite", name, v) for v in found)
+        return tuple(check_features("Composite", name, v) for v in items)
 
     def _counts(self) -> list[int]:
         """Coordinates of each encoding, -1 for what is left."""
         counts = []
         for i, (encoding, n) in enumerate(zip(self.nested, self.n_dims_to_encode, strict=True)):
-            own = getattr(encoding, "in_features", -1)
-            if own > 0 and n not in (-1, 0, own):
-                takes = f"the encoding takes {own} coordinates: {type(encoding).__name__}"
+            stated = getattr(encoding, "in_features", -1)
+            if stated > 0 and n not in (-1, 0, stated):
+                takes = f"the encoding takes {stated} coordinates: {type(encoding).__name__}"
                 raise ValueError(f"Composite: n_dims_to_encode[{i}] is {n}, but {takes}.")
-            counts.append(own if n < 0 else n)
+            counts.append(stated if n < 0 else n)
         return counts
 
     def _ranges(self, size: int) -> list[tuple[Any, int, int]]:
@@ -127,8 +127,8 @@ class Composite(Encoding):
         return sorted({begin + i for e, begin, n in self.parts(size) for i in in_unit(e, n)})
 
     def _features(self, coordinates: list) -> list:
-        found = self.parts(len(coordinates))
-        return self._reduced([list(e(UnpackedVector(coordinates[begin : begin + n]))) for e, begin, n in found])
+        parts = self.parts(len(coordinates))
+        return self._reduced([list(e(UnpackedVector(coordinates[begin : begin + n]))) for e, begin, n in parts])
 
     def _reduced(self, parts: Sequence[list]) -> list:
         if self.reduction == "concatenation":
@@ -156,12 +156,12 @@ class Composite(Encoding):
         for i, (_, begin, n) in enumerate(ranges):
             takes = f"encoding {i} takes the coordinates {begin} to {begin + n - 1}"
             ensure(begin + n <= size, f"Composite: {takes}, but there are only {size}: 0 to {size - 1}.")
-        found = [(e, begin, n) for e, begin, n in ranges if n > 0]
-        widths = [e.width(n) for e, _, n in found]
+        used = [(e, begin, n) for e, begin, n in ranges if n > 0]
+        widths = [e.width(n) for e, _, n in used]
         ensure(widths, "Composite: no encoding has any coordinates; call Composite([encoding, ...]).")
         if self.reduction != "concatenation" and len(set(widths)) > 1:
             raise ValueError(f"Composite: a {self.reduction} needs encodings of equal widths, but they give {widths}.")
-        return found
+        return used
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)

@@ -33,7 +33,7 @@ _relaxing: ContextVar[bool] = ContextVar("relaxing", default=False)
 def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
     """A block in which masks are relaxed if any of ``arrays`` has a gradient, also in layers whose rate has none there.
 
-    For evaluations with detached parameters whose gradient another evaluation finds.
+    It is for evaluations with detached parameters, whose gradient another evaluation computes.
     """
     token = _relaxing.set(_relaxing.get() or any(v.array.index_ad != 0 for v in arrays))
     try:
@@ -43,7 +43,7 @@ def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
 
 
 class _Words(Law):
-    """Draws of 32 bits as they are."""
+    """A law that returns the drawn words of 32 bits."""
 
     def __init__(self, stream: int, rounds: int):
         super().__init__(0.0, 32, stream, "ConcreteDropout", rounds)
@@ -66,15 +66,15 @@ class ConcreteDropout(Dropout):
     **Everywhere else** it is the mask law of :func:`dropout` with the threshold of the learned :math:`p` and 32 bits.
     Without a key it passes its input on.
 
-    Alone, a loss of the data makes the rate as small as it can. Add :func:`concrete_penalty`, which pays for that.
+    A loss of the data alone would make the rate as small as possible. Add :func:`concrete_penalty`, which balances it.
 
-    Place it before the :class:`Linear` layer whose inputs it drops. It runs between the parts of a network before and
-    behind it, rather than as one with them. The gradient of the rate is a sum over all samples, which ends a kernel on
-    the way back: the gradients of the elements are written to memory there, and read by the next.
+    Place it before the :class:`Linear` layer whose inputs it drops. It separates the parts of a network before and
+    behind it, which run one after the other. The gradient of the rate is a sum over all samples, which ends a kernel of
+    the backward pass: the gradients of the elements are written to memory there, and read by the next kernel.
 
     Args:
-        p: the rate to begin with, a number in (0, 1). Reading ``layer.p`` gives the learned one, a ``Float32``;
-            assigning a number begins anew from that.
+        p: the first rate, a number in (0, 1). Reading ``layer.p`` gives the learned one, a ``Float32``;
+            assigning a number restarts from it.
         temperature: :math:`T`; the paper has 0.1.
         stream, rounds: as for :class:`Dropout`.
 
@@ -100,7 +100,7 @@ class ConcreteDropout(Dropout):
 
     @property
     def p(self) -> Any:
-        """Drop probability: the learned one, or that to begin with before there are parameters."""
+        """Drop probability: the learned one, or the first one before there are parameters."""
         held = self.logit.value
         return self.initial if held is None else 1 / (1 + dr.exp(-dr.detach(held.data)))
 
@@ -118,7 +118,7 @@ class ConcreteDropout(Dropout):
     def relaxed(self) -> bool:
         """Has the rate a gradient, so that masks are relaxed?"""
         held = self.logit.value
-        # also where gradients are suspended, to be found later
+        # also if gradients are suspended, to be computed later
         return held is not None and (held.data.index_ad != 0 or _relaxing.get())
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
@@ -156,7 +156,7 @@ class ConcreteDropout(Dropout):
 
 
 def _factors(words: list, logit: Any, temperature: float) -> tuple[list, list]:
-    """What elements are multiplied by, and the derivatives of that by ``logit``."""
+    """The factors of the elements, and their derivatives by ``logit``."""
     single, found, slopes = type(logit), [], []
     odds = dr.exp(logit)  # p / (1 - p)
     for word in words:
@@ -168,8 +168,8 @@ def _factors(words: list, logit: Any, temperature: float) -> tuple[list, list]:
 
 
 class _RelaxedMask(dr.CustomOp):
-    """Elements times the factors of relaxed masks. The gradient of the rate is a sum, which has to be evaluated: the
-    gradients of the elements are, too, in the same kernel, so that none computes all that leads to them again."""
+    """Elements times the factors of relaxed masks. The gradient of the rate is a sum, which has to be evaluated. The
+    gradients of the elements are evaluated in the same kernel, so that nothing is computed twice."""
 
     def eval(self, words: list, temperature: float, logit: Any, x: list) -> list:  # type: ignore[override]
         self.x = x
@@ -198,7 +198,7 @@ class _RelaxedMask(dr.CustomOp):
 
 
 def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: float = 1.0) -> Any:
-    r"""What the rates of :class:`ConcreteDropout` cost, to be the ``penalty`` of :func:`fit` (Gal, Hron and Kendall
+    r"""The penalty for the rates of :class:`ConcreteDropout`, for ``penalty`` of :func:`fit` (Gal, Hron and Kendall
     2017).
 
     .. math::
@@ -207,12 +207,12 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
 
     over the dropouts :math:`l`, with the matrix :math:`A_l` of the linear layer behind and its number :math:`K_l` of
     inputs. The constants are the paper's, for a loss of :math:`\sum_o (y_o - t_o)^2 / s^2` for each sample. The loss
-    ``"l2"`` is :math:`s^2 / O` of that with :math:`O` outputs, so that ``noise`` is :math:`s / \sqrt{O}`; of
-    ``"gaussian_nll"`` with one target it is :math:`1 / \sqrt 2`.
+    ``"l2"`` is :math:`s^2 / O` times that for :math:`O` outputs, so ``noise`` is :math:`s / \sqrt{O}`. For
+    ``"gaussian_nll"`` with one target, ``noise`` is :math:`1 / \sqrt 2`.
 
     Args:
         net: a built field or network with :class:`ConcreteDropout` layers, each with a linear layer behind it.
-        samples: :math:`N`, how many independent measurements there are.
+        samples: :math:`N`, the number of independent measurements.
         length: the prior length scale :math:`\ell`, a positive number.
         noise: :math:`s`, the standard deviation of the noise of measurements, a positive number.
 
@@ -234,11 +234,11 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
     for name, value in (("length", length), ("noise", noise)):
         check(1e-18 < value < 1e18, where, name, value, "a number from 1e-18 to 1e18")
     layers = [m for m in children(net) if isinstance(m, (ConcreteDropout, drnn.Linear))]
-    found = [(m, layers[i + 1 :]) for i, m in enumerate(layers) if isinstance(m, ConcreteDropout)]
-    ensure(found, f"{where}: the network has no ConcreteDropout.")
+    dropouts = [(m, layers[i + 1 :]) for i, m in enumerate(layers) if isinstance(m, ConcreteDropout)]
+    ensure(dropouts, f"{where}: the network has no ConcreteDropout.")
     matrices = {id(p.owner): p for p in parameters(net) if p.is_matrix}
     total: Any = 0
-    for layer, behind in found:
+    for layer, behind in dropouts:
         linear = next((m for m in behind if isinstance(m, drnn.Linear)), None)
         known = linear is not None and id(linear) in matrices
         ensure(known, f"{where}: no linear layer with weights stands behind a ConcreteDropout.")

@@ -1,4 +1,4 @@
-"""Networks that are no single chain: residual and skip connections, and several heads on one trunk."""
+"""Networks that are not a single chain: residual and skip connections, and several heads on one trunk."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from .sequential import Composed, Sequential, apply, known_ops, segments, stated
 
 
 class Parallel(Composed):
-    """Several bodies on one input. On a ``CoopVec`` it is one network with the layers around it to the engine, unless a
-    body holds a layer that the engine does not know, such as an encoding."""
+    """Several bodies on one input. On a ``CoopVec``, the engine runs it as one network with the layers around it,
+    unless a body holds a layer that the engine does not know, such as an encoding.
+    """
 
     merge = "concatenate"
 
@@ -137,7 +138,7 @@ class Skip(Around):
 
 
 class Branches(Parallel):
-    """What stands behind the trunk of :class:`Heads`: named layers on one input, whose outputs are concatenated."""
+    """The layers behind the trunk of :class:`Heads`: named layers on one input, whose outputs are concatenated."""
 
     DRJIT_STRUCT = {"heads": tuple, "names": tuple, "sizes": tuple}
 
@@ -163,8 +164,8 @@ class Branches(Parallel):
 class Heads(Sequential):
     r"""Several networks on the output of one, :math:`y = (f_1(h), \dots, f_k(h))` with :math:`h = t(x)`.
 
-    The outputs come one after the other in the order of ``heads``, in one vector, so that the network can be packed,
-    trained and stored like any other; :meth:`split` takes that apart by name.
+    The outputs are one vector, in the order of ``heads``, so that the network can be packed, trained and stored like
+    any other; :meth:`split` returns them by name.
 
     Args:
         trunk: the shared layer or network, or ``None`` for none.
@@ -203,7 +204,7 @@ class Heads(Sequential):
         return dict(zip(branches.names, branches.heads, strict=True))
 
     def split(self, y: Any) -> dict[str, Any]:
-        """The outputs by name, in containers of the kind of ``y``: what the network, or a field of it, returned.
+        """The outputs by name, in containers of the kind of ``y``, the result of the network or of its field.
 
         Raises ``ValueError`` if the network has no weights yet or ``y`` is not as wide as its output.
 

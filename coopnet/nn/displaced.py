@@ -1,4 +1,4 @@
-"""Coordinates that a key displaces before they are encoded, as a posterior says: see :func:`coopnet.laplace`."""
+"""Coordinates that a key displaces before they are encoded, by draws from a posterior: see :func:`coopnet.laplace`."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Displaced(Drawn, Encoding):
     :math:`D` interpolates between the vertices of a grid over the unit cube, from corner to corner, linearly along each
     axis. The displacement of vertex :math:`v` along axis :math:`k` is :math:`\sigma_{vk} z_{vk}`, with :math:`z` number
     :math:`k` of row :math:`v` in the law of :mod:`coopnet.random.normal`: a function of the key's seed and step, of
-    vertex, axis and ``stream`` alone. Coordinates outside of the cube are displaced as the nearest in it. Without a key
-    the layer is ``encoding``.
+    vertex, axis and ``stream`` alone. Coordinates outside of the cube are displaced like the nearest point in it.
+    Without a key the layer is ``encoding``.
 
     Args:
         encoding: an :class:`Encoding` or :class:`Identity`.
-        sides: vertices along each of the first coordinates, ints of at least 2; the other coordinates stay. With
-            :math:`M` the largest, vertex :math:`(v_0, v_1, \dots)` is number :math:`v_0 + M v_1 + M^2 v_2 + \dots` of
-            :math:`M^d`.
-        stream: tells apart what one network draws; int in [0, 2^30).
+        sides: number of vertices along each of the first coordinates, ints of at least 2; other coordinates are not
+            displaced. With :math:`M` the largest, vertex :math:`(v_0, v_1, \dots)` has the number :math:`v_0 + M v_1 +
+            M^2 v_2 + \dots` of :math:`M^d`.
+        stream: tells the draws of one network apart; int in [0, 2^30).
 
     The deviations :math:`\sigma`, of all axes of a vertex side by side, are the parameter ``"data"`` of the layer and
     start at 0.
@@ -93,7 +93,7 @@ class Displaced(Drawn, Encoding):
         return self._grid(values).interpolate(values, self._places(coordinates), [])[0]
 
     def cell(self, coordinates: list) -> tuple[list, list]:
-        """Of each axis, the number of the cell that coordinates lie in, and where in it, from 0 to 1."""
+        """For each axis, the number of the cell in which a coordinate lies, and its place there, from 0 to 1."""
         position = [v + 0.5 for v in self._places(coordinates)]  # as FeatureGrid has it
         uint32 = dr.uint32_array_t(type(position[0]))
         lowest = [dr.floor(v) for v in position]

@@ -1,4 +1,4 @@
-"""Layers whose parameters a key draws around their means, as a posterior says: see :func:`coopnet.laplace`."""
+"""Layers whose parameters a key draws from a posterior, around their means: see :func:`coopnet.laplace`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DrawnGrid(Drawn, Encoding):
 
     Args:
         grid: a :class:`Grid`, :class:`HashGrid` or :class:`Permutohedral` with the means :math:`\theta`.
-        stream: tells apart what one network draws; int in [0, 2^30).
+        stream: tells the draws of one network apart; int in [0, 2^30).
 
     The deviations :math:`\sigma` are the parameter ``"data"`` of the layer and start at 0.
 
@@ -94,7 +94,7 @@ class DrawnGrid(Drawn, Encoding):
 
 class DrawnLinear(Drawn, Module):
     r"""A linear layer whose rows are drawn, all with one covariance matrix :math:`s^2 F^T F`: output :math:`o` is
-    :math:`y_o + s \sum_i z_{oi} (F \tilde x)_i`, with :math:`\tilde x` the input, and a 1 behind it if there is a bias.
+    :math:`y_o + s \sum_i z_{oi} (F \tilde x)_i`, where :math:`\tilde x` is the input, followed by 1 if there is a bias.
 
     :math:`z_{oi}` is number :math:`i \bmod 4` of row :math:`o` and block :math:`\lfloor i / 4 \rfloor` in the law of
     :mod:`coopnet.random.normal`: a function of the key's seed and step alone. Without a key the layer is ``linear``.
@@ -102,7 +102,7 @@ class DrawnLinear(Drawn, Module):
     Args:
         linear: a :class:`Linear` with the means.
         factor: a :class:`Linear` with :math:`F`, its last column the bias; ``None`` makes one of zeros in ``alloc``.
-        scale: :math:`s`, so that the entries of :math:`F` may be close to 1, as half precision likes them.
+        scale: :math:`s`, so that the entries of :math:`F` may be close to 1, which half precision represents well.
         stream: as for :class:`DrawnGrid`.
 
     >>> layer = cn.nn.drawn.DrawnLinear(cn.Linear(16, 3))

@@ -17,7 +17,8 @@ from .tangents import linear_jvp
 
 
 class DropLevels(Dropout):
-    r"""Drops whole levels of a grid, all features of a level or none: the coarse ones learn to do without the fine.
+    r"""Drops whole levels of a grid, all features of a level or none, so that coarse levels learn to do without fine
+    ones.
 
     .. math::
         y_{lk} = \begin{cases} x_{lk} \cdot 2^k / (2^k - t) & u_l \ge t \\ 0 & \text{otherwise} \end{cases}
@@ -32,8 +33,8 @@ class DropLevels(Dropout):
     Args:
         p: probability that a level is dropped, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1.
         first: number of the coarsest level that may be dropped.
-        per_sample: draw for every sample by its index instead.
-        n_features_per_level: those of the grid; ``None`` asks the grid that stands before it in a field.
+        per_sample: draw a mask for every sample by its index instead.
+        n_features_per_level: that of the grid; ``None`` takes it from the grid before this layer in a field.
         bits, stream, rounds: as for :class:`Dropout`.
 
     Raises:
@@ -83,9 +84,9 @@ class DropLevels(Dropout):
         if law.scheduled:
             law.check_entries()
         traced = law.traced(leaf)
-        found = decisions(width // each, traced, key, dr.uint32_array_t(leaf), samples)
+        keeps = decisions(width // each, traced, key, dr.uint32_array_t(leaf), samples)
         parts = kinds.rows(x, kind)
-        y = [traced.element(v, found[i // each]) if i // each >= self.first else v for i, v in enumerate(parts)]
+        y = [traced.element(v, keeps[i // each]) if i // each >= self.first else v for i, v in enumerate(parts)]
         return type(x)(kinds.nested(y)) if kind == kinds.TENSOR else kinds.rebuild(y, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:

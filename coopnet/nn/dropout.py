@@ -22,7 +22,7 @@ from ..random.key import Key
 from ..random.law import GaussianLaw, Law, MaskLaw, PathLaw
 from .module import Module
 
-#: Widest vector whose mask goes through an identity matrix; wider ones measured slower with it than without.
+#: Widest vector whose mask is multiplied by an identity matrix; for wider ones that was slower in measurements.
 IDENTITY_WIDTH = 64
 
 
@@ -39,20 +39,20 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16,
     probability, so the mean is preserved exactly. The gradient is dropout of the gradient with the same mask, which
     is drawn again rather than stored.
 
-    A tensor of at least 2^16 elements that lies in memory is dropped out by a kernel of its own, close to the speed of
-    copying it (fastest where the number of samples is a multiple of 8), and so is its gradient; where it is an
-    expression that has not been evaluated, and inside symbolic loops, conditionals and calls, dropout becomes part of
-    the kernel that uses its result, as it does for every other kind of input.
+    For a tensor of at least 2^16 elements in memory, dropout has a kernel of its own, close to the speed of
+    copying it (fastest if the number of samples is a multiple of 8). So has its gradient. For a tensor that has not
+    been evaluated, inside symbolic loops, conditionals and calls, and for every other kind of input, dropout is part of
+    the kernel that uses its result.
 
     Samples with equal indices share their mask: with ``Key(seed, index=lane // 8)``, groups of eight lanes do, such as
     the corners of a cell or the samples of a pixel.
 
-    **Schedules.** ``p`` may be a Dr.Jit value of width 1. Kernels read it, so that a new value compiles none, and
+    **Schedules.** ``p`` may be a Dr.Jit value of width 1. Kernels read it, so that a new value compiles no kernel, and
     functions of ``dr.freeze`` take it as an argument: ``dr.opaque(Float32, 0.1)``. Threshold and scale are then
-    computed in double precision within the kernel and are those of the law for this very single-precision number.
-    Nothing can be refused there: ``p`` is clipped to [0, 1] and the threshold to :math:`2^k - 1`. ``p = 0`` keeps
+    computed in double precision within the kernel, and are those of the law for exactly this single-precision number.
+    A kernel cannot raise an error, so ``p`` is clipped to [0, 1] and the threshold to :math:`2^k - 1`. ``p = 0`` keeps
     everything with scale 1; there is no gradient with respect to ``p``. For arrays and cooperative vectors ``p`` may
-    also have one entry for each sample, which is what Dr.Jit makes of it inside evaluated loops and calls.
+    also have one entry for each sample, as it has inside evaluated loops and calls.
 
     Args:
         x: a ``CoopVec``, a 2D tensor or NumPy array of shape ``(features, samples)``, a Dr.Jit array, a nested array,
@@ -85,7 +85,7 @@ def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16, r
     Args:
         n: number of elements, at least 1.
         p, stream, bits, rounds: as in :func:`dropout`.
-        key: a :class:`Key` with an ``index``, which also says where the masks live.
+        key: a :class:`Key` with an ``index``, whose backend is that of the masks.
 
     Returns:
         An ``ArrayXb`` of ``n`` masks if the index is a Dr.Jit ``UInt32``, else a NumPy bool array ``(n, samples)``.
@@ -137,7 +137,7 @@ class Dropout(Module):
     >>> net = cn.Sequential(cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
     """
 
-    # rate: what p is, wrapped where drjit.nn.pack would take it for a weight
+    # rate: the value of p, wrapped if drjit.nn.pack would take it for a weight
     DRJIT_STRUCT = {"rate": object, "bits": int, "stream": int, "rounds": int, "identity": Constant}
     LAW: type[Law] = MaskLaw
 
@@ -159,7 +159,7 @@ class Dropout(Module):
 
     @property
     def law(self) -> Law:
-        """What it does to its input; made anew only when one of its settings is another object."""
+        """Its law, made again only if one of its settings is another object."""
         settings, known = (self.p, self.bits, self.stream, self.rounds), self.__dict__.get("_known")
         if known is None or any(a is not b for a, b in zip(known[0], settings, strict=True)):
             self._known = known = settings, self._law(self.p)
@@ -190,7 +190,7 @@ class Dropout(Module):
         if self.stream is None:
             used = {layer.stream for layer in others}
             self.stream = next(s for s in itertools.count() if s not in used)
-        # those of one width share one identity matrix, which a kernel then loads once
+        # masks of one width share an identity matrix, so that a kernel loads it once
         view = self.identity.value
         if view is not None:
             held = (layer.identity for layer in others if layer.identity.value is not None)
@@ -257,9 +257,9 @@ class GaussianDropout(Dropout):
 def identity_matrix(leaf: type, n: int) -> Any:
     """The identity as a matrix view of type ``leaf``.
 
-    Its product with a mask moves the mask into the layout that the tensor cores keep vectors in. Without it, every
-    operation between a network's vector and the freshly packed mask converts the vector. Row-major, because that
-    measured faster than the layouts that ``drjit.nn.pack`` makes.
+    Its product with a mask moves the mask into the layout of vectors in the tensor cores. Without it, every
+    operation between a network's vector and the mask would convert the vector. It is row-major, because that was
+    faster in measurements than the layouts of ``drjit.nn.pack``.
     """
     stride = -(-n // 8) * 8  # OptiX wants rows aligned to 16 bytes
     i = dr.arange(dr.uint32_array_t(leaf), n * stride)

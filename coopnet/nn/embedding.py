@@ -29,10 +29,9 @@ class Embedding(Module):
     r"""Table of trained codes, one row per object, texel or word, looked up by id: :math:`y = T_{\mathrm{id}}`.
 
     Rows are read with packet gathers in the table's precision, and only the rows read are converted to ``output``. The
-    gradient of a row is the sum over all samples that looked it up, taken in single precision and rounded once to the
-    table's; rows that none looked up get exactly zero. Outside symbolic loops, conditionals and calls the ids are
-    sorted and the sums taken in the order of the samples, so they are bitwise reproducible, also for rows that many
-    samples look up.
+    gradient of a row is the sum over all samples that looked it up. It is computed in single precision and rounded once
+    to the table's precision; rows that no sample looked up get exactly zero. Outside symbolic loops, conditionals and
+    calls, ids are sorted and sums are taken in the order of the samples, so they are reproducible to the bit.
 
     The table is not packed with the weights of a network: it is the entry ``"data"`` of the layer's mapping, a tensor
     ``(count, width)``, which starts uniform in :math:`\pm` ``init_scale``.
@@ -43,20 +42,20 @@ class Embedding(Module):
         init_scale: bound of the initial values.
         precision: of the table: ``"half"``, ``"single"``, or ``"auto"`` for that of the network it is allocated with.
         output: type of the features: ``"float32"``, ``"float16"``, ``"float64"``, or ``"table"`` for the table's own.
-        out_of_range: what an id outside [0, count) that is not an error gives: ``"zero"`` for zeros without a
+        out_of_range: result for an id outside [0, count), if that is not an error: ``"zero"`` for zeros without a
             gradient, or ``"clamp"`` for the nearest row.
-        check: raise ``ValueError`` for ids out of range where ids can be looked at, which evaluates them and waits for
-            the result. In symbolic loops, conditionals and calls, in frozen functions and with ``check=False``,
-            ``out_of_range`` says what becomes of them.
+        check: raise ``ValueError`` for ids out of range, which evaluates the ids and waits for the result. This is not
+            possible in symbolic loops, conditionals and calls, and in frozen functions: there, as with
+            ``check=False``, ``out_of_range`` holds.
         deterministic: if ``False``, gradients are summed with atomics, faster for small tables and not reproducible,
             except within :func:`coopnet.deterministic`.
         prefix: prepended to the name ``"data"``, to tell tables apart that share an optimizer.
 
     Calling it takes ids, one per sample: a Dr.Jit array of any integer type, a tensor ``(samples,)`` or
     ``(1, samples)``, a list of one array, a NumPy array, or an int. It returns ``width`` features as a nested array, or
-    as a tensor or list for those. A :class:`NeuralField` hands its coordinates on in single precision, so whole numbers
-    of a floating point type are ids, too (exact up to :math:`2^{24}`), and the layer can be its encoding or part of a
-    :class:`Composite`.
+    as a tensor or list for those inputs. Whole numbers of a floating point type are ids, too (exact up to
+    :math:`2^{24}`), since a :class:`NeuralField` passes its coordinates in single precision. So the layer can be the
+    encoding of a field, or part of a :class:`Composite`.
 
     Raises:
         ValueError: ids out of range or not whole (see ``check``), more than one per sample, a layer without table.
@@ -65,7 +64,7 @@ class Embedding(Module):
             half-precision tables in calls, or by ``dr.backward`` inside a symbolic loop, where they would be summed in
             half precision.
 
-    A field of an object's id and two coordinates; and one whose caller looks codes up by integers of any size:
+    A field of an object's id and two coordinates, and a field whose caller looks codes up by integers of any size:
 
     >>> encoding = cn.Composite([cn.Embedding(1000, 8), cn.HashGrid(2)])
     >>> rgb = cn.NeuralField(encoding, cn.MLP(out_features=3)).build()([Float(ids), *uv])
@@ -107,12 +106,12 @@ class Embedding(Module):
         if self.table.value is None:
             raise ValueError("Embedding: the layer has no table yet; call net = net.alloc(dtype) first.")
         data = self.table.value.data
-        own = dr.array_t(data)
-        index, active = self._rows(_ids(x, own), dr.uint32_array_t(own))
+        table_type = dr.array_t(data)
+        index, active = self._rows(_ids(x, table_type), dr.uint32_array_t(table_type))
         if (stack := stacked()) is not None:
             whole = stack.of(data.array)
             data, index = type(data)(whole, (stack.count * self.count, self._width)), index + stack.which * self.count
-        leaf = own if self.output == "table" else _OUTPUTS[self.output](own)
+        leaf = table_type if self.output == "table" else _OUTPUTS[self.output](table_type)
         if is_deterministic() and symbolic() and dr.grad_enabled(data):
             what = "the gradient of an embedding inside a symbolic loop or call accumulates with atomics"
             cure = "look rows up outside, or run the loop in evaluated mode"

@@ -20,10 +20,11 @@ from .tangents import check_bundle, no_rule, rebuilt
 class Encoding(Module):
     """Maps coordinates to features. Takes a ``CoopVec``, a tensor, a nested array or a list of arrays.
 
-    Lists and tuples come back as a list, arrays as a nested ``ArrayXf``, the others as what they were. To write one,
-    implement ``width(size)`` and ``_features(coordinates)`` on a list of arrays; for derivatives also
-    ``_moved(coordinates, tangents)``, which returns the features and a list of tangents of them, and then is enough;
-    and ``_alloc`` if it has parameters (see :class:`Module`). Both get single precision, or double if the input is.
+    For lists and tuples the result is a list, for arrays a nested ``ArrayXf``, and otherwise of the input's kind. To
+    write an encoding, implement ``width(size)`` and ``_features(coordinates)`` on a list of arrays. For derivatives,
+    implement ``_moved(coordinates, tangents)``, which returns the features and a list of their tangents; then
+    ``_features`` is not needed. Implement ``_alloc`` if it has parameters (see :class:`Module`). Coordinates are single
+    precision, or double if the input is.
 
     Raises:
         TypeError: the input is a NumPy array, or no floating point; a method that a class has to implement is missing.
@@ -47,8 +48,9 @@ class Encoding(Module):
         raise self._missing("width(size)")
 
     def _features(self, coordinates: list) -> list:
-        """The features of ``coordinates``, arrays in single precision, or in double if the input was double; those of
-        :meth:`_moved` in no direction, if a class has but that."""
+        """The features of ``coordinates``, arrays in single precision, or in double if the input was double. By
+        default, those of :meth:`_moved` without tangents.
+        """
         if type(self)._moved is Encoding._moved:
             raise self._missing("_features(coordinates)")
         return self._moved(coordinates, [])[0]
@@ -82,7 +84,7 @@ class Encoding(Module):
         return TypeError(f"{name}: {method} is missing; coopnet.Encoding says what a class of encodings implements.")
 
     def _in_unit(self, size: int) -> list[int]:
-        """Numbers of those of ``size`` coordinates that belong in [0, 1]."""
+        """The numbers of the coordinates, of ``size``, that belong in [0, 1]."""
         return []
 
     def _check(self, x: Any) -> str:
@@ -115,7 +117,7 @@ class Encoding(Module):
 
 
 def _types(parts: list) -> tuple[type, type]:
-    """Type of the coordinates, and of those that features are computed from.
+    """Type of the coordinates, and the type from which features are computed.
 
     High frequencies and fine levels need every bit of the coordinates, so half precision is widened.
     """
@@ -124,7 +126,7 @@ def _types(parts: list) -> tuple[type, type]:
 
 
 def in_unit(layer: Any, size: int) -> list[int]:
-    """Numbers of those of the ``size`` features that ``layer`` takes which belong in [0, 1]."""
+    """The numbers of the inputs of ``layer``, of ``size``, that belong in [0, 1]."""
     if isinstance(layer, Encoding):
         return layer._in_unit(size)
     if isinstance(layer, (Sequential, drnn.Sequential)):

@@ -15,12 +15,14 @@ from .arguments import fields
 from .encoding import Encoding
 from .tangents import RULES
 
-#: The smallest normal number of single precision. Denormal ones count as 0 on GPUs and in some threads on CPUs.
+#: The smallest normal number of single precision. Denormal numbers count as 0 on GPUs and in some threads on CPUs.
 TINY = 2.0**-126
 
 
 class _Waves(Encoding):
-    """Waves of a coordinate :math:`x` at the frequencies :math:`2^i` times the lowest: ``_each`` features of each."""
+    """Waves of a coordinate :math:`x` at the frequencies :math:`2^i` times the lowest, with ``_each`` features of
+    each.
+    """
 
     _count: str  #: name of the argument that says how many frequencies there are
     _each = 2
@@ -47,7 +49,8 @@ class _Waves(Encoding):
                 for value, slope in self._waves(phase, i):
                     y.append(value)
                     for tangent, parts in zip(tangents, moved, strict=True):
-                        # the frequency last: with the slope, it may be too large where the product is not
+                        # multiplied by the frequency last: frequency times slope may overflow where the whole product
+                        # does not
                         parts.append(tangent[k] * slope * self._lowest * 2.0**i)
         return y, moved
 
@@ -112,10 +115,10 @@ class Sinusoidal(_Octaves):
 
     Each coordinate :math:`x` becomes, for octave :math:`i = 0, \dots, n-1`,
     :math:`\sin 2\pi(2^i x + i s),\ \cos 2\pi(2^i x + i s)`: ``2 * octaves`` features. Coordinates belong in [0, 1].
-    The features are those of ``drjit.nn.SinEncode``, which doubles angles, and their errors with them. Here phases are
+    The features are those of ``drjit.nn.SinEncode``, whose errors double with every octave. Here phases are
     reduced to one period without rounding: at every finite coordinate of single precision, features are right to
-    :math:`10^{-6}`, and derivatives relative to the frequency. Those below :math:`2^{-126}` count as 0; NaN and
-    infinite ones give NaN.
+    :math:`10^{-6}`, and so are derivatives relative to the frequency. Coordinates below :math:`2^{-126}` count as 0;
+    NaN and infinite ones give NaN.
 
     Args:
         octaves: number of frequencies :math:`n`, at most 128.

@@ -1,4 +1,4 @@
-"""Gradients that a program takes inside its loops, right at every batch size."""
+"""Gradients of ``dr.backward`` inside loops, right at every batch size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..engine import LoopBanks, collecting
 from ..jit.scopes import symbolic
 from .parameters import parameters
 
-#: Most banks that may be asked for: beyond, tracing takes minutes.
+#: Largest number of banks: with more, tracing takes minutes.
 MOST = 4096
 
 
@@ -33,9 +33,9 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     In a function frozen by ``dr.freeze``, enter the context inside; with :func:`coopnet.fit`, in the objective.
 
     Args:
-        fields: the networks: :class:`NeuralField`, :class:`MLP` or other modules, packed. None stands for all.
-        banks: their number :math:`K`; ``None`` chooses it by the number of samples. Each has the size of the weights,
-            and is traced by itself, which takes milliseconds that ``dr.freeze`` saves.
+        fields: the networks: :class:`NeuralField`, :class:`MLP` or other modules, packed. Without any, all networks.
+        banks: their number :math:`K`; ``None`` chooses it by the number of samples. Each has the size of the weights.
+            Each is traced by itself, which takes milliseconds; ``dr.freeze`` saves them.
 
     Raises:
         TypeError: an argument is no module.
@@ -57,7 +57,7 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     ensure(not symbolic(), f"gradient_banks: {inside}.", RuntimeError)
 
     def wanted() -> set[int]:
-        # asked anew at every use: an optimizer gives a network other arrays
+        # looked up at every use: an optimizer gives a network other arrays
         return {p.storage.index for field in fields for p in parameters(field) if p.is_matrix}
 
     return collecting(LoopBanks(wanted if fields else None, banks))

@@ -49,13 +49,14 @@ class Grid(Lattice):
         storage: ``"hash"``, ``"dense"`` or ``"tiled"`` (tiny-cuda-nn's ``type``).
         n_levels, n_features_per_level, base_resolution: :math:`L`, features per vertex, :math:`N_\mathrm{min}`.
         hashmap_size: most entries of one level if hashed.
-        per_level_scale: growth :math:`b`; below 1, levels become coarser. ``None`` is 2, or for dense storage the one
-            that makes the last level 256 cells wide.
+        per_level_scale: growth :math:`b`; below 1, levels become coarser. ``None`` is 2, or for dense storage the value
+            with which the last level is 256 cells wide.
         init_scale: bound of the initial values.
         interpolation: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
-        max_level: number of the finest level that gives features, to train from coarse to fine: those above give
+        max_level: number of the finest level that gives features, to train from coarse to fine. Levels above give
             zeros, and get no gradient. It may be assigned at any time, ``grid.max_level = 3``, also in a packed field
-            and between the steps of ``fit``, and compiles nothing anew; see ``docs/encodings.md``. ``None`` for all.
+            and between the steps of ``fit``, and nothing is compiled again; see ``docs/encodings.md``. ``None`` for all
+            levels.
 
     Returns:
         ``n_levels * n_features_per_level`` features, coarsest level first.
@@ -83,7 +84,7 @@ class Grid(Lattice):
     DRJIT_STRUCT = fields(__init__, grid=Unpacked, limit=Constant, max_level=None)
 
     def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
-        rng.random(leaf, 1)  # not used, but what a seed gives is the second draw
+        rng.random(leaf, 1)  # not used, but the numbers of a seed are those of the second draw
         return uniform(leaf, count, self.init_scale, rng)
 
     def _growth(self) -> float:

@@ -11,9 +11,9 @@ from .lattice import INTERPOLATIONS, Lattice
 class HashGrid(Lattice):
     r"""Multiresolution hash grid (Müller et al. 2022, *Instant NGP*; ``drjit.nn.HashGridEncoding``).
 
-    ``n_levels`` grids, the :math:`l`-th with about ``base_resolution * per_level_scale**l`` cells a side, hold
-    ``n_features_per_level`` features at their corners and are interpolated linearly; grids too large for
-    ``hashmap_size`` entries share them through a hash. Output: ``n_levels * n_features_per_level`` features.
+    It has ``n_levels`` grids, the :math:`l`-th with about ``base_resolution * per_level_scale**l`` cells per axis. They
+    hold ``n_features_per_level`` features at each vertex, and are interpolated linearly. Vertices of grids with more
+    than ``hashmap_size`` vertices share entries through a hash. Output: ``n_levels * n_features_per_level`` features.
     Coordinates belong in [0, 1].
 
     This is :class:`Grid` with ``storage="hash"``, except for the sizes of levels that are not hashed: here they are

@@ -1,4 +1,4 @@
-"""What encodings with trained features at the vertices of grids have in common."""
+"""The base of encodings with trained features at the vertices of grids."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ INTERPOLATIONS = ("linear", "smoothstep", "nearest")
 
 
 class Lattice(Encoding):
-    """Features at the vertices of ``n_levels`` grids; subclasses say which.
+    """Features at the vertices of ``n_levels`` grids, which subclasses define.
 
-    Every finite coordinate has finite features: cells are numbered from -2^31 to 2^31 - 128, and what lies beyond is in
-    the first or the last of them. On the face between two cells, derivatives are those of the upper one. Where a
+    Every finite coordinate has finite features: cells are numbered from -2^31 to 2^31 - 128, and coordinates beyond are
+    in the first or the last cell. On the face between two cells, derivatives are those of the upper one. If a
     coordinate is not finite, features and derivatives are NaN.
     """
 
@@ -62,15 +62,16 @@ class Lattice(Encoding):
         self.grid = Unpacked()
         self.max_level = max_level
 
-    # limit: what max_level is, wrapped where drjit.nn.pack would take it for a weight
+    # limit: the value of max_level, wrapped if drjit.nn.pack would take it for a weight
     DRJIT_STRUCT = fields(__init__, grid=Unpacked, limit=Constant, max_level=None)
 
     @property
     def max_level(self) -> Any:
-        """The finest level that gives features: those above give zeros, and get no gradient. ``None`` for all.
+        """The finest level that gives features; levels above give zeros, and get no gradient. ``None`` for all.
 
-        A number or a Dr.Jit ``Float32`` of width 1, or of one entry for each sample. It may be assigned at any time;
-        a layer with parameters makes an array of a number, which kernels read, so that a new one compiles none.
+        A number, or a Dr.Jit ``Float32`` of width 1 or with one entry for each sample. It may be assigned at any time.
+        A layer with parameters turns a number into an array, which kernels read, so that a new value compiles no
+        kernel.
         """
         return self.limit.value
 
@@ -109,7 +110,7 @@ class Lattice(Encoding):
         masks, (x, *directions) = zip(*inside, strict=True)
         x = [dr.replace_grad(dr.clip(dr.detach(v), -FAR, FAR), v) for v in x]
         ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
-        # fixed point has one scale for all that is summed: the gradients of one field would spoil those of others
+        # fixed point has one scale for all sums: large gradients of one field would make those of others inexact
         ordered = ordered and stack is None
         bundle = grid.evaluate(x, directions, ordered)
         features, *moved = [
@@ -146,12 +147,12 @@ class Lattice(Encoding):
         ensure(size <= len(PRIMES), f"{name}: in_features is {size}; {limit}. Permutohedral takes more.")
 
     def _growth(self) -> float:
-        """How much finer a level is than the one before."""
+        """The ratio of the resolutions of a level and the one before."""
         return 2.0 if self.per_level_scale is None else self.per_level_scale
 
     def _levels(self, size: int, on_host: bool) -> list[Level]:
-        """Raises ``ValueError`` for cells too small to be numbered or too large to matter, or more parameters than
-        there is room for."""
+        """The levels. Raises ``ValueError`` for cells that are too small to be numbered or too large, and for more
+        parameters than fit into memory."""
         name, growth = type(self).__name__, self._growth()
         first = math.log2(self.base_resolution)
         last = first + math.log2(growth) * (self.n_levels - 1)
@@ -166,16 +167,16 @@ class Lattice(Encoding):
         if self._MULTIPLE is None:
             most = min(most, 2**31 - 1)  # the limit of drjit.nn
         multiple = self._MULTIPLE or self.n_features_per_level
-        found = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, most)
-        shape = found[-1].end, self.n_features_per_level
+        layout = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, most)
+        shape = layout[-1].end, self.n_features_per_level
         check_entries(name, f"features in {self.n_levels} levels", shape, 4, on_host)
-        return found
+        return layout
 
 
 def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:
     """Where in ``mask`` all components of ``vector`` are finite, and the vector, zero elsewhere.
 
-    A sample that is nowhere has no cell: gradients sent back from it must not reach the entries of some other.
+    A sample with coordinates that are not finite has no cell: its gradients must not reach the entries of any cell.
     """
     for v in vector:
         mask = dr.isfinite(v) & mask

@@ -165,7 +165,7 @@ def checked_width(layer: drnn.Linear, features: int, leaf: type, key: Key | None
 
 
 def refused(layer: drnn.Linear, x: Any) -> NetworkError:
-    """What ``drjit.nn.Linear`` says to an input ``x`` that does not go with its weights, or without any."""
+    """The error of ``drjit.nn.Linear`` for an input ``x`` that does not fit its weights, or without weights."""
     try:
         drnn.Linear.__call__(layer, x)
     except RuntimeError as error:
@@ -178,13 +178,13 @@ def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
     weights, takes = layer.weights, layer.config[0]
     ensure(features == takes, f"Linear: the input has {features} features, but the layer takes {takes}.")
     packed = isinstance(weights, drnn.MatrixView)
-    own = type(weights.buffer) if packed else dr.array_t(weights)
-    check_same_backend("Linear: the input lives", leaf, " and the weights", own)
+    tp = type(weights.buffer) if packed else dr.array_t(weights)
+    check_same_backend("Linear: the input lives", leaf, " and the weights", tp)
     if packed:
-        check_precision(own, "Linear")
-    if dr.type_v(own) != dr.type_v(leaf):
+        check_precision(tp, "Linear")
+    if dr.type_v(tp) != dr.type_v(leaf):
         raise TypeError(
-            f"Linear: the input is {dr.type_v(leaf).name} and the weights are {dr.type_v(own).name}; convert the input "
+            f"Linear: the input is {dr.type_v(leaf).name} and the weights are {dr.type_v(tp).name}; convert the input "
             f"with drjit.nn.Cast or drjit.nn.cast()."
         )
 

@@ -19,11 +19,11 @@ from .tangents import check_bundle
 
 
 class Members(Encoding):
-    r"""What :func:`coopnet.ensemble` puts fields into: encodings and networks, one of each for a member.
+    r"""The network of :func:`coopnet.ensemble`: an encoding and a network for each member.
 
-    Without a key it is the mean of all members. A key picks the member number :math:`\mathrm{step} \bmod K` of
-    :math:`K`, for each sample by its own step, and that gets the key of step :math:`\lfloor \mathrm{step} / K \rfloor`.
-    All are evaluated, in one kernel.
+    Without a key it is the mean of all members. A key picks member number :math:`\mathrm{step} \bmod K` of
+    :math:`K`, for each sample by its own step; the member gets the key of step
+    :math:`\lfloor \mathrm{step} / K \rfloor`. All members are evaluated, in one kernel.
 
     Args:
         encodings: an :class:`Encoding` or :class:`Identity` of each.
@@ -62,12 +62,12 @@ class Members(Encoding):
         ensure(self.outputs > 0, "Members: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")
         single = type(x[0])
         work = dr.float16_array_t(single) if self.work == "half" else single
-        found = []
+        bundles = []
         for encoding, network in zip(self.encodings, self.networks, strict=True):
             features, moved = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
             vectors = [UnpackedVector(work(v) for v in vector) for vector in (features, *moved)]
-            found.append([widened(list(y), single) for y in apply([network], vectors, key)])
-        return found
+            bundles.append([widened(list(y), single) for y in apply([network], vectors, key)])
+        return bundles
 
     def _bundle(self, x: list, tangents: list, key: Key | None) -> list[list]:
         count = len(self.networks)
@@ -105,5 +105,5 @@ class Members(Encoding):
 
 
 def _turned(members: list[list[list]]) -> list[list[list]]:
-    """Of each vector of the bundles, the members' one after the other."""
+    """The bundles rearranged: for each vector, those of all members one after the other."""
     return [list(vectors) for vectors in zip(*members, strict=True)]

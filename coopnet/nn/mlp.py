@@ -30,8 +30,8 @@ class MLP(Sequential):
         activation, output_activation: a name (``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``,
             ``"squareplus"``, ``"gelu"``, ``"silu"`` or ``"swish"``, ``"sine"``, ``"exp"``, ``"identity"``), an
             :class:`Activation` layer, or ``None``.
-        dropout: drop probability after each hidden activation; 0 for no :class:`Dropout` there. Or a layer to put
-            there, without a stream number, such as ``cn.Dropout(0.1, bits=8, rounds=7)``.
+        dropout: drop probability after each hidden activation; 0 for no :class:`Dropout` there. Or a dropout layer
+            without a stream number, such as ``cn.Dropout(0.1, bits=8, rounds=7)``.
         bias: add the vectors :math:`b`?
         init: initial weights, see :class:`Linear`. ``"siren"`` gives the first layer ``"siren_first"`` and divides the
             others by the frequency ``omega`` of the :class:`Sine` before them, as in Sitzmann et al. 2020.
@@ -52,10 +52,13 @@ class MLP(Sequential):
         check_int("MLP", "depth", depth, 0)
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             check_features("MLP", name, check_in_features("MLP", value, name))
-        own = dropout if isinstance(dropout, Dropout) else None
+        dropout_layer = dropout if isinstance(dropout, Dropout) else None
         shared = "which all hidden layers would share; leave it None, and the network numbers them"
-        ensure(own is None or own.stream is None, f"MLP: dropout has the stream {own and own.stream}, {shared}.")
-        law = MaskLaw(dropout, where="MLP") if own is None else own.law
+        ensure(
+            dropout_layer is None or dropout_layer.stream is None,
+            f"MLP: dropout has the stream {dropout_layer and dropout_layer.stream}, {shared}.",
+        )
+        law = MaskLaw(dropout, where="MLP") if dropout_layer is None else dropout_layer.law
         law.check_entries()
         check_flag("MLP", "bias", bias)
         check_flag("MLP", "zero_last", zero_last)
@@ -69,7 +72,7 @@ class MLP(Sequential):
             start = (init, gain) if i else ("siren_first" if init == "siren" else init, 1.0)
             if i < depth:
                 layers += [Linear(n_in, n_out, bias, *start), as_activation(activation, "MLP")]
-                layers += [Dropout(dropout) if own is None else copy.copy(own)] if law.drops else []
+                layers += [Dropout(dropout) if dropout_layer is None else copy.copy(dropout_layer)] if law.drops else []
             else:
                 layers += [Linear(n_in, n_out, bias, *(("zero", 1.0) if zero_last else start)), output]
         super().__init__(*(layer for layer in layers if layer is not None))

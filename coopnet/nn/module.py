@@ -31,9 +31,10 @@ from .tree import children, walk
 class Module(drnn.Module):
     """A ``drjit.nn.Module`` whose call takes a key: ``layer(x, key=None)``.
 
-    It can be mixed with ``drjit.nn`` layers, packed with ``drjit.nn.pack``, and is a mapping from parameter names such
-    as ``"layers.0.weights"`` to arrays, which ``opt.update(net)`` pulls and ``net.update(opt)`` pushes. After packing,
-    all matrices are one entry, ``"weights"``; parameters that cannot be packed (hash grids) keep their own.
+    It can be mixed with ``drjit.nn`` layers, and packed with ``drjit.nn.pack``. It is a mapping from parameter names
+    such as ``"layers.0.weights"`` to arrays, which ``opt.update(net)`` copies to the optimizer and ``net.update(opt)``
+    copies back. After packing, all matrices are one entry, ``"weights"``; parameters that cannot be packed (hash grids)
+    keep their own.
 
     To write a layer, list its fields in ``DRJIT_STRUCT``, make it default-constructible (``drjit.nn.pack`` rebuilds
     it), and implement ``__call__(self, x, key=None)`` and, if it has parameters or changes the width,
@@ -68,8 +69,8 @@ class Module(drnn.Module):
 
         Raises:
             TypeError: ``dtype`` is no differentiable floating point tensor type; ``rng`` is no generator.
-            ValueError: layers whose widths don't fit together; a network that contains itself; weights that there is
-                no room for (``coopnet.checks.sizes``).
+            ValueError: layers whose widths don't fit together; a network that contains itself; weights that do not fit
+                into memory (``coopnet.checks.sizes``).
             BackendError: the backend of ``dtype`` is missing.
 
         >>> net = cn.MLP(out_features=3).alloc(TensorXf, size=2, rng=dr.rng(seed=1))
@@ -92,7 +93,7 @@ class Module(drnn.Module):
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         r"""The output and its forward derivatives: ``(y, [J t for t in tangents])`` with the Jacobian ``J`` at ``x``.
 
-        Made of ordinary arithmetic, so that ``dr.backward`` through it gives second derivatives.
+        It consists of ordinary arithmetic, so ``dr.backward`` through it gives second derivatives.
 
         Args:
             x: a ``CoopVec``; encodings also take a list of arrays.
@@ -114,7 +115,7 @@ class Module(drnn.Module):
         return y, moved
 
     def op(self) -> Any:
-        """What this layer is to the engine, which runs it together with its neighbours; ``None`` if it runs alone."""
+        """The op of this layer in the engine, which runs it together with its neighbours; ``None`` if it runs alone."""
         return None
 
     def output_width(self, width: int, leaf: type, key: Key | None) -> int:
@@ -138,8 +139,9 @@ class Module(drnn.Module):
         return twin
 
     def __deepcopy__(self, memo: dict) -> Any:
-        """A copy with parameters of its own, on the device; what was packed together is so again. As with Dr.Jit's
-        arrays, gradients are not copied, and what depends on the parameters does not depend on those of the copy."""
+        """A copy with parameters of its own, on the device, packed like the original. As with Dr.Jit's arrays,
+        gradients are not copied, and nothing that was computed from the original depends on the copy.
+        """
         for p in parameters(self):
             if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
                 memo[id(p.value)] = changed(p.value, buffer=copy.deepcopy(p.value.buffer, memo))
@@ -148,7 +150,7 @@ class Module(drnn.Module):
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what has been looked up for these very layers, which their copies look up anew."""
+        """The attributes, except caches that belong to these layers; copies make their own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_segments", "_known")}
 
     # ---- parameters as in formulas --------------------------------------
@@ -177,9 +179,10 @@ class Module(drnn.Module):
     def gradient(self, name: str) -> np.ndarray:
         r"""A copy of the gradient :math:`\partial L / \partial A` of one parameter, laid out as in :meth:`matrix`.
 
-        It is what ``dr.backward`` has added up so far; zeros before. Arrays computed from others keep none: Dr.Jit's
-        optimizers, unless told ``promote_fp16=False``, hold half-precision weights in single precision, and after
-        ``net.update(opt)`` their gradient goes to the optimizer (see :func:`coopnet.training.gradient_norm`).
+        It is what ``dr.backward`` has added up so far, zeros at first. Arrays that are computed from others have no
+        gradient of their own: unless ``promote_fp16=False``, Dr.Jit's optimizers hold half-precision weights in single
+        precision, and after ``net.update(opt)`` gradients go to the optimizer (see
+        :func:`coopnet.training.gradient_norm`).
 
         Args:
             name: as in :meth:`matrix`.
@@ -205,7 +208,7 @@ class Module(drnn.Module):
     def set_matrix(self, name: str, value: Any) -> None:
         """Replace one parameter, named as in :meth:`matrix`, by ``value``; others keep theirs to the bit.
 
-        An optimizer has parameters of its own: follow with ``opt.update(net)``.
+        An optimizer has its own copy of the parameters: call ``opt.update(net)`` afterwards.
 
         Args:
             name: as in :meth:`matrix`.
@@ -241,7 +244,7 @@ class Module(drnn.Module):
         return mover.parts_of(self) if fields else self
 
     def _layouts(self) -> dict[str, Packing]:
-        """How the arrays that optimizers and averages know are stored, by their names."""
+        """The layouts of the arrays that optimizers and averages hold, by name."""
         result = {}
         for name, value in self.items():
             index = value.array.index
@@ -294,14 +297,14 @@ class Module(drnn.Module):
         return len(self._slots())
 
     def _held(self) -> dict[str, Any]:
-        """The parameters as they are now: ``dict(self)``, which looks for each of them anew, takes longer."""
+        """The present parameters: ``dict(self)``, which looks each of them up again, takes longer."""
         return {name: getattr(*slot) for name, slot in self._slots().items()}
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self._slots()
 
     def __bool__(self) -> bool:
-        return True  # as a mapping without entries, a layer that has no parameters (yet) would count as none
+        return True  # otherwise a layer without parameters (yet), a mapping without entries, would be false
 
     # mappings compare their values, which arrays do entry by entry; layers without parameters would all be equal
     def __eq__(self, other: object) -> bool:
@@ -326,7 +329,7 @@ class Module(drnn.Module):
         >>> field.update(opt)
         """
         if isinstance(other, Mapping):
-            for key, slot in self._slots().items():  # looked for once: values leave them where they are
+            for key, slot in self._slots().items():  # looked up once: new values do not move them
                 if key in other:
                     self._put(key, *slot, other[key])
         else:
@@ -347,7 +350,7 @@ def _pairs(other: Any, where: str) -> list:
 
 def _as_parameter(value: Any, current: Any, what: str) -> Any:
     """``value`` in the type of the parameter ``current``; raises unless it has its shape and holds real numbers."""
-    if isinstance(value, (list, tuple)):  # dr.shape() follows those that contain themselves for ever
+    if isinstance(value, (list, tuple)):  # dr.shape() never ends for lists that contain themselves
         with suppress(Exception):
             value = np.asarray(value)
     array = isinstance(value, (np.ndarray, dr.ArrayBase))
@@ -366,7 +369,7 @@ def _as_parameter(value: Any, current: Any, what: str) -> Any:
 
 
 def contained(parts: list, x: Any) -> Any:
-    """``parts``, however many arrays of one type, in a container of the kind that the input ``x`` is."""
+    """``parts``, arrays of one type, in a container of the kind of the input ``x``."""
     if isinstance(x, (drnn.CoopVec, list, tuple)):
         return kinds.rebuild(parts, x)
     nested = kinds.nested(parts)
@@ -380,11 +383,12 @@ def check_network(module: Any, where: str) -> None:
 
 
 def allocated(module: Any, where: str) -> Any:
-    """``module``, freshly allocated: dropouts numbered; raises ``ValueError`` if all its parameters have no room."""
-    own = list(parameters(module))
-    entries = sum(math.prod(p.shape) for p in own)
-    itemsize = max((dr.itemsize_v(p.storage) for p in own), default=2)
-    on_host = any(dr.backend_v(p.storage) == dr.JitBackend.LLVM for p in own)
+    """``module`` after allocation, with its dropouts numbered; raises ``ValueError`` if its parameters do not fit into
+    memory."""
+    params = list(parameters(module))
+    entries = sum(math.prod(p.shape) for p in params)
+    itemsize = max((dr.itemsize_v(p.storage) for p in params), default=2)
+    on_host = any(dr.backend_v(p.storage) == dr.JitBackend.LLVM for p in params)
     check_entries(where, "parameters", (entries,), itemsize, on_host)
     layers = list(children(module))
     for layer in layers:

@@ -30,9 +30,9 @@ class OneBlob(Encoding):
     Args:
         n_bins: number of bins :math:`n` (tiny-cuda-nn takes powers of two only).
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
-        periodic: wrap around everywhere? If not, the sum is over :math:`m \in \{-1, 0, 1\}` alone, as tiny-cuda-nn
-            has it and :func:`coopnet.from_config` asks for. The two are the same on :math:`[-1 + 1/n, 2 - 1/n]`;
-            beyond, a blob that is not periodic leaves the unit interval, and all features become 0.
+        periodic: wrap around everywhere? If not, the sum is over :math:`m \in \{-1, 0, 1\}` only, as in tiny-cuda-nn
+            and fields of :func:`coopnet.from_config`. Both are the same on :math:`[-1 + 1/n, 2 - 1/n]`; beyond, a blob
+            that is not periodic leaves the unit interval, and all features become 0.
 
     Returns:
         ``n_bins`` features per coordinate.
@@ -77,7 +77,7 @@ class OneBlob(Encoding):
         return functools.reduce(operator.add, heights)
 
     def _integral(self, t: Any) -> Any:
-        """The kernel's integral up to ``t``, but for a constant: one per blob before, and a part of the nearest."""
+        """The kernel's integral up to ``t``, up to a constant: 1 for every blob before, and a part of the nearest."""
         parts = []
         for whole, u in self._blobs(t):
             u2 = u * u
@@ -85,7 +85,9 @@ class OneBlob(Encoding):
         return functools.reduce(operator.add, parts)
 
     def _blobs(self, t: Any) -> list[tuple[Any, Any]]:
-        """How many blobs end before those that may reach to ``t``, and where in each of these it lies, in [-1, 1]."""
+        """The number of blobs that end before those that may reach ``t``, and the place of ``t`` in each of these, in
+        [-1, 1].
+        """
         if self.n_bins == 1 and not self.periodic:  # of radius 1: all three do
             return [(0, dr.clip(t - m, -1, 1)) for m in (-1, 0, 1)]
         nearest = dr.round(t)

@@ -1,8 +1,8 @@
 """The parameters of a network one by one, by name, wherever they are stored.
 
-A packed network is one array to an optimizer, on the GPU in an order of the hardware's own with gaps between. Here its
-matrices are what they are in formulas, under the names of their places in the tree: ``layers.0.weights``,
-``layers.0.bias``, for a field ``network.layers.0.weights`` and ``encoding.data``. Checkpoints use these names.
+To an optimizer, a packed network is one array, on the GPU in the hardware's order and with gaps. Here its matrices are
+as in formulas, under names that say their places in the tree: ``layers.0.weights``, ``layers.0.bias``, for a field
+``network.layers.0.weights`` and ``encoding.data``. Checkpoints use these names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUMPY_TYPES = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, d
 
 
 class Parameter(NamedTuple):
-    """A matrix, bias or table of a network: the ``attribute`` of ``owner``, a layer or what it leaves unpacked."""
+    """A matrix, bias or table of a network: the ``attribute`` of ``owner``, a layer or its unpacked array."""
 
     name: str
     owner: Any
@@ -50,7 +50,7 @@ class Parameter(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape as in formulas, without columns that a backend wants besides; ``(n,)`` for a bias."""
+        """Shape as in formulas, without extra columns that a backend needs; ``(n,)`` for a bias."""
         shape = self._stored_shape
         if isinstance(self.owner, drnn.Linear):
             return (shape[0], self.owner.config[0]) if self.is_matrix else shape[:1]
@@ -80,11 +80,11 @@ class Parameter(NamedTuple):
             return {self.name: self.places()}
         above, _, _ = self.name.rpartition("data")
         uint32, n = dr.uint32_array_t(dr.leaf_t(type(self.storage))), self.owner.n_features
-        found = enumerate(self.owner.levels)
-        return {f"{above}levels.{i}": dr.arange(uint32, v.offset * n, v.end * n) for i, v in found}
+        levels = enumerate(self.owner.levels)
+        return {f"{above}levels.{i}": dr.arange(uint32, v.offset * n, v.end * n) for i, v in levels}
 
     def numpy(self, where: str, of: Callable[[Any], Any] = dr.detach) -> np.ndarray:
-        """The numbers, or what ``of`` makes of their array, such as ``dr.grad``: contiguous and of :attr:`shape`.
+        """The numbers, or the result of ``of`` on their array, such as ``dr.grad``: contiguous and of :attr:`shape`.
 
         ``where`` opens error messages.
         """
@@ -131,7 +131,7 @@ class Parameter(NamedTuple):
             setattr(self.owner, self.attribute, like(current, flat))
 
     def fitting(self, value: Any, where: str) -> np.ndarray:
-        """``value`` as :meth:`write` would write it, which raises for what cannot be."""
+        """``value`` as :meth:`write` would write it; raises if that is not possible."""
         new = f"the new value of {self.name}"
         try:
             array = np.asarray(value)

@@ -11,8 +11,8 @@ MAX_DIMENSION = 64
 class Permutohedral(Lattice):
     r"""Multiresolution lattice of simplices (Rosu and Behnke 2023, *PermutoSDF*; ``drjit.nn.PermutoEncoding``).
 
-    As :class:`HashGrid`, but a cell is cut into the :math:`d!` simplices of Kuhn's subdivision and only the
-    :math:`d + 1` corners of one are looked up, instead of :math:`2^d`: the encoding for many coordinates. With
+    As :class:`HashGrid`, but each cell is divided into the :math:`d!` simplices of Kuhn's subdivision, and only the
+    :math:`d + 1` corners of one simplex are looked up, instead of :math:`2^d`. So it suits many coordinates. With
     :math:`t = s_l x + \tfrac12`, cell :math:`c = \lfloor t \rfloor`, :math:`f = t - c` sorted so that
     :math:`f_{\pi(1)} \le \dots \le f_{\pi(d)}`, and :math:`f_{\pi(0)} = 0`, :math:`f_{\pi(d+1)} = 1`, a level gives
 

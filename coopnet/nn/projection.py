@@ -1,4 +1,4 @@
-"""Sparse random projection whose matrix is drawn where it is used."""
+"""Sparse random projection whose matrix is drawn where it is used, and never stored."""
 
 from __future__ import annotations
 
@@ -47,18 +47,20 @@ class SparseProjection(Encoding):
 
     The decisions are between integers, so the matrix is the same to the bit on every backend; :math:`a` uses the
     quantized density, so the mean is kept exactly. It is rounded once to single precision (to double precision for
-    double inputs); sums are formed in that precision, and half-precision results rounded at the end. The order of the
+    double inputs). Sums are computed in that precision, and half-precision results rounded at the end. The order of the
     sums is not part of the law.
 
-    **How it is evaluated.** Tensors run a kernel over the outputs with a loop over the inputs, in which each lane draws
-    four rows of a column and applies them to 8 samples: :math:`n_\mathrm{in} n_\mathrm{out}` multiplications per sample
-    whatever the density, one block of the generator per 32 of them, and no memory beside input and output. ``seed`` is
-    a parameter of the kernel: another one does not recompile it. ``CoopVec`` and arrays with up to 4096 expected
-    nonzero entries, :math:`q\, n_\mathrm{in} n_\mathrm{out}`, become one addition per nonzero entry in the caller's
-    kernel, also within loops and calls (the entries are constants there, so that another seed is another kernel); above
-    that, they are written to memory and run as tensors. Thousands of separate arrays compile slowly; make them a
-    tensor. 4096 to 256 features take 0.07 ms per sample of a tensor on two CPU cores, and 0.08 to 0.09 ms of
-    arrays, which compile for 9 s, once (``benchmarks/projection.py``, ``benchmarks/results/projection-llvm.json``).
+    **How it is evaluated.** For tensors, a kernel over the outputs loops over the inputs. Each lane draws four rows of
+    a column and applies them to 8 samples. That takes :math:`n_\mathrm{in} n_\mathrm{out}` multiplications per sample
+    for every density, one block of the generator per 32 of them, and no memory beside input and output. ``seed`` is
+    a parameter of the kernel: another seed does not recompile it.
+
+    ``CoopVec`` and arrays with up to 4096 expected nonzero entries, :math:`q\, n_\mathrm{in} n_\mathrm{out}`, become
+    one addition per nonzero entry in the caller's kernel, also within loops and calls; the entries are constants there,
+    so another seed is another kernel. Above 4096 entries, they are written to memory and run as tensors. Thousands of
+    separate arrays compile slowly: make them a tensor. From 4096 to 256 features, a sample of a tensor takes 0.07 ms on
+    two CPU cores, and one of arrays 0.08 to 0.09 ms after 9 s of compiling (``benchmarks/projection.py``,
+    ``benchmarks/results/projection-llvm.json``).
 
     The gradient is the product with the transpose, which is drawn in the same way.
 
@@ -102,7 +104,7 @@ class SparseProjection(Encoding):
         return self(x), [self(t) for t in tangents]
 
     def transpose(self, y: Any) -> Any:
-        """The adjoint :math:`R^T y`: from ``out_features`` back to ``in_features``; takes what the layer takes.
+        """The adjoint :math:`R^T y`: from ``out_features`` back to ``in_features``; for the same kinds of inputs.
 
         Raises:
             ValueError, TypeError: as the layer; also if ``in_features`` is not known.
@@ -114,7 +116,7 @@ class SparseProjection(Encoding):
         """The matrix ``(out_features, in_features)`` in NumPy's ``float32`` or ``float64``, to check against.
 
         Raises:
-            ValueError: another ``dtype``; ``in_features`` is not known; a matrix that there is no room for.
+            ValueError: another ``dtype``; ``in_features`` is not known; a matrix that does not fit into memory.
         """
         where, n_in = "SparseProjection.dense", self._known("dense")
         wide = None
@@ -153,7 +155,7 @@ class SparseProjection(Encoding):
             raise RuntimeError(f"{where}: {what} {memory}; project outside, or use a smaller density.")
         if kind == kinds.TENSOR:
             return type(x)(product(signs, x.array, samples), (signs.rows, samples))
-        # the adjoint of a broadcast is a sum, which Dr.Jit sees to here
+        # the adjoint of a broadcast is a sum, which Dr.Jit computes here
         parts = [v if dr.width(v) == samples else v + dr.zeros(leaf, samples) for v in kinds.components(x)]
         parts = (additions if few else product)(signs, parts, samples)
         return kinds.rebuild(parts, x) if isinstance(x, (drnn.CoopVec, list, tuple)) else kinds.nested(parts)

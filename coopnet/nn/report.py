@@ -1,4 +1,4 @@
-"""How large a network is, layer by layer."""
+"""The size of a network, layer by layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tree import walk
 
 @dataclass(frozen=True)
 class LayerSize:
-    """One layer: its name, what it is, the shapes of its parameters, their number, and the bytes they take."""
+    """One layer: its name and type, the shapes of its parameters, their number, and their bytes."""
 
     name: str
     layer: str

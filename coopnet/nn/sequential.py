@@ -1,4 +1,4 @@
-"""Layers one after the other, and what the engine sees of them."""
+"""Layers one after the other, and how the engine runs them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Composed(Module):
 class Sequential(Composed):
     """Applies ``layers`` in order, passing the key to each that takes one.
 
-    Layers of ``drjit.nn`` may stand among them. On a ``CoopVec``, runs of linear layers, activations and dropouts go
-    to the engine as one network; see :func:`coopnet.engine.evaluate` for how it is differentiated.
+    Layers of ``drjit.nn`` may be among them. On a ``CoopVec``, the engine runs consecutive linear layers, activations
+    and dropouts as one network; :func:`coopnet.engine.evaluate` says how it is differentiated.
 
     Args:
         layers: ``Module`` instances.
@@ -82,7 +82,7 @@ class Sequential(Composed):
 
 
 class Segment(NamedTuple):
-    """Neighbouring layers and the ops that they are to the engine, or a layer that it does not know and ``None``.
+    """Neighbouring layers and their ops in the engine, or a layer that the engine does not know and ``None``.
 
     ``checks`` are the layers' :meth:`Module.output_width`.
     """
@@ -129,7 +129,7 @@ def _alone(layer: Any, x: list, key: Key | None) -> list:
 
 
 def segments(layers: Sequence[Any]) -> list[Segment]:
-    """What ``layers`` are to the engine, in evaluation order; of a :class:`Sequential`, made once for its layers."""
+    """The segments of ``layers``, in evaluation order; those of a :class:`Sequential` are made once."""
     owner = layers[0] if len(layers) == 1 and isinstance(layers[0], Sequential) else None
     made_of = None if owner is None else tuple(_inside(layers))
     known = getattr(owner, "_segments", None)
@@ -150,7 +150,7 @@ def segments(layers: Sequence[Any]) -> list[Segment]:
 
 
 def _inside(layers: Sequence[Any]) -> Iterator[Any]:
-    """All that the ops of ``layers`` are made of; ``None`` stands around bodies that lie side by side."""
+    """Everything from which the ops of ``layers`` are made; bodies side by side are enclosed by ``None``."""
     for layer in flatten(layers):
         yield layer
         if hasattr(layer, "bodies"):
@@ -161,13 +161,13 @@ def _inside(layers: Sequence[Any]) -> Iterator[Any]:
 
 
 def known_ops(layers: Sequence[Any]) -> list | None:
-    """The ops that ``layers`` are to the engine, or ``None`` if it does not know all of them."""
+    """The ops of ``layers``, or ``None`` if the engine does not know all of them."""
     parts = segments(layers)
     return [] if not parts else parts[0].ops if len(parts) == 1 else None
 
 
 def _seen(layer: Any) -> tuple[Any, Any]:
-    """What a layer is to the engine, or ``None``, and its check. Ops ask the layer for its weights at every use."""
+    """The op of a layer, or ``None``, and its check. Ops look up the layer's weights at every use."""
     if isinstance(layer, Dropout):
         return layer.op(), functools.partial(_checked_stream, layer)
     if isinstance(layer, Module):
@@ -193,8 +193,8 @@ def flatten(layers: Any, above: tuple = ()) -> Iterator[Any]:
 
 
 def stated_width(layers: Any) -> int:
-    """Width of the input of ``layers`` as the first that states one says; -1 if what it becomes before is not known."""
-    # activations and dropouts keep the width; what other layers do to it is not known
+    """Width of the input of ``layers``, from the first that states one; -1 if layers before it may change the width."""
+    # activations and dropouts keep the width; other layers may change it
     first = next((m for m in flatten(layers) if not isinstance(m, (Activation, Dropout))), None)
     return int(first.config[0] if isinstance(first, drnn.Linear) else getattr(first, "in_features", -1))
 
@@ -205,7 +205,7 @@ def _checked_stream(layer: Dropout, width: int, leaf: type, key: Key | None) -> 
 
 
 def check_stream(layer: Any, key: Key | None) -> None:
-    """Raise unless a dropout has a stream number, without which two of them would share a mask."""
+    """Raise unless a dropout has a stream number; without one, two dropouts would share a mask."""
     if key is not None and isinstance(layer, Dropout) and layer.stream is None:
         raise ValueError(
             f"Sequential: a {type(layer).__name__} has no stream number yet, so that two of them would share a mask; "

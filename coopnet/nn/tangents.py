@@ -2,7 +2,7 @@ r"""Forward derivatives of layers that the engine does not know.
 
 A layer's rule is its method ``jvp(x, tangents, key=None) -> (y, tangents of y)``: with ``y = f(x)`` it maps every
 tangent :math:`\dot x` to :math:`J_f(x)\,\dot x`, in arithmetic that Dr.Jit can differentiate again. ``x`` and its
-tangents are ``CoopVec``s; encodings also take lists of arrays. The rules of ``drjit.nn``'s own layers stand here, in
+tangents are ``CoopVec``s; encodings also take lists of arrays. The rules of ``drjit.nn``'s own layers are here, in
 :data:`RULES`.
 """
 
@@ -66,7 +66,7 @@ def of_all_lanes(bundle: list) -> list:
 
 
 def linear_jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
-    """The rule of a layer that is linear and draws: its tangents go through it as its input does, by the same draw."""
+    """The rule of a linear layer with random draws: tangents go through it like the input, with the same draw."""
     check_bundle(layer, x, tangents)
     y, *moved = [layer(v, key) for v in of_all_lanes([x, *tangents])]
     return y, moved

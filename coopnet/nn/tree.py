@@ -1,4 +1,4 @@
-"""What a network holds: the walk through its layers that all else follows."""
+"""The walk through the layers of a network, on which everything else is built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def walk(module: Any, name: str = "", above: tuple = ()) -> Iterator[tuple[str, 
     """``(name, owner, attribute)`` of all layers and parameters of ``module``, depth first in evaluation order.
 
     A layer, ``module`` itself first, has no attribute. A parameter is its owner's attribute: a tensor, a view of packed
-    weights, or the ``data`` of what is not packed. Names are places in the tree: ``layers.0``, ``layers.0.weights``.
+    weights, or the ``data`` of unpacked ones. Names are places in the tree: ``layers.0``, ``layers.0.weights``.
 
     Raises ``ValueError`` for a network that contains itself.
     """
@@ -43,7 +43,7 @@ def children(module: Any) -> Iterator[Any]:
 
 
 def check_acyclic(module: Any, above: tuple) -> None:
-    """Raise ``ValueError`` if ``module`` is among the ones that contain it, ``above``."""
+    """Raise ``ValueError`` if ``module`` is one of the modules ``above`` that contain it."""
     if any(m is module for m in above):
         what = f"the network contains itself, through a {type(module).__name__}"
         raise ValueError(f"{type(above[0]).__name__}: {what}; layers may not hold what holds them.")

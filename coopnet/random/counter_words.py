@@ -1,4 +1,4 @@
-"""What may be a word: of a counter or key, and the seeds, indices, steps and offsets that words are made of."""
+"""Words of counters and keys, and the seeds, indices, steps and offsets from which they are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ..checks import check, ensure, entries, shown, shown_typed, whole
 from ..jit.scopes import recording
 
-#: Bits of the unsigned types, whose values are all values of the wider ones.
+#: Bits of the unsigned types; narrower types may be given for wider ones.
 _UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
 _PHILOX = "philox4x32"
 _NAMES = ("counter[0]", "counter[1]", "counter[2]", "counter[3]", "key[0]", "key[1]")
@@ -25,7 +25,9 @@ def halves(value: Any, uint32: type) -> tuple[Any, Any]:
 
 
 def check_uint(where: str, name: str, value: Any, bits: int, also: str = "") -> int:
-    """``value`` as an int in [0, 2^bits); raises ``TypeError`` if it is none, ``ValueError`` for others."""
+    """``value`` as an int in [0, 2^bits); raises ``TypeError`` if it is no int, ``ValueError`` if it is out of
+    range.
+    """
     number = whole(value)
     if number is None:
         needed = f"an int in [0, 2^{bits}){also} is needed"
@@ -59,7 +61,7 @@ def key_part(value: Any, name: str, bits: int) -> Any:
 
 
 def checked_words(counter: Any, key: Any) -> list:
-    """The 6 words of ``counter`` and ``key``, whose kinds and sizes go together, or an error."""
+    """The 6 words of ``counter`` and ``key``; raises unless their kinds and sizes fit each other."""
     counter, key = _sequence("counter", counter), _sequence("key", key)
     given = f"a counter of {len(counter)} and a key of {len(key)} words"
     ensure((len(counter), len(key)) == (4, 2), f"{_PHILOX}: got {given}; 4 and 2 are needed.")
@@ -104,7 +106,9 @@ def _word(word: Any, name: str) -> Any:
 
 
 def check_sizes(arrays: list) -> None:
-    """Raise unless these Dr.Jit words belong to one backend, and are of one size (or single ones): others abort."""
+    """Raise unless these Dr.Jit words are on one backend, and of one size (or single numbers); otherwise Dr.Jit
+    aborts.
+    """
     if len({type(w) for w in arrays}) > 1 or not dr.is_jit_v(arrays[0]):
         backends = {dr.backend_v(w) for w in arrays}
         fits = len(backends) == 1 and dr.JitBackend.Invalid not in backends
@@ -120,7 +124,7 @@ def check_sizes(arrays: list) -> None:
 def integers(where: str, name: str, value: Any, leaf: type) -> tuple[Any, tuple[int, ...]]:
     """``value`` as a flat array of unsigned integers, and the shape that it had.
 
-    Dr.Jit's for Dr.Jit arrays beside a Dr.Jit type ``leaf``, else NumPy's of 64 bits.
+    The result is Dr.Jit's for Dr.Jit arrays if ``leaf`` is a Dr.Jit type, and otherwise NumPy's with 64 bits.
     """
     if isinstance(value, dr.ArrayBase) and not issubclass(leaf, np.generic):
         return _unsigned(where, name, value, leaf), tuple(value.shape)
@@ -132,7 +136,7 @@ def integers(where: str, name: str, value: Any, leaf: type) -> tuple[Any, tuple[
 
 
 def _numpy(where: str, name: str, value: Any) -> np.ndarray:
-    """``value`` as a NumPy array; lists that mix numbers below and from 2^63 on, too, which NumPy makes floats of."""
+    """``value`` as a NumPy array, also lists with numbers below and above 2^63, which NumPy would turn into floats."""
     if isinstance(value, np.ndarray):
         return value
     try:

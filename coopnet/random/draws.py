@@ -1,8 +1,8 @@
 """Random draws for every kind of input.
 
 An element's draw, a number of a few bits, is a function of its sample, its place within the sample, and the key; a
-:class:`~.law.Law` says what it does to the element. Draws come in blocks, as the generator makes them (:func:`block`),
-for all elements of a sample at once (:func:`decisions`). Tensors are handled separately, since their samples lie side
+:class:`~.law.Law` says what it does to the element. The generator makes draws in blocks (:func:`block`), which are used
+for all elements of a sample at once (:func:`decisions`). Tensors are handled separately, since their samples are side
 by side in one array:
 
 * in memory, they are processed in packets of samples, see :func:`_in_memory`;
@@ -31,16 +31,16 @@ from .philox import generate, round_keys
 LARGE = 1 << 16
 #: Neighbouring samples that one lane of that kernel reads at a time.
 PACKET = {dr.JitBackend.LLVM: 8, dr.JitBackend.CUDA: 4}
-#: Rows of such a lane where all elements of a sample share one draw.
+#: Rows of such a lane if all elements of a sample share one draw.
 ROWS = 8
 
 
 def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
     """``x``, of a kind as :func:`kinds.kind` says, with ``law``, traced for its type, applied to all its elements.
 
-    Tensors of at least :data:`LARGE` elements that lie in memory get a kernel of their own, which makes every random
-    block once and whose gradient is another such kernel. All other input, and everything inside symbolic loops,
-    conditionals and calls, becomes part of the kernel that uses it.
+    Tensors of at least :data:`LARGE` elements in memory get a kernel of their own, which makes every random
+    block once; their gradient is another such kernel. For all other inputs, and inside symbolic loops, conditionals and
+    calls, dropout becomes part of the kernel that uses it.
     """
     leaf, n = law.leaf, kinds.features(x, kind)
     if kind == kinds.NUMPY:
@@ -52,16 +52,16 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
             where = "inside a symbolic virtual call, whose lanes are not those of a tensor"
             raise TypeError(f"dropout: got a {type(x).__name__} {where}; pass its rows as arrays.")
         return type(x)(_tensor(x.array, x.shape[0], x.shape[1], law, key), x.shape)
-    found = decisions(n, law, key, dr.uint32_array_t(leaf), kinds.samples(x, kind))
+    decided = decisions(n, law, key, dr.uint32_array_t(leaf), kinds.samples(x, kind))
     if kind == kinds.COOPVEC and dr.backend_v(leaf) == dr.JitBackend.CUDA:
-        # A product keeps x in the tensor cores' layout; taking it apart to select would cost more.
-        factors = [law.factor(d) for d in found]
+        # A product keeps x in the tensor cores' layout; unpacking it to select would cost more.
+        factors = [law.factor(d) for d in decided]
         if identity is None:
             return x * drnn.CoopVec(factors)
         # the vector, the factors, and the draws that they come from
         factors = with_room(factors, [identity], 3 * n)
         return x * drnn.matvec(identity, drnn.CoopVec(factors))
-    return kinds.rebuild([law.element(v, d) for v, d in zip(kinds.components(x), found, strict=True)], x)
+    return kinds.rebuild([law.element(v, d) for v, d in zip(kinds.components(x), decided, strict=True)], x)
 
 
 def block(counter: Any, keys: Any, bits: int) -> Iterator[Any]:
@@ -104,8 +104,8 @@ def _tensor(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
 def _as_expression(rows: int, columns: int, law: Any, key: Key, leaf: type) -> Any:
     """The decisions for a ``(rows, columns)`` tensor, flattened.
 
-    Every element draws the block it lies in and finds its own draw there: more arithmetic than :func:`_in_memory`, but
-    it fuses with whatever reads or writes the tensor, and nothing is stored.
+    Every element draws its whole block and takes its own draw from it. This is more arithmetic than :func:`_in_memory`,
+    but it fuses with code that reads or writes the tensor, and nothing is stored.
     """
     uint32 = dr.uint32_array_t(leaf)
     i = dr.arange(uint32, rows * columns)
@@ -148,7 +148,7 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     def read(tp: type, source: Any, place: Any) -> Any:
         return dr.gather(tp, source, place, shape=(v, dr.width(place))) if v > 1 else dr.gather(tp, source, place)
 
-    # Rows behind the last full block get a kernel of their own, rather than all lanes a mask.
+    # Rows behind the last full block get a kernel of their own; otherwise all lanes would need a mask.
     for first, count, height in ((0, rows // size, size), (rows // size, 1, rows % size)):
         if count * height == 0:
             continue
@@ -175,7 +175,7 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
 
 
 class _InMemory(dr.CustomOp):
-    """Applies a law to a flattened tensor, its gradient and its tangent, and keeps none of them."""
+    """Applies a law to a flattened tensor, its gradient and its tangent, without keeping any of them."""
 
     def eval(self, x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:  # type: ignore[override]
         self.arguments = rows, columns, law, key

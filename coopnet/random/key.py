@@ -1,4 +1,4 @@
-"""Key: who is drawing a random number, and when."""
+"""Keys, which name random draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .counter_words import check_sizes, halves, key_part
 
 @dataclass(eq=False)
 class Key:
-    """Names one random draw: which experiment (``seed``), which sample (``index``), which moment (``step``).
+    """Names one random draw: its experiment (``seed``), its sample (``index``) and its time (``step``).
 
     A key holds no state. The same key gives the same mask everywhere: on every backend, at every batch size, in
     every kernel, forward and backward. Draw again at another time with :meth:`fold_in`. It is a Dr.Jit PyTree and
@@ -53,8 +53,8 @@ class Key:
     def fold_in(self, step: Any) -> Key:
         """The key of another time: same seed and samples, ``step`` replaced (int or ``UInt32``).
 
-        Dr.Jit wants the variables of a loop to keep their types: where the key itself is one, start from a ``UInt32``
-        step. Raises as :class:`Key`.
+        Variables of a loop must keep their types: if the key itself is one, start with a ``UInt32`` step. Raises as
+        :class:`Key`.
 
         >>> later = key.fold_in(4)
         """

@@ -1,4 +1,4 @@
-"""The laws of dropout: what a random draw does to the element that has it."""
+"""The laws of dropout: what a random draw does to its element."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Law:
     """Multiplies every element by a factor that depends on a random draw, and is therefore its own adjoint.
 
     The draws have ``bits`` bits and come from the stream number ``stream`` of the generator with ``rounds`` rounds.
-    ``p`` is a number, which kernels contain, or a Dr.Jit array, which they read: a *schedule*. What follows from ``p``
-    is computed by :meth:`traced`, before draws are decided.
+    ``p`` is a number, which is part of kernels, or a Dr.Jit array, which they read: a *schedule*. :meth:`traced`
+    computes what follows from ``p``, before draws are decided.
 
     Raises ``TypeError`` and ``ValueError``, whose messages begin with ``where``, for arguments that are out of range or
     of another type.
@@ -72,7 +72,7 @@ class Law:
         return key is not None and self.drops
 
     def apply(self, x: Any, key: Key | None, identity: Any = None) -> Any:
-        """``x``, of any kind that :func:`kinds.kind` knows, after this law; ``x`` itself where it is not active.
+        """``x``, of any kind that :func:`kinds.kind` knows, after this law; ``x`` itself if the law is not active.
 
         ``identity``, a matrix view, makes factors cheaper for cooperative vectors on CUDA.
         """
@@ -86,9 +86,9 @@ class Law:
         return draws.apply(self.traced(leaf), x, key, kind, identity)
 
     def scale(self, leaf: type) -> Any:
-        """What kept elements are multiplied by, a number or an array of type ``leaf``.
+        """The factor of kept elements, a number or an array of type ``leaf``.
 
-        ``None`` for laws that do not multiply by this and zero alone: the output does not tell their adjoint.
+        ``None`` for laws with other factors than this and zero: their adjoint does not follow from the output.
         """
         return None
 
@@ -99,15 +99,15 @@ class Law:
         return law
 
     def decide(self, word: Any) -> Any:
-        """What a draw means: the upper ``bits`` of the ``uint32`` ``word``, whose others are arbitrary."""
+        """What a draw means: the upper ``bits`` of the ``uint32`` ``word``, whose other bits are arbitrary."""
         raise NotImplementedError
 
     def element(self, x: Any, decision: Any) -> Any:
-        """What the element ``x`` becomes."""
+        """The new value of the element ``x``."""
         raise NotImplementedError
 
     def factor(self, decision: Any) -> Any:
-        """What :meth:`element` multiplies by."""
+        """The factor in :meth:`element`."""
         raise NotImplementedError
 
     def _rate(self, leaf: type, precision: Callable, most: float) -> Any:
@@ -130,7 +130,7 @@ class MaskLaw(Law):
     for draws of :math:`k` bits. Also refuses a number ``p`` that rounds to dropping everything.
     """
 
-    bound: Any  #: least draw that keeps, at the top of a word
+    bound: Any  #: smallest draw that keeps an element, at the top of a word
     kept: Any  #: factors of elements that are kept and dropped
     zero: Any
 
@@ -185,7 +185,7 @@ class PathLaw(MaskLaw):
 class GaussianLaw(Law):
     r"""Multiplies by :math:`1 + z \sqrt{p / (1 - p)}` with the normally distributed number :math:`z` of a 24-bit draw.
 
-    The upper bits of a word of 32: see :class:`coopnet.GaussianDropout`.
+    The draw is the upper 24 of 32 bits of a word: see :class:`coopnet.GaussianDropout`.
     """
 
     sigma: Any

@@ -1,12 +1,12 @@
-r"""Numbers with mean 0 and variance 1 that are nearly normal, from integers alone: the same to the bit everywhere.
+r"""Nearly normal numbers with mean 0 and variance 1, computed from integers: the same to the bit everywhere.
 
-Of a word's 32 bits the upper 24 are counted, which gives a binomial number, and the lower 8 fill the steps between:
+The number of ones among the upper 24 bits of a word is a binomial number. The lower 8 bits fill the steps between:
 
 .. math::
     z = \frac{512\, \mathrm{popcount}(w \gg 8) + 2\, (w \bmod 256) - 6399}{\sqrt{1594709}}
 
-so that the mean is 0 and the variance 1 exactly, the kurtosis 2.92 (of a normal distribution 3) and :math:`|z|` below
-5.07. The one rounding is that of the product with the inverse root in single precision.
+The mean is exactly 0 and the variance exactly 1, the kurtosis is 2.92 (a normal distribution has 3) and :math:`|z|` is
+below 5.07. The only rounding is that of the product with the inverse root in single precision.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .philox import philox4x32
 
 #: Streams of the generator from here on are for parameters, those below for dropouts, from 2^31 on for samples.
 PARAMETER_STREAM = 1 << 30
-#: What the integer is multiplied by.
+#: Factor of the integer.
 UNIT = float(np.float32(1 / math.sqrt(1594709)))
 
 
 def normal(word: Any) -> Any:
-    """The number that the ``UInt32`` ``word`` stands for, in single precision."""
+    """The number for the ``UInt32`` ``word``, in single precision."""
     uint32 = type(word)
     whole = dr.popcnt(word >> 8) * 512 + (word & 255) * 2 - 6399
     single = dr.float32_array_t(uint32)
@@ -38,8 +38,8 @@ def normal(word: Any) -> Any:
 def of_parameters(entry: Any, block: Any, key: Key, stream: int) -> list:
     """The numbers of four parameters, ``4 * block`` and those behind it of row ``entry`` in a table.
 
-    Words of Philox's counter ``(entry, block, step, 2^30 + stream)`` under the key's seed. The key's index plays no
-    part: all samples have one table.
+    They come from words of Philox's counter ``(entry, block, step, 2^30 + stream)`` under the key's seed. The key's
+    index is not used: all samples have one table.
     """
     uint32 = dr.leaf_t(type(entry))
     key = key.traced(uint32)

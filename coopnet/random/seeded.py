@@ -1,4 +1,4 @@
-"""Dropout over flat arrays and matrices as other systems draw it, to check against them."""
+"""Dropout over flat arrays and matrices with the masks of other systems, to compare with them."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
         p: drop probability in [0, 1); ``p == 0`` returns ``x`` itself.
         seed: int in [0, 2^64), or a Dr.Jit integer array, NumPy integer array or list of ints with one entry, or with
             one for each row of ``x``.
-        offset: integers of at least 0, one for each column, or one for each element: a NumPy array for any ``x``, and
-            a Dr.Jit array or tensor for Dr.Jit ones. ``"triton"`` takes 32 bits (``Int32``, ``UInt32``, NumPy values
-            below 2^32), ``"ztensor"`` 64. Needed inside virtual calls, where
-            elements have no number. Signed Dr.Jit arrays cost a pass that looks for negative numbers, except inside
-            loops and frozen functions, where it is not made.
+        offset: integers of at least 0, one for each column, or one for each element: a NumPy array for any ``x``, or
+            a Dr.Jit array or tensor if ``x`` is Dr.Jit's. ``"triton"`` takes 32 bits (``Int32``, ``UInt32``, NumPy
+            values below 2^32), ``"ztensor"`` 64. It is needed inside virtual calls, where elements have no number.
+            Signed Dr.Jit arrays are checked for negative numbers, which costs a pass; not inside loops and frozen
+            functions.
         convention: ``"triton"`` or ``"ztensor"``.
 
     Raises:

@@ -171,8 +171,8 @@ def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
 
 
 def _octaves(x: Array, octaves: int, shift: float = 0, lowest: float = 1) -> Array:
-    """Phases lowest 2^i x + i shift in periods, shape (channels, octaves, samples), less the whole number next to
-    lowest 2^i x, which no wave notices, and which is exact. Below 2^-126, lowest x counts as 0: single precision has
+    """Phases lowest 2^i x + i shift in periods, shape (channels, octaves, samples), minus the whole number next to
+    lowest 2^i x, which does not change a wave and is exact. Below 2^-126, lowest x counts as 0: single precision has
     no such numbers on GPUs."""
     i = np.arange(octaves, dtype=np.float64)[:, None]
     first = lowest * np.asarray(x, np.float64)[:, None, :]
@@ -194,7 +194,7 @@ def _sine_slopes(phase: Array, i: int) -> list[Array]:
 def _triangle_slope(phase: Array, quarters: int) -> Array:
     """Slope of the wave 1 - 4|t - round(t)| at ``phase`` and as many quarters of a period, 0 at the tips.
 
-    Of phases left or right of 0 a quarter more is not told from a quarter, so they are compared as they are.
+    Adding a quarter to phases close to 0 would round them to a quarter, so phases are compared before that.
     """
     t = phase - np.round(phase)
     rising = -np.sign(t) * (np.abs(t) < 0.5) if quarters % 2 == 0 else np.sign(np.abs(t) - 0.25)

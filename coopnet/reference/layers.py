@@ -133,7 +133,7 @@ _FORMULAS: dict[str, tuple[Function, Function]] = {
     "exp": (_exp, _exp),
 }
 
-#: name -> (f, f'). At the kink, relu'(0) = 0 and leaky_relu'(0) = 0.01, the values Dr.Jit has there.
+#: name -> (f, f'). At the kink, relu'(0) = 0 and leaky_relu'(0) = 0.01, as in Dr.Jit.
 ACTIVATIONS = {name: (_double(f), _double(derivative)) for name, (f, derivative) in _FORMULAS.items()}
 
 

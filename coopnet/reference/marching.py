@@ -64,8 +64,9 @@ def ray_march_vjp(
 ) -> tuple[Array, Array]:  # fmt: skip
     """(dsigma, dcolor) of :func:`ray_march`: back from the end of the ray, sample by sample.
 
-    What is behind sample i, seen from there, is b_i = a_i c_i + (1 - a_i) b_{i+1}, b behind the last one being the
-    background; the same with distances for colors and 0 at the end, and for the transmittance with 0 and 1.
+    The light from sample i and from behind it is b_i = a_i c_i + (1 - a_i) b_{i+1}; behind the last sample, b is the
+    background. The same holds for depths, with distances for colors and 0 at the end, and for the transmittance, with
+    colors 0 and 1 at the end.
 
     >>> t, length = ref.march_distances(np.zeros(1), np.ones(1), np.full((4, 1), 0.5))
     >>> sigma, color = np.full((4, 1), 2.0), np.ones((3, 4, 1))

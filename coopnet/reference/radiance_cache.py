@@ -1,4 +1,4 @@
-"""Inputs of a radiance cache, where its paths end, and the weights of two ways to sample."""
+"""Inputs of a radiance cache, the ends of its paths, and the power heuristic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparsification: the error of what remains without the most uncertain samples."""
+"""Sparsification: the error of the rest after the most uncertain samples were removed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .random import Array
 def sparsification(error: Array, uncertainty: Array, norm: str = "mean") -> tuple[Array, Array]:
     """Curves of ``uncertainty`` and of the oracle, shape ``(samples,)`` each (Ilg et al. 2018).
 
-    Entry k is the mean, or root mean square, of the n - k errors of least uncertainty over that of all. The samples
-    that are as uncertain as the last one to be removed remain in part, each with the same share.
+    Entry k is the mean, or root mean square, of the n - k errors of least uncertainty over that of all. Samples that
+    are as uncertain as the last removed one remain in part, each with the same share.
 
     >>> curve, oracle = ref.sparsification(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))
     >>> curve.round(3).tolist(), oracle.round(3).tolist()

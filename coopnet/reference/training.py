@@ -31,7 +31,7 @@ def _gaussian(t: Array, m: Array, s: Array) -> Array:
 
 
 #: name -> loss of every component, shape (components, samples), of prediction y, target t, the prediction ``at`` that
-#: stands in denominators as a constant, and the density p of the samples.
+#: is a constant in denominators, and the density p of the samples.
 LOSSES: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "l2": lambda y, t, at, p: (y - t) ** 2,
     "l1": lambda y, t, at, p: np.abs(y - t),
@@ -122,9 +122,10 @@ def novograd_step(
 
 
 def moving_average(values: Iterable[Array], decay: float, start: Array | None = None) -> Array:
-    """Exponential moving average of ``values``, from ``start`` on, which fades; without, of the values alone.
+    """Exponential moving average of ``values``, beginning at ``start``, which fades; without ``start``, of the values
+    only.
 
-    Those have weights of 1, d, d^2, ... from the last to the first, divided by their sum (tiny-cuda-nn's ``ema.h``).
+    They have weights of 1, d, d^2, ... from the last to the first, divided by their sum (tiny-cuda-nn's ``ema.h``).
 
     >>> ref.moving_average([np.ones(1), np.zeros(1)], 0.5, start=np.zeros(1)).tolist()
     [0.25]

@@ -1,4 +1,4 @@
-"""What a field does not know: rates of dropout, posteriors, ensembles, and how good an uncertainty is."""
+"""Uncertainty of a field: rates of dropout, posteriors, ensembles, and measures of an uncertainty."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
 """Loops around fields: tracing surfaces and marching through volumes, inside one kernel, with gradients.
 
 =========================  ============================================
-:mod:`.arguments`          what rays may be
+:mod:`.arguments`          checks of rays
 :mod:`.parameters`         networks as inputs of a custom operation
 surfaces
 :mod:`.sphere_trace`       tracing them, with gradients
-:mod:`.sphere_trace_loop`  the loop, without
+:mod:`.sphere_trace_loop`  the loop, without gradients
 :mod:`.surface`            signed distances, slopes and gradients
 :mod:`.visibility`         soft visibility
 volumes
 :mod:`.ray_march`          radiance along rays
-:mod:`.ray_march_mc`       how sure a field is of it
-:mod:`.march_loop`         in one loop, differentiated by Dr.Jit
-:mod:`.march_replay`       twice, the second time for gradients
-:mod:`.march_wide`         all samples at once
-:mod:`.rays`               where samples lie
+:mod:`.ray_march_mc`       its mean and deviation over draws
+:mod:`.march_loop`         marching in one loop, differentiated by Dr.Jit
+:mod:`.march_replay`       marching twice, the second time for gradients
+:mod:`.march_wide`         marching with all samples at once
+:mod:`.rays`               the samples of rays
 :mod:`.compositing`        emission and absorption of samples in memory
 :mod:`.radiance`           density and color of a field
-:mod:`.occupancy`          cells that hold anything
+:mod:`.occupancy`          cells that are not empty
 =========================  ============================================
 """
 

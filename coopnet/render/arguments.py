@@ -1,4 +1,4 @@
-"""What rays may be, for tracing and for marching."""
+"""Checks of rays, for tracing and for marching."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def vector_type(leaf: type) -> Any:
 
 
 def home(*given: Any) -> type:
-    """A type of the backend of the first of ``given`` that has one, an array, a list of some or a field; or the default
-    one's."""
+    """A type of the backend of the first of ``given`` that has one (an array, a list of arrays or a field), or of the
+    default backend."""
     for value in given:
         parts: Any = [value]
         if isinstance(value, (list, tuple, NeuralField)):
-            with contextlib.suppress(Exception):  # a list may be anybody's; vector() says what is wrong with it
+            with contextlib.suppress(Exception):  # any list may be given; vector() checks it
                 parts = list(value.values() if isinstance(value, NeuralField) else value)
         for v in parts:
             if isinstance(v, drnn.CoopVec):
@@ -39,9 +39,10 @@ def home(*given: Any) -> type:
 
 
 def kept(value: Any) -> Any:
-    """``value``, from which kernels read a number that would be a constant in them, so that one serves for all numbers.
+    """``value`` in memory, if it is a number that would be a constant in kernels, so that one kernel serves for all
+    numbers.
 
-    Not while something is recorded or traced symbolically.
+    Unchanged while something is recorded or traced symbolically.
     """
     if recording() or dr.width(value) > 1 or dr.grad_enabled(value) or not constant(value):
         return value
@@ -63,7 +64,7 @@ def vector(where: str, name: str, value: Any, leaf: type) -> Any:
 
 
 def _arrays(where: str, name: str, value: Any, leaf: type) -> Any:
-    """``value``; where it consists of numbers, a list of arrays."""
+    """``value``, or a list of arrays if it consists of numbers."""
     if isinstance(value, np.ndarray):
         shape = value.shape
         fits = shape[:1] == (3,) and len(shape) < 3
@@ -79,13 +80,13 @@ def _arrays(where: str, name: str, value: Any, leaf: type) -> Any:
 def _row(where: str, name: str, value: Any, single: type) -> Any:
     """A number, or one for each sample, as a ``Float``."""
     row = np.empty(0, object)
-    with contextlib.suppress(Exception):  # whatever NumPy says, or a list of anybody's
+    with contextlib.suppress(Exception):  # any error of NumPy, or of a foreign list
         # NumPy would read Dr.Jit's arrays, and forget the mask of its own
         if not isinstance(value, np.ma.MaskedArray) and not _holds_arrays(value):
             row = np.asarray(value)
     fits = row.dtype.kind in "iuf" and row.ndim < 2
     check(fits, where, name, value, "a number, a list of numbers or a Dr.Jit Float", TypeError)
-    # kernels of the CPU depend on where arrays begin, modulo 64 bytes, and those of NumPy's begin anywhere
+    # kernels of the CPU depend on the addresses of arrays modulo 64 bytes, and NumPy's arrays begin anywhere
     memory = np.empty(row.size + 15, np.float32)
     start = -memory.ctypes.data % 64 // 4
     with np.errstate(over="ignore"):
@@ -132,7 +133,7 @@ def number(where: str, name: str, value: Any, leaf: type, positive: bool = False
 
 class Rays:
     """Checked rays ``o + t d``: arrays of the type ``point``, an ``Array3f`` of their backend, whose ``Float`` is
-    ``leaf``. ``lanes`` counts those that were seen so far, in whatever argument; ``where`` opens the messages.
+    ``leaf``. ``lanes`` is the number of rays, from the arguments checked so far; ``where`` opens the messages.
 
     ``o`` may also be a ray, something with ``o`` and ``d``, and ``d`` then is ``None``. Rays of numbers get the backend
     of the first of ``others`` that has one, or the default.

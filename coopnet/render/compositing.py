@@ -1,4 +1,4 @@
-r"""Emission and absorption along rays whose samples lie in memory.
+r"""Emission and absorption along rays whose samples are in memory.
 
 Sample :math:`i` of a ray, at distance :math:`t_i`, has an optical thickness :math:`\tau_i` and a color :math:`c_i`.
 With the transmittance in front of it, :math:`T_i = e^{-\sum_{j<i} \tau_j}`, it weighs
@@ -7,13 +7,13 @@ With the transmittance in front of it, :math:`T_i = e^{-\sum_{j<i} \tau_j}`, it 
 
 .. math:: C = \sum_i w_i c_i, \quad D = \sum_i w_i t_i, \quad T = e^{-\sum_i \tau_i} .
 
-A thicker sample shows more of itself and less of all behind it,
+If a sample gets thicker, more of its own color is seen and less of everything behind it,
 
 .. math:: \frac{\partial C}{\partial \tau_i} = T_{i+1} c_i - \sum_{j>i} w_j c_j, \quad
           \frac{\partial T}{\partial \tau_i} = -T .
 
-What lies behind is the total less what has been passed, so that gradients need one more walk along the ray, forward,
-and nothing of the first but its sums (Vicini et al. 2021, "Path replay backpropagation").
+The light from behind a sample is the total minus the light from in front of it. So gradients need only one more walk
+along the ray, forward, and the sums of the first (Vicini et al. 2021, "Path replay backpropagation").
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ class Pullback:
     """Cotangents of samples from those of a ray's sums, one sample after the other.
 
     Args:
-        sums, cotangents: ``[r, g, b, depth, transmittance]`` of the rays, and what a loss says of them.
+        sums, cotangents: ``[r, g, b, depth, transmittance]`` of the rays, and the derivatives of the loss by them.
     """
 
     def __init__(self, sums: Sums, cotangents: Sums):
         *total, transmittance = (dr.detach(v) for v in sums)
         *self.weights, weight = (dr.detach(v) for v in cotangents)
-        # the loss of all that lies behind the camera: the sums enter by this number alone
+        # the derivative of the loss times all light that reaches the camera: the sums enter only by this number
         self.behind = sum((v * w for v, w in zip(total, self.weights, strict=True)), transmittance * weight)
 
     def sample(self, transmittance: Any, behind: Any, tau: Any, values: list) -> tuple[Any, Any, Any, list]:
-        """One sample of thickness ``tau`` and ``values = [r, g, b, t]``, where light of ``behind`` comes from.
+        """One sample of thickness ``tau`` and ``values = [r, g, b, t]``; ``behind`` is the light from it and from
+        behind it.
 
         Returns the transmittance and the light behind it, and the cotangents of ``tau`` and ``values``.
         """
         left = transmittance * dr.exp(-tau)
         weight = transmittance - left
-        own = sum(v * w for v, w in zip(values, self.weights, strict=True))
-        behind = dr.fma(-weight, own, behind)
-        return left, behind, dr.fma(left, own, -behind), [weight * w for w in self.weights]
+        emitted = sum(v * w for v, w in zip(values, self.weights, strict=True))
+        behind = dr.fma(-weight, emitted, behind)
+        return left, behind, dr.fma(left, emitted, -behind), [weight * w for w in self.weights]
 
 
 class CompositeOp(dr.CustomOp):
     """The sums of rays over samples in memory, step by step: sample ``s`` is number ``s // n`` of ray ``s % n``.
 
-    Takes ``tau`` and ``values = [r, g, b, t]``, an entry per sample, or per entry of ``where``: the numbers of the
-    samples that there are.
+    Takes ``tau`` and ``values = [r, g, b, t]``, with an entry per sample, or per entry of ``where``, the numbers of the
+    samples that exist.
     """
 
     def eval(self, marcher: Marcher, n: int, steps: int, tau: Any, values: list, where: Any) -> Sums:  # type: ignore[override]

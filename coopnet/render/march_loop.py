@@ -9,7 +9,7 @@ import drjit as dr
 
 from .rays import SampledRays
 
-#: What a march sums up: ``[r, g, b, depth, transmittance]``.
+#: The sums of a march: ``[r, g, b, depth, transmittance]``.
 Sums = list
 
 

@@ -48,7 +48,7 @@ class Replay(dr.CustomOp):
 
     @staticmethod
     def _moving(value: Any, gradient: Any) -> Any:
-        """``value`` as a variable of its own, with a gradient."""
+        """A new variable with the value of ``value``, and a gradient."""
         with dr.resume_grad():
             value = type(value)(dr.detach(value))
             dr.enable_grad(value)
@@ -65,7 +65,7 @@ class Replay(dr.CustomOp):
             return left, [behind, *(s + dr.select(active, a, 0) for s, a in zip(sums, added, strict=True))]
 
         start = [pullback.behind, *[0] * (8 if self.moving else 0)]
-        # one buffer in half precision, as CUDA has it, would not hold the sum of so many samples
+        # on CUDA, one buffer in half precision could not hold the sum of so many samples
         banks = gradient_banks(*self.parameters.modules) if arrays else contextlib.nullcontext()
         with self.parameters.replaced(arrays), banks:
             behind, *sums, _ = self.marcher.along(self.rays, visit, start, "coopnet.replay")
@@ -77,7 +77,9 @@ class Replay(dr.CustomOp):
     def _sample(
         self, pullback: Pullback, i: Any, transmittance: Any, behind: Any, active: Any
     ) -> tuple[Any, Any, list]:
-        """Differentiate sample ``i``: the transmittance and the light behind it, and what the geometry gets of it."""
+        """Differentiate sample ``i``: returns the transmittance and the light behind it, and the gradients of the
+        geometry.
+        """
         rays, t = self.rays, self.rays.distance(i)
         with dr.resume_grad(), dr.isolate_grad():
             p, d = [dr.detach(v) for v in rays.point(t)], [v + 0 * t for v in rays.d]

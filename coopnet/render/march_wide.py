@@ -16,7 +16,7 @@ from .rays import SampledRays
 def march_wide(marcher: Marcher, rays: SampledRays) -> Sums:
     """The sums of rays, by an evaluation of the field at all samples at once and a walk through memory.
 
-    Samples lie step by step: neighbours in memory belong to neighbouring rays, whose threads read them together.
+    Samples are stored step by step: neighbours in memory belong to neighbouring rays, whose threads read them together.
     """
     n, steps = dr.width(rays.dt), rays.steps
     if frozen():

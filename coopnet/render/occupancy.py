@@ -1,4 +1,4 @@
-"""Which cells of a box hold anything: a bit for each."""
+"""Which cells of a box are not empty: a bit for each."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ CELL_STREAM = (1 << 31) - 2
 
 
 class OccupancyGrid:
-    r"""A bit for each cell of a box: may there be anything? Rays skip cells whose bit is 0, and all outside the box.
+    r"""A bit for each cell of a box, 0 if the cell is empty. Rays skip empty cells, and everything outside the box.
 
-    :meth:`update` keeps a density per cell, the largest of what it was times ``decay`` and a new sample at a random
-    point, and sets the bits of those above a threshold (Müller et al. 2022, appendix E.2). A new grid is full.
+    :meth:`update` keeps a density for each cell: the larger of the previous one times ``decay`` and a new sample at a
+    random point. It sets the bits of cells above a threshold (Müller et al. 2022, appendix E.2). A new grid is full.
 
     It is a Dr.Jit PyTree of two arrays: ``density``, a ``Float`` per cell, and ``bits``, a ``UInt32`` per 32 cells.
     Cell :math:`(x, y, z)` has the number :math:`i = x + R_x (y + R_y z)`, and bit :math:`i \bmod 32` of word
@@ -88,14 +88,13 @@ class OccupancyGrid:
     def _padded(self) -> int:
         return -(-self.cells // WORD) * WORD
 
-    # ---- questions ------------------------------------------------------
+    # ---- reading --------------------------------------------------------
 
     def occupied(self, p: Any) -> Any:
         """Mask of the points ``p`` whose cell's bit is set.
 
-        They are an ``Array3f`` or anything else that origins may be in :func:`ray_march`.
-
-        Points outside the box and those that are not finite are not.
+        Points are an ``Array3f``, or of any other kind that origins may have in :func:`ray_march`. For points outside
+        the box, and those that are not finite, the mask is false.
 
         Raises:
             ValueError, TypeError: ``p`` is something else, or lives on another backend.
@@ -108,7 +107,7 @@ class OccupancyGrid:
         return self.holds(list(p))
 
     def holds(self, p: list) -> Any:
-        """:meth:`occupied` for three arrays that are known to be right."""
+        """:meth:`occupied` for three arrays that have been checked."""
         place, inside = [(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)], True
         for v, n in zip(place, self.resolution, strict=True):
             inside = inside & (v >= 0) & (v < n)
@@ -172,7 +171,7 @@ class OccupancyGrid:
             cell = dr.floor(place)
             beyond = dr.select(d > 0, cell + 1, cell)
             t = dr.minimum(t, dr.select(d == 0, dr.inf, (beyond - place) / (d * s)))
-        # from a sample to the face, in bins; a little less, as rounding may have put either on the wrong side
+        # from a sample to the face, in bins; slightly less, since rounding may have put either on the wrong side
         bins = dr.clip(t / rays.dt * (1 - 1e-4) + rays.offset(i) - 1e-3, 0, rays.steps)
         return i + rays.uint32(dr.select(bins == bins, bins, 0))
 
@@ -185,23 +184,23 @@ class OccupancyGrid:
         self, field: Any, key: Key, *, density: str = "softplus", decay: float = 0.95, threshold: float = 0.01,
         share: int = 1,
     ) -> None:  # fmt: skip
-        r"""Ask ``field`` for the density at a random point of each cell, and set the bits.
+        r"""Evaluate the density of ``field`` at a random point of each cell, and set the bits.
 
         .. math:: \rho_c \leftarrow \max(\lambda \rho_c, \sigma(p_c)), \quad
                   \mathrm{bit}_c = \rho_c > \min(\theta, \mathrm{mean}\ \rho)
 
-        A new grid's :math:`\rho` counts as 0. May be called inside ``dr.freeze``, with the grid among the arguments of
-        the frozen function, and in the objective of :func:`coopnet.fit`, at every step. To update less often than that,
-        do it in the ``metric`` of ``fit``.
+        In a new grid, :math:`\rho` counts as 0. The method may be called inside ``dr.freeze``, with the grid among the
+        arguments of the frozen function, and in the objective of :func:`coopnet.fit`, at every step. To update less
+        often, call it in the ``metric`` of ``fit``.
 
         Args:
-            field, density: as in :func:`ray_march`, which evaluate fields of 6 inputs and traced code in the direction
+            field, density: as in :func:`ray_march`. Fields of 6 inputs and traced code are evaluated in the direction
                 (0, 0, 1), and without dropout.
-            key: says which points; a new step each time.
+            key: determines the points; give it a new step each time.
             decay: :math:`\lambda`, in [0, 1].
             threshold: :math:`\theta`, a density per unit of :math:`t`: a bin of length :math:`\Delta` in a cell that is
                 left out has at most the opacity :math:`1 - e^{-\theta \Delta}`, as far as the samples tell.
-            share: ask at one cell, drawn at random, out of so many neighbours; the others decay only.
+            share: evaluate only one cell, drawn at random, out of so many neighbours; the others just decay.
 
         >>> grid.update(volume, cn.Key(seed=0, step=3), threshold=0.1)
         """
@@ -245,12 +244,12 @@ class OccupancyGrid:
         if isinstance(values, dr.ArrayBase):
             _, leaf = kinds.in_kernels(values, where, single=True)
             check_same_backend(f"{where}: values live", leaf, " and the grid", float32)
-            given = float32(values.array if dr.is_tensor_v(values) else values)
+            densities = float32(values.array if dr.is_tensor_v(values) else values)
         else:
-            given = float32(_numbers(where, values))
-        ensure(dr.width(given) == self.cells, f"{where}: got {dr.width(given)} values for {self.cells} cells.")
+            densities = float32(_numbers(where, values))
+        ensure(dr.width(densities) == self.cells, f"{where}: got {dr.width(densities)} values for {self.cells} cells.")
         lane = dr.arange(uint32, self._padded())
-        self.density = dr.gather(float32, given, lane, lane < self.cells)
+        self.density = dr.gather(float32, densities, lane, lane < self.cells)
         self._set_bits(threshold)
 
     def _set_bits(self, threshold: Any) -> None:
@@ -270,14 +269,14 @@ class OccupancyGrid:
 
 
 def _three(where: str, name: str, value: Any) -> list:
-    found = entries(where, name, value) if isinstance(value, (list, tuple)) else []
-    check(len(found) == 3, where, name, value, "one number, or three,")
-    return found
+    components = entries(where, name, value) if isinstance(value, (list, tuple)) else []
+    check(len(components) == 3, where, name, value, "one number, or three,")
+    return components
 
 
 def _corner(where: str, name: str, value: Any) -> tuple:
-    found = [value] * 3 if is_number(value) else _three(where, name, value)
-    return tuple(check_number(where, name, v) for v in found)
+    components = [value] * 3 if is_number(value) else _three(where, name, value)
+    return tuple(check_number(where, name, v) for v in components)
 
 
 def _numbers(where: str, values: Any) -> Any:

@@ -24,19 +24,19 @@ class ModuleParameters:
     @contextlib.contextmanager
     def replaced(self, arrays: list) -> Iterator[None]:
         """Within this context, the modules compute with ``arrays`` in place of :meth:`arrays`."""
-        own = [type(v)(v) for v in self.arrays()]  # copies: the arrays themselves will hold others
+        kept = [type(v)(v) for v in self.arrays()]  # copies: the arrays themselves will hold others
         self._set(arrays)
         try:
-            with relaxed_as(own):
+            with relaxed_as(kept):
                 yield
         finally:
-            self._set(own)
+            self._set(kept)
 
     def _set(self, arrays: list) -> None:
-        found = iter(arrays)
+        remaining = iter(arrays)
         for module in self.modules:
             for name in module:
-                module[name] = next(found)
+                module[name] = next(remaining)
 
     def wanted(self) -> bool:
         """Does any track gradients?"""

@@ -1,4 +1,4 @@
-"""Density and color of a field: what of its outputs is which, and through what function it goes."""
+"""Density and color of a field, from its outputs and through activations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FUNCTIONS = {
 DENSITIES = ("softplus", "exp", "relu", "none")
 COLORS = ("sigmoid", "softplus", "exp", "relu", "none")
 
-#: Output activations that are not negative. What is applied to them again stays far from zero: sigmoid above 1/2.
+#: Output activations that are not negative. A second activation would keep values far from zero: sigmoid above 1/2.
 _POSITIVE = (Exp, ReLU, Sigmoid, Softplus, Squareplus)
 _TWICE = ("exp", "sigmoid", "softplus")
 
@@ -54,7 +54,9 @@ class Radiance:
             check_type(where, "field", field, object if callable(field) else (), needed)
 
     def probe(self, leaf: type, key: Key | None) -> None:
-        """Raise what a call would: inside a loop, Dr.Jit makes a ``RuntimeError`` of it. Nothing reaches a kernel."""
+        """Raise the error that a call would raise; inside a loop, Dr.Jit turns it into a ``RuntimeError``. Nothing is
+        evaluated.
+        """
         with dr.suspend_grad():
             self([leaf(0)] * 3, [leaf(0), leaf(0), leaf(1)], key, dr.mask_t(leaf)(False))
 
@@ -79,12 +81,14 @@ class Radiance:
 
     def _called(self, p: list, d: list, key: Key | None, active: Any, single: type) -> tuple[Any, list]:
         vector = vector_type(single)
-        found = self.field(vector(p), vector(d), key, active)
-        two = isinstance(found, (tuple, list)) and len(found) == 2
-        given = f"{type(found).__name__} of {len(found)}" if isinstance(found, (tuple, list)) else type(found).__name__
+        result = self.field(vector(p), vector(d), key, active)
+        two = isinstance(result, (tuple, list)) and len(result) == 2
+        given = (
+            f"{type(result).__name__} of {len(result)}" if isinstance(result, (tuple, list)) else type(result).__name__
+        )
         needed = "a tuple (density, color) is needed"
         ensure(two, f"{self.where}: the field returned a {given}; {needed}.", TypeError)
-        sigma, rgb = found
+        sigma, rgb = result
         if isinstance(sigma, dr.ArrayBase) and dr.depth_v(sigma) == 2 and len(sigma) == 1:
             sigma = sigma[0]  # of a field with one output
         rgb = [v.array for v in rgb] if isinstance(rgb, dr.ArrayBase) and dr.is_tensor_v(rgb) else rgb

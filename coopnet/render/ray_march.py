@@ -25,7 +25,7 @@ from .radiance import Radiance
 from .rays import SampledRays
 
 MODES = ("auto", "loop", "replay", "wide")
-#: Who has a dropout mask of its own.
+#: Ways to draw dropout masks: for every sample, for every ray, or none.
 MASKS = ("sample", "ray", "off")
 #: Most steps of a march.
 MAX_STEPS = 1 << 20
@@ -37,13 +37,13 @@ WIDE = 1 << 24
 
 @dataclass(eq=False)
 class March:
-    """What :func:`ray_march` found along each ray; a Dr.Jit PyTree.
+    """The result of :func:`ray_march` for each ray; a Dr.Jit PyTree.
 
     Attributes:
         color: ``Array3f``, the light that arrives, background included.
         transmittance: ``Float``, the share of the background that is seen.
-        depth: ``Float``, the expected distance, not normalized: divide by ``1 - transmittance`` for its mean over what
-            the ray met.
+        depth: ``Float``, the expected distance, not normalized: divide by ``1 - transmittance`` for the mean distance
+            of what the ray met.
 
     >>> mean_distance = seen.depth / (1 - seen.transmittance)
     """
@@ -82,7 +82,7 @@ def ray_march(
     .. math:: C = \sum_i w_i c_i + T b, \quad w_i = T_i (1 - e^{-\sigma_i \Delta}), \quad
               T_i = e^{-\sum_{j<i} \sigma_j \Delta}, \quad D = \sum_i w_i t_i .
 
-    All three modes give this one answer, up to rounding: values, gradients, and dropout masks to the bit.
+    All three modes give the same result, up to rounding: values, gradients, and dropout masks to the bit.
 
     ============  =====================================================================================================
     ``"loop"``    one symbolic loop, one kernel; Dr.Jit differentiates it, in reverse mode with memory for every step
@@ -96,8 +96,8 @@ def ray_march(
     Args:
         field: a built :class:`NeuralField` with 4 outputs, density and color before ``density`` and ``color`` are
             applied (so leave ``output_activation`` out), and 3 inputs, the position, or 6, the position and ``d`` as it
-            is given. Or traced code ``(p, d, key, active) -> (density, color)`` of an ``Array3f`` each, a :class:`Key`
-            or ``None``, and a mask.
+            is given. Or traced code ``(p, d, key, active) -> (density, color)``, where ``p`` and ``d`` are an
+            ``Array3f``, ``key`` is a :class:`Key` or ``None``, and ``active`` a mask.
         o, d: origins and directions: ``Array3f`` or anything else with 3 components that a field takes; three numbers
             or rows of them, also as a NumPy array of shape (3,) or (3, rays), rounded to single precision. One of each
             or one for each ray. Or ``o`` is a ray such as ``mi.Ray3f``, and ``d`` left out. Rays of numbers are on the
@@ -105,24 +105,24 @@ def ray_march(
         near, far: a number, a row of numbers or a ``Float``, one or one for each ray. Rays with ``far <= near``
             meet nothing.
         steps: number of bins, at most 2^20.
-        key: draws the jitter and turns on dropout; its index says who a ray is.
+        key: draws the jitter and turns on dropout; its index identifies the rays.
         jitter: with a key, move samples within their bins; else they lie in the middle.
         dropout: with a key, ``"sample"`` for a mask at every sample (step ``key.step * steps + i`` of the key, modulo
             2^32), ``"ray"`` for one along each ray (step ``key.step``; one network for the whole image with
             ``Key(seed, index=0)``), ``"off"`` for none.
-        density: what makes a density of the raw output: ``"softplus"``, ``"exp"`` (of at most 15), ``"relu"`` or
-            ``"none"``. Densities are per unit of :math:`t`.
+        density: activation that turns the raw output into a density: ``"softplus"``, ``"exp"`` (of at most 15),
+            ``"relu"`` or ``"none"``. Densities are per unit of :math:`t`.
         color: the same for colors: ``"sigmoid"``, ``"softplus"``, ``"exp"``, ``"relu"`` or ``"none"``.
         occupancy: an :class:`OccupancyGrid`; samples in its empty cells, and outside of it, count as density 0 and are
             not evaluated (in ``"wide"``, inside ``dr.freeze``, evaluated but not counted).
-        termination: a ray ends when its transmittance is at most this. 0 for never. What lies behind is left out,
-            which changes colors by at most this times theirs; as to gradients, where a ray ends is constant.
+        termination: a ray ends when its transmittance is at most this; 0 for never. Samples behind are left out,
+            which changes colors by at most this share of theirs. Gradients treat the end of a ray as constant.
         background: :math:`b`: a number or a ``Float``, three of them, or a color as ``o``; ``None`` for black.
         mode: see above.
         active: a bool or a ``Bool``. Rays where it is false, and those whose origin, direction, ``near`` or ``far`` is
-            not finite, are not marched: everything returned for them is 0 and no gradient comes of them.
-        parameters: with ``mode="replay"`` and traced code, the :class:`Module` s whose parameters it is to be
-            differentiated by: one, or a list.
+            not finite, are not marched: everything returned for them is 0, and they contribute to no gradient.
+        parameters: with ``mode="replay"`` and traced code, the :class:`Module` s whose parameters get gradients: one,
+            or a list.
 
     Returns:
         A :class:`March` with ``color``, ``transmittance`` and ``depth``, differentiable by the field's parameters,
@@ -169,7 +169,7 @@ def ray_march(
 
 
 def _networks(field: Any, parameters: Any, mode: str, where: str) -> ModuleParameters | None:
-    """The networks that the march depends on, or ``None`` if traced code does not tell."""
+    """The networks that the march depends on, or ``None`` if they are not known, as for traced code."""
     if isinstance(field, NeuralField):
         check(parameters is None, where, "parameters", parameters, "None, the field having its own,")
         return ModuleParameters([field])
@@ -184,7 +184,7 @@ def _networks(field: Any, parameters: Any, mode: str, where: str) -> ModuleParam
 
 
 def _mode(mode: str, networks: ModuleParameters | None, rays: SampledRays, where: str) -> str:
-    """The mode that is meant by ``mode``; raises where it is not possible."""
+    """The mode for the argument ``mode``; raises if it is not possible."""
     # traced code may depend on anything
     wanted = dr.grad_enabled(rays.geometry) or networks is None or networks.wanted()
     n = dr.width(rays.dt)

@@ -1,4 +1,4 @@
-"""How sure a radiance field is of what is seen along rays."""
+"""Mean and deviation of what is seen along rays, over draws of a radiance field."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _WHERE = "ray_march_mc"
 
 @dataclass(eq=False)
 class MarchMoments:
-    """What :func:`ray_march_mc` found along each ray, over all passes; a Dr.Jit PyTree.
+    """The result of :func:`ray_march_mc` for each ray, over all passes; a Dr.Jit PyTree.
 
     Attributes:
         color, color_std: ``Array3f``, mean and standard deviation of the light that arrives.
         depth, depth_std: ``Float``, of the expected distance, not normalized, as in :class:`March`.
         transmittance: ``Float``, the mean share of the background that is seen.
-        unmet: ``Float``, the square of the transmittance: what is added to the variance of colors for rays that meet
-            nothing.
-        variance: ``Float``, that of the color, mean of its three components, and ``unmet``.
+        unmet: ``Float``, the square of the transmittance, which is added to the variance for rays that meet nothing.
+        variance: ``Float``, the variance of the color, as mean of its three components, plus ``unmet``.
 
     >>> found = cn.render.ray_march_mc(cn.ensemble([volume, volume]), o, d, 0.5, 3.5, 8, key=key, samples=2)
     >>> deviation_of_the_mean_distance = found.depth_std / (1 - found.transmittance)
@@ -61,25 +60,25 @@ def ray_march_mc(
     background: Any = None,
     active: Any = True,
 ) -> MarchMoments:
-    r"""Mean and standard deviation of color and expected depth along rays, over what a key draws in a radiance field:
-    masks of dropout, parameters or displacements (:func:`coopnet.laplace`), members (:func:`coopnet.ensemble`).
+    r"""Mean and standard deviation of color and expected depth along rays, over draws of a radiance field: dropout
+    masks, parameters or displacements (:func:`coopnet.laplace`), or members (:func:`coopnet.ensemble`).
 
     .. math::
         \mu = \frac1n \sum_{i<n} C_i, \qquad \sigma = \sqrt{\frac1n \sum_{i<n} (C_i - \mu)^2}, \qquad C_i =
         \mathrm{ray\_march}(\mathrm{field}, \mathrm{key.fold\_in}(\mathrm{key.step} \cdot n + i))
 
-    and the same of depths :math:`D_i` and transmittances :math:`T_i`. All rays of a pass see one function, and all
-    passes the same samples of a ray, so that what differs is the field alone.
+    and the same for depths :math:`D_i` and transmittances :math:`T_i`. All rays of a pass see one function, and all
+    passes have the same samples on a ray, so that only the field differs.
 
-    Where all passes agree that nothing is there, deviations are zero, whether or not a camera has ever looked. So the
-    variance of a color gets one more term, the square of what is left of the light (Sünderhauf et al. 2023,
+    If all passes agree that a place is empty, deviations are zero, also if no camera has ever seen it. So the
+    variance of a color gets one more term, the square of the transmittance (Sünderhauf et al. 2023,
     *Density-aware NeRF Ensembles*),
 
     .. math::
         v = \frac13 \sum_{c} \sigma_c^2 + (1 - \bar\alpha)^2, \qquad 1 - \bar\alpha = \frac1n \sum_{i<n} T_i ,
 
-    with the mean accumulated opacity :math:`\bar\alpha`. It is meant for scenes that are closed, such as rooms: where
-    rays may leave the scene, it says so of those that do, too.
+    with the mean accumulated opacity :math:`\bar\alpha`. It is meant for closed scenes, such as rooms. If rays may
+    leave the scene, it is also large for those.
 
     All passes run in one kernel, a symbolic loop with running moments, as in :func:`coopnet.mc_dropout`. Members of an
     ensemble with nothing else to draw are each marched once, if ``samples`` is a multiple of their number.
@@ -137,7 +136,7 @@ def ray_march_mc(
 
 
 def _moments(passes: list[list]) -> tuple[list, list]:
-    """Mean and deviation of what all passes have found."""
+    """Mean and deviation over all passes."""
     count, means, deviations = 1 / len(passes), [], []
     for values in zip(*passes, strict=True):
         mean = sum(values) * count

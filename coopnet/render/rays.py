@@ -1,4 +1,4 @@
-"""Where rays are sampled: one sample in each of so many bins."""
+"""The samples of rays: one in each of so many bins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..random.philox import philox4x32
 from ..training.sampling import SAMPLE_STREAM
 from .arguments import Rays
 
-#: Stream of :func:`coopnet.uniform` that jitter is drawn from: the last one, which others hardly take.
+#: Stream of :func:`coopnet.uniform` for jitter: the last one, which programs hardly use.
 JITTER_STREAM = (1 << 31) - 1
 
 
@@ -26,7 +26,7 @@ class SampledRays:
         alive: mask of the rays that have samples at all.
         words: ``(index, step, seed)`` of the key, arrays of the backend, or ``None``.
         jitter: are samples moved within their bins?
-        masks: ``"sample"``, ``"ray"`` or ``"off"``: who has a dropout mask of its own.
+        masks: dropout masks for every ``"sample"``, for every ``"ray"``, or ``"off"``.
     """
 
     def __init__(

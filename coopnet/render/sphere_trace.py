@@ -20,7 +20,7 @@ TINY = 1e-30
 
 @dataclass
 class SurfaceHit:
-    """Where rays meet a surface: what :func:`coopnet.render.sphere_trace` returns, a Dr.Jit PyTree.
+    """Where rays meet a surface: the result of :func:`coopnet.render.sphere_trace`, a Dr.Jit PyTree.
 
     It can be unpacked: ``t, hit, position, normal = sphere_trace(...)``.
 
@@ -69,12 +69,12 @@ def sphere_trace(
     r"""The first points of the rays :math:`o + t d` at which the signed distance ``sdf`` is zero.
 
     A ball around :math:`p` of radius :math:`|f(p)|` is free of the surface, so a ray may advance by it (Hart 1996,
-    *Sphere Tracing*). Steps are ``relaxation`` times as long, and taken back where two balls in a row don't touch
+    *Sphere Tracing*). Steps are ``relaxation`` times as long, and taken back if two consecutive balls don't touch
     (Keinert et al. 2014, *Enhanced Sphere Tracing*, section 3.1). Where the sign has changed or the distance is below
-    ``eps``, regula falsi (the Illinois variant, which keeps the root between its ends) finds the hit more precisely; a
-    ray that comes so close and finds none, since it grazes the surface, goes on.
-    One symbolic loop evaluates the distance once per turn; rays that are done leave it. Evaluated together, all results
-    come from one kernel.
+    ``eps``, regula falsi (the Illinois variant, which keeps the root between its ends) finds the hit more precisely. A
+    ray that comes so close but finds no hit, because it grazes the surface, goes on.
+    One symbolic loop evaluates the distance once per iteration; rays that are done leave it. If all results are
+    evaluated together, they come from one kernel.
 
     **Gradients.** The loop is not differentiated. On the surface :math:`f(o + t d; \theta) = 0`, so that
 
@@ -83,16 +83,16 @@ def sphere_trace(
 
     (Niemeyer et al. 2020, *Differentiable Volumetric Rendering*, section 3.4; Yariv et al. 2020, *IDR*, section 3.1),
     which one more evaluation at the hit attaches to ``t`` with respect to the parameters of ``sdf``, ``o`` and ``d``,
-    in forward and reverse mode. The denominator is kept from zero: where the cosine between ray and normal is below
-    ``min_cosine``, the gradient is that of a ray of this cosine. Positions and normals follow from ``t``; gradients
-    of normals are second derivatives of ``sdf``, which ReLU networks and hash grids have hardly any of. What appears
-    or vanishes at silhouettes has no gradient here: see :func:`coopnet.render.soft_visibility`.
+    in forward and reverse mode. The denominator cannot get too small: a cosine between ray and normal below
+    ``min_cosine`` counts as ``min_cosine``. Positions and normals follow from ``t``; gradients of normals are second
+    derivatives of ``sdf``, which ReLU networks and hash grids hardly have. Hits that appear or vanish at silhouettes
+    have no gradient here: see :func:`coopnet.render.soft_visibility`.
 
     Args:
         sdf: a built :class:`NeuralField` of 3 coordinates and one output, or a function ``p -> Float`` (``sdf(p, key)``
             if there is a key) of an ``Array3f``. The normals of a function are its gradient by Dr.Jit's forward mode,
-            and derivatives of those are taken by central differences; if it has a method ``value_and_grad``, that is
-            asked instead. It must be the same function of a point whatever the lane.
+            and derivatives of normals are central differences; if it has a method ``value_and_grad``, that is
+            called instead. It must be the same function of a point in every lane.
         o, d: origins and directions: ``Array3f`` or anything else with 3 components that a field takes; three numbers
             or rows of them, also as a NumPy array of shape (3,) or (3, rays), rounded to single precision. One of each
             or one for each ray. Or ``o`` is a ray such as ``mi.Ray3f``, and ``d`` left out. Rays of numbers are on the
@@ -101,7 +101,7 @@ def sphere_trace(
             for each ray. Left out, it is the ``maxt`` of a ``mi.Ray3f``.
         steps: most evaluations of the distance, plus ``bisections``; rays that have found no surface by then miss.
         eps: distance below which regula falsi looks for the surface, in units of ``sdf / lipschitz``: a number or a
-            ``Float``. Up to a hundredth of it is a hit, and up to all of it where ``steps`` are used up.
+            ``Float``. A distance of at most a hundredth of it is a hit; if ``steps`` are used up, of at most ``eps``.
         t_min: start of the rays, as ``t_max``. A ray that starts where the distance is negative is traced through the
             inside, and its hit is where it leaves. One that starts within ``eps`` of the surface hits it there at
             once: start rays that leave a surface some ``eps`` above it.
@@ -155,8 +155,8 @@ def sphere_trace(
             None if width is None else width * scale, kept(uint32(steps)), kept(uint32(bisections)),
             kept(rays.leaf(relaxation)),
         )  # fmt: skip
-        found = trace(surface, limits, alive)
-    return _attached(surface, rays, found, kept(rays.leaf(min_cosine)))
+        traced = trace(surface, limits, alive)
+    return _attached(surface, rays, traced, kept(rays.leaf(min_cosine)))
 
 
 def _finite(rays: Rays, active: Any) -> tuple[Any, Any, Any]:
@@ -172,7 +172,7 @@ def _attached(surface: Surface, rays: Rays, found: FoundHit, min_cosine: Any) ->
     """The hits with their gradients."""
     point, hit = rays.point, found.hit
     t = dr.select(hit, found.t_hit, 0)
-    # lanes without a hit must not hand NaN back to rays: 0 times NaN is NaN
+    # lanes without a hit must not pass NaN back to rays: 0 times NaN is NaN
     o, d = dr.select(hit, rays.o, 0), dr.select(hit, rays.d, point(0, 0, 1))
     with dr.suspend_grad():
         p = point(o + t * d)

@@ -127,7 +127,7 @@ def _turn(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     r0 = dr.select(again & behind, 0.5 * s.r0, s.r0)
     r1 = dr.select(again & ~behind, 0.5 * s.r1, s.r1)
     reached = crosses | arrives
-    better = (reached | refined) & (abs(r) <= s.r_hit)  # where the sign jumps, all are alike
+    better = (reached | refined) & (abs(r) <= s.r_hit)  # where the sign jumps, all places are equally good
     t_hit, r_hit = dr.select(better, t, s.t_hit), dr.select(better, abs(r), s.r_hit)
     t_old, r_old = s.t0, s.r0
     front = (steps | arrives | refined) & ~behind

@@ -1,4 +1,4 @@
-"""Signed distances as tracing asks for them: values, slopes along a ray, and gradients, of fields and functions."""
+"""Signed distances for tracing: values, slopes along a ray, and gradients, of fields and functions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..random.key import Key
 class Surface:
     """The surface ``sdf(p) = 0`` of a :class:`NeuralField` or a function, for points of the type ``point``.
 
-    Every method takes points and the active lanes; the others are evaluated at zero, and return zeros. A function
-    is differentiated in forward mode, which leaves the gradients of what it depends on alone, unless it has a method
-    ``value_and_grad``. ``h`` is half the distance of the points between which derivatives of its gradient are taken.
+    Every method takes points and the active lanes; other lanes are evaluated at zero, and return zeros. A function
+    is differentiated in forward mode, which does not change gradients of arrays that it depends on, unless it has a
+    method ``value_and_grad``. ``h`` is half the distance of points for central differences of its gradient.
 
     Raises what :func:`coopnet.render.sphere_trace` documents of ``sdf``.
     """

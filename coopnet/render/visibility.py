@@ -29,12 +29,12 @@ def soft_visibility(
     theorem). One evaluation, in the kernel that traces.
 
     Args:
-        sdf, o, d: as they were traced.
-        traced: what ``sphere_trace(..., silhouette=width)`` found. Without ``silhouette``, rays that hit see only
-            half, because the search ended at the hit.
+        sdf, o, d: as in the call of ``sphere_trace``.
+        traced: the result of ``sphere_trace(..., silhouette=width)``. Without ``silhouette``, rays that hit have a
+            visibility of only 1/2, because the search ended at the hit.
         width: :math:`w`, in units of ``sdf``: a positive number, or a ``Float``, one or one for each ray. About the
             size of a pixel where the surface is; wider at the beginning of an optimization, so that more rays see it.
-        key, active: as they were traced; masked rays see 0.
+        key, active: as in the call of ``sphere_trace``; masked rays see 0.
 
     Returns:
         ``Float``. 0 for rays with nothing on them (``active``, not finite, or an empty interval).

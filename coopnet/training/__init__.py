@@ -2,12 +2,12 @@
 
 ======================  ====================================================
 :mod:`.fit`             the training loop
-:mod:`.arguments`       what it takes
-:mod:`.run`             what happens between its steps
-:mod:`.hooks`           what each of these is
+:mod:`.arguments`       checks of its arguments
+:mod:`.run`             a run: its steps, and what happens between them
+:mod:`.hooks`           the base of everything that happens between steps
 :mod:`.step`            one step, which is frozen
 :mod:`.unrolled`        several steps in one call
-:mod:`.limits`          how often things are done and looked at
+:mod:`.limits`          constants: how often things are done and checked
 :mod:`.many`            many fields of one architecture
 :mod:`.distributed`     several processes
 what a step is made of
@@ -23,15 +23,15 @@ what a step is made of
 :mod:`.average`         moving averages of weights
 what a run has besides
 :mod:`.metric`          its metric, and how long to wait for a better one
-:mod:`.state`           checkpoints that it goes on from
-:mod:`.divergence`      noticing that it has come to nothing
-:mod:`.outside`         noticing samples that its encoding cannot tell apart
-:mod:`.memory`          what it takes in memory
+:mod:`.state`           checkpoints from which it can be resumed
+:mod:`.divergence`      detects that training has diverged
+:mod:`.outside`         detects samples outside of the box of the encoding
+:mod:`.memory`          its memory, counted before it starts
 :mod:`.progress`        progress bars
 :mod:`.trees`           arrays in PyTrees
-:mod:`.result`          what it reports
-what must not go wrong
-:mod:`.recording`       why a step could not be recorded
+:mod:`.result`          its result
+what could go wrong
+:mod:`.recording`       errors that say why a step could not be recorded
 :mod:`.interrupts`      Ctrl-C and garbage collection within a step
 :mod:`.turns`           threads that train take turns
 ======================  ====================================================

@@ -1,4 +1,4 @@
-"""What :func:`coopnet.fit` takes, checked before anything is traced."""
+"""Checks of the arguments of :func:`coopnet.fit`, before anything is traced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NUMBERS = (*_FLOATS, dr.VarType.Float16, *(getattr(dr.VarType, f"{s}Int{n}") fo
 def check_run(
     field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, progress: Any, where: str = "fit"
 ) -> None:  # fmt: skip
-    """Raise unless these are what they must be."""
+    """Raise unless the arguments of a run are valid."""
     check_field(field, where, "field")
     ensure(len(field), f"{where}: the field has no parameters to train.")
     outside = not recording()
@@ -52,7 +52,7 @@ def check_field(field: Any, where: str, name: str) -> None:
 
 
 def check_options(field: NeuralField, options: Options) -> None:
-    """Raise unless the ``options`` of a step are what they must be; :class:`Step` looks at multipliers."""
+    """Raise unless the ``options`` of a step are valid; :class:`Step` checks multipliers."""
     loss = options.loss
     loss_function(loss, "fit")
     needed = "a function (field, drawn, key) -> losses"
@@ -80,10 +80,10 @@ def _check_penalty(penalty: Callable, field: NeuralField) -> None:
 
 
 def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
-    """Trace a batch without evaluating it, so that what is wrong with it is said before anything runs.
+    """Trace a batch without evaluating it, so that errors in it are raised before anything runs.
 
-    Returns the number of losses, the batch, and what to warn of, if there is anything: only the coordinates of fields
-    that want them in a box are evaluated.
+    Returns the number of losses, the batch, and a warning or nothing. Only coordinates are evaluated, of fields that
+    need them in a box.
     """
     name = "loss" if step.objective is None else "objective"
     with dr.suspend_grad(), only_traced(True):
@@ -104,7 +104,7 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
 
 
 def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:
-    """Raise unless ``drawn`` is what the field and the loss take."""
+    """Raise unless the field and the loss can take ``drawn``."""
     fits = isinstance(drawn, tuple) and len(drawn) in (2, 3)
     needed = "a pair (coordinates, targets), or a triple with the density of the samples, is needed"
     ensure(fits, f"fit: batch() returned a {type(drawn).__name__}; {needed}.", TypeError)

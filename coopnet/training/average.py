@@ -24,16 +24,16 @@ TOTAL = "total weight"
 class EMA:
     r"""Exponential moving average of all parameters of a network, :math:`a \leftarrow a + (1 - d)(w - a)`.
 
-    Averaged weights often do better than the last ones (Polyak and Juditsky 1992). The average is single precision,
-    also of half-precision weights, whose steps of :math:`(1 - d)(w - a)` would round away; it starts as the weights
-    themselves. An EMA is a PyTree, so that ``update`` may run in a frozen function (``dr.freeze``).
+    Averaged weights often do better than the last ones (Polyak and Juditsky 1992). The average starts at the initial
+    weights. It is single precision, also for half-precision weights, since steps of :math:`(1 - d)(w - a)` would be
+    rounded away. An EMA is a PyTree, so that ``update`` may run in a frozen function (``dr.freeze``).
 
     Args:
         net: an allocated :class:`Module`.
         decay: :math:`d`, in [0, 1); it averages over about :math:`1 / (1 - d)` updates.
-        debias: leave the initial weights out of the average: update :math:`t` moves it by :math:`(1 - d) / (1 - d^t)`
-            instead of :math:`1 - d`, so that it is always that of the weights it was given, as in Adam and
-            tiny-cuda-nn. Otherwise they fade like any others.
+        debias: leave the initial weights out of the average, as in Adam and tiny-cuda-nn: update :math:`t` moves the
+            average by :math:`(1 - d) / (1 - d^t)` instead of :math:`1 - d`. Without it, the initial weights fade like
+            all others.
 
     Raises:
         TypeError, ValueError: ``net`` is no :class:`Module` or has no parameters; ``decay`` out of range; ``debias`` no
@@ -52,7 +52,7 @@ class EMA:
         check_flag("EMA", "debias", debias)
         self.decay = float(decay)
         self.average: dict[str, Any] = {}
-        #: Sum of the weights of all that the average is one of, 1 - d^t; ``None`` if it began as the initial weights.
+        #: Total weight of all values in the average, 1 - d^t; ``None`` if the average began at the initial weights.
         self.total: Any = None
         if net is None:  # only while Dr.Jit rebuilds the tree
             return
@@ -77,10 +77,11 @@ class EMA:
         return new
 
     def update(self, params: Any) -> None:
-        """Take the present values of ``params`` in: the network, or an optimizer that trains it (exact where it keeps
-        half-precision weights in single precision; the slow weights of one that looks ahead).
+        """Add the present values of ``params`` to the average: a network, or the optimizer that trains it. The
+        optimizer is more exact if it keeps half-precision weights in single precision. If it looks ahead, its slow
+        weights count.
 
-        Raises ``ValueError`` if names or sizes are others than at the start.
+        Raises ``ValueError`` if names or sizes differ from those at the start.
 
         >>> ema.update(opt)
         """
@@ -111,7 +112,7 @@ class EMA:
 
     @contextmanager
     def applied(self, net: Module) -> Iterator[Module]:
-        """A ``with`` block in which ``net`` has the average for weights; it gets its own back at the end.
+        """A ``with`` block in which ``net`` has the averaged weights; at the end it gets its own back.
 
         Raises as :meth:`apply`.
 
@@ -129,7 +130,7 @@ class EMA:
 
 
 def averages(ema: EMA | None) -> dict[str, Any]:
-    """All that changes in ``ema``, if there is one: averages by name, and the total weight if there is a correction."""
+    """The state of ``ema``, if there is one: averages by name, and the total weight if there is a correction."""
     if ema is None:
         return {}
     return ema.average | ({} if ema.total is None else {TOTAL: ema.total})
@@ -142,7 +143,7 @@ def set_averages(ema: EMA, new: Mapping[str, Any]) -> None:
 
 
 def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
-    """Raise unless ``net`` has the parameters that ``average`` is one of."""
+    """Raise unless ``average`` is an average of the parameters of ``net``."""
     check_type(where, "net", net, Module, "a coopnet Module")
     own = {name: math.prod(dr.shape(value)) for name, value in net.items()}
     same = own == {name: dr.width(value) for name, value in average.items()}

@@ -1,4 +1,4 @@
-"""Noticing that training has come to nothing: losses or parameters that are not finite, steps that are all skipped."""
+"""Detects that training has diverged: losses or parameters that are not finite, or steps that are all skipped."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from .trees import leaves
 
 
 class DivergenceMonitor(Hook):
-    """Looks at losses, parameters, optimizer and average whenever losses are brought to the host.
+    """Checks losses, parameters, optimizer and average whenever losses are copied to the host.
 
-    A look costs a few small kernels. After one that found nothing, ``steps`` is the number of steps that were taken by
-    then, and ``kept`` and ``kept_average`` hold the parameters and averages: their memory is not given back until the
-    next. A run that diverged goes back to them.
+    A check costs a few small kernels. If it found nothing, ``steps`` is the number of steps taken by then, and ``kept``
+    and ``kept_average`` hold the parameters and averages until the next check. A run that diverged goes back to them.
     """
 
     def begin(self, run: Any) -> None:
@@ -29,8 +28,8 @@ class DivergenceMonitor(Hook):
         self.first = run.result.steps
         self.skipped = self.skipped_before = run.step.skipped()
         self.looked = -1
-        self.bad_losses = self.bad_steps = 0  # in a row, up to now
-        self.found, self.bad_step = "", 0  # what was not finite, in words, and the step that it began with
+        self.bad_losses = self.bad_steps = 0  # consecutive ones, up to now
+        self.found, self.bad_step = "", 0  # what was not finite, in words, and the first such step
         self._keep()
 
     def look(self, run: Any, losses: list[float], at_end: bool) -> None:
@@ -63,9 +62,9 @@ class DivergenceMonitor(Hook):
             set_averages(self.step.ema, self.kept_average)
 
     def diverged(self, losses: list[float], at_end: bool, finite: bool = False) -> bool:
-        """Has training diverged? ``losses`` are those since the last look; is this one the last?
+        """Has training diverged? ``losses`` are those since the last check; ``at_end``, it is the last one.
 
-        Parameters, optimizer and average are looked at unless they are known to be ``finite``.
+        Parameters, optimizer and average are checked unless they are known to be ``finite``.
         """
         steps = self.result.steps
         if self.found or (self.looked == steps and not losses):
@@ -104,8 +103,7 @@ class DivergenceMonitor(Hook):
         return found | {f"the average of {name!r}": v for name, v in averages(self.step.ema).items()}
 
     def message(self) -> str:
-        """What happened, why if that can be told, where the field is now, which has been given ``kept``, and what
-        usually helps."""
+        """The message: what happened, why if that is known, which weights the field has now, and what usually helps."""
         when = f"after {self.steps} steps" if self.steps > self.first else "at the start"
         where = f"the parameters it had {when}, the last known to be finite"
         if not_finite(self.kept):
@@ -115,7 +113,7 @@ class DivergenceMonitor(Hook):
         return f"fit: training diverged: {self.found}. The field has {where}. {cause}. Usual cures: {cures}."
 
     def _cause(self) -> tuple[str, str]:
-        """Why, as far as the batch of the first bad step tells, and what helps."""
+        """The cause, as far as the batch of the first bad step shows it, and what helps."""
         step, batch = self.step, f"the batch of step {self.bad_step}"
         key = Key(self.run.seed_number, step=self.bad_step)
         cures = "a smaller lr, one that rises at the start, clip_norm=1"
@@ -140,7 +138,7 @@ class DivergenceMonitor(Hook):
         return f"For {batch}, all was finite with those parameters", cures
 
     def skipped_message(self) -> str:
-        """What to say if more than half of the steps were skipped, otherwise nothing."""
+        """The warning if more than half of the steps were skipped, otherwise nothing."""
         skipped, steps = self.skipped - self.skipped_before, self.looked - self.first
         if 2 * skipped <= steps:
             return ""

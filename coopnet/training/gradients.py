@@ -1,4 +1,4 @@
-"""The gradients of a network's parameters together: their norm, and how to limit them."""
+"""Norm and limits of the gradients of all parameters of a network."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def gradient_norm(params: Any) -> Any:
     r"""Euclidean norm of the gradients of all parameters together, :math:`\sqrt{\sum_k \lVert g_k \rVert^2}`.
 
     Args:
-        params: a :class:`Module` or a ``drjit.opt`` optimizer, which holds the parameters that ``dr.backward``
-            reached (the optimizer, where a network was updated from one).
+        params: a :class:`Module` or a ``drjit.opt`` optimizer, whichever holds the parameters that ``dr.backward``
+            reached. If the network was updated from an optimizer, that is the optimizer.
 
     Returns:
         Single-precision array of width 1; the squares are summed in single precision, whatever the parameters are.
@@ -39,7 +39,8 @@ def clip_gradient_norm(params: Any, limit: Any) -> Any:
     r"""Scale all gradients by :math:`\min(1, \mathrm{limit} / \lVert g \rVert)` (Pascanu et al. 2013), in place.
 
     Call it between ``dr.backward`` and ``opt.step``. Infinite and NaN gradients are left for a loss scaler to find.
-    With one, gradients are scaled: pass ``limit * scaler.scale_factor``. ``fit(..., clip_norm=...)`` does all that.
+    If you use a loss scaler, gradients are scaled: pass ``limit * scaler.scale_factor``. ``fit(..., clip_norm=...)``
+    does all that.
 
     Args:
         params: as in :func:`gradient_norm`.
@@ -79,14 +80,14 @@ def clip_gradient_values(params: Any, limit: float) -> None:
 
 
 def gradients(where: str, params: Any) -> Iterator[tuple[Any, Any]]:
-    """Every array of :func:`arrays`, and its gradient, flat, evaluated with the first that somebody looks at."""
+    """Every array of :func:`arrays` and its flat gradient. All gradients are evaluated together, when the first is."""
     pairs = [(value, dr.grad(value).array) for value in arrays(where, params).values()]
     dr.schedule(pairs)
     return iter(pairs)
 
 
 def arrays(where: str, params: Any) -> dict[str, Any]:
-    """The arrays of a network, or those that an optimizer keeps, by name; raises unless ``params`` is one with some."""
+    """The arrays of a network or optimizer by name; raises if ``params`` is something else, or has none."""
     check_type(where, "params", params, (Module, Optimizer), "a coopnet Module or a drjit.opt optimizer")
     found = values(params) if isinstance(params, Optimizer) else dict(params)
     ensure(found, f"{where}: params holds no parameters.")
@@ -98,5 +99,5 @@ def _single(value: Any) -> Any:
 
 
 def set_gradient(value: Any, gradient: Any) -> None:
-    """Give a parameter of whatever shape and type a flat gradient."""
+    """Give a parameter of any shape and type a flat gradient."""
     dr.set_grad(value, like(dr.detach(value), gradient))

@@ -1,4 +1,6 @@
-"""What happens between the steps of a run: a bar, a metric, checkpoints, looking for divergence, each one hook."""
+"""Hooks: the bar, the metric, checkpoints, checks for divergence and whatever else happens between the steps of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,23 @@ from typing import Any
 
 
 class Hook:
-    """One thing that a :class:`Run` does besides its steps; this one does nothing.
+    """Something that a :class:`Run` does besides its steps; this base class does nothing.
 
-    ``run`` is that of all methods. They are called for one hook after the other, in the order in which the run has
-    them; ``leave`` and ``end`` in the reverse order.
+    Methods are called for one hook after the other, in the order in which the run has them; ``leave`` and ``end`` in
+    the reverse order.
     """
 
     def begin(self, run: Any) -> None:
-        """Before the first step. The result of the run and its optimizer may be changed here: it goes on from them."""
+        """Before the first step. It may change the result and the optimizer of the run, which continues from them."""
 
     def until(self, run: Any) -> int:
         """How many steps may be taken before :meth:`after_step` is called again."""
         return sys.maxsize
 
     def due(self) -> bool:
-        """Has its time come, whatever the step? Where processes train together, that of process 0 is ``run.due``."""
+        """Is it due by the clock, whatever the step? If several processes train, ``run.due`` holds the answer of
+        process 0.
+        """
         return False
 
     def after_step(self, run: Any) -> None:
@@ -31,8 +35,8 @@ class Hook:
         """Whenever ``losses``, all since the last time, have come to the host; ``at_end`` for the last time."""
 
     def leave(self, run: Any) -> None:
-        """After the last step, or in place of it: whatever ends them, an exception included."""
+        """After the steps, whatever has ended them, also after an exception."""
 
     def end(self, run: Any) -> str:
-        """At the end of a run that no exception has ended; returns what to warn of, if anything."""
+        """At the end of a run without an exception; returns a warning, or nothing."""
         return ""

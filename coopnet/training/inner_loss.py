@@ -1,4 +1,4 @@
-"""The loss of a step as the engine may compute it between a network's ways forward and back."""
+"""The loss of a step, for the engine to compute between the forward and the backward pass of a network."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from .losses import components
 
 
 def samplewise(loss: Callable) -> bool:
-    """Does ``loss`` say that it looks at one sample at a time, and at nothing but its arguments?"""
+    """Does ``loss`` say that it treats every sample by itself, and depends on its arguments only?"""
     return getattr(getattr(loss, "func", loss), "samplewise", False)
 
 
 def inner_loss(field: NeuralField, loss: Callable, drawn: Any) -> InnerLoss | None:
-    """``loss`` of the batch ``drawn``, behind the network of ``field``; ``None`` where it depends on anything else."""
+    """``loss`` for the batch ``drawn``, as a function of the network's outputs; ``None`` if it depends on anything
+    else.
+    """
     ops = known_ops([field.network])
     if ops is None or not samplewise(loss):
         return None

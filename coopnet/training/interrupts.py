@@ -1,4 +1,4 @@
-"""What must not happen in the middle of a step: Ctrl-C, and Python's garbage collector."""
+"""Keeps Ctrl-C and Python's garbage collector out of a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Handler:
-    """Notes a first Ctrl-C in ``asked``, and raises ``KeyboardInterrupt`` at the next."""
+    """Notes the first Ctrl-C in ``asked``, and raises ``KeyboardInterrupt`` at the second."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -24,11 +24,12 @@ class _Handler:
 
 @contextmanager
 def interrupts_held() -> Iterator[list]:
-    """Holds Ctrl-C back until a step is done: the list is no longer empty then. A second Ctrl-C is not held back.
+    """A block in which Ctrl-C is held back until a step is done: it is noted in the list. A second Ctrl-C is not held
+    back.
 
-    An exception inside Dr.Jit's traversal of arguments becomes a ``RuntimeError``, and one between updates leaves the
-    parameters of two different steps. Blocks inside each other share the list, so that one Ctrl-C ends all runs. Only
-    in the main thread, which alone receives signals, and unless the program handles Ctrl-C itself.
+    Otherwise an exception inside Dr.Jit's traversal of arguments would become a ``RuntimeError``, and one between
+    updates would leave parameters of two different steps. Nested blocks share the list, so that one Ctrl-C ends all
+    runs. This works in the main thread, which alone receives signals, unless the program handles Ctrl-C itself.
     """
     current = signal.getsignal(signal.SIGINT)
     here = threading.current_thread() is threading.main_thread()
@@ -45,7 +46,7 @@ def interrupts_held() -> Iterator[list]:
 
 
 def caused_by_interrupt(error: BaseException | None) -> bool:
-    """Is ``error`` a ``KeyboardInterrupt``, or what Dr.Jit made of one?"""
+    """Is ``error`` a ``KeyboardInterrupt``, or an error of Dr.Jit caused by one?"""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):
@@ -61,10 +62,10 @@ _was_enabled = False
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keeps Python's cyclic garbage collector away, from the first such block to the end of the last.
+    """Switches Python's cyclic garbage collector off, from the start of the first such block to the end of the last.
 
-    An array taken over from NumPy that it frees while Dr.Jit records a frozen function aborts the process. To be
-    entered and left by a thread that has the turn (see :mod:`.turns`), so that no other one records meanwhile.
+    If it freed an array that shares memory with NumPy while Dr.Jit records a frozen function, the process would abort.
+    A thread must have the turn (see :mod:`.turns`) when it enters and leaves, so that no other thread records then.
     """
     global _running, _was_enabled
     if _running == 0:

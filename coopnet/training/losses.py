@@ -11,14 +11,14 @@ or ``None`` for 1. Their mean over samples then estimates the integral of :math:
 al. 2021, *Neural Radiance Caching*, and tiny-cuda-nn's ``data_pdf``).
 
 Components are Dr.Jit arrays with one entry per sample, and so is the result, in their type (single precision, as fields
-return it). Other kinds raise ``TypeError``; unequal numbers of components or samples, densities that are neither one
-nor one for each, and one that is a Python number and not positive raise ``ValueError``. Values in arrays are not looked
-at, which would take an evaluation: a density of 0 or NaN there makes the loss infinite or NaN, and a negative one
-changes its sign. :func:`coopnet.fit` looks at those of its first batch.
+return it). Other kinds raise ``TypeError``. Unequal numbers of components or samples, a wrong number of densities, and
+a density that is a Python number and not positive raise ``ValueError``. Values in arrays are not checked, which would
+take an evaluation: a density of 0 or NaN makes the loss infinite or NaN, and a negative one changes its sign.
+:func:`coopnet.fit` checks those of its first batch.
 
 *Relative* losses divide by the size of the prediction. They are differentiated as if that denominator were a constant,
-as in Lehtinen et al. 2018 (*Noise2Noise*, section 3.3) and tiny-cuda-nn: its gradient would favor predictions that are
-too large, and a noisy target would no longer be fitted by its mean.
+as in Lehtinen et al. 2018 (*Noise2Noise*, section 3.3) and tiny-cuda-nn. Otherwise its gradient would favor predictions
+that are too large, and a noisy target would no longer be fitted by its mean.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 
 from ..checks import check, check_samples, check_type, ensure, entries, shown
 
-#: Added to denominators, so that dark predictions don't count beyond measure; tiny-cuda-nn's value.
+#: Added to denominators, so that dark predictions don't dominate the loss; tiny-cuda-nn's value.
 EPSILON = 1e-2
 #: Weights of red, green and blue in the luminance (ITU-R BT.601), as in tiny-cuda-nn.
 LUMINANCE = (0.299, 0.587, 0.114)
@@ -79,7 +79,7 @@ def huber(y: Any, target: Any, delta: float = 1.0, *, pdf: Any = None) -> Any:
 
 
 def log_l1(y: Any, target: Any, *, pdf: Any = None) -> Any:
-    r""":math:`\log(1 + |y - t|)`, which outliers move little (instant-ngp's ``"LogL1"``).
+    r""":math:`\log(1 + |y - t|)`, on which outliers have little influence (instant-ngp's ``"LogL1"``).
 
     Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
 
@@ -112,8 +112,8 @@ def relative_l2_luminance(y: Any, target: Any, *, pdf: Any = None) -> Any:
     r""":math:`(y - t)^2 / (L^2 + 0.01)` with the luminance :math:`L = 0.299 r + 0.587 g + 0.114 b` of the prediction,
     the denominator taken as constant (Müller et al. 2021).
 
-    The first three of 3 to 5 components are red, green and blue; of 6 or more, the first six are two colors that add
-    up, whose sum's luminance is taken. All components count. Raises ``ValueError`` for fewer than 3.
+    With 3 to 5 components, the first three are red, green and blue. With 6 or more, the first six are two colors, and
+    :math:`L` is the luminance of their sum. All components enter the loss. Raises ``ValueError`` for fewer than 3.
 
     Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
 
@@ -163,8 +163,8 @@ def cross_entropy(y: Any, target: Any, *, pdf: Any = None) -> Any:
 
 
 def variance(y: Any, target: Any, *, pdf: Any = None) -> Any:
-    r""":math:`t^2 / y - t^2 / p`, which divided by the density :math:`p` as all losses are estimates the variance of
-    importance sampling the target with the density that is predicted, :math:`y > 0`, up to a constant: the chi-square
+    r""":math:`t^2 / y - t^2 / p`. Divided by the density :math:`p`, like all losses, it estimates the variance of
+    importance sampling the target with the predicted density :math:`y > 0`, up to a constant: the chi-square
     divergence of Müller et al. 2019, section 5. Its gradient is that of the first term.
 
     Arguments, result and errors as for all losses, see ``help(coopnet.training.losses)``.
@@ -196,7 +196,7 @@ def _relative(error: Any, size: Any) -> Any:
     return error / dr.detach(size + EPSILON)
 
 
-#: Losses of the size e of the error, which is one of prediction a and target b.
+#: Losses by name, as functions of the size e of the error, the prediction a and the target b.
 _OF_SIZE: dict[str, Callable[[Any, Any, Any], Any]] = {
     "l1": lambda e, a, b: e,
     "log_l1": lambda e, a, b: dr.log(1 + e),
@@ -207,7 +207,7 @@ _OF_SIZE: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 def of_size(name: str, y: Any, target: Any, pdf: Any, size: Callable[[Any], Any] = dr.abs) -> Any:
-    """The loss of that ``name``, where ``size`` says what derivative the size of an error has where it is 0."""
+    """The loss of that ``name``; ``size`` is the absolute value, with its derivative at 0."""
     return _loss(name, lambda a, b: _OF_SIZE[name](size(a - b), a, b), y, target, pdf)
 
 
@@ -218,7 +218,7 @@ def _loss(where: str, one: Callable[[Any, Any], Any], y: Any, target: Any, pdf: 
 
 
 def _arguments(where: str, y: Any, target: Any, pdf: Any, outputs: int = 1) -> tuple[list, list, list]:
-    """Components of the prediction, ``outputs`` for each of the target, those, and their densities, if any."""
+    """Components of the prediction (``outputs`` for each of the target), those of the target, and densities, if any."""
     ys, ts = components(y, f"{where}: y"), components(target, f"{where}: target")
     n, m = len(ys), len(ts)
     given, needed = f"y has {n} components and target {m}", "equally many are needed"
@@ -255,15 +255,15 @@ def _check_entries(where: str, groups: dict[str, list]) -> None:
 
 
 def _real(value: Any) -> bool:
-    """Is ``value`` a number, of those that single precision has room for?"""
-    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.timedelta64)):  # those are integers to Python
+    """Is ``value`` a number that single precision can represent?"""
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.timedelta64)):  # bools are integers to Python
         return False
     size: Any = abs(value)
     return bool(size <= 1e38)
 
 
 def _plain(value: Any) -> Any:
-    """``value``, but numbers as floats: NumPy's make arrays of their own of Dr.Jit's."""
+    """``value``, with numbers as floats: NumPy's numbers would turn Dr.Jit's arrays into NumPy's."""
     return float(value) if isinstance(value, numbers.Real) else value
 
 
@@ -274,17 +274,17 @@ def _positive(value: Any) -> bool:
 
 def _densities(where: str, pdf: Any, n: int) -> list:
     """One density per component."""
-    found = [pdf] if isinstance(pdf, numbers.Real) else components(pdf, f"{where}: pdf")
-    for density in found:
+    densities = [pdf] if isinstance(pdf, numbers.Real) else components(pdf, f"{where}: pdf")
+    for density in densities:
         check(not isinstance(density, numbers.Real) or _positive(density), where, "pdf", density, "a positive number")
-    ensure(len(found) in (1, n), f"{where}: pdf has {len(found)} components; 1 or {n} are needed.")
-    return [_plain(v) for v in found] * (n if len(found) == 1 else 1)
+    ensure(len(densities) in (1, n), f"{where}: pdf has {len(densities)} components; 1 or {n} are needed.")
+    return [_plain(v) for v in densities] * (n if len(densities) == 1 else 1)
 
 
 def components(value: Any, what: str) -> list:
     """The components of a prediction, target or density: an array is one, a tensor has one per row.
 
-    Raises ``TypeError`` for what has none; ``what`` opens its message.
+    Raises ``TypeError`` for values without components; ``what`` opens its message.
     """
     if isinstance(value, dr.ArrayBase):
         if dr.is_tensor_v(value):
@@ -306,7 +306,7 @@ LOSSES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (
 for _function in LOSSES.values():
     _function.samplewise = True  # type: ignore[attr-defined]
 
-#: Other names that they go by.
+#: Other names of losses.
 SYNONYMS = {"mse": "l2", "mae": "l1"}
 
 
@@ -330,11 +330,11 @@ def check_densities(value: Any, n: int, samples: int, where: str) -> None:
     them are positive and finite. Evaluates them: not for frozen code."""
     types = () if isinstance(value, str) else (dr.ArrayBase, Sequence)
     check_type(where, "pdf", value, types, "an array or a sequence of arrays")
-    found = _densities(where, value, n)
-    _check_entries(where, {"pdf": found})
-    for density in found:
+    densities = _densities(where, value, n)
+    _check_entries(where, {"pdf": densities})
+    for density in densities:
         check_samples(where, "pdf", dr.width(density), samples)
-    for density in {id(v): v for v in found if isinstance(v, dr.ArrayBase)}.values():
+    for density in {id(v): v for v in densities if isinstance(v, dr.ArrayBase)}.values():
         fine = (density > 0) & (density < math.inf)
         bad = dr.width(fine) - int(dr.count(fine).numpy()[0])
         if bad:

@@ -1,5 +1,5 @@
-"""What a run takes in memory beside its field, counted before its first kernel: memory that is missing later ends the
-process."""
+"""The memory that a run needs beside its field, counted before its first kernel: if memory is missing later, the
+process ends."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from ..jit.optimizers import memories, set_state
 from ..nn.sequential import stated_width
 from .trees import leaves
 
-# Arrays of a parameter's size, in single precision, that a step has in memory at a time beside the field's own: as
-# measured by Dr.Jit's watermark on LLVM, whose cache keeps blocks of every size that was asked for.
-PARAMETERS = 4  #: those before and after the step, the last that were finite, and what looks at that
-GRADIENTS = 1.5  #: the gradient, and what it is summed in
-CLIPPED = 2  #: its squares, and what it becomes
-STATE = 2.5  #: for each array that the optimizer keeps: before and after the step, and what looks at it
-AVERAGE = 1.5  #: the average after the step, and the last that was finite; the first is there before
+# Numbers of arrays of a parameter's size, in single precision, that a step needs at a time beside the field's own.
+# Measured by Dr.Jit's watermark on LLVM, whose cache keeps blocks of every size that was requested.
+PARAMETERS = 4  #: parameters before and after the step, the last finite ones, and the check whether they are finite
+GRADIENTS = 1.5  #: the gradient, and the buffer in which it is summed
+CLIPPED = 2  #: squares of the gradient, and the clipped gradient
+STATE = 2.5  #: for each array of the optimizer: before and after the step, and the check whether it is finite
+AVERAGE = 1.5  #: the average after the step, and the last finite one; the average before the step exists already
 ONES = 2  #: a factor for each entry, of the rate or the decay, and what it is multiplied with
 BEST = 1  #: the parameters of the best metric
 
-#: What compiling a step takes, about: bytes.
+#: Approximate bytes to compile a step.
 KERNELS = 1 << 27
-#: Entries of what an optimizer is tried with, to see how many arrays of a parameter's size it keeps.
+#: Size of the parameter with which an optimizer is tried, to count the arrays of that size that it keeps.
 _PROBE = 37
 
 
 def check_memory(
     field: NeuralField, optimizer: Optimizer, options: Any, *, best: bool = False, samples: int = 0, together: int = 1
 ) -> None:  # fmt: skip
-    """Raise ``ValueError`` if there is no room on the host for training ``field``, which says what takes how much.
+    """Raise ``ValueError`` if the host has not enough memory to train ``field``; the message shows the calculation.
 
     Args:
-        optimizer: one without parameters yet; of another one, the room was counted when it got them.
+        optimizer: one without parameters yet. If it has parameters, its memory is allocated already.
         options: the :class:`Options` of a step.
         best: are the best parameters kept?
         samples: of a batch; 0 counts none.
         together: fields like this one that are trained at a time.
     """
     if len(optimizer) or dr.backend_v(next(iter(field._held().values()))) != dr.JitBackend.LLVM:
-        return  # the optimizer's state is there already; and on GPUs Dr.Jit raises where memory is missing
+        return  # the optimizer's state is allocated already; on GPUs Dr.Jit raises an error if memory is missing
     sizes = [together * max(4, dr.itemsize_v(v)) * math.prod(dr.shape(v)) for v in field._held().values()]
     kept, factors = _kept(optimizer), (options.multipliers is not None) + (options.weight_decay > 0)
     parts: dict[str, Sequence[float]] = {
@@ -78,7 +78,7 @@ def _arrays(sizes: Sequence[int], count: float) -> list[float]:
 
 
 def _rows(field: NeuralField, samples: int, together: int) -> list[float]:
-    """What a batch is written to: vectors between layers, and the encoding's features with their gradients."""
+    """Memory for a batch: vectors between layers, and the encoding's features with their gradients."""
     if not samples:
         return []
     arrays = field.in_features + 2 * max(stated_width([field.network]), 1)

@@ -18,7 +18,7 @@ from .result import FitResult
 
 
 class Metric(Hook):
-    """A function that is asked every so many steps, if there is one, until ``patience`` values were no better."""
+    """The metric, if there is one, called every so many steps, until ``patience`` values in a row were no better."""
 
     def __init__(self, function: Any, every: int, higher_is_better: bool, patience: int | None):
         check_type("fit", "metric", function, Callable | None, "a function field -> float")
@@ -47,7 +47,7 @@ class Metric(Hook):
         if self._better(value, result.best):
             result.best = (result.steps, value)
             return True
-        # since the best one, or since the beginning if there is none
+        # values since the best one, or since the beginning if there is none
         waited = sum(1 for step, _ in result.metrics if result.best is None or step > result.best[0])
         if self.patience is not None and waited >= self.patience:
             result.stopped = "patience"

@@ -1,4 +1,4 @@
-"""Novograd: gradients divided by the size of their layer's."""
+"""Novograd: every gradient is divided by the norm of its layer's gradient."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .weights import layer_numbers
 
 
 class Novograd(Extended, Remembering):
-    r"""Adam with one second moment for each layer, and momentum of what it has divided (Ginsburg et al. 2019), as
-    tiny-cuda-nn has it:
+    r"""Adam with one second moment for each layer, and momentum of the normalized gradients (Ginsburg et al. 2019), as
+    in tiny-cuda-nn:
 
     .. math::
         v_l \leftarrow \beta_2 v_l + (1 - \beta_2) \lVert g_l \rVert^2, \quad
         m_l \leftarrow \beta_1 m_l + (1 - \beta_1) \frac{g_l}{\sqrt{v_l} + \epsilon}, \quad
         w_l \leftarrow (1 - \mathrm{lr}\, r) w_l - \mathrm{lr}\, a \operatorname{sign} w_l - \mathrm{lr}\, m_l
 
-    The first step takes both :math:`\beta` for 0, which makes no other correction necessary. A layer is one matrix,
-    bias or table of a network, which it is told by ``update(net)``; :func:`coopnet.fit` does so. Of other mappings,
-    each array is one.
+    In the first step both :math:`\beta` are 0, so that no other correction is necessary. A layer is one matrix,
+    bias or table of a network, known after ``update(net)``, which :func:`coopnet.fit` calls. In other mappings, each
+    array is a layer.
 
     Args:
         lr, params: as in ``drjit.opt.Adam``.
@@ -34,8 +34,8 @@ class Novograd(Extended, Remembering):
         epsilon: :math:`\epsilon`.
         relative_decay, absolute_decay: :math:`r` and :math:`a`, for all parameters.
         accumulate, lookahead, alpha: as for :class:`Adam`.
-        train_non_matrices: move parameters that are no matrices (see :class:`Adam`) at all? tiny-cuda-nn's leaves grids
-            as they are.
+        train_non_matrices: train parameters that are not matrices (see :class:`Adam`)? tiny-cuda-nn's Novograd does not
+            train grids.
 
     Raises:
         TypeError: ``params`` is no mapping.
@@ -59,7 +59,7 @@ class Novograd(Extended, Remembering):
         self.relative_decay = check_number("Novograd", "relative_decay", relative_decay, 0)
         self.absolute_decay = check_number("Novograd", "absolute_decay", absolute_decay, 0)
         self.train_non_matrices = check_flag("Novograd", "train_non_matrices", train_non_matrices)
-        #: The layer of every entry of a parameter with several, from 1 on, and 0 for none.
+        #: The layer of every entry, for parameters with several layers; from 1 on, 0 for gaps.
         self.layers: dict[str, Any] = {}
         self._amounts: dict[str, int] = {}
         super().__init__(lr, params, accumulate=accumulate, lookahead=lookahead, alpha=alpha)

@@ -6,16 +6,16 @@ Loshchilov and Hutter 2019), relative, :math:`w \mathrel{-}= \alpha_t r w`, or a
 :math:`w \mathrel{-}= \alpha_t a \operatorname{sign} w`, where :math:`\alpha_t` is the learning rate with Adam's
 correction of the bias of its moments.
 
-Adam adds the term to gradients of matrices, that is of parameters named ``"weights"``, such as a packed network, and
-has a strength of its own for the others: features of grids, most of which no sample of a batch touches, would all go to
-0. SGD adds it to all gradients.
+Adam adds the term to gradients of matrices, that is of parameters named ``"weights"``, such as a packed network. It has
+another strength for all other parameters: most features of grids are not touched by a batch, and would go to 0. SGD
+adds the term to all gradients.
 
-All can gather gradients and look ahead. With ``accumulate=n``, only every n-th call of ``step`` moves the parameters,
-by the mean of the last n gradients, like one step on a batch n times as large; steps that a loss scaler skips don't
-count. What :func:`coopnet.fit` does beside the optimizer (``clip_norm``, ``weight_decay``, ``ema``) it does at every
-call. With ``lookahead=k`` (Zhang et al. 2019), slow weights follow: after k moves from them to :math:`w`, they and the
-parameters become :math:`s \leftarrow s + \alpha (w - s)`. Train for a multiple of :math:`k` moves to end there. A
-moving average (``EMA``) is one of the slow weights then.
+All can accumulate gradients and look ahead. With ``accumulate=n``, only every n-th call of ``step`` moves the
+parameters, by the mean of the last n gradients, like one step on a batch n times as large; steps that a loss scaler
+skips don't count. What :func:`coopnet.fit` does beside the optimizer (``clip_norm``, ``weight_decay``, ``ema``) it does
+at every call. With ``lookahead=k`` (Zhang et al. 2019), there are also slow weights :math:`s`: after k moves to
+:math:`w`, they and the parameters become :math:`s \leftarrow s + \alpha (w - s)`. Train for a multiple of :math:`k`
+moves to end there. A moving average (``EMA``) then averages the slow weights.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ from ..jit.optimizers import EntryAdam, Extension, adam_correction, memories, op
 
 
 class Extended(Extension):
-    """What optimizers here have in common beyond Dr.Jit's: an L2 term, gathering gradients, and looking ahead.
+    """What optimizers here add to Dr.Jit's: an L2 term, accumulating gradients, and looking ahead.
 
-    For the latter two, they remember (mean gradient so far, gradients in it, slow weights, moves away from them) of a
-    parameter, with ``None`` for what is not used. Counters are arrays, so that frozen functions carry them.
+    For the latter two, they keep a tuple for each parameter: (mean gradient so far, number of gradients in it, slow
+    weights, moves since the slow weights), with ``None`` for what is not used. Counters are arrays, so that frozen
+    functions can update them.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class Extended(Extension):
         """Take a gradient step; arguments as in ``drjit.opt.Optimizer.step``.
 
         Raises:
-            ValueError: ``grad_scale`` is not finite; it or ``active`` has neither one entry nor one for each number of
-                every parameter.
-            TypeError: ``grad_scale`` is neither number nor array of numbers of the parameters' backend, or ``active``
-                no mask of it.
+            ValueError: ``grad_scale`` is not finite; it or ``active`` has neither one entry nor as many as every
+                parameter.
+            TypeError: ``grad_scale`` is neither a number nor an array of numbers of the parameters' backend, or
+                ``active`` is no mask of that backend.
 
         >>> optimizer.step(grad_scale=1 / 128)
         """
@@ -111,7 +112,7 @@ class Extended(Extension):
         return step(dr.fma(value, l2, grad) if l2 else grad, lr)
 
     def slow_weights(self) -> dict[str, Any]:
-        """Those of parameters that are looked ahead of: flat arrays, none without ``lookahead``."""
+        """The slow weights of all parameters, as flat arrays; none without ``lookahead``."""
         return {name: own[2] for name, (own, _) in memories(self).items()} if self.lookahead else {}
 
     @property
@@ -143,30 +144,31 @@ class Extended(Extension):
 
 
 class Adam(Extended, EntryAdam):
-    r"""``drjit.opt.Adam`` with regularization and limits, and for parameters of which a batch touches few entries.
+    r"""``drjit.opt.Adam`` with regularization and limits, also for grids and tables, of which a batch touches few
+    entries.
 
     *Matrices* are parameters named ``"weights"``, such as a packed network; others are features of grids and tables.
-    A step does what tiny-cuda-nn's does, in its order: entries are skipped, the L2 term is added, gradients are
-    limited, moments and rates follow, weights decay, move, and are limited.
+    A step does the same as in tiny-cuda-nn, in the same order: entries without a gradient are skipped, the L2 term is
+    added, gradients are limited, moments and rates are updated, weights decay, move, and are limited.
 
     Args:
         lr, params, options: as in ``drjit.opt.Adam``.
         l2_reg: :math:`\lambda` of matrices.
         non_matrix_l2_reg: :math:`\lambda` of other parameters. With ``skip_zero_grad``, of entries with a gradient.
         relative_decay, absolute_decay: :math:`r` and :math:`a`, for all parameters.
-        accumulate: number of gradients that make a move (see ``help(coopnet.training.optimizers)``).
-        lookahead: number :math:`k` of moves between two of the slow weights; 0 for none.
-        alpha: :math:`\alpha`, the part of the way that the slow weights go.
-        skip_zero_grad: leave entries of grids and embeddings (of all parameters but matrices) alone in steps in which
-            their gradient is exactly zero: no momentum moves them, and each has a count of steps of its own for the
-            correction of its moments, as in tiny-cuda-nn.
-        non_matrix_lr_factor: multiplies the learning rate of all parameters but matrices.
-        train_matrices, train_non_matrices: move them at all?
-        gradient_limit: clip every entry of a gradient, with its L2 term, to at most this size; ``None`` for any.
-        weight_limit: clip every entry of a parameter that has moved to at most this size; ``None`` for any.
+        accumulate: number of gradients for one move (see ``help(coopnet.training.optimizers)``).
+        lookahead: number :math:`k` of moves between two updates of the slow weights; 0 for no slow weights.
+        alpha: :math:`\alpha`, the share of the way that the slow weights move.
+        skip_zero_grad: in steps in which the gradient of an entry is exactly zero, leave the entry unchanged. This
+            holds for all parameters except matrices, such as grids and embeddings. Momentum does not move the entry,
+            and it has its own count of steps to correct its moments, as in tiny-cuda-nn.
+        non_matrix_lr_factor: multiplies the learning rate of all parameters except matrices.
+        train_matrices, train_non_matrices: train them?
+        gradient_limit: clip every entry of a gradient, with its L2 term, to at most this size; ``None`` for no limit.
+        weight_limit: clip every entry of a parameter that has moved to at most this size; ``None`` for no limit.
         adabound: keep the rates of all entries, :math:`\alpha_t / (\sqrt{v_t} + \epsilon)`, within :math:`[0.1 -
             0.1 / (s + 1), 0.1 + 0.1 / s]`, where :math:`s = (1 - \beta_2) t` in step :math:`t` (Luo et al. 2019,
-            *AdaBound*). These don't depend on ``lr``, but a rate of exactly 0 moves nothing.
+            *AdaBound*). The bounds don't depend on ``lr``, but a rate of exactly 0 moves nothing.
 
     Raises:
         TypeError: ``params`` is no mapping.
@@ -234,7 +236,7 @@ class Adam(Extended, EntryAdam):
         return new, new_memory
 
     def _decay(self, value: Any, lr: Any, memory: Any) -> Any:
-        """What the step that follows on ``memory`` takes from a parameter beside moving it."""
+        """The decay that the next step subtracts from a parameter."""
         if not (self.relative_decay or self.absolute_decay):
             return None
         leaf = dr.leaf_t(value)

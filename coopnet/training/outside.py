@@ -1,7 +1,7 @@
-"""Whether a field is trained where its encoding can tell places apart.
+"""Warns if a field is trained at coordinates outside of the box that its encoding needs.
 
-Grids have no vertices of their own outside the unit cube, where levels wrap around, and bins repeat: a field learns
-badly there, and nothing else says so. The first batch is looked at, before anything is recorded.
+Outside the unit cube, levels of grids wrap around and bins repeat. A field learns badly there, without any other sign.
+The first batch is checked, before anything is recorded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from ..nn.tree import children
 
 #: Share of the samples of a batch that may lie outside: a margin, or noise around what is inside.
 SHARE = 0.1
-#: How far outside is still the edge.
+#: Distance outside of the box that still counts as its edge.
 MARGIN = 1e-3
 
 
 def message(field: NeuralField, notes: list[tuple[Any, list, Any]]) -> str:
-    """What to warn of, if much of what ``field`` was evaluated at lies outside: see :func:`coopnet.call.noting`."""
+    """The warning, if many coordinates at which ``field`` was evaluated lie outside: see
+    :func:`coopnet.call.noting`.
+    """
     first = field.network if field.encoding is None else field.encoding
     numbers = in_unit(first, field.in_features)
     seen = [(parts, active) for whose, parts, active in notes if whose is field] if numbers else []

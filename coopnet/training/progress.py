@@ -1,4 +1,4 @@
-"""What one run or many show as they go: a bar that counts steps, by tqdm, and beside it the last loss and metric."""
+"""The progress bar of one run or many, by tqdm: it counts steps, and shows the last loss and metric."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ class Progress(Hook):
 
     def __init__(self) -> None:
         self.bar: Any = None
-        self.metrics, self.shown = 0, -math.inf  # values of the metric, and the time, when it last said the loss
+        self.metrics, self.shown = 0, -math.inf  # number of metric values, and the time, when it last showed the loss
 
     def begin(self, run: Any) -> None:
         self.bar = progress_bar("fit", total=run.steps, initial=run.result.steps)
 
     def after_step(self, run: Any) -> None:
-        """Count the steps, and say the last loss: at first, with every metric, at the end, and twice a second, for it
-        waits for the device."""
+        """Count the steps, and show the last loss: at first, with every metric, at the end, and twice a second. More
+        often would cost time, because reading the loss waits for the device.
+        """
         self.bar.update(run.stride)
         metrics, at_end = run.result.metrics, run.result.steps >= run.steps
         if at_end or len(metrics) > self.metrics or time.monotonic() - self.shown >= limits.PROGRESS_SECONDS:
@@ -61,7 +62,7 @@ class Bar(Progress):
         self.skip(run.result.steps)
 
     def skip(self, steps: int) -> None:
-        """So many are done already."""
+        """Count steps that were done before."""
         if self.bar is not None:
             self.bar.initial += steps
             self.bar.update(steps)

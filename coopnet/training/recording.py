@@ -1,4 +1,4 @@
-"""Why a step could not be recorded: Dr.Jit's own error says "see above", where nothing may be."""
+"""Errors that say why a step could not be recorded. Dr.Jit's own error says "see above", even if nothing is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CURE = (
 
 @contextmanager
 def reasons() -> Iterator[None]:
-    """Errors of Dr.Jit's while it records in here say what they came from; Ctrl-C stays what it is."""
+    """A block in which Dr.Jit's errors while it records get the message of their cause; Ctrl-C stays as it is."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""What a run reports."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(repr=False)
 class FitResult:
-    """What :func:`fit` did.
+    """The result of :func:`fit`.
 
     ``losses`` holds the mean loss of every step since step 0 (resumed runs included); ``metrics`` pairs of (step,
     value); ``best`` the best of them, NaN left out; ``skipped`` the half-precision steps dropped because of overflow;

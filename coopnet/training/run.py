@@ -22,9 +22,9 @@ from .unrolled import UnrolledSteps
 
 
 class Run:
-    """Steps up to number ``steps``; ``result`` says how far it is, and ``stopped`` in it whether to go on.
+    """Steps up to number ``steps``; ``result`` says how far it is, and its ``stopped`` whether to go on.
 
-    What else happens is in ``hooks``; one that looks at what others have changed at the beginning comes behind them.
+    Everything else is done by ``hooks``. A hook that depends on what others change at the beginning comes after them.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Run:
         self.taken = 0  # steps whose losses are on the device
         self.began = 0.0  # when the first of them was taken
         self.stride = 1  # steps that the last call has taken
-        self.interrupts: list = []  # what came of Ctrl-C and waits for the end of a step
+        self.interrupts: list = []  # Ctrl-C that was noted and waits for the end of a step
         self.stepping = False  # between the beginning of a step and its end?
         self.start = time.monotonic()
-        self.due = False  # Has the time of a hook come on process 0?
+        self.due = False  # Is a hook due on process 0?
 
     def go(self, rate: Callable[[int], float]) -> None:
         """Take the steps that are left, with learning rates by ``rate``."""
@@ -62,10 +62,10 @@ class Run:
 
     @contextmanager
     def going(self) -> Iterator[None]:
-        """Steps are taken in here, while :meth:`goes_on`, by a thread that has the turn.
+        """A block in which steps are taken, while :meth:`goes_on`, by a thread that has the turn.
 
-        Ctrl-C ends the block with ``stopped="interrupt"`` and no exception. The field is handed its parameters,
-        whatever ends it.
+        Ctrl-C ends the block with ``stopped="interrupt"`` and no exception. At the end the field gets its parameters,
+        whatever has ended the block.
         """
         try:
             with interrupts_held() as self.interrupts, no_collection():
@@ -78,7 +78,7 @@ class Run:
             self.leave(TURNS.held())
 
     def goes_on(self) -> bool:
-        """Is there another step to take? Between two, other threads may have theirs, and Ctrl-C raises."""
+        """Is there another step to take? Between two steps, other threads may have their turn, and Ctrl-C raises."""
         if self.result.steps >= self.steps or self.result.stopped != "steps":
             self.replicas.exchange(f"the end after {self.result.steps} steps")
             return False
@@ -86,7 +86,7 @@ class Run:
         interrupted, self.due = self.replicas.look(self.result.steps, bool(self.interrupts), due)
         if interrupted:
             raise KeyboardInterrupt
-        if self.replicas.alone:  # or processes whose threads take turns in another order would wait for each other
+        if self.replicas.alone:  # processes whose threads took turns in different orders would wait for each other
             TURNS.hand_on()
         return True
 
@@ -117,12 +117,12 @@ class Run:
         self.stepping = False
 
     def _undisturbed(self) -> int:
-        """Steps up to the next look at what they have done."""
+        """Number of steps until a hook needs the state."""
         ahead = self.steps - self.result.steps, limits.WINDOW_STEPS - self.taken
         return min(*ahead, *(hook.until(self) for hook in self.hooks))
 
     def after_step(self) -> None:
-        """What is due; nothing more once the run has diverged."""
+        """Call the hooks that are due; none after the run has diverged."""
         if self.taken >= limits.WINDOW_STEPS:
             self.collect()
         for hook in self.hooks:
@@ -130,10 +130,10 @@ class Run:
                 hook.after_step(self)
 
     def collect(self, at_end: bool = False) -> bool:
-        """Bring the losses of the steps since the last call to the host, which waits for the device; is all finite?"""
+        """Copy the losses since the last call to the host, which waits for the device; is everything finite?"""
         result = self.result
         if not self.stepping:
-            self.replicas.exchange(f"the losses of {result.steps} steps")  # before parameters are kept for good ones
+            self.replicas.exchange(f"the losses of {result.steps} steps")  # before parameters are kept as finite
         first = result.steps - self.taken
         if self.taken:
             losses = self.step.losses.numpy()
@@ -147,14 +147,14 @@ class Run:
         return result.stopped != "diverged"
 
     def leave(self, turn: bool) -> None:
-        """Hand the field its parameters, whatever ended the steps, if this thread has the ``turn``."""
+        """Give the field its parameters, whatever ended the steps, if this thread has the ``turn``."""
         for hook in reversed(self.hooks):
             hook.leave(self)
         if turn:
             self.step.release(self.step.field if self.stepping else self.step.optimizer)
 
     def finish(self) -> str:
-        """Look at the last losses, and end all hooks; what to warn of."""
+        """Check the last losses, and end all hooks; returns warnings."""
         step, result = self.step, self.result
         self.collect(at_end=True)
         result.recordings = step.recordings()

@@ -119,19 +119,19 @@ def _words(n: int, key: Key, dtype: type, samples: int | None, stream: int) -> l
 
 
 def by_index(samples: int) -> Callable[[Callable[[Key], Any]], Callable[[Key], Any]]:
-    """Decorates a batch function that draws the samples which its key names: each process its own alone.
+    """Decorates a batch function that draws only the samples named by its key, so that each process draws its own.
 
-    Of what other batch functions draw, a process takes its share. One with this decorator is called with a key that
-    has an index: the numbers of the samples wanted, among those from 0 to ``samples``. Entry :math:`i` of all arrays
-    it returns belongs to sample ``key.index[i]``, and must depend on nothing but that number, the seed and the step.
-    :func:`coopnet.uniform` draws such numbers, and reading tables at ``key.index`` gives such values. Called with a key
-    that has no index, as by :func:`coopnet.fit` on one process, it draws all.
+    Other batch functions draw the whole batch, of which each process takes its share. A function with this decorator is
+    called with a key that has an index: the numbers of the samples to draw, among those from 0 to ``samples``. Entry
+    :math:`i` of all arrays that it returns belongs to sample ``key.index[i]``, and must depend only on that number, the
+    seed and the step. :func:`coopnet.uniform` and reading tables at ``key.index`` have this property. If the key has no
+    index, as when :func:`coopnet.fit` runs in one process, the function draws all samples.
 
     Args:
-        samples: how many a whole batch has, a positive int.
+        samples: number of samples in a whole batch, a positive int.
 
     Raises:
-        TypeError, ValueError: ``samples`` is no positive int; what is decorated is no function.
+        TypeError, ValueError: ``samples`` is no positive int; the decorated object is no function.
 
     >>> @cn.training.by_index(1 << 18)
     ... def batch(key):
@@ -158,5 +158,5 @@ def by_index(samples: int) -> Callable[[Callable[[Key], Any]], Callable[[Key], A
 
 
 def samples_by_index(batch: Callable[[Key], Any]) -> int | None:
-    """How many samples a batch function that :func:`by_index` decorates has in a whole batch; ``None`` for others."""
+    """The number of samples in a whole batch of a function decorated by :func:`by_index`; ``None`` for others."""
     return getattr(batch, "by_index", None)

@@ -14,9 +14,10 @@ class LossScaler:
     """Multiplies the loss so that gradients use the range of half precision, and skips the steps in which they
     overflow (Micikevicius et al. 2018, section 3.2).
 
-    It does what ``drjit.opt.GradScaler`` does, but apart from the optimizer's step, so that either may run elsewhere,
-    and with its whole state in arrays, so that it lives in a frozen function: ``it`` is the number of steps since the
-    last that was skipped, and ``skipped`` the number of those. With ``grows=False`` the scale is only ever reduced.
+    It does the same as ``drjit.opt.GradScaler``, but separately from the optimizer's step, so that either may run
+    elsewhere. Its whole state is in arrays, so that it works in a frozen function: ``it`` is the number of steps since
+    the last skipped one, and ``skipped`` the number of skipped steps. With ``grows=False`` the scale is never
+    increased.
     """
 
     DRJIT_STRUCT = {"scale_factor": object, "it": object, "skipped": object}
@@ -31,7 +32,7 @@ class LossScaler:
         return loss * self.scale_factor
 
     def unscale(self, gradients: Iterable[Any]) -> dict[str, Any]:
-        """What ``Optimizer.step`` is to be called with, given flat gradients; the next scale takes effect."""
+        """The arguments for ``Optimizer.step``, given flat gradients; the scale for the next step is set."""
         gradients = list(gradients)
         good = dr.mask_t(dr.leaf_t(gradients[0]))(True)
         for grad in gradients:
@@ -41,7 +42,9 @@ class LossScaler:
         return self.judge(good)
 
     def judge(self, good: Any) -> dict[str, Any]:
-        """The same, where it is known whether all gradients are finite; where several fields have scales, of each."""
+        """The same, if it is known whether all gradients are finite; for several fields with their own scales, for
+        each.
+        """
         larger = self.scale_factor
         if self.grows:
             larger = dr.select(self.it >= limits.SCALE_STEPS, larger * limits.SCALE_GROWTH, larger)
@@ -53,5 +56,5 @@ class LossScaler:
         return {"grad_scale": unscaling, "active": good}
 
     def skips(self) -> Any:
-        """Is the step that was unscaled last to be skipped?"""
+        """Must the step that was unscaled last be skipped?"""
         return self.it == 0

@@ -40,10 +40,10 @@ def exponential(
     lr: float, decay: float, every: int = 1, start: int = 0, end: int | None = None
 ) -> Callable[[int], float]:
     r""":math:`\mathrm{lr} \cdot \mathrm{decay}^{\lfloor (\mathrm{step} - \mathrm{start}) / \mathrm{every} \rfloor}`
-    from step ``start`` on; from step ``end`` on, if given, the rate stays what it is there.
+    from step ``start`` on. From step ``end`` on, if given, the rate is constant.
 
-    The rate decays for the first time ``every`` steps behind ``start``. tiny-cuda-nn's ``"ExponentialDecay"`` does so
-    at ``decay_start`` itself: that is ``start = decay_start - decay_interval``, which may be negative.
+    The rate decays for the first time ``every`` steps after ``start``. tiny-cuda-nn's ``"ExponentialDecay"`` decays
+    first at ``decay_start``; use ``start = decay_start - decay_interval`` for that, which may be negative.
 
     Returns a function from the step number to the rate, for ``fit(..., lr=...)``. Raises ``ValueError`` for a rate or
     decay that is negative or not finite, for ``every`` below 1, and for a start or end that is no number; the
@@ -69,13 +69,13 @@ def exponential(
 
 
 def of_steps_alone(rate: Callable[[int], float]) -> Callable[[int], float]:
-    """``rate``, of which it is known that it may be called at any time and in any order."""
+    """``rate``, marked as a function that may be called at any time and in any order."""
     rate.of_steps_alone = True  # type: ignore[attr-defined]
     return rate
 
 
 def is_of_steps_alone(rate: Callable[[int], float]) -> bool:
-    """Is it? Others may do something else besides: they are called just before each step."""
+    """Is it marked so? Other functions may have side effects: they are called just before each step."""
     return getattr(rate, "of_steps_alone", False)
 
 

@@ -1,4 +1,4 @@
-"""Training state in a checkpoint: what a resumed run needs to go on as if it had not stopped."""
+"""Training state in a checkpoint: everything that a resumed run needs to go on as if it had not stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_every(where: str, every: Any) -> None:
 
 
 def check_file(path: Any, every: Any, resume: Any, metadata: Any) -> None:
-    """Raise unless these are what :class:`File` takes."""
+    """Raise unless these are valid arguments of :class:`File`."""
     check_type("fit", "checkpoint", path, str | os.PathLike | None, "a string or path")
     check_every("fit", every)
     check_flag("fit", "resume", resume)
@@ -44,14 +44,15 @@ def check_file(path: Any, every: Any, resume: Any, metadata: Any) -> None:
 
 
 class File(Hook):
-    """The checkpoint of a run, if it has one: where, how often, what to keep in it besides, and who ``writes`` it."""
+    """The checkpoint of a run, if it has one: its path, how often it is written, metadata, and whether this process
+    ``writes`` it."""
 
     def __init__(
         self, path: Any, every: float, resume: bool, metadata: Mapping | None, field: NeuralField, seed: int,
         writes: bool = True,
     ):  # fmt: skip
         if path is not None and writes:
-            prepare(path, field, metadata)  # says now what would be said after hours
+            prepare(path, field, metadata)  # raises an error now rather than after hours
         self.path = None if path is None else Path(file_name(path, "fit", "checkpoint"))
         self.every, self.resume, self.metadata, self.seed = every, resume, metadata, seed
         self.written = time.monotonic()
@@ -94,7 +95,7 @@ class File(Hook):
         self.written = time.monotonic()
 
     def content(self) -> Checkpoint | None:
-        """What the file holds, if it is there and to be resumed from."""
+        """The content of the file, if it exists and the run is to be resumed."""
         return read(self.path) if self.path is not None and self.resume and self.path.exists() else None
 
     def restore(self, content: Checkpoint | None, step: Step, result: FitResult) -> dict[str, Any] | None:
@@ -113,8 +114,8 @@ class File(Hook):
         if any(name.startswith("best/") for name in arrays):
             trees["best"] = values(step.optimizer)
         try:
-            found = "training" in metadata
-            ensure(found, "it holds a field but no state of a training run; load() it and start a new run.")
+            has_training = "training" in metadata
+            ensure(has_training, "it holds a field but no state of a training run; load() it and start a new run.")
             progress = _progress(metadata["training"], _identity(step, self.seed), arrays.get("losses"))
             ensure(architecture == describe(step.field), "it holds a field of another architecture.")
             known = "best" not in trees or progress["best"] is not None
@@ -137,7 +138,7 @@ class File(Hook):
 
 
 def arrays(step: Step) -> dict[str, Any]:
-    """All that a run goes on from, beside the field: flat arrays by name."""
+    """The state of a run beside the field: flat arrays by name."""
     return named(_trees(step))
 
 
@@ -152,7 +153,7 @@ def _rebuilt(tree: Any, tensors: Iterator[np.ndarray]) -> Any:
 
 
 def _identity(step: Step, seed: int) -> dict[str, Any]:
-    """What must agree between the run that wrote a checkpoint and the one that resumes it."""
+    """What must be equal in the run that wrote a checkpoint and in the one that resumes it."""
     first = next(iter(step.field.values()))
     return {
         "seed": str(seed),
@@ -164,12 +165,12 @@ def _identity(step: Step, seed: int) -> dict[str, Any]:
 
 
 def _trees(step: Step) -> dict[str, Any]:
-    """What is kept of a training step beside its field, by the names that files have for it."""
+    """The state of a training step beside its field, under the names that files use."""
     counters = {} if step.scaler is None else {name: getattr(step.scaler, name) for name in _COUNTERS}
     return {"optimizer": step.optimizer.state, **counters} | ({} if step.ema is None else {"ema": averages(step.ema)})
 
 
-# ---- what a file may say ------------------------------------------------
+# ---- checks of a file ---------------------------------------------------
 
 
 def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) -> dict[str, Any]:
@@ -189,8 +190,8 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     steps, metrics, best, seconds = (progress[name] for name in ("steps", "metrics", "best", "seconds"))
     _need(type(steps) is int and 0 <= steps < 2**32, "its number of steps", steps, "an int in [0, 2^32)")
     if losses is None or losses.dtype != np.float64 or losses.shape != (steps,):
-        found = "none" if losses is None else f"{losses.dtype} of shape {losses.shape}"
-        raise ValueError(f"its losses are {found}; float64, one for each of {steps} steps, is needed.")
+        shape = "none" if losses is None else f"{losses.dtype} of shape {losses.shape}"
+        raise ValueError(f"its losses are {shape}; float64, one for each of {steps} steps, is needed.")
     _need(type(seconds) is float and 0 <= seconds < math.inf, "its time", seconds, "a number of seconds")
     pairs: list[Any] = metrics if isinstance(metrics, list) else [None]
     for pair in [*pairs, *([] if best is None else [best])]:
@@ -220,8 +221,8 @@ def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
 
 def _check_keys(value: Any, needed: set[str], what: str) -> None:
     right = isinstance(value, dict) and set(value) == needed
-    found = sorted(value) if isinstance(value, dict) else value
-    _need(right, what, found, f"a dictionary of {', '.join(sorted(needed))}")
+    names = sorted(value) if isinstance(value, dict) else value
+    _need(right, what, names, f"a dictionary of {', '.join(sorted(needed))}")
 
 
 def _need(right: bool, what: str, value: Any, needed: str) -> None:

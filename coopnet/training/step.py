@@ -30,7 +30,7 @@ from .weights import decay_masks, layer_multipliers
 
 @dataclass(frozen=True)
 class Options:
-    """What else a step depends on: arguments of :func:`coopnet.fit` by their names, see there."""
+    """Options of a step: arguments of :func:`coopnet.fit` under their names, see there."""
 
     loss: str | Callable = "l2"
     objective: Callable | None = None
@@ -45,7 +45,8 @@ class Options:
 class Step:
     """A step in named pieces, each of which may run elsewhere: :meth:`take` lists them in their order.
 
-    It holds all that they work on. Arrays are inputs of the frozen function; the user's functions belong to it.
+    It holds everything that they work on. Arrays are inputs of the frozen function; the user's functions are part of
+    it.
     """
 
     DRJIT_STRUCT = {
@@ -72,7 +73,7 @@ class Step:
         self.untouched = False
         #: Has the last step left products to a library?
         self.left = False
-        #: Steps that are going to be taken, 0 if that is not known.
+        #: Number of steps that will be taken, 0 if that is not known.
         self.runs = 0
         self.begin()
         self.frozen, self.several, self.rest = self.freeze(), self.freeze(_take_several), dr.freeze(_finish)
@@ -83,7 +84,7 @@ class Step:
         return dr.freeze(function or _take, state_fn=Captures(*functions))
 
     def begin(self) -> None:
-        """Make what a run begins with, beside the parameters."""
+        """Make the state with which a run begins, beside the parameters."""
         self.scaler = None
         if self.field.precision == "half":
             scale = limits.SCALE_START if self.loss_scale is None else self.loss_scale
@@ -103,10 +104,12 @@ class Step:
     def call_several(self, seed: Any, number: Any, rates: Any) -> None:
         """Take steps from ``number`` on with these learning rates, frozen. All are opaque."""
         self.several(self, seed, number, rates)
-        self.untouched = False  # a single step before has said so
+        self.untouched = False  # a single step before has warned
 
     def warn(self, level: int) -> None:
-        """Say, once, that no gradient reaches the parameters; the caller of :func:`coopnet.fit` is ``level`` above."""
+        """Warn, once, that no gradient reaches the parameters; the caller of :func:`coopnet.fit` is ``level`` frames
+        above.
+        """
         if self.untouched:
             self.untouched = False
             where = "fit: no gradient reaches the parameters of the field; nothing is learned."
@@ -116,8 +119,8 @@ class Step:
     def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, ExternalProducts | None]:
         """A step as it is traced, with all its products if ``whole``; a key would be traversed in Python.
 
-        Returns what :meth:`finish` wants unless the step is complete: the gradients so far, operands of products, and
-        what is to be done with them.
+        Returns what :meth:`finish` needs, unless the step is complete: the gradients so far, operands of products, and
+        instructions for them.
         """
         self.push()
         value, left = self.differentiate(Key(seed, None, number), whole)
@@ -149,7 +152,9 @@ class Step:
             self.optimizer.lr = before
 
     def differentiate(self, key: Key, whole: bool = False) -> tuple[Any, ExternalProducts | None]:
-        """Pull the losses of ``key`` back; returns them, and the products that are left, if any may be."""
+        """Compute the gradients of the losses of ``key``; returns the losses, and products that are left to a library,
+        if any.
+        """
         left = None if whole else ExternalProducts.where_faster(self.field, self.runs)
         # captured arrays of other widths are recorded anew; what an objective evaluates is its own
         with leaving(left), batch_size_known(self.objective is None):
@@ -169,7 +174,7 @@ class Step:
         return value if inner is None else inner.losses, left
 
     def taken_gradients(self) -> dict[str, Any]:
-        """The flat gradients so far, of which nothing stays where it was."""
+        """The flat gradients so far, which are removed from the parameters."""
         gradients = {name: value.array.grad for name, value in values(self.optimizer).items()}
         dr.clear_grad(values(self.optimizer))
         self.release(self.field)
@@ -185,7 +190,7 @@ class Step:
         dr.eval(self.scaler, self.optimizer.state, self.ema)
 
     def move(self) -> None:
-        """What a step does with gradients."""
+        """The part of a step that uses the gradients."""
         self.clip()
         self.update(self.unscale())
 
@@ -229,7 +234,7 @@ class Step:
         return value if self.scaler is None else self.scaler.scale(value)
 
     def roots(self, losses: Any) -> list:
-        """What the gradient is that of the sum of: the mean loss and the penalty."""
+        """The summands that are differentiated: the mean loss and the penalty."""
         # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
         return [losses * (1 / dr.width(losses)), *([] if self.penalty is None else [self.penalty(self.field)])]
 
@@ -240,7 +245,7 @@ class Step:
             clip_gradient_norm(self.optimizer, limit if self.scaler is None else limit * self.scaler.scale_factor)
 
     def unscale(self) -> dict[str, Any]:
-        """What undoes the scale, or skips the step, where the optimizer multiplies gradients anyway."""
+        """The arguments with which the optimizer undoes the scale, or skips the step."""
         if self.scaler is None:
             return {}
         return self.scaler.unscale(value.array.grad for value in values(self.optimizer).values())
@@ -268,8 +273,9 @@ class Step:
         self.field.update({name: dr.detach(source[name]) for name in source})
 
     def settle(self) -> None:
-        """Leave the field as the first step finds it, or the next would be recorded anew: without gradients, and with
-        the arrays of the optimizer where these are not promoted to single precision."""
+        """Leave the field as the first step found it, since otherwise the next would be recorded again: without
+        gradients, and with the arrays of the optimizer if these are not promoted to single precision.
+        """
         kept, own = values(self.optimizer), self.field.items()
         self.release({name: kept[name] if type(kept[name]) is type(value) else value for name, value in own})
 

@@ -25,9 +25,9 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def mapped(function: Callable[..., Any], *trees: Any) -> Any:
-    """A tree of what ``function`` makes of the flat arrays and tensors at each place of trees of one structure.
+    """A tree of the results of ``function`` on the flat arrays and tensors at each place of trees of one structure.
 
-    What is no array is that of the first.
+    Everything that is no array is taken from the first tree.
     """
     first = trees[0]
     if isinstance(first, drnn.CoopVec):

@@ -1,9 +1,9 @@
 """Threads that train take turns.
 
-Dr.Jit 1.5 replays frozen functions with variables of the whole process: two threads in such functions raise or abort.
-It also traverses their arguments while it holds its lock, and Python may pick another thread meanwhile: if that one
-uses Dr.Jit, both wait for ever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of its
-run, and hands it on between two steps. Why no lock of Python's would do is in ``docs/reliability.md``.
+Dr.Jit 1.5 replays frozen functions with global variables of the process, so two threads in such functions raise or
+abort. It also traverses their arguments while it holds its lock. Meanwhile Python may switch to another thread; if that
+one uses Dr.Jit, both wait for ever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of
+its run, and hands it on between two steps. ``docs/reliability.md`` says why a lock of Python's would not do.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _R = TypeVar("_R")
 
 
 class Turns:
-    """A lock that a thread may take several times over, that goes to who has waited longest, and that finds a thread
-    out that waits for one that waits for the lock.
+    """A reentrant lock that goes to the thread that has waited longest, and raises an error if its owner waits for a
+    thread that waits for the lock.
 
-    Whether a thread holds it is known from ``owner`` alone, so that an exception at any place, such as Ctrl-C, leaves
+    Only ``owner`` says which thread holds it, so that an exception at any moment, such as Ctrl-C, leaves
     it either taken or not.
     """
 
@@ -49,14 +49,16 @@ class Turns:
             self._take()
 
     def __exit__(self, *_: object) -> None:
-        if not self.held():  # Ctrl-C while it waited to have it back
+        if not self.held():  # Ctrl-C while it waited for its next turn
             return
         self.depth -= 1
         if self.depth == 0:
             self._leave()
 
     def hand_on(self) -> None:
-        """Let others have a turn, if any wait and this thread's has lasted long enough. Not while it is held twice."""
+        """Let others have a turn, if any wait and this turn has lasted long enough. Not while the lock is held
+        twice.
+        """
         if self.queue and self.depth == 1 and time.monotonic() - self.since >= limits.TURN_SECONDS:
             self._leave()
             self._take()
@@ -98,7 +100,7 @@ class Turns:
             frame = frame.f_back
 
     def forget(self) -> None:
-        """Start anew: in a forked process, where the thread that had the turn is not."""
+        """Reset the lock in a forked process, which does not have the thread that held it."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -110,10 +112,10 @@ if hasattr(os, "register_at_fork"):
 def exclusive() -> Turns:
     """A ``with`` block in which no other thread of this process trains.
 
-    For threads that use Dr.Jit in any way while others are in :func:`coopnet.fit`: to build and evaluate fields, to
-    draw with Mitsuba, to call frozen functions. Without it, Dr.Jit 1.5 may raise, abort the process, or hang. It waits
-    until the running step, metric or checkpoint is done, and may be nested; :func:`coopnet.fit` in it keeps all others
-    out until it ends. The metric of a run needs none: it is called in the run's turn.
+    Use it in threads that use Dr.Jit in any way while others are in :func:`coopnet.fit`: to build and evaluate fields,
+    render with Mitsuba, or call frozen functions. Without it, Dr.Jit 1.5 may raise, abort the process, or hang. It
+    waits until the running step, metric or checkpoint is done, and may be nested. :func:`coopnet.fit` in it keeps all
+    other threads out until it ends. The metric of a run does not need it: it is called in the run's turn.
 
     Raises:
         RuntimeError: the thread that trains is in a callback that waits for this one.
@@ -125,7 +127,7 @@ def exclusive() -> Turns:
 
 
 def in_turn(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``function`` in the turn of its thread, to the last array that it frees."""
+    """``function``, called in the turn of its thread, including the release of its arrays."""
 
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -1,4 +1,4 @@
-"""How many steps one call takes: several, where steps are short and nothing needs the state between them."""
+"""How many steps one call takes: several, if steps are short and nothing needs the state between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from .schedules import is_of_steps_alone
 
 
 class UnrolledSteps:
-    """Decides for runs that share what is traced, of ``ahead`` steps in all, with learning rates by ``rate``."""
+    """Decides for runs that share their frozen functions, with ``ahead`` steps in all and the learning rates
+    ``rate``.
+    """
 
     def __init__(self, ahead: int, rate: Callable[[int], float]):
         self.ahead, self.several = ahead, False
@@ -18,7 +20,7 @@ class UnrolledSteps:
         self.taken, self.seconds = 0, 0.0  # of the steps that are looked at
 
     def next(self, most: int) -> int:
-        """Steps of the next call, of which ``most`` may be taken at once."""
+        """Number of steps in the next call, at most ``most``."""
         return limits.UNROLLED_STEPS if self.several and most >= limits.UNROLLED_STEPS else 1
 
     def learn(self, step: Any, taken: int, seconds: float) -> None:

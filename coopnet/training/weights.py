@@ -1,7 +1,7 @@
 """Weights as the objects of training: penalties, clipping, decay, rates per layer and norms.
 
-A packed network is one array, and on the GPU a permutation of its matrices with gaps. Everything here is about the
-matrices themselves: nothing depends on where the backend keeps their entries, and gaps between them do not matter.
+A packed network is one array; on the GPU it is a permutation of its matrices with gaps. Functions here work on the
+matrices themselves: results do not depend on where the backend keeps their entries, nor on gaps between them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _penalty(where: str, net: Any, biases: bool, of: Callable[[Any], Any]) -> An
 def clip_weights(net: Module, limit: float, biases: bool = False) -> None:
     """Clip all matrix entries to ``[-limit, limit]``, in place.
 
-    An optimizer keeps parameters of its own; pull with ``opt.update(net)`` afterwards.
+    An optimizer keeps its own copy of the parameters; call ``opt.update(net)`` afterwards.
 
     Args:
         net: an allocated :class:`Module`.
@@ -92,17 +92,17 @@ def clip_weights(net: Module, limit: float, biases: bool = False) -> None:
 
 
 def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]:
-    """Factors of the learning rate, entry by entry, from factors of layers.
+    """Factors of the learning rate for every entry, from factors of layers.
 
-    For ``fit(..., multipliers=...)``, which takes ``rates``, or for a training loop of one's own (second example; an
-    adaptive optimizer's steps don't depend on the scale of gradients, but on its rate). There, set the rates anew
-    before every step: Dr.Jit 1.5.0 multiplies those that are arrays, in place, by the size of the step.
+    ``fit(..., multipliers=rates)`` does this by itself; the function is for training loops of your own (second
+    example). There, set the rates again before every step: Dr.Jit 1.5.0 multiplies rates that are arrays, in place, by
+    the size of the step.
 
     Args:
         net: an allocated :class:`Module`.
         rates: layer or parameter name (see :meth:`Module.matrix`) -> factor of at least 0. ``"layers.0"`` means its
-            matrix and bias, ``"encoding"`` all in it, ``"encoding.levels.3"`` one level of a grid; the longest name
-            wins. What is not named gets 1; 0 freezes.
+            matrix and bias, ``"encoding"`` everything in it, ``"encoding.levels.3"`` one level of a grid; the longest
+            name wins. Parameters without a name here get 1; 0 freezes.
 
     Returns:
         For every entry of the mapping ``net`` a flat single-precision array of its size; 0 in gaps.
@@ -139,7 +139,7 @@ def _within(start: str, *names: str) -> bool:
 
 
 def _spread(where: str, net: Any, factors: Mapping[str, float]) -> dict[str, Any]:
-    """For every entry of the mapping ``net`` an array with the factor of the piece that each number is part of."""
+    """For every array of the mapping ``net``, an array with the factor of the matrix, bias or table of each number."""
     slots = {id(value): slot for slot, value in net.items()}
     result: dict[str, Any] = {}
     for p in parameters(net):
@@ -157,8 +157,8 @@ def _spread(where: str, net: Any, factors: Mapping[str, float]) -> dict[str, Any
 
 
 def layer_numbers(net: Module) -> dict[str, tuple[Any, int]]:
-    """For every entry of the mapping ``net`` that has parameters: the number of the matrix, bias or table that each of
-    its entries is part of, from 1 on and 0 for none, a flat ``UInt32``; and how many those are."""
+    """For every array of the mapping ``net`` with parameters: a flat ``UInt32`` with the number of the matrix, bias or
+    table of each entry, from 1 on and 0 for gaps; and how many there are."""
     slots: dict[int, list[str]] = {}
     for p in parameters(net):
         slots.setdefault(id(p.storage), []).append(p.name)
@@ -171,7 +171,7 @@ def layer_numbers(net: Module) -> dict[str, tuple[Any, int]]:
 
 
 def decay_masks(net: Module, biases: bool = False) -> dict[str, Any]:
-    """1 for what :func:`decay_weights` shrinks and 0 for the rest, for every entry of the mapping ``net``.
+    """For every array of the mapping ``net``: 1 for entries that :func:`decay_weights` shrinks and 0 for the rest.
 
     Arguments and errors as there; returns flat single-precision arrays, as :func:`layer_multipliers`.
 
@@ -183,8 +183,8 @@ def decay_masks(net: Module, biases: bool = False) -> dict[str, Any]:
 def decay_weights(net: Module, amount: float, biases: bool = False) -> None:
     r"""Decoupled weight decay (Loshchilov and Hutter 2019): :math:`A \leftarrow (1 - \mathrm{amount}) A`, in place.
 
-    ``amount`` is learning rate times decay rate. Only matrices shrink; an optimizer keeps parameters of its own, so
-    pull with ``opt.update(net)`` afterwards, or use ``fit(..., weight_decay=...)``.
+    ``amount`` is learning rate times decay rate. Only matrices shrink. An optimizer keeps its own copy of the
+    parameters, so call ``opt.update(net)`` afterwards, or use ``fit(..., weight_decay=...)``.
 
     Args:
         net: an allocated :class:`Module`.
@@ -225,7 +225,7 @@ def spectral_norms(net: Module) -> dict[str, float]:
 
 
 def _masks(where: str, net: Any, biases: bool) -> dict[str, Any]:
-    """1 for what is chosen and 0 for the rest, for every entry of the mapping ``net``."""
+    """For every array of the mapping ``net``: 1 for chosen entries and 0 for the rest."""
     return _spread(where, net, {p.name: 1.0 for p in _chosen(where, net, biases)})
 
 

@@ -1,4 +1,4 @@
-"""What a field does not know.
+"""The uncertainty of a field.
 
 ====================  ==============================================================
 :mod:`.mc_dropout`    mean and deviation over draws: of dropout, or of parameters
@@ -10,7 +10,7 @@
 how good an uncertainty is
 :mod:`.scores`        likelihood, calibration error, AUROC
 :mod:`.calibrate`     scales deviations to the size of the errors
-what they are made of
+parts of these
 :mod:`.data`          training batches that posteriors are computed on
 :mod:`.layers`        inserts layers into a trained field
 :mod:`.linearized`    derivatives by parameters, and deviations by linearization

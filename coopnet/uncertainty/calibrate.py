@@ -26,8 +26,8 @@ NEIGHBOURS = 25
 class Calibrated:
     """A field with deviations that :func:`calibrate` has corrected: ``mean, deviation = calibrated(p)``.
 
-    ``factor`` is what deviations are multiplied by, for the method ``"isotonic"`` the ratio of the root mean squares
-    after and before. It is a Dr.Jit PyTree.
+    ``factor`` is the factor of deviations; for the method ``"isotonic"`` it is the ratio of the root mean squares
+    after and before. A ``Calibrated`` is a Dr.Jit PyTree.
     """
 
     DRJIT_STRUCT = {

@@ -1,4 +1,4 @@
-"""The batches that a trained field is examined on, drawn as :func:`coopnet.fit` draws them."""
+"""The batches on which a trained field is examined, drawn as in :func:`coopnet.fit`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def draw(
 ) -> Iterator[Batch]:
     """``count`` batches, those of the first steps of a training with ``seed``; ``name`` is that of ``count``.
 
-    With ``inputs``, what stands before the targets is any PyTree.
+    With ``inputs``, the first entry of a batch is any PyTree.
     """
     check_type(where, "batch", batch, Callable, "a function key -> (coordinates, targets)")
     check_int(where, name, count, 1, 2**32 - 1)
@@ -63,7 +63,7 @@ def _drawn(
 
 
 def inputs_and_targets(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[Any, list]:
-    """The inputs and the components of the targets that ``drawn`` is to be a pair of."""
+    """The inputs and the components of the targets, of which ``drawn`` must be a pair."""
     is_pair = isinstance(drawn, (tuple, list)) and len(drawn) == 2
     ensure(is_pair, f"{where}: {what} a {type(drawn).__name__}; a pair (inputs, targets) is needed.", TypeError)
     inputs, targets = drawn
@@ -72,7 +72,7 @@ def inputs_and_targets(drawn: Any, field: NeuralField, where: str, what: str) ->
 
 
 def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, list]:
-    """Components of the ``(coordinates, targets)`` that ``drawn`` is to be, of one number of samples."""
+    """Components of the ``(coordinates, targets)`` in ``drawn``, which must have one number of samples."""
     is_pair = isinstance(drawn, (tuple, list)) and len(drawn := entries(where, "data", drawn)) == 2
     ensure(is_pair, f"{where}: {what} a {type(drawn).__name__}; a pair (coordinates, targets) is needed.", TypeError)
     parts = []

@@ -1,4 +1,4 @@
-"""A posterior of displacements of the coordinates: how far places may move unnoticed."""
+"""A posterior of displacements of the coordinates: how far places may move without changing the fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..nn.drawn import ParameterArray
 from .layers import rebuilt
 
 _WHERE = "laplace"
-#: What cotangents are multiplied by in half precision, which ends at 6e-8.
+#: Factor of cotangents in half precision, whose smallest number is 6e-8.
 _HALF_SCALE = 256.0
 #: Displacements at most: those of 256 vertices along three axes, and not of 16 along six.
 _MOST = 1 << 26
@@ -53,7 +53,7 @@ def displaced(field: NeuralField, spatial: Any) -> NeuralField:
 
 
 def _fresh(layer: Any) -> list:
-    """Owners of those parameters in ``layer`` that the field had none for."""
+    """Owners of parameters in ``layer`` that the field did not have."""
     return [layer.deviation.value] if isinstance(layer, Displaced) else []
 
 
@@ -63,7 +63,7 @@ def is_displaced(field: Any) -> bool:
 
 
 def displacement_std(field: NeuralField, unit: list) -> Any:
-    """How far a place may move, in the units of the coordinates; ``unit`` are those that the encoding is to see."""
+    """How far a place may move, in the units of the coordinates; ``unit`` are the coordinates for the encoding."""
     layer = field.encoding
     deviations = layer.interpolated(layer.deviation.value.data, unit[: len(layer.sides)])
     return dr.sqrt(sum(dr.square(v * extent) for v, extent in zip(deviations, _extents(field), strict=True)))
@@ -229,10 +229,10 @@ def _entry_sums(layer: Displaced, unit: list, rows: list[list], n: int) -> Any:
 
     def around(lowest: list) -> Any:
         """Is the vertex one of this cell's?"""
-        found = dr.mask_t(single)(True)
+        inside = dr.mask_t(single)(True)
         for a, b in zip(vertex, lowest, strict=True):
-            found &= (a - b) < 2  # unsigned
-        return found
+            inside &= (a - b) < 2  # unsigned
+        return inside
 
     vertex = [a + b for a, b in zip(cell(sample)[0], bits, strict=True)]
     first = (sample < n) | ~around(cell(dr.select(sample < n, sample, sample - n))[0])

@@ -72,8 +72,8 @@ def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
 
 def members_of(field: Any) -> Members | None:
     """The members of an ensemble."""
-    found = getattr(field, "encoding", None)
-    return found if isinstance(found, Members) else None
+    encoding = getattr(field, "encoding", None)
+    return encoding if isinstance(encoding, Members) else None
 
 
 def separate(field: NeuralField) -> list[NeuralField]:

@@ -1,4 +1,4 @@
-"""What a trained field's data leave open: a Gaussian posterior of its parameters."""
+"""A Gaussian posterior of a trained field's parameters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def laplace(
     spatial: int | Sequence[int] | None = None,
     predict: Callable[[NeuralField, Any], Any] | None = None,
 ) -> NeuralField:
-    r"""A Gaussian posterior of the parameters of a trained field: what its data have left open (Daxberger et al. 2021,
+    r"""A Gaussian posterior of the parameters of a trained field, by a Laplace approximation (Daxberger et al. 2021,
     *Laplace Redux*; for grids as in Goli et al. 2024, *Bayes' Rays*).
 
     For independent errors of variance :math:`s^2` and independent parameters of variance :math:`\tau^2` beforehand, the
@@ -68,7 +68,7 @@ def laplace(
     ``std(p)`` is the deviation of its outputs by linearization, in one kernel. Its evaluation **with a key draws
     parameters**: every number is a function of the key's seed and step and of the parameter's place alone, so that all
     samples of a picture see one function, the same in every batch and, to the bit, on every backend
-    (``docs/dropout.md`` has the law). :func:`mc_dropout`, ``ray_march`` and ``render_mc`` take it as they take dropout.
+    (``docs/dropout.md`` has the law). :func:`mc_dropout`, ``ray_march`` and ``render_mc`` treat it like dropout.
 
     **With** ``spatial`` the posterior is one of places instead: of a grid that displaces the coordinates, while the
     parameters of the field are held fixed (Goli et al. 2024). The field needs no grid and no linear layer, and may be
@@ -80,21 +80,21 @@ def laplace(
         P_{vk} = \frac{1}{s^2} \sum_n \sum_o \Big(\frac{\partial f_o(n)}{\partial d_{vk}}\Big)^2 + \frac{1}{\tau^2},
         \qquad \frac{\partial f_o(n)}{\partial d_{vk}} = \sum_i w_v(x_i)\, \frac{\partial f_o(n)}{\partial x_{ik}}
 
-    over the samples :math:`x_i` that prediction :math:`n` is made from: one for a field of coordinates, those along a
-    ray for a color. ``std(p)`` is then one number, how far the place ``p`` may move without being noticed, in the units
-    of ``p``: :math:`\lVert \sum_v w_v(p)\, \sigma_v \rVert` with :math:`\sigma_{vk} = P_{vk}^{-1/2}`. A key draws the
-    displacements, by the same law. (The authors' program adds :math:`10^{-4} / M^3` to a mean of squares over rays, for
-    :math:`M^3` vertices of the unit cube: ``samples=1, noise=1, prior=100 * M**1.5``.)
+    over the samples :math:`x_i` from which prediction :math:`n` is made: one for a field of coordinates, those along a
+    ray for a color. ``std(p)`` is then one number, how far the place ``p`` may move without changing the fit, in the
+    units of ``p``: :math:`\lVert \sum_v w_v(p)\, \sigma_v \rVert` with :math:`\sigma_{vk} = P_{vk}^{-1/2}`. A key draws
+    the displacements, by the same law. (The authors' program adds :math:`10^{-4} / M^3` to a mean of squares over rays,
+    for :math:`M^3` vertices of the unit cube: ``samples=1, noise=1, prior=100 * M**1.5``.)
 
     Sums over grids are taken in fixed point: they do not depend on the order of the samples.
 
     Args:
         field: a built and trained :class:`NeuralField`; it stays as it is. Without ``spatial``, its network ends in a
             linear layer, and maybe activations behind it.
-        batch: what the field was trained on, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``,
+        batch: the training data, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``,
             arrays or nested arrays of equal length, converted to single precision; with ``predict`` to ``(inputs,
             targets)``, where ``inputs`` are any PyTree, such as rays.
-        steps: number of batches, those that ``fit`` with this seed begins with.
+        steps: number of batches: the first ones of ``fit`` with this seed.
         seed: int in [0, 2^64).
         samples: how many independent measurements there are in all, such as the pixels of a picture, to which the
             sums are scaled. ``None`` if every sample that ``batch`` draws is one.
@@ -106,10 +106,10 @@ def laplace(
             posterior of parameters. Memory is allocated for a cube with the largest of these numbers along every axis,
             at most 2^26 displacements.
         predict: with ``spatial``, traced code ``(field, inputs) -> predictions`` that are compared with the targets,
-            single precision, if that is not ``field(coordinates)``. It evaluates the field that it is given once, at
-            equally many samples for each prediction: sample ``i`` belongs to prediction ``i`` modulo their number. So
-            does ``ray_march`` (in mode ``"wide"``, which it takes by itself here). Samples around one vertex follow one
-            another, as they do along a straight ray.
+            single precision, if that is not ``field(coordinates)``. It must evaluate the given field once, at
+            equally many samples for each prediction: sample ``i`` belongs to prediction ``i`` modulo their number.
+            ``ray_march`` does so (in mode ``"wide"``, which it takes by itself here). Samples around one vertex must be
+            consecutive, as they are along a straight ray.
 
     Returns:
         A field that draws parameters. It can be saved, moved, frozen and used in loops like any other.

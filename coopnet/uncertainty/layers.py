@@ -18,13 +18,13 @@ from ..nn.tree import children
 def rebuilt(field: NeuralField, encoding: Any, network: Any, fresh: Callable[[Any], list] = lambda layer: []) -> Any:
     """A field of ``encoding`` and ``network`` with the parameters of ``field``, in their order.
 
-    ``fresh(layer)`` are those owners of parameters in a layer that ``field`` has none for.
+    ``fresh(layer)`` returns the owners of parameters in a layer that ``field`` does not have.
     """
     assert field.precision is not None
     dtype, precision = storage(dr.backend_v(next(iter(field.values()))), field.precision, "rebuilt")
     new = NeuralField(encoding, network, field.output, field.in_features, field.bounds).allocate(dtype, precision)
-    own = {id(owner) for layer in children(new) for owner in fresh(layer)}
-    targets = [p for p in parameters(new) if id(p.owner) not in own]
+    added = {id(owner) for layer in children(new) for owner in fresh(layer)}
+    targets = [p for p in parameters(new) if id(p.owner) not in added]
     for source, target in zip(parameters(field), targets, strict=True):
         target.fill(source.numpy("rebuilt"), "rebuilt")
     return new.pack()

@@ -1,4 +1,4 @@
-"""Moments of a field over the masks of its dropout, or whatever else its keys draw."""
+"""Moments of a field over the masks of its dropout, or over other draws of its keys."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
         d = y_i - \mu, \quad \mu \leftarrow \mu + d / (i + 1), \quad S \leftarrow \mathrm{fma}(d, y_i - \mu, S), \quad
         \sigma = \sqrt{S / n}
 
-    The number of passes is a parameter of the kernel, not part of it: another one compiles nothing. Only a network that
-    is not packed and takes tensors is evaluated pass by pass, since its matrix products are kernels of their own.
+    The number of passes is a parameter of the kernel, so another number compiles nothing. Only a network that
+    is not packed and takes tensors is evaluated pass by pass, since its matrix products are separate kernels.
 
     :math:`\sigma` divides by :math:`n`, as in the paper and ``np.std``; multiply by :math:`\sqrt{n / (n - 1)}` for the
-    root of the unbiased variance. It is what the *model* doesn't know. The predictive deviation of a measurement with
+    root of the unbiased variance. It is the uncertainty of the *model*. The predictive deviation of a measurement with
     noise of variance :math:`1 / \tau` is :math:`\sqrt{\sigma^2 + 1 / \tau}` (section 4 there);
     ``examples/uncertainty.py`` fits :math:`\tau` on held-out data.
 
@@ -56,7 +56,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     Args:
         field: a :class:`NeuralField` or another :class:`Module` with at least one :class:`Dropout`, or a field that
             :func:`posthoc_dropout`, :func:`laplace` or :func:`ensemble` has made.
-        x: what ``field`` accepts.
+        x: coordinates or another input of ``field``.
         key: :class:`Key`; in a loop or virtual call, one with an index.
         samples: number of passes, an int in [2, 2^24].
 
@@ -101,7 +101,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
 
 
 def _of_members(field: Any, x: Any, samples: int) -> tuple[Any, Any] | None:
-    """Of an ensemble, the moments of its members, evaluated once each, where every pass would be one of them."""
+    """The moments of an ensemble's members, evaluated once each, if every pass would be one of them."""
     return (field(x), ensemble_std(field, x, _WHERE)) if each_once(field, samples) else None
 
 
@@ -178,7 +178,7 @@ def _welford(values: list, n: Any, mean: list, spread: list) -> tuple[list, list
         delta = value - m
         updated = m + delta / n
         new_mean.append(updated)
-        # fused by us, so that no compiler decides
+        # an explicit fma, so that no compiler decides
         new_spread.append(dr.fma(delta, value - updated, s))
     return new_mean, new_spread
 
@@ -215,7 +215,7 @@ def has_dropout(field: Any) -> bool:
 
 
 def draws(field: Any) -> bool:
-    """Does a key change what it gives: by masks, parameters that are drawn, or members?"""
+    """Does a key change its outputs: by masks, drawn parameters, or members?"""
     return has_dropout(field) or any(isinstance(m, (Drawn, Members)) for m in children(field))
 
 

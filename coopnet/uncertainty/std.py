@@ -58,8 +58,8 @@ def std(self: NeuralField, p: Any) -> Any:
     with dr.suspend_grad():
         call, unit, _ = self._enter(p, None, True, where)
         result = result_type(self.output, call.leaf)
-        found = [displacement_std(self, unit)] if is_displaced(self) else deviations(self, unit)
-        return call.contained([result(v) for v in found])
+        deviation = [displacement_std(self, unit)] if is_displaced(self) else deviations(self, unit)
+        return call.contained([result(v) for v in deviation])
 
 
 NeuralField.std = std

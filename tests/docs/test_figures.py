@@ -194,7 +194,7 @@ def test_derivatives_turn_by_turn():
 
 def test_table_of_frozen_functions():
     """PyTorch's time over coopnet's, by width, over all batches that were measured."""
-    text = page("gradients")
+    text = page("performance/gradients")
     for name, label in (("own-steps-llvm", "AVX-512"), ("own-steps-haswell-llvm", "AVX2")):
         ratios: dict[int, dict[str, list[float]]] = {}
         for row in results(name):

@@ -26,7 +26,7 @@ from .padding import padded
 _OF_NERF = (
     "it belongs to instant-ngp's radiance fields; make a field of its own of it, or ignore it with unknown='warn'"
 )
-#: What tiny-cuda-nn multiplies losses by.
+#: The factor by which tiny-cuda-nn multiplies losses.
 LOSS_SCALE = 128.0
 #: Sections of instant-ngp beside those that it shares with tiny-cuda-nn.
 _NO_SECTIONS = dict.fromkeys(("dir_encoding", "rgb_network", "distortion_map", "envmap"), _OF_NERF) | {
@@ -36,12 +36,12 @@ _NO_SECTIONS = dict.fromkeys(("dir_encoding", "rgb_network", "distortion_map", "
 
 @dataclass(frozen=True)
 class Configuration:
-    """What :func:`from_config` read.
+    """The result of :func:`from_config`.
 
-    ``field`` is not built yet; ``loss`` is the name of a loss, or a function for one that differs from all of them, be
-    it in the derivative where prediction and target are equal; ``optimizer()`` makes a new optimizer; ``lr`` is the
-    learning rate, a number or a function of the step; ``ema`` is the decay per step of an exponential moving average of
-    the parameters that inference should use, or ``None``.
+    ``field`` is not built yet. ``loss`` is the name of a loss, or a function if the loss differs from all of coopnet's,
+    for example in the derivative where prediction and target are equal. ``optimizer()`` makes a new optimizer. ``lr``
+    is the learning rate, a number or a function of the step. ``ema`` is the decay per step of an exponential moving
+    average of the parameters, to be used for inference, or ``None``.
 
     >>> config = cn.from_config(2, 3, "config.json")
     >>> field = config.field.build()
@@ -57,9 +57,9 @@ class Configuration:
     def fit_arguments(self, field: NeuralField | None = None) -> dict[str, Any]:
         """Keyword arguments of :func:`coopnet.fit`, with an optimizer of its own for every call.
 
-        With ``field``, the built one, and a configuration that has a moving average, a new one is among them as
-        ``"ema"``; without, it is left out. ``"loss_scale"`` is tiny-cuda-nn's. It matters because its optimizers leave
-        entries of grids alone whose gradient is 0, also if it is 0 only because half precision rounded it.
+        If ``field``, the built one, is given and the configuration has a moving average, a new average is among them as
+        ``"ema"``. ``"loss_scale"`` is tiny-cuda-nn's. It matters because tiny-cuda-nn's optimizers skip entries of
+        grids whose gradient is 0, also if it is 0 only because half precision rounded it.
         """
         arguments = {"loss": self.loss, "optimizer": self.optimizer(), "lr": self.lr, "loss_scale": LOSS_SCALE}
         if field is not None and self.ema is not None:
@@ -73,31 +73,31 @@ def from_config(
 ) -> Configuration:  # fmt: skip
     """A field, its loss and its optimizer from a JSON configuration of tiny-cuda-nn.
 
-    The sections are ``"encoding"``, ``"network"``, ``"loss"`` and ``"optimizer"``; what a section leaves out, or a
-    section left out, has tiny-cuda-nn's default. ``docs/config.md`` says what becomes what and where behavior differs.
-    As there, names of components and activations may be in any case, and JSON may have comments, and commas behind the
-    last entry. A file may name a ``"parent"``, seen from its folder, for which it is then a merge patch (RFC 7386), as
-    in instant-ngp.
+    The sections are ``"encoding"``, ``"network"``, ``"loss"`` and ``"optimizer"``. Sections and keys that are left out
+    have tiny-cuda-nn's defaults. ``docs/config.md`` says what becomes what and where behavior differs.
+    As in tiny-cuda-nn, names of components and activations may be in any case, and JSON may have comments, and commas
+    behind the last entry. A file may name a ``"parent"``, relative to its folder; the file is then a merge patch (RFC
+    7386) for it, as in instant-ngp.
 
     Args:
         n_in: number of coordinates.
         n_out: number of outputs.
         config: a dictionary, JSON text (which starts with a brace), or the path of a file.
-        pad: ``"tcnn"`` fills the encoding's features up to a multiple of 16 as tiny-cuda-nn does, mostly with ones, so
-            that the network has the same inputs; with ``"none"`` it has the features alone. Parameters of tiny-cuda-nn
-            (:meth:`NeuralField.load_tcnn`) need the former.
-        unknown: what to do about keys that are not known here, such as those that a patch of ``"otype"`` leaves behind
+        pad: ``"tcnn"`` fills the encoding's features up to a multiple of 16 as in tiny-cuda-nn, mostly with ones, so
+            that the network has the same inputs. Parameters of tiny-cuda-nn (:meth:`NeuralField.load_tcnn`) need this.
+            ``"none"`` does not pad.
+        unknown: what to do about unknown keys, such as those that a patch of ``"otype"`` leaves behind
             and instant-ngp's further sections: raise an ``"error"``, or ``"warn"`` and ignore them.
-        bounds: the box ``(low, high)`` that coordinates lie in, see :class:`coopnet.NeuralField`. A configuration says
-            nothing about it: its coordinates lie in the unit cube.
+        bounds: the box ``(low, high)`` of the coordinates, see :class:`coopnet.NeuralField`. Configurations have no
+            bounds: their coordinates are in the unit cube.
 
     Returns:
         A :class:`coopnet.interop.tcnn.Configuration`: ``.field``, ``.loss``, ``.optimizer``, ``.lr``, ``.ema``.
 
     Raises:
-        ValueError: text that is no JSON; a component, key or value that is unknown, named with the nearest that is
-            known, or that has no counterpart here, named with the reason; a file among its own parents; a parent of
-            what is no file.
+        ValueError: text that is no JSON; an unknown component, key or value (the message names the nearest known one);
+            a component without a counterpart here (the message gives the reason); a file among its own parents; a
+            parent of something that is no file.
         TypeError: ``config`` is none of the above.
         OSError: the file, or a parent of it, cannot be read.
 

@@ -17,8 +17,8 @@ _TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
 def read(where: str, config: Any) -> dict[str, Any]:
     """A dictionary, JSON text (which starts with a brace or a comment), or a file with all of its parents merged.
 
-    The ``"parent"`` of a file is the path of another one, from its folder; the file is a merge patch for that one
-    (RFC 7386). Raises ``ValueError``, ``TypeError`` or ``OSError``; ``where`` opens messages.
+    The ``"parent"`` of a file is the path of another file, relative to its folder; the file is a merge patch for that
+    one (RFC 7386). Raises ``ValueError``, ``TypeError`` or ``OSError``; ``where`` opens messages.
     """
     if isinstance(config, str):
         config = str.__str__(config)  # a plain one

@@ -1,4 +1,4 @@
-"""Reading the keys of a component: what is known, of which kind, and within which bounds."""
+"""Reading the keys of a component: known keys, their kinds and their ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...checks import check, check_text, is_number, shown
 
 #: What errors begin with.
 WHERE = "from_config"
-#: Keys that are not known, while they are ignored.
+#: List of unknown keys, while they are ignored.
 IGNORED: ContextVar[dict[str, None] | None] = ContextVar("ignored", default=None)
 
 
@@ -28,10 +28,10 @@ def refuse(where: str, value: Any, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Option:
-    """A key of a component: its default, and what values it takes.
+    """A key of a component: its default, and possible values.
 
-    Numbers are at least ``least`` and less than ``below``. ``only`` restricts a key to the default, because of that
-    reason. ``names`` are what a string may be, in any case, and what is meant by it.
+    Numbers are at least ``least`` and less than ``below``. ``only`` restricts a key to its default, and is the
+    reason. ``names`` maps possible strings, in any case, to their meaning.
     """
 
     default: Any
@@ -71,7 +71,7 @@ def read(where: str, given: Mapping[str, Any], keys: Mapping[str, Option]) -> di
 def check_known(
     where: str, given: Mapping[str, Any], accepted: tuple[str, ...], refused: Mapping[str, str] = {}
 ) -> None:
-    """Raise unless all keys are ``accepted``, or note those that are not, while they are ignored."""
+    """Raise unless all keys are ``accepted``; while unknown keys are ignored, add them to the list instead."""
     ignored = IGNORED.get()
     for name in given:
         if name in accepted:

@@ -22,12 +22,12 @@ _huber.samplewise = True  # type: ignore[attr-defined]
 
 
 def _size(error: Any) -> Any:
-    """The size of an error, whose derivative at 0 is 1 there, as that of a positive one: Dr.Jit's is 0."""
+    """The absolute value of an error, with the derivative 1 at 0, as in tiny-cuda-nn; Dr.Jit's is 0."""
     return dr.copysign(error, 1)
 
 
 def _of_size(name: str) -> Callable[..., Any]:
-    """The loss of that ``name``, with the derivative that it has there where the prediction is the target."""
+    """The loss of that ``name``, with tiny-cuda-nn's derivative where prediction and target are equal."""
 
     def loss(y: Any, target: Any, *, pdf: Any = None) -> Any:
         return of_size(name, y, target, pdf, _size)

@@ -1,4 +1,4 @@
-"""Optimizers of a configuration, and what is around them."""
+"""Optimizers of a configuration, and their wrappers."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ NO_OPTIMIZERS = {
     "Composite": "all parameters have one optimizer; Adam's non_matrix and optimize keys tell grids from networks",
     "Shampoo": "it needs roots of matrices, for which Dr.Jit has no solver; drjit.opt.Muon is the nearest",
 }
-#: Pairs of wrappers of which the first means something else around the second than inside it, or nothing.
+#: Pairs of wrappers, the first around the second, that would mean something else, or nothing.
 _NOT_AROUND = {
     ("Batched", "EMA"): "the average is taken at every step; put EMA around Batched",
     ("Lookahead", "Batched"): "steps are counted where parameters move; put Batched around Lookahead",
 }
 
 
-#: Keys, and what :class:`coopnet.training.Adam` and its relatives call them.
+#: Keys, and their names as arguments of :class:`coopnet.training.Adam` and others.
 _OURS = {
     "l2_reg": "l2_reg",
     "beta1": "beta_1",
@@ -111,6 +111,6 @@ def read_optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Opti
             moves = lr  # it counts the moves of its own optimizer
             lr = lambda step: moves(step // batched["batch_size_multiplier"])  # noqa: E731
     outside = [*wrappers][: [*wrappers].index("EMA")] if "EMA" in wrappers else []
-    # the slow weights of what is around an average are used instead of it
+    # an average inside Lookahead is not used: slow weights are used instead
     ema = None if "Lookahead" in outside else wrappers.get("EMA", {}).get("decay")
     return factory, lr, ema

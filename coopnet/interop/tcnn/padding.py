@@ -1,8 +1,8 @@
-"""What tiny-cuda-nn fills the features of an encoding up with, so that networks find them aligned.
+"""Padding of an encoding's features as in tiny-cuda-nn, whose networks need aligned inputs.
 
-Most encodings put ones behind their features, grids zeros, and spherical harmonics ones in front (so do its kernels;
-those that it compiles at run time, ``jit_fusion``, put them behind). Of encodings side by side, each is filled up to
-where the next one may begin, and the last one up to the width that the network wants.
+Most encodings put ones behind their features, and grids put zeros. Spherical harmonics put ones in front (but kernels
+that tiny-cuda-nn compiles at run time, ``jit_fusion``, put them behind). Of encodings side by side, each is padded to
+where the next one may begin, and the last one to the width that the network needs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from ... import nn
 
-#: Multiple of features that its networks take and give: all of them, though some could do with 8.
+#: Numbers of inputs and outputs of all its networks are multiples of this, though 8 would suffice for some.
 ALIGNMENT = 16
 
 
 def padded(encoding: Any, size: int, alignment: int = ALIGNMENT) -> Any:
-    """``encoding`` of ``size`` coordinates with a multiple of ``alignment`` features, as tiny-cuda-nn fills it up."""
+    """``encoding`` of ``size`` coordinates, padded to a multiple of ``alignment`` features as in tiny-cuda-nn."""
     if isinstance(encoding, nn.Composite):
         sizes = encoding.n_dims_to_encode
         parts = [padded(e, n, 1) for e, n in zip(encoding.nested, sizes, strict=True)]
@@ -41,7 +41,7 @@ def next_multiple(n: int, of: int) -> int:
 
 
 def _alignment(encoding: Any) -> int:
-    """Multiple of features in front of an encoding, and with it, that it works at."""
+    """The multiple that the number of features must be in front of an encoding, and including it."""
     if isinstance(encoding, nn.Pad):
         return _alignment(encoding.nested)
     if isinstance(encoding, nn.Composite):

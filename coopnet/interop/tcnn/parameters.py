@@ -1,11 +1,11 @@
 """The parameters of tiny-cuda-nn's models: one flat array, of the network's matrices and then of the encoding's grids.
 
-Matrices lie row by row, ``(out, in)``, from the first layer to the last, whose rows are filled up to a multiple of 16;
-then the grids of the encoding from the first to the last, level by level, each entry's features side by side. So they
-do here, but for the rows, which nothing reads.
+Matrices are stored row by row, ``(out, in)``, from the first layer to the last, whose number of rows is padded to a
+multiple of 16. The grids of the encoding follow, from the first to the last, level by level, each entry's features side
+by side. The order is the same here, without the padding rows, which nothing reads.
 
-The two functions are methods of :class:`coopnet.NeuralField`, given to it here: a field knows nothing of other
-systems.
+The two functions are methods of :class:`coopnet.NeuralField`, which are added to it here, so that fields do not depend
+on other systems.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...nn.tree import children
 from .configuration import Configuration, from_config
 from .padding import ALIGNMENT, next_multiple
 
-#: Arguments of layers that do not say what is computed from parameters: sizes found elsewhere, and initial values.
+#: Arguments of layers that do not change what is computed from parameters: sizes known otherwise, and initial values.
 _NOT_COMPARED = {"in_features", "init", "gain", "init_scale", "max_level"}
 
 
@@ -40,8 +40,8 @@ def load_tcnn(self: NeuralField, params: Any, config: Configuration | Mapping[st
     Args:
         params: 1D array of floating point numbers, NumPy's or one that can become NumPy's (``__array__``, DLPack); in
             half, single or double precision. A tensor of PyTorch may be on the GPU.
-        config: what :func:`coopnet.from_config` took or returned. The field must be that of the configuration, read
-            with ``pad="tcnn"``.
+        config: an argument or the result of :func:`coopnet.from_config`. The field must be that of the configuration,
+            read with ``pad="tcnn"``.
 
     Raises:
         ValueError: the field is not built, or not that of the configuration; an array of another length or shape;
@@ -74,12 +74,11 @@ def load_tcnn(self: NeuralField, params: Any, config: Configuration | Mapping[st
 def to_tcnn(self: NeuralField) -> np.ndarray:
     """The parameters as tiny-cuda-nn has them, the inverse of :meth:`load_tcnn`.
 
-    The field's ``bounds`` are not among them: where it has any, whoever evaluates the model maps the coordinates to the
-    unit cube, ``(p - low) / (high - low)``.
+    The field's ``bounds`` are not among them: if it has bounds, evaluate the model at coordinates in the unit cube,
+    ``(p - low) / (high - low)``.
 
     Returns:
-        1D array in single precision. Rows behind the outputs, which nothing reads, are those that :meth:`load_tcnn`
-        got, or zeros.
+        1D array in single precision. Padding rows, which nothing reads, are those of :meth:`load_tcnn`, or zeros.
 
     Raises:
         ValueError: the field is not built; a network that is no :class:`MLP` without biases, inputs of it that are no
@@ -105,7 +104,7 @@ NeuralField.to_tcnn = to_tcnn
 
 
 def _pieces(field: NeuralField, where: str) -> Iterator[tuple[Parameter, int]]:
-    """The parameters in tiny-cuda-nn's order, and the rows that each has there; raises unless it could have them."""
+    """The parameters in tiny-cuda-nn's order, and their numbers of rows there; raises if it could not have them."""
     field._check_built(where)
     net = field.network
     plain = isinstance(net, nn.Sequential) and all(isinstance(v, nn.Linear | nn.Activation) for v in net.layers)
@@ -160,7 +159,7 @@ def _check_same(field: NeuralField, config: Any, where: str) -> None:
 
 
 def _layout(value: Any) -> Any:
-    """What is computed by a layer, allocated or not, and by those inside it."""
+    """The arguments that determine what a layer, allocated or not, and the layers in it compute."""
     if isinstance(value, nn.Sequential):
         return [_layout(v) for v in value.layers]
     if isinstance(value, nn.Module):

@@ -1,4 +1,4 @@
-"""Native libraries that Python has no module for, called by ``ctypes``.
+"""Native libraries without a Python module, called by ``ctypes``.
 
 ====================  ==================================================================================================
 file                  what it relies on

@@ -1,7 +1,7 @@
-"""libdrjit-core: what it found when it started, and functions of it that Dr.Jit's Python package does not show.
+"""libdrjit-core: the backends that it found, and functions that Dr.Jit's Python package does not offer.
 
-``coopnet.backend.prepare`` comes before ``import drjit``, which starts the search for libraries in a thread. So this
-file imports Dr.Jit when asked, not before.
+``coopnet.backend.prepare`` must run before ``import drjit``, which starts the search for libraries in a thread. So this
+file imports Dr.Jit only when a function needs it.
 
 Relies on ``sync_thread`` to wait for that thread, on ``detail.llvm_version``, ``detail.cuda_version`` and
 ``detail.cuda_compute_capability``, and on the mangled names of ``jit_llvm_set_target``, ``jit_llvm_vector_width``,
@@ -20,8 +20,9 @@ from typing import Any
 def drjit() -> ModuleType:
     """Dr.Jit, once the thread that looks for backends is done.
 
-    It prints its warnings from that thread with its own lock held, and needs Python's lock to do so. A call that takes
-    them in the other order, ``has_backend`` for one, then hangs for good. ``sync_thread`` waits without Python's lock.
+    That thread prints warnings while it holds Dr.Jit's lock, and needs Python's lock to print. A call that takes the
+    locks in the other order, such as ``has_backend``, would then hang for good. ``sync_thread`` waits without Python's
+    lock.
     """
     import drjit as dr
 
@@ -82,7 +83,7 @@ def stored_lanes() -> int:
 
 
 def set_llvm_target(cpu: str, width: int) -> None:
-    """Make LLVM compile for another processor, which this one must be able to stand in for.
+    """Make LLVM compile for another processor, whose code this one must be able to run.
 
     Args:
         cpu: LLVM's name of it, such as ``"haswell"``.

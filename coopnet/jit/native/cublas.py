@@ -1,9 +1,9 @@
 """Products of half-precision matrices by NVIDIA's cuBLAS, wherever a copy of it is installed.
 
 It works on Dr.Jit's memory and in Dr.Jit's stream, so that nothing is copied and no stream waits. PyTorch, CuPy and
-nvmath-python would call the same function. Called by ``ctypes``, it needs nothing but the library, which comes with
-PyTorch, with NVIDIA's toolkit, or as the package ``nvidia-cublas``; and where PyTorch took 0.19 ms on the host for a
-product (with the sum of its pieces), it takes 0.03.
+nvmath-python would call the same function. Called by ``ctypes``, it needs only the library, which comes with PyTorch,
+with NVIDIA's toolkit, or as the package ``nvidia-cublas``. It takes 0.03 ms on the host for a product (with the sum of
+its pieces), where PyTorch took 0.19 ms.
 
 Relies on ``jit_cuda_device``, ``jit_cuda_context`` (and ``push`` and ``pop`` of it) and ``jit_var_data`` of
 ``libdrjit-core``, and on cuBLAS's own interface. Checked with Dr.Jit 1.5.0 and cuBLAS 13.
@@ -44,7 +44,7 @@ def batched(a: Any, b: Any, pieces: int, length: int, m: int, n: int) -> Any:
     """``a[p].T @ b[p]`` of evaluated half-precision ``(pieces, length, m)`` and ``(pieces, length, n)``.
 
     Sums are single precision, and so is the result: a flat array of ``pieces * m * n`` entries. Raises ``RuntimeError``
-    where cuBLAS does.
+    if cuBLAS reports an error.
     """
     result = dr.zeros(dr.float32_array_t(type(a)), pieces * m * n)
     dr.make_opaque(result)  # an empty array has no memory yet
@@ -84,7 +84,7 @@ def _addresses(*arrays: Any) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _context() -> Iterator[None]:
-    """Dr.Jit's context is the current one, whatever another library has chosen."""
+    """A block in which Dr.Jit's context is the current one, even if another library has chosen its own."""
     current = function("_Z16jit_cuda_contextv")
     current.restype = ctypes.c_void_p
     function("_Z21jit_cuda_push_contextPv")(ctypes.c_void_p(current()))
@@ -102,7 +102,7 @@ _handles = threading.local()
 
 
 def _handle() -> ctypes.c_void_p:
-    """This thread's, for the GPU that Dr.Jit uses in it."""
+    """The handle of this thread, for the GPU that Dr.Jit uses in it."""
     number = function("_Z15jit_cuda_devicev")()
     known = _handles.__dict__.setdefault("by_device", {})
     if number not in known:
@@ -131,7 +131,7 @@ def _library() -> Any:
 
 
 def _works(library: Any) -> bool:
-    """Does the driver take it? One that is older than the library does not. Not asked without a GPU."""
+    """Does the driver accept the library? An older driver does not. Not called without a GPU."""
     if not drjit().has_backend(dr.JitBackend.CUDA):
         return True
     handle = ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""The NVIDIA driver and OptiX, asked without Dr.Jit: what is there when it finds no GPU.
+"""The NVIDIA driver and OptiX, queried without Dr.Jit, to say what is there if Dr.Jit finds no GPU.
 
 Relies on the names of the libraries that Dr.Jit loads, on its variables ``DRJIT_LIBCUDA_PATH`` and
 ``DRJIT_LIBOPTIX_PATH``, and on the driver's own interface. Checked with Dr.Jit 1.5.0.
@@ -33,7 +33,7 @@ def has_optix() -> bool:
 
 @lru_cache(maxsize=1)
 def driver() -> tuple[str, str, list[str]]:
-    """Driver version, CUDA version and GPU names as the driver tells them, empty where there is none."""
+    """Driver version, CUDA version and GPU names as the driver reports them; empty without a driver."""
     try:
         lib = _library()
     except OSError:
@@ -54,7 +54,7 @@ def driver() -> tuple[str, str, list[str]]:
 
 
 def gpu_id(number: int) -> str:
-    """What tells the GPU of that number, as the driver counts those that are visible, from all others: its UUID."""
+    """The UUID of the GPU with this number among the visible ones."""
     device, found = ctypes.c_int(), ctypes.create_string_buffer(16)
     lib = _library()
     if lib.cuDeviceGet(ctypes.byref(device), number) or lib.cuDeviceGetUuid(found, device):

@@ -1,4 +1,4 @@
-"""The threads of the OpenBLAS inside NumPy's wheels, told by ``ctypes`` how many to be.
+"""The number of threads of the OpenBLAS inside NumPy's wheels, set by ``ctypes``.
 
 Relies on where wheels put the library, and on what they call its functions. Checked with NumPy 2.4 and, for the memory
 of its arrays that BLAS reads, with Dr.Jit 1.5.0.
@@ -23,7 +23,7 @@ def available() -> bool:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Keeps BLAS to one thread: its own spin while they wait, as Dr.Jit's do, and slow each other down."""
+    """Limits BLAS to one thread: its threads spin while they wait, as Dr.Jit's do, and they slow each other down."""
     controls = _controls()
     if controls is None:
         yield

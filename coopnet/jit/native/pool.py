@@ -1,9 +1,9 @@
 """Work for Dr.Jit's own threads on the CPU.
 
-They go on looking for work for 20 ms after a kernel, and whatever other threads do meanwhile takes up to twice as long
-(``docs/gradients.md`` has figures). So work that follows a kernel is best done by them. Relies on the functions that
-``libnanothread`` exports and on Dr.Jit's threads to be its default pool. Checked with Dr.Jit 1.5.0; without them, there
-are threads of our own.
+They keep looking for work for 20 ms after a kernel, and the work of other threads takes up to twice as long meanwhile
+(``docs/performance/gradients.md`` has figures). So work that follows a kernel is best done by them. Relies on the
+functions that ``libnanothread`` exports and on Dr.Jit's threads to be its default pool. Checked with Dr.Jit 1.5.0;
+without them, there are threads of our own.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Camera:
         self.generator = mi.load_dict({"type": "independent"})
 
     def draw(self, key: Key, count: int) -> tuple[Any, Any, Any]:
-        """Rays, for each of them an integer below ``count``, and a sampler for the rest of their paths."""
+        """Rays, a random integer below ``count`` for each of them, and a sampler for the rest of their paths."""
         x, y, number, when, u, v = uniform(6, key, mi.Float, self.samples)
         time = self.sensor.shutter_open() + when * self.sensor.shutter_open_time()
         ray, _ = self.sensor.sample_ray(time, 0.5, mi.Point2f(x, y), mi.Point2f(u, v))

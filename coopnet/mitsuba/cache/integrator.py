@@ -1,4 +1,4 @@
-"""The integrator whose paths end in a radiance cache."""
+"""The integrator whose paths end with a look into a radiance cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def RadianceCacheIntegrator() -> type:
     """``RadianceCacheIntegrator`` for the variant that is set."""
 
     class RadianceCacheIntegrator(mi.SamplingIntegrator):
-        """Ends paths in a field; made by :meth:`RadianceCache.integrator`."""
+        """Takes the rest of each path's light from a field; made by :meth:`RadianceCache.integrator`."""
 
         key = keys.of_paths
 

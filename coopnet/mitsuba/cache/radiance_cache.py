@@ -38,14 +38,14 @@ def default_field() -> NeuralField:
 class RadianceCache:
     r"""A neural radiance cache (Müller et al. 2021, *Real-time Neural Radiance Caching for Path Tracing*).
 
-    A field maps a point of a surface, the direction it is seen from and its material to the radiance scattered there
-    in that direction, without what the surface emits itself:
+    A field maps a point of a surface, the direction it is seen from and its material to the radiance that is scattered
+    in that direction. Radiance that the surface emits itself is not included:
 
     .. math:: L_s(x, \omega_o) = \int f(x, \omega_o, \omega_i)\, L_i(x, \omega_i)\, |\cos\theta_i|\, d\omega_i
         \approx s\, \rho(x) \max(0, \mathrm{field}(\mathrm{inputs}))
 
-    with the ``scale`` :math:`s` and, if ``factored``, the reflectance :math:`\rho` of surfaces that are diffuse and
-    nothing else (1 elsewhere), so that their textures need not be learned.
+    with the ``scale`` :math:`s`. If ``factored``, :math:`\rho` is the reflectance of surfaces that are purely diffuse
+    (1 for all others), so that their textures need not be learned.
 
     The 16 inputs, all in [0, 1], are those of the paper's table 1: position in the scene's bounding box (3),
     direction to the viewer (3), shading normal (3), roughness :math:`1 - e^{-r}` (1), diffuse reflectance (3) and
@@ -58,9 +58,9 @@ class RadianceCache:
         factored: see above.
         scale: radiance that an output of 1 stands for, in the unit of the scene. Choose that of a typical surface:
             errors of radiances below a tenth of it count less in the loss.
-        average: decay of the moving average of the weights, in [0, 1). The average is what pictures are made with and
-            what the paths of the training end in. It is 0.99 in the paper, which never stops training; a smaller one
-            forgets the first weights sooner, which are too dark.
+        average: decay of the moving average of the weights, in [0, 1). Pictures and training paths use the averaged
+            weights. The paper, which never stops training, has 0.99. A smaller decay forgets the first weights sooner,
+            which are too dark.
         seed: of the initial weights and of all random numbers of the training.
 
     Raises:
@@ -102,10 +102,10 @@ class RadianceCache:
     ) -> FitResult:  # fmt: skip
         r"""Train for ``steps`` more steps; may be called again, and goes on as if it had not stopped.
 
-        A step traces ``samples`` paths from the sensor. Each has one vertex whose scattered light is to be learned,
-        the first to the ``vertices``-th that is no mirror, all equally often. The target is the radiance that the rest
-        of the path brings there: emitters are sampled at each of its vertices, and after ``tail`` of them the cache
-        itself, with averaged weights, adds the rest. So light spreads by one bounce or more with every step,
+        A step traces ``samples`` paths from the sensor. On each path, one vertex that is no mirror is chosen, the first
+        to the ``vertices``-th equally often, and its scattered light is learned. The target is the radiance that the
+        rest of the path brings there: emitters are sampled at each of its vertices, and after ``tail`` of them the
+        cache itself, with averaged weights, adds the rest. So light spreads by one bounce or more with every step,
         and paths stay short (section 3.2 of the paper). The loss is the relative :math:`L_2` loss by luminance,
 
         .. math:: \frac{(y - t)^2}{\mathrm{lum}(y)^2 + 0.01}
@@ -121,8 +121,8 @@ class RadianceCache:
             samples: paths per step.
             vertices: see above. With 1, only surfaces that the sensor sees directly are learned, and not those where
                 longer paths end.
-            tail: vertices of the rest of a path, at least 1. More bring less of the cache's own error back into it,
-                and the light of more bounces in a step, but also more noise and cost.
+            tail: vertices of the rest of a path, at least 1. With more, less of the cache's own error enters the
+                targets, and light spreads by more bounces in a step, but noise and cost are larger.
             sensor: number of the sensor in the scene.
 
         Returns:
@@ -146,10 +146,10 @@ class RadianceCache:
         return self._training.run(steps, lr, (samples, vertices, tail, sensor))
 
     def reset(self) -> None:
-        """Begin anew with the weights that the cache was made with, for another scene in the old one's place.
+        """Go back to the weights that the cache was made with, to learn another scene in the old one's place.
 
-        What was recorded is kept: the training that follows compiles nothing. After the first time, it may record a
-        step again, since Dr.Jit then finds inputs evaluated that were not when the cache was made.
+        Recorded steps are kept, so further training compiles nothing. After the first reset a step may be recorded once
+        more, because some of its inputs were not evaluated when the cache was made.
 
         >>> cache.reset()
         """
@@ -181,11 +181,12 @@ class RadianceCache:
         evaluated once per path, after the loop and outside of virtual calls. Derivatives do not pass.
 
         Args:
-            vertices: number of vertices that are no mirrors which a path passes before it ends at the next. 0 asks the
-                cache at the first: no noise but that of the pixel's filter, and all of the cache's error. 1 gathers
-                over one bounce, and hides most of it.
-            spread: the constant :math:`c` of the paper's criterion instead, 0.01 there (see :class:`Ending`).
-            max_depth: segments of a path, which matter between mirrors; longer paths are cut.
+            vertices: a path ends after so many vertices that are no mirrors, at the next one. With 0, the cache is
+                evaluated at the first: there is only the noise of the pixel's filter, and the whole error of the cache
+                is seen. With 1, paths gather light over one bounce, which hides most of the error.
+            spread: in place of ``vertices``, the constant :math:`c` of the paper's criterion, 0.01 there (see
+                :class:`Ending`).
+            max_depth: largest number of segments of a path, for paths between mirrors; longer paths are cut.
             hide_emitters: leave directly visible emitters out, as in Mitsuba's integrators.
 
         Raises:
@@ -209,7 +210,7 @@ class RadianceCache:
         raise TypeError(f"{_WHERE}: a cache cannot be copied or pickled, since its scene cannot; {cure}.")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the averaged field with :func:`coopnet.save`, and what it needs to be read besides; raises as that.
+        """Write the averaged field and the arguments of the cache with :func:`coopnet.save`; raises as that.
 
         >>> cache.save("cache.safetensors")
         """
@@ -225,7 +226,7 @@ class RadianceCache:
             options: further arguments of the class.
 
         Raises:
-            ValueError: the file is none of a radiance cache; else as :func:`coopnet.load`.
+            ValueError: the file does not hold a radiance cache; otherwise as :func:`coopnet.load`.
 
         >>> cache = cn.mitsuba.RadianceCache.load("cache.safetensors", scene)
         """

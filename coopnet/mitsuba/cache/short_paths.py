@@ -11,16 +11,16 @@ import mitsuba as mi
 
 from ..path.vertex import power_heuristic
 
-#: No path is longer than this: only mirrors and glass let them be.
+#: No path is longer than this. Only between mirrors and in glass would paths be longer.
 LONGEST = 32
 
 
 @dataclass(frozen=True)
 class Ending:
-    r"""Where paths end: at a vertex whose BSDF has a lobe that is no mirror's (*rough* in the following).
+    r"""Where paths end: at a *rough* vertex, whose BSDF has a lobe that is not a mirror's.
 
-    ``after`` so many rough vertices, if ``spread`` is ``None``. Otherwise where the path has spread: at the first
-    rough vertex :math:`n > 1` with
+    If ``spread`` is ``None``, the path ends after ``after`` rough vertices, at the next one. Otherwise it ends at the
+    first rough vertex :math:`n > 1` where it has spread enough:
 
     .. math:: a(x_1 \dots x_n) = \Bigl( \sum_{i=2}^n \sqrt{\frac{\|x_{i-1} - x_i\|^2}
         {p(\omega_i \mid x_{i-1}, \omega)\,|\cos\theta_i|}} \Bigr)^2 > c\,a_0, \qquad
@@ -33,7 +33,9 @@ class Ending:
     spread: float | None = None
 
     def met(self, passed: Any, sum: Any, first: Any) -> Any:
-        """Does a path end at a rough vertex that ``passed`` others, with that ``sum`` and that area ``first``?"""
+        """Does a path end at a rough vertex, after ``passed`` others? ``sum`` is that of the formula, ``first`` its
+        :math:`a_0`.
+        """
         if self.spread is None:
             return passed >= self.after
         return (passed > 0) & (dr.square(sum) > self.spread * first)
@@ -57,9 +59,9 @@ def nowhere(ray: Any) -> Hit:
 
 @dataclass
 class Paths:
-    """Radiance collected so far, the weight of what the cache knows at ``end``, and the first hit's validity.
+    """Radiance collected so far, the weight of the cache's radiance at ``end``, and whether the first ray hit anything.
 
-    With a ``query``, both are of the light that leaves that vertex towards the one before it, without its emission.
+    With a ``query``, both concern the light that leaves that vertex towards the one before it, without its emission.
     """
 
     radiance: Any

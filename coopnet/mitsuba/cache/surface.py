@@ -23,7 +23,7 @@ _SPECULAR = "specular_reflectance"
 
 class Material(NamedTuple):
     """Diffuse and specular reflectance in [0, 1] (three components each), roughness in [0, 1], and ``factor``: the
-    diffuse reflectance of what is diffuse and nothing else, 1 of others."""
+    diffuse reflectance of purely diffuse materials, 1 for all others."""
 
     diffuse: Any
     specular: Any
@@ -32,12 +32,12 @@ class Material(NamedTuple):
 
 
 def material(bsdf: Any, si: Any, active: Any) -> Material:
-    """The material at ``si`` by one virtual call, in which a Python branch picks what each BSDF has.
+    """The material at ``si`` by one virtual call; a branch in Python picks the attributes that each BSDF has.
 
     The diffuse reflectance is ``eval_diffuse_reflectance`` of BSDFs with a diffuse lobe and 0 for others; the specular
     one their ``specular_reflectance``, and 1 if they have none but a specular or glossy lobe; the roughness is
-    ``roughness`` or ``alpha``, and 1 for BSDFs that have neither. They tell materials apart, no more: a layer over
-    another is not described by them.
+    ``roughness`` or ``alpha``, and 1 for BSDFs that have neither. These numbers only help the field to tell materials
+    apart; they do not describe layered materials.
     """
 
     def ask(self: Any, si: Any, active: Any) -> Any:
@@ -84,8 +84,9 @@ class Box(NamedTuple):
 
 @dataclass
 class Question:
-    """Inputs of a field, what its output is to be multiplied by, and a mask. (Dr.Jit looks into dataclasses, but not
-    into named tuples.)"""
+    """Inputs of a field, the factor of its output, and a mask. (Dr.Jit looks into dataclasses, but not into named
+    tuples.)
+    """
 
     inputs: list
     factor: Any
@@ -105,21 +106,21 @@ def inputs(si: Any, found: Material, box: Box) -> list:
 
 
 class SurfaceRadiance(NamedTuple):
-    """What the output of a field means: radiance, in units of ``scale`` and, if ``factored``, of the reflectance."""
+    """Makes radiance of a field's output, which is in units of ``scale`` and, if ``factored``, of the reflectance."""
 
     box: Box
     factored: bool
     scale: float
 
     def ask(self, si: Any, active: Any) -> Question:
-        """What a field is to be asked about the interactions ``si``."""
+        """The inputs with which a field is evaluated at the interactions ``si``."""
         active = mi.Bool(active) & si.is_valid()
         found = material(si.bsdf(), si, active)
         unit = mi.Color3f(self.scale)
         return Question(inputs(si, found, self.box), found.factor * unit if self.factored else unit, active)
 
     def answer(self, field: NeuralField, question: Question, key: Key | None = None) -> Any:
-        """The radiance by ``field``; negative where that is, 0 in inactive lanes."""
+        """The radiance by ``field``, which may be negative; 0 in inactive lanes."""
         return mi.Color3f(field(question.inputs, key, question.active)) * question.factor
 
     def __call__(self, field: NeuralField, si: Any, active: Any, key: Key | None = None) -> Any:

@@ -47,7 +47,7 @@ class Training:
             run.steps, run.result.stopped, run.start = run.result.steps + steps, "steps", time.monotonic()
             with run.going():
                 while run.goes_on():
-                    # as before the first step: a field that tracks gradients would be another input to record for
+                    # as before the first step: for a field that tracks gradients, the step would be recorded again
                     run.step.release(self.optimizer)
                     run.take_steps(rate)
                     self.ema.apply(self.averaged)
@@ -86,12 +86,12 @@ class Training:
         return self.progress
 
     def _step(self, samples: int, vertices: int, tail: int, sensor: int) -> Step:
-        # Its functions refer to nothing that they do not need: all arrays in there are inputs of the frozen step.
+        # Functions refer only to what they need: all arrays that they refer to are inputs of the frozen step.
         scene, averaged, output = self.scene, self.averaged, self.output
         camera, ending = Camera(scene.sensors()[sensor], samples), Ending(tail)
 
         def batch(key: Key) -> tuple:
-            """What to learn: questions and targets."""
+            """Inputs of the field, and targets."""
             with dr.suspend_grad():
                 ray, number, sampler = camera.draw(key, vertices)
                 paths = trace(scene, sampler, ray, ending, query=number)
@@ -100,7 +100,7 @@ class Training:
                 learn = paths.query.valid & dr.all(dr.isfinite(target))
                 question = output.ask(paths.query.interaction(), learn)
                 target = dr.select(learn, target, 0)
-                # or every kernel of the training would trace the paths again
+                # otherwise every kernel of the training would trace the paths again
                 dr.eval(question, target)
                 return question, target
 

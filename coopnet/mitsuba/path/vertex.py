@@ -19,20 +19,21 @@ def power_heuristic(a: Any, b: Any) -> Any:
 
 
 def ratio(value: Any) -> Any:
-    """``value`` over itself without its derivative: the number 1, with the relative derivative; 0 where it is 0."""
+    """``value`` divided by its detached self: 1, with the relative derivative of ``value``; 0 where ``value`` is 0."""
     number = dr.detach(value)
     return value * dr.select(number != 0, dr.rcp(number), 0)
 
 
 @dataclass
 class Term:
-    r"""What a vertex adds to the derivative of a path's radiance: by light that is sampled, and by all beyond.
+    r"""The part of a vertex in the derivative of a path's radiance: through sampled light, and through the rest of the
+    path.
 
     .. math:: a\,(d\,f + (L - d\,\bar f)\,g / \bar g)
 
-    with :math:`f` and :math:`g` the material's values for the direction of the light and for the next one of the path;
-    bars mean their numbers without derivatives. Replaying a path, :math:`L` is what is left of its radiance (Vicini et
-    al. 2021, "Path Replay Backpropagation", section 4).
+    with :math:`f` and :math:`g` the material's values for the direction of the light and for the next one of the path.
+    Bars mean detached values, without derivatives. When a path is replayed, :math:`L` is the rest of its radiance
+    (Vicini et al. 2021, "Path Replay Backpropagation", section 4).
 
     Args:
         direct: :math:`d`, by which :math:`f` enters the radiance.

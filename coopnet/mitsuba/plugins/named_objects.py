@@ -13,13 +13,13 @@ _objects: dict[str, Any] = {}
 
 
 def hand_over(name: str, value: Any) -> str:
-    """Keep ``value`` for plugins, which ask for it by ``name``: fields, decoders, latent codes.
+    """Register ``value`` under a ``name``, so that scene descriptions can refer to it: fields, decoders, latent codes.
 
-    Mitsuba's dictionaries and XML files hold strings, numbers and Mitsuba's own objects. In their place goes the name.
+    Mitsuba's dictionaries and XML files can only hold strings, numbers and Mitsuba's own objects. They hold the name.
 
     Args:
-        name: any string; what was called so before is replaced.
-        value: a built field, a :class:`Decoder`, or what the argument accepts; ``None`` removes the name.
+        name: any string; a value that had this name before is replaced.
+        value: a built field, a :class:`Decoder`, or whatever the plugin's argument accepts; ``None`` removes the name.
 
     Returns:
         ``name``.
@@ -38,12 +38,12 @@ def hand_over(name: str, value: Any) -> str:
 
 
 def given(properties: Any, *names: str) -> dict[str, Any]:
-    """Those of the properties ``names`` that a scene sets."""
+    """The properties that a scene sets, of those in ``names``."""
     return {name: properties[name] for name in names if name in properties}
 
 
 def object_named(name: Any, where: str) -> Any:
-    """What was handed over as ``name``; raises ``ValueError`` if nothing was."""
+    """The object that was handed over as ``name``; raises ``ValueError`` if there is none."""
     known = ", ".join(map(shown, _objects)) or "none"
     missing = f"nothing was handed over as {shown(name)} (known: {known})"
     ensure(isinstance(name, str) and name in _objects, f"{where}: {missing}; call cn.mitsuba.hand_over(name, value).")
@@ -51,7 +51,7 @@ def object_named(name: Any, where: str) -> Any:
 
 
 def object_or_file(properties: Any, where: str, name: str, load: Callable[[str], Any]) -> Any:
-    """What a plugin is made of: the object handed over as the property ``name``, or ``load(filename)``.
+    """The field or decoder of a plugin: the object handed over as the property ``name``, or ``load(filename)``.
 
     Raises ``ValueError`` unless exactly one of the two is given. Mitsuba passes errors on as text: the file's name is
     in all of them.

@@ -15,33 +15,33 @@ from ..fields import check_field, check_sizes, load, sizes
 from ..variants import per_variant, remade
 from .named_objects import given, object_or_file
 
-#: What a field is asked with, and the number of its inputs.
+#: Coordinates with which a field is evaluated, and their number.
 COORDINATES = {"direction": 3, "uv": 2}
-#: How far away light comes from, in units of the scene: beyond everything, and its square is a number.
+#: Distance to the light, in units of the scene: beyond everything, and small enough that its square is finite.
 FAR = 1e10
 
 
 @per_variant
 def NeuralEnvmap() -> type:
     class NeuralEnvmap(mi.Emitter):
-        """A field as the light from all around, such as a sky; directions are sampled by a picture baked of it.
+        """A field as an environment light, such as a sky.
 
-        Values are the field's, wherever they are asked for: by paths that leave the scene, and for sampled directions.
+        Radiance is always evaluated by the field, for paths that leave the scene and for sampled directions.
         Directions are sampled by Mitsuba's own ``envmap``, in proportion to a picture of the luminance (:meth:`bake`).
-        So ``sample``, ``pdf`` and ``eval`` agree also after the field has changed: an outdated picture adds noise, but
-        no bias. As a plugin it is called ``neural_envmap``, with ``filename`` (a checkpoint) or
-        ``field`` (a name from :func:`hand_over`) and the arguments below.
+        ``sample``, ``pdf`` and ``eval`` agree also after the field has changed: an outdated picture adds noise, but
+        no bias. The plugin is called ``neural_envmap``. It takes ``filename`` (a checkpoint) or
+        ``field`` (a name from :func:`hand_over`), and the arguments below.
 
         Args:
             field: a built field with 1 or 3 outputs that are not negative, such as with
-                ``output_activation="softplus"``; below 0 they are cut.
+                ``output_activation="softplus"``; negative values are cut to 0.
             coordinates: ``"direction"``, three inputs: the unit vector to where light comes from. There are no seams
-                and no poles. ``"uv"``, two inputs: those of ``envmap``, as of a picture.
-            to_world: a ``mi.ScalarTransform4f`` that turns it, as of ``envmap``.
+                and no poles. ``"uv"``, two inputs: the texture coordinates of ``envmap``.
+            to_world: a ``mi.ScalarTransform4f`` that rotates the light, as in ``envmap``.
             scale: a factor of the radiance.
             resolution: height of the baked picture, which is twice as wide.
             floor: share of samples that is uniform in the picture, so that no direction is left out.
-            key: turns dropout on. Emitters are evaluated in virtual calls, where it needs an index.
+            key: turns dropout on. It needs an index, because emitters are evaluated in virtual calls.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -82,7 +82,7 @@ def NeuralEnvmap() -> type:
         # ---- the density ----------------------------------------------------
 
         def bake(self) -> None:
-            """Make anew the picture that directions are sampled by, at any time: after every so many training steps.
+            """Compute the picture by which directions are sampled again, such as after every hundred training steps.
 
             Mitsuba's ``params.update()`` does so, too. It reads the picture, so it cannot be recorded by ``dr.freeze``.
             """
@@ -108,7 +108,7 @@ def NeuralEnvmap() -> type:
         # ---- light ----------------------------------------------------------
 
         def _values(self, local: list, key: Key | None, active: Any) -> list:
-            """The color that comes from where ``local`` points, in the frame of the field."""
+            """The color of the light from the direction ``local``, in the frame of the field."""
             asked = local
             if self.coordinates == "uv":
                 asked = [dr.atan2(local[0], -local[2]) * (0.5 / dr.pi), dr.safe_acos(local[1]) / dr.pi]
@@ -116,7 +116,7 @@ def NeuralEnvmap() -> type:
             return [self.scale * dr.maximum(mi.Float(v), 0) for v in self.field(asked, key, active)]
 
         def _light(self, direction: Any, wavelengths: Any, active: Any) -> Any:
-            """The radiance that comes from where ``direction`` points in the world."""
+            """The radiance from a ``direction`` of the world."""
             color = self._values(transforms.applied(self._turn, direction), self.key, active)
             light = spectra.emitted(color, wavelengths, self.upsampling)
             return spectra.depolarized(dr.select(active, light, 0))
@@ -141,7 +141,7 @@ def NeuralEnvmap() -> type:
             return self._light(ds.d, it.wavelengths, active)
 
         def set_scene(self, scene: Any) -> None:
-            """Tell it how large the scene is: needed by integrators that follow light from emitters (``ptracer``)."""
+            """Store the size of the scene, which integrators that follow light from emitters need (``ptracer``)."""
             self.baked.set_scene(scene)
             self.in_scene = True
 
@@ -166,7 +166,7 @@ def NeuralEnvmap() -> type:
             return wavelengths, weight * spectra.unbounded(color, wavelengths, self.upsampling)
 
         def sample_position(self, time: Any, sample: Any, active: Any = True) -> tuple:
-            """Nothing: it is at no place. Calls ask all emitters, whatever they are."""
+            """Zeros: the light has no position, but virtual calls evaluate this method of all emitters."""
             return dr.zeros(mi.PositionSample3f), mi.Float(0)
 
         def bbox(self) -> Any:
@@ -193,7 +193,7 @@ def NeuralEnvmap() -> type:
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
-            """Make the plugin ``neural_envmap`` that a scene describes."""
+            """The plugin ``neural_envmap`` of a scene description."""
             field = object_or_file(properties, "neural_envmap", "field", load)
             names = ("coordinates", "to_world", "scale", "resolution", "floor")
             return cls(field, **given(properties, *names), properties=properties)
@@ -202,6 +202,6 @@ def NeuralEnvmap() -> type:
 
 
 def _direction(u: Any, v: Any) -> list:
-    """The unit vector of a point of a picture, as Mitsuba's ``envmap`` has them."""
+    """The unit vector for a point of the picture, as in Mitsuba's ``envmap``."""
     (sine, cosine), (s, c) = dr.sincos(dr.pi * v), dr.sincos(2 * dr.pi * u)
     return [s * sine, cosine, -c * sine]

@@ -1,4 +1,4 @@
-"""A medium that is a neural field, such as one of ``ray_march``."""
+"""A medium that is a neural field, such as a radiance field of ``ray_march``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..volume import majorant
 from ..volume.placed_field import PlacedField
 from .named_objects import given, object_or_file
 
-#: What the color of a field with four outputs is.
+#: Meanings of the color of a field with four outputs.
 LIGHT = ("emitted", "scattered")
 
 
@@ -26,30 +26,34 @@ def NeuralMedium() -> type:
     class NeuralMedium(mi.Medium):
         r"""A medium whose density, albedo and emission are one field, evaluated once at each collision.
 
-        Of 4 outputs, density and color, it is what :func:`coopnet.render.ray_march` marches through, without being
-        trained again: with ``light="emitted"`` it absorbs, and emits the color times its density per unit length; with
-        ``"scattered"`` the color is the albedo. Of 7 outputs, three are the albedo and the last three the color that is
-        emitted. Of 1, the density, nothing is emitted, and ``albedo`` says what is scattered. As a plugin it is called
-        ``neural_medium``, with ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`), the arguments
-        below, and a phase function inside.
+        The number of outputs says what the field is:
 
-        Mitsuba's own ``volpath`` and ``prbvolpath`` render what is scattered and absorbed; none of Mitsuba's
-        integrators knows media that emit: that needs :class:`NeuralVolpath`, which also evaluates the network outside
-        of virtual calls. A density above the majorant is cut to it, in every integrator alike.
+        - 4, density and color: a radiance field trained with :func:`coopnet.render.ray_march`. With ``light="emitted"``
+          the medium absorbs, and emits the color times its density per unit length. With ``"scattered"`` the color is
+          the albedo.
+        - 7: density, albedo (three) and the emitted color (three).
+        - 1, the density: nothing is emitted, and ``albedo`` says what is scattered.
+
+        The plugin is called ``neural_medium``. It takes ``filename`` (a checkpoint) or ``field`` (a name from
+        :func:`hand_over`), the arguments below, and a phase function inside.
+
+        Mitsuba's own ``volpath`` and ``prbvolpath`` render scattering and absorption, but no emission. For that, use
+        :class:`NeuralVolpath`, which also evaluates the network outside of virtual calls. In every integrator, a
+        density above the majorant is cut to it.
 
         Args:
             field: a built field of 3 inputs, the position, or 6, the position and the direction of the ray in the
                 world, before ``density`` and ``color`` are applied.
-            to_world: as of :class:`NeuralVolume`. There is nothing outside the box.
-            light: what the color of 4 outputs is: ``"emitted"`` or ``"scattered"``.
-            density: what makes a density of the raw output, as in :func:`coopnet.render.ray_march`.
+            to_world: as in :class:`NeuralVolume`. Outside the box, the medium is empty.
+            light: the meaning of the color of 4 outputs: ``"emitted"`` or ``"scattered"``.
+            density: activation that turns the raw output into a density, as in :func:`coopnet.render.ray_march`.
             color: the same for colors and albedos; these are cut to [0, 1].
             scale: a factor of the density.
-            albedo: that of fields with 1 output, a number in [0, 1].
+            albedo: the albedo of fields with 1 output, a number in [0, 1].
             phase: a ``mi.PhaseFunction``; ``None`` for an isotropic one.
-            maximum: the majorant, ``scale`` included. ``None``: measured, as of :class:`NeuralVolume`; fields of 6
-                inputs are asked in random directions.
-            key: turns dropout on, with an index; :class:`NeuralVolpath` has a key of its own.
+            maximum: the majorant, including ``scale``. ``None``: it is measured, as in :class:`NeuralVolume`, for
+                fields of 6 inputs in random directions.
+            key: turns dropout on, and needs an index; :class:`NeuralVolpath` has a key of its own.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -93,7 +97,7 @@ def NeuralMedium() -> type:
         # ---- values ---------------------------------------------------------
 
         def coefficients(self, mei: Any, key: Key | None, active: Any) -> tuple:
-            """Density, albedo and the light that is emitted per unit length, at ``mei`` and towards where it came."""
+            """Density, albedo, and the light emitted per unit length at ``mei``, back along its ray."""
             y, inside = self.placed(mei.p, -mei.wi, key, active)
             color = [FUNCTIONS[self.color](v) for v in y[1:]]
             sigma = dr.select(inside, self._cut(y[0]), 0)
@@ -122,7 +126,9 @@ def NeuralMedium() -> type:
         # ---- the majorant ---------------------------------------------------
 
         def measure(self) -> None:
-            """Find the majorant anew, if no ``maximum`` was given: after the field was trained outside Mitsuba."""
+            """Measure the majorant again, if no ``maximum`` was given. Call it after the field was trained outside
+            Mitsuba.
+            """
             largest = majorant.measured(self._density_at) if self.maximum is None else self.maximum
             self.largest = dr.opaque(mi.Float, largest)
 
@@ -131,11 +137,11 @@ def NeuralMedium() -> type:
             return float(self.largest[0])
 
         def exceeded(self, samples: int = 1 << 18, seed: int = 0) -> tuple[float, float]:
-            """As :meth:`NeuralVolume.exceeded`: where is the density above :meth:`max`, and by how much?"""
+            """How often, and by how much, is the density above :meth:`max`? As :meth:`NeuralVolume.exceeded`."""
             return majorant.exceeded("NeuralMedium.exceeded", self._density_at, self.max(), samples, seed)
 
         def _density_at(self, u: list) -> Any:
-            digits = [4096 * x - dr.floor(4096 * x) for x in u[:2]]  # a direction of their own for points
+            digits = [4096 * x - dr.floor(4096 * x) for x in u[:2]]  # every point has its own direction
             turned = mi.warp.square_to_uniform_sphere(mi.Point2f(digits))
             return self.scale * FUNCTIONS[self.density](self.placed.in_unit_cube(u, turned)[0])
 
@@ -161,7 +167,7 @@ def NeuralMedium() -> type:
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
-            """Make the plugin ``neural_medium`` that a scene describes."""
+            """The plugin ``neural_medium`` of a scene description."""
             field = object_or_file(properties, "neural_medium", "field", load)
             names = ("to_world", "light", "density", "color", "scale", "albedo", "maximum")
             return cls(field, **given(properties, *names), properties=properties)

@@ -21,36 +21,37 @@ def NeuralPath() -> type:
     class NeuralPath(path_replay()):  # type: ignore[misc]
         r"""A path tracer that evaluates the networks of :class:`NeuralBSDF` outside virtual calls.
 
-        Materials are asked for their latent codes in a virtual call; the decoders run in the body of the loop over
-        bounces, where all lanes read the same weights, and lane numbers (for dropout) exist. It samples emitters and
-        materials, weighs them by multiple importance sampling, and draws the random numbers of Mitsuba's ``path``: with
-        the same seed, it makes the same picture. Other materials are evaluated as always, and so are neural ones inside
-        other materials than ``twosided``.
+        A virtual call returns the latent codes of materials. The decoders run in the body of the loop over
+        bounces, where all lanes read the same weights, and lane numbers (for dropout) exist. Emitters and
+        materials are sampled and combined by multiple importance sampling, with the random numbers of Mitsuba's
+        ``path``: the same seed gives the same picture. Other materials are evaluated as usual, and so are neural ones
+        inside other materials than ``twosided``.
 
         ``mi.render(scene, params)`` is differentiable in forward and reverse mode by path replay (Vicini et al. 2021),
-        as with ``prb``: weights of decoders, latent codes, parameters of other materials and radiance of emitters.
-        Geometry is not, nor are the sampling lobes. Weight gradients go through :func:`coopnet.gradient_banks`.
+        as with ``prb``, with respect to weights of decoders, latent codes, parameters of other materials and radiance
+        of emitters. It is not differentiable with respect to geometry, nor through the sampling lobes. Weight gradients
+        are summed by :func:`coopnet.gradient_banks`.
 
-        As a plugin it is called ``neural_path``, with the arguments but ``key`` as properties.
+        The plugin is called ``neural_path``, and has the arguments except ``key`` as properties.
 
         Args:
-            max_depth: longest path, in edges; 1 shows emitters only. -1, as in ``path``, for any: Russian roulette ends
-                them, and memory does not depend on their length, derivatives included.
+            max_depth: longest path, in edges; 1 shows emitters only. -1, as in ``path``, for no limit: Russian roulette
+                ends paths. Memory does not depend on their length, also for derivatives.
             rr_depth: number of edges after which Russian roulette may end paths.
             hide_emitters: leave out emitters that the camera sees directly.
-            networks: how the evaluation of a network for lanes that do not need it is avoided. ``"branch"`` skips each
-                decoder where none of the lanes that run together needs it; ``"mask"`` evaluates all decoders in all
-                lanes; ``"call"`` evaluates them in one virtual call, and derivatives as ``"branch"``; ``"wavefront"``
-                follows all paths edge by edge, and evaluates each decoder for just the lanes that need it, in kernels
-                of its own, which takes about a kilobyte for each path and cannot be recorded. ``"auto"`` is the fastest
-                (``docs/rendering.md``): on LLVM ``"branch"``; on CUDA ``"call"`` for pictures, and ``"wavefront"`` for
-                derivatives outside ``dr.freeze`` of up to 2^24 paths.
+            networks: which lanes evaluate which decoders. ``"branch"`` skips a decoder if none of the lanes that
+                run together needs it. ``"mask"`` evaluates all decoders in all lanes. ``"call"`` evaluates them in one
+                virtual call, and derivatives as ``"branch"``. ``"wavefront"`` follows all paths edge by edge, and
+                evaluates each decoder for just the lanes that need it, in kernels of its own; that takes about a
+                kilobyte for each path, and cannot be recorded. ``"auto"`` is the fastest (``docs/rendering.md``): on
+                LLVM ``"branch"``; on CUDA ``"call"`` for pictures, and ``"wavefront"`` for derivatives of up to 2^24
+                paths outside ``dr.freeze``.
             banks: accumulators of each decoder's weight gradients on CUDA (see :func:`coopnet.gradient_banks`); 0
-                chooses by the number of paths. Each is traced by itself, which ``dr.freeze`` saves.
+                chooses by the number of paths. Tracing takes longer with more; ``dr.freeze`` saves that.
             key: turns dropout of all decoders on. Without an index, every vertex of every path draws its own masks: the
                 index of vertex :math:`k` of path :math:`i` of :math:`N` is :math:`i + k N` modulo :math:`2^{32}`, where
-                :math:`i` is pixel times samples per pixel plus sample. With one it is used as it is: ``index=0`` makes
-                one network of the whole picture, ``index=dr.arange(UInt32, N)`` one of each path.
+                :math:`i` is pixel times samples per pixel plus sample. An index is used as it is: with ``index=0`` the
+                whole picture sees one network, with ``index=dr.arange(UInt32, N)`` each path has its own.
 
         Raises:
             TypeError, ValueError: arguments of other kinds and values. ``mi.render``: an index of another number of
@@ -79,7 +80,7 @@ def NeuralPath() -> type:
             return trace(self, decoders, mode, scene, sampler, ray, δL, state_in, active)
 
         def fields(self, scene: Any) -> list:
-            """Those whose weight gradients are summed."""
+            """Fields whose weight gradients are summed."""
             return [decoder.field for decoder in SceneDecoders(scene).decoders]
 
         def to_string(self) -> str:
@@ -91,7 +92,7 @@ def NeuralPath() -> type:
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
-            """Make the plugin ``neural_path`` that a scene describes."""
+            """The plugin ``neural_path`` of a scene description."""
             names = ("max_depth", "rr_depth", "hide_emitters", "networks", "banks")
             return cls(**given(properties, *names), properties=properties)
 

@@ -23,18 +23,18 @@ def NeuralPhase() -> type:
     class NeuralPhase(mi.PhaseFunction):
         r"""A phase function of Henyey and Greenstein (1941) whose mean cosine varies, or a mixture of two.
 
-        Of one output :math:`y`, the mean cosine is :math:`g = 0.98 \tanh y`; of three, there are two lobes,
+        With one output :math:`y`, the mean cosine is :math:`g = 0.98 \tanh y`. With three outputs there are two lobes,
 
         .. math:: f = w\,f_{g_1} + (1 - w)\,f_{g_2}, \quad g_i = 0.98 \tanh y_i, \quad w = 1 / (1 + e^{-y_3}).
 
-        So it is normalized and sampled exactly, whatever the weights. It goes into any medium. As a plugin it is
-        called ``neural_phase``, with ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`) and
+        It is normalized and sampled exactly for any weights, and can be used in any medium. The plugin is
+        called ``neural_phase``. It takes ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`), and
         ``to_world``.
 
         Args:
             field: a built field of 3 inputs, positions, with 1 or 3 outputs, of any sign.
-            to_world: as of :class:`NeuralVolume`. Outside the box, outputs count as 0.
-            key: turns dropout on. Phase functions are evaluated in virtual calls, where it needs an index.
+            to_world: as in :class:`NeuralVolume`. Outside the box, outputs count as 0.
+            key: turns dropout on. It needs an index, because phase functions are evaluated in virtual calls.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -66,7 +66,7 @@ def NeuralPhase() -> type:
             cosines, weight = self._lobes(mei, active)
             g = dr.select(sample1 < weight, cosines[0], cosines[-1])
             root = (1 - g * g) / (1 - g + 2 * g * sample2.x)
-            few = abs(g) < 1e-3  # where the inverse of the distribution divides by next to nothing
+            few = abs(g) < 1e-3  # for small g, the inverse of the distribution divides by almost 0
             cosine = dr.select(few, 2 * sample2.x - 1, (1 + g * g - root * root) / (2 * dr.select(few, 1, g)))
             cosine = dr.clip(cosine, -1, 1)
             sine, (s, c) = dr.safe_sqrt(1 - cosine * cosine), dr.sincos(2 * dr.pi * sample2.y)
@@ -96,7 +96,7 @@ def NeuralPhase() -> type:
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
-            """Make the plugin ``neural_phase`` that a scene describes."""
+            """The plugin ``neural_phase`` of a scene description."""
             field = object_or_file(properties, "neural_phase", "field", load)
             return cls(field, **given(properties, "to_world"), properties=properties)
 
@@ -104,7 +104,7 @@ def NeuralPhase() -> type:
 
 
 def _density(cosines: list, weight: Any, cosine: Any) -> Any:
-    """Of light that turns by an angle of this ``cosine``, per solid angle."""
+    """Density per solid angle of light that is deflected by an angle of this ``cosine``."""
     first, *second = [_lobe(g, cosine) for g in cosines]
     return dr.lerp(second[0], first, weight) if second else first
 

@@ -16,24 +16,24 @@ from .named_objects import given, object_or_file
 
 COORDINATES = {"uv": 2, "position": 3}
 
-#: What becomes of coordinates beyond [0, 1], as in Mitsuba's bitmaps.
+#: Ways to treat coordinates beyond [0, 1], as in Mitsuba's bitmaps.
 WRAP_MODES = ("repeat", "mirror", "clamp")
 
-#: Share of the points of area lights that are uniform, so that none is left out where the picture is black.
+#: Share of the points of area lights that are uniform, so that places where the picture is black are sampled, too.
 _FLOOR = 0.05
 
-#: Points a side at which the mean is taken, by number of coordinates.
+#: Points per axis at which the mean is taken, by number of coordinates.
 _MEAN = {2: 64, 3: 16}
 
 
 @per_variant
 def NeuralTexture() -> type:
     class NeuralTexture(mi.Texture):
-        """A field as a texture: of the texture coordinates, or of the position.
+        """A field as a texture, a function of the texture coordinates or of the position.
 
         Mitsuba takes it wherever it takes a texture that may vary: reflectances, roughnesses and weights of BSDFs, the
-        radiance of area lights, displacements of ``bumpmap``. As a plugin it is called ``neural_texture``, with
-        ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`) and the arguments below.
+        radiance of area lights, displacements of ``bumpmap``. The plugin is called ``neural_texture``. It takes
+        ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`), and the arguments below.
 
         Args:
             field: a built field with 1 or 3 outputs (grey, or linear RGB).
@@ -41,18 +41,18 @@ def NeuralTexture() -> type:
             transform: an affine ``mi.ScalarTransform4f`` applied to them (to ``(u, v, 0)``), such as one that takes
                 the bounding box of a shape to the unit cube; ``None`` for none.
             repeat: take ``"uv"`` modulo 1, after the transform, or as they are. Ignored for positions.
-            clamp: cut values to [0, 1], as reflectances must be. Where a value is cut, it has no gradient. Give
-                radiances with ``clamp=False``, of a field that is not negative (``output_activation="softplus"``).
-            resolution: what Mitsuba is told about the level of detail, in texels a side.
-            key: turns dropout on. Textures are evaluated in virtual calls, where it needs an index.
+            clamp: cut values to [0, 1], as reflectances must be. A value that is cut has no gradient. For radiances,
+                use ``clamp=False`` and a field that is not negative (``output_activation="softplus"``).
+            resolution: level of detail that is reported to Mitsuba, in texels per axis.
+            key: turns dropout on. It needs an index, because textures are evaluated in virtual calls.
             wrap_mode: for ``"uv"`` beyond [0, 1], as in Mitsuba's ``bitmap``: ``"repeat"``, ``"mirror"`` or
                 ``"clamp"``. ``None``: as ``repeat`` says.
             to_uv: in place of ``transform`` for ``"uv"``, as in ``bitmap``: an affine ``mi.ScalarTransform3f``, or one
                 of four dimensions.
-            wavelengths: the field's last input is a wavelength, 0 at 360 nm and 1 at 830 nm, and its one output is the
-                value there: a spectrum of its own, in spectral variants. Otherwise colors become spectra as those
-                of a ``bitmap`` do, or luminances in monochromatic variants.
-            sampling: texels a side of a picture of the luminance by which area lights sample (u, v) (:meth:`bake`); 0
+            wavelengths: the field is a spectrum, for spectral variants: its last input is a wavelength, 0 at 360 nm and
+                1 at 830 nm, and its one output is the value there. Without it, colors become spectra like those
+                of a ``bitmap``, or luminances in monochromatic variants.
+            sampling: texels per axis of a picture of the luminance by which area lights sample (u, v) (:meth:`bake`); 0
                 for uniform (u, v). Only for ``"uv"``, and for surfaces whose (u, v) are in the unit square.
 
         Raises:
@@ -102,7 +102,7 @@ def NeuralTexture() -> type:
         # ---- values ---------------------------------------------------------
 
         def _point(self, si: Any) -> tuple[list, list]:
-            """What the field is asked at, and the derivatives of its coordinates by those before they are wrapped."""
+            """Coordinates for the field, and their derivatives by the coordinates before they are wrapped."""
             p = [*si.uv, 0] if self.coordinates == "uv" else list(si.p)
             if self.rows is not None:
                 p = transforms.applied(self.rows, p)
@@ -173,7 +173,7 @@ def NeuralTexture() -> type:
         # ---- area lights ----------------------------------------------------
 
         def bake(self) -> None:
-            """Make anew the picture that area lights sample (u, v) by, at any time: after every so many training steps.
+            """Compute the picture by which area lights sample (u, v) again, such as after every hundred training steps.
 
             Mitsuba's ``params.update()`` does so, too. Values are always the field's: an outdated picture adds
             noise, but no bias. It reads the picture, so it cannot be recorded by ``dr.freeze``.
@@ -240,7 +240,7 @@ def NeuralTexture() -> type:
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
-            """Make the plugin ``neural_texture`` that a scene describes."""
+            """The plugin ``neural_texture`` of a scene description."""
             field = object_or_file(properties, "neural_texture", "field", load)
             coordinates = "coordinates", "transform", "repeat", "wrap_mode", "to_uv"
             names = *coordinates, "clamp", "resolution", "wavelengths", "sampling"

@@ -22,23 +22,23 @@ def NeuralVolpath() -> type:
     class NeuralVolpath(path_replay()):  # type: ignore[misc]
         r"""A volumetric path tracer that evaluates :class:`NeuralMedium` outside virtual calls, and shows its emission.
 
-        Where nothing emits, it makes the picture of Mitsuba's ``volpath``, up to noise: surfaces, emitters and media of
-        Mitsuba's are what they are there. Absorption lowers the weight of paths instead of ending them.
+        If no medium emits, its picture is that of Mitsuba's ``volpath``, up to noise: Mitsuba's surfaces, emitters and
+        media are treated the same way. Absorption lowers the weight of paths instead of ending them.
 
         ``mi.render(scene, params)`` is differentiable in reverse mode by path replay (Vicini et al. 2021), as with
-        ``prbvolpath``: weights of the media's networks, and parameters of other media, phase functions, materials and
-        emitters. Geometry is not. Weight gradients go through :func:`coopnet.gradient_banks`.
+        ``prbvolpath``, with respect to weights of the media's networks, and parameters of other media, phase functions,
+        materials and emitters, but not geometry. Weight gradients are summed by :func:`coopnet.gradient_banks`.
 
-        As a plugin it is called ``neural_volpath``, with the arguments but ``key`` as properties.
+        The plugin is called ``neural_volpath``, and has the arguments except ``key`` as properties.
 
         Args:
-            max_depth: longest path, in edges; collisions that scatter nothing are not counted. -1 for any.
+            max_depth: longest path, in edges; collisions that scatter nothing are not counted. -1 for no limit.
             rr_depth: number of edges after which Russian roulette may end paths.
             hide_emitters: leave out the emitters that the camera sees directly, and show black in their place.
             banks: accumulators of each network's weight gradients on CUDA (see :func:`coopnet.gradient_banks`); 0
                 chooses by the number of paths.
-            key: turns dropout of all neural media on. Without an index, every path has masks of its own, the same at
-                all of its collisions; with one it is used as it is.
+            key: turns dropout of all neural media on. Without an index, every path has its own masks, the same at
+                all of its collisions. An index is used as it is.
 
         Raises:
             TypeError, ValueError: arguments of other kinds and values.
@@ -71,7 +71,7 @@ def NeuralVolpath() -> type:
             return trace(self, SceneMedia(scene), mode, scene, sampler, ray, δL, state_in, active)
 
         def fields(self, scene: Any) -> list:
-            """Those whose weight gradients are summed."""
+            """Fields whose weight gradients are summed."""
             return [medium.field for medium in SceneMedia(scene).media]
 
         def to_string(self) -> str:
@@ -83,7 +83,7 @@ def NeuralVolpath() -> type:
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
-            """Make the plugin ``neural_volpath`` that a scene describes."""
+            """The plugin ``neural_volpath`` of a scene description."""
             names = ("max_depth", "rr_depth", "hide_emitters", "banks")
             return cls(**given(properties, *names), properties=properties)
 

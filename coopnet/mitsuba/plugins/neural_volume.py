@@ -20,24 +20,24 @@ from .named_objects import given, object_or_file
 @per_variant
 def NeuralVolume() -> type:
     class NeuralVolume(mi.Volume):
-        """A field of positions as a volume: extinction and albedo of Mitsuba's media.
+        """A field of positions as a volume: extinction or albedo of Mitsuba's media.
 
-        Mitsuba takes it wherever it takes a ``gridvolume``: ``sigma_t`` and ``albedo`` of ``heterogeneous`` and
-        ``albedo`` of ``homogeneous`` media, whose extinction cannot vary. As a plugin it is called ``neural_volume``,
-        with ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`) and the arguments below.
+        Mitsuba takes it wherever it takes a ``gridvolume``: ``sigma_t`` and ``albedo`` of ``heterogeneous`` media, and
+        ``albedo`` of ``homogeneous`` ones. The plugin is called ``neural_volume``. It takes
+        ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`), and the arguments below.
 
-        Values are cut to the range from 0 to :meth:`max`, which media take for their majorant. Larger
-        densities of the field are rendered as this maximum. Outside the box, volumes are 0.
+        Values are cut to the range from 0 to :meth:`max`, which media use as their majorant. Outside the box, the
+        volume is 0.
 
         Args:
             field: a built field of 3 inputs, positions, with 1 or 3 outputs, that are not negative (such as with
                 ``output_activation="softplus"``).
-            to_world: an affine ``mi.ScalarTransform4f`` that takes the unit cube to where the box of the field shall
-                lie, as of ``gridvolume``. ``None``: where it is, that is at the field's ``bounds``, or the unit cube.
+            to_world: an affine ``mi.ScalarTransform4f`` that maps the unit cube to the box of the volume, as in
+                ``gridvolume``. ``None``: the box is the field's ``bounds``, or the unit cube.
             maximum: the largest value, such as 1 for an albedo. ``None``: 1.1 times the largest that is found at some
                 50,000 points, when the volume is made and when its parameters change.
-            resolution: what Mitsuba is told about the level of detail, in cells a side.
-            key: turns dropout on. Volumes are evaluated in virtual calls, where it needs an index.
+            resolution: level of detail that is reported to Mitsuba, in cells per axis.
+            key: turns dropout on. It needs an index, because volumes are evaluated in virtual calls.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -87,25 +87,26 @@ def NeuralVolume() -> type:
         # ---- the majorant ---------------------------------------------------
 
         def max(self) -> float:
-            """The largest value that :meth:`eval` returns: of spectra of colors, twice that of the color."""
+            """The largest value that :meth:`eval` returns. If colors become spectra, it is twice that of the colors."""
             return self.largest * (2 if self.upsampling and self.placed.count == 3 else 1)
 
         def measure(self) -> None:
-            """Find :meth:`max` anew, if no ``maximum`` was given: after the field was trained outside Mitsuba.
+            """Measure :meth:`max` again, if no ``maximum`` was given. Call it after the field was trained outside
+            Mitsuba.
 
-            A medium asks for it when it is made, and when ``params.update()`` says that something has changed.
+            A medium reads it when it is made, and when ``params.update()`` says that something has changed.
             """
             self.largest = majorant.measured(self._largest_at) if self.maximum is None else self.maximum
 
         def exceeded(self, samples: int = 1 << 18, seed: int = 0) -> tuple[float, float]:
-            """Look for places where the field is above :meth:`max`, at other points than :meth:`measure` does.
+            """Look for places where the field is above :meth:`max`, at other points than those of :meth:`measure`.
 
             Args:
-                samples: how many points, drawn uniformly from the box.
-                seed: another one draws other points.
+                samples: number of points, drawn uniformly from the box.
+                seed: of the points.
 
             Returns:
-                The share of the points where it is, and the largest value found over :meth:`max`.
+                The share of points above :meth:`max`, and the largest value found divided by :meth:`max`.
 
             Warns:
                 RuntimeWarning: there are such points; values are cut there.
@@ -138,7 +139,7 @@ def NeuralVolume() -> type:
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
-            """Make the plugin ``neural_volume`` that a scene describes."""
+            """The plugin ``neural_volume`` of a scene description."""
             field = object_or_file(properties, "neural_volume", "field", load)
             return cls(field, **given(properties, "to_world", "maximum", "resolution"), properties=properties)
 

@@ -26,7 +26,7 @@ PLUGINS: dict[str, tuple[str, str]] = {
 _registered: set[str] = set()
 
 
-#: Mitsuba takes the kind of a plugin in a dictionary, in every variant, from what is registered in this one; and no
+#: In every variant, Mitsuba looks up the kind of a plugin in a dictionary among those registered in this variant. No
 #: function registers volumes.
 _NO_TEXTURE = "neural_volume", "scalar_rgb"
 
@@ -35,8 +35,8 @@ def register() -> None:
     """Make the plugins known to Mitsuba: ``neural_texture``, ``neural_bsdf``, ``neural_path``, ``neural_volume``,
     ``neural_phase``, ``neural_medium``, ``neural_envmap`` and ``neural_volpath``.
 
-    For the variant that is set and all that are set later; in those that fields do not run in, making one raises an
-    error that says so. May be called again.
+    This holds for the variant that is set and all that are set later. In variants in which fields do not run, making a
+    plugin raises an error that says so. The function may be called again.
 
     >>> cn.mitsuba.register()
     >>> texture = mi.load_dict({"type": "neural_texture", "field": cn.mitsuba.hand_over("wood", field)})
@@ -58,7 +58,7 @@ def _changed(_: Any, variant: str | None) -> None:
                 getattr(mi, function)(name, functools.partial(_make, cls))
             elif (name, variant) != _NO_TEXTURE:
                 message = f"{name}: {variants.unfit(variant)}".encode()
-                # Mitsuba's parser makes an error of its own of what Python raises, with the lines of all its callers
+                # Mitsuba's parser turns an error of Python into its own, with the traceback in the message
                 getattr(mi, function)(name, functools.partial(fail, RuntimeError, message))
 
 

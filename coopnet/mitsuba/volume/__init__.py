@@ -1,4 +1,4 @@
-"""Volumes that are fields: where they are, and how dense they get.
+"""Fields as media: their place in the world, their largest density, and paths through them.
 
 =====================  ======================================================
 :mod:`.placed_field`   the box of a field, in the world

@@ -14,10 +14,10 @@ from ..path.vertex import power_heuristic, ratio
 def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
     """Follow paths from ``ray``; arguments and results as Mitsuba's ``ADIntegrator.sample``.
 
-    Distances are sampled by a majorant that is the same for all colors. Of the light that arrives at a collision, a
-    path follows what was scattered, or what went through, with a probability in proportion to their coefficients; what
-    is absorbed lowers its weight (Galtier et al. 2013). In backward ``mode``, paths are replayed: ``state`` is their
-    radiance, from which everything that is added is taken again (Vicini et al. 2021).
+    Distances are sampled by a majorant that is the same for all colors. At a collision, a path is either scattered or
+    goes straight on, with probabilities in proportion to the coefficients; absorption lowers its weight (Galtier et al.
+    2013). In backward ``mode``, paths are replayed: ``state`` is their whole radiance, from which everything that a
+    path meets is subtracted again (Vicini et al. 2021).
     """
     primal = mode == dr.ADMode.Primal
     max_depth, key = integrator.max_depth, integrator.path_key(dr.width(ray))
@@ -151,8 +151,9 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
 
 
 def _collide(media, medium, ray, surface, sample, active):
-    """A collision before the distance ``surface``: ``(interaction, number of the medium, majorant, is there one, does
-    the medium have light sampled)``."""
+    """A collision before the distance ``surface``: ``(interaction, number of the medium, majorant, is there a
+    collision, does the medium sample emitters)``.
+    """
     mei = dr.zeros(mi.MediumInteraction3f)
     mei.wi, mei.sh_frame, mei.time, mei.wavelengths = -ray.d, mi.Frame3f(-ray.d), ray.time, ray.wavelengths
     mei.p, mei.medium = ray.o, medium
@@ -167,9 +168,9 @@ def _collide(media, medium, ray, surface, sample, active):
 
 @dr.syntax
 def _seen(media, scene, sampler, ray, medium, key, active, adjoint):
-    """The share of light that comes through along ``ray``, by ratio tracking (Novák et al. 2014).
+    """The transmittance along ``ray``, by ratio tracking (Novák et al. 2014).
 
-    With an ``adjoint``, the derivative of what arrived, times that, goes back to the media.
+    With an ``adjoint``, its derivative times the adjoint is added to the gradients of the media.
     """
     primal = adjoint is None
     ray, medium, active = mi.Ray3f(ray), mi.MediumPtr(medium), mi.Bool(active)

@@ -16,9 +16,9 @@ from ...training.sampling import uniform
 
 #: Points at which a density is measured: all over the box, and then around the densest of them.
 POINTS, DENSEST, AROUND = 1 << 15, 256, 64
-#: A measured majorant is so many times what was found.
+#: A measured majorant is the largest value found times this factor.
 MARGIN = 1.1
-#: Streams of :func:`coopnet.uniform` that the points are drawn from; others are drawn to look for larger densities.
+#: Streams of :func:`coopnet.uniform` from which the points are drawn, and those that check for larger densities.
 POINT_STREAM, CHECK_STREAM = (1 << 31) - 3, (1 << 31) - 4
 
 
@@ -50,7 +50,7 @@ def measured(values: Callable[[list], Any]) -> float:
 
 
 def exceeded(where: str, values: Callable[[list], Any], limit: float, samples: int, seed: int) -> tuple[float, float]:
-    """The share of the unit cube where ``values`` are above ``limit``, and their largest over it, at random points."""
+    """The share of random points where ``values`` are above ``limit``, and the largest value divided by ``limit``."""
     check_positive(where, "samples", samples)
     check_unsigned(where, "seed", seed, 64)
     y = values(uniform(3, Key(seed), mi.Float, samples, stream=CHECK_STREAM))

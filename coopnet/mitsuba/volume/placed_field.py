@@ -17,15 +17,15 @@ from ..transforms import applied, rows
 
 
 class PlacedField(Traversed):
-    """``field`` in the world, where it has a box.
+    """``field`` in a box of the world.
 
-    The box is that of the field's ``bounds``, or the unit cube.
+    The field's own box is that of its ``bounds``, or the unit cube.
 
     Args:
         field: a built field of ``inputs`` coordinates (one of the numbers given) with one of the numbers of
             ``outputs``. Of six inputs, the last three are a direction, in the world.
-        to_world: an affine transform that takes the unit cube to where the box shall lie; ``None`` leaves it where it
-            is, so that the field is asked at positions of the world.
+        to_world: an affine transform that maps the unit cube to the box in the world. With ``None``, the field is
+            evaluated at positions of the world as they are.
         where: opens error messages.
     """
 
@@ -47,7 +47,7 @@ class PlacedField(Traversed):
         self._box = box[:3].tolist()
 
     def __call__(self, p: Any, direction: Any, key: Key | None, active: Any) -> tuple[list, Any]:
-        """The outputs at ``p`` of the world, and the mask of active points that lie in the box: only those are asked.
+        """The outputs at ``p`` in the world, and the mask of active points in the box: only those are evaluated.
 
         ``direction`` is for fields of six inputs.
         """

@@ -1,4 +1,4 @@
-"""The media of a scene: what they say of rays and points, with neural ones evaluated outside virtual calls."""
+"""The media of a scene along rays and at points; neural ones are evaluated outside virtual calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..variants import made
 class SceneMedia:
     """The distinct :class:`NeuralMedium` s among the media of a scene's shapes, which are numbered from 1 on.
 
-    Other media, Mitsuba's own, have the number 0 and are asked in virtual calls.
+    Mitsuba's own media have the number 0, and are evaluated in virtual calls.
     """
 
     def __init__(self, scene: Any):
@@ -26,7 +26,7 @@ class SceneMedia:
 
     def segment(self, medium: Any, ray: Any, mei: Any, active: Any) -> tuple:
         """In a call of one ``medium``: its number, a majorant of all colors, where ``ray`` enters and leaves it, and
-        whether light is sampled where it scatters."""
+        whether emitters are sampled where it scatters."""
         if medium is None:  # there is no medium anywhere
             return mi.UInt32(0), mi.Float(0), mi.Float(0), mi.Float(0), mi.Bool(False)
         _, near, far = medium.intersect_aabb(ray)
@@ -36,14 +36,14 @@ class SceneMedia:
         )  # fmt: skip
 
     def others(self, medium: Any, mei: Any, active: Any) -> tuple:
-        """In a call of one ``medium``: what it scatters, and its density; zeros of neural ones."""
+        """In a call of one ``medium``: its scattering coefficient and density; zeros for neural ones."""
         if medium is None or medium.ptr in self._number:
             return mi.UnpolarizedSpectrum(0), mi.UnpolarizedSpectrum(0)
         sigma_s, _, sigma_t = medium.get_scattering_coefficients(mei, active)
         return sigma_s, sigma_t
 
     def coefficients(self, medium: Any, number: Any, mei: Any, key: Key | None, active: Any) -> tuple:
-        """What is scattered, the density, and what is emitted per unit length, at ``mei``; zeros if not ``active``."""
+        """Scattering coefficient, density, and light emitted per unit length at ``mei``; zeros if not ``active``."""
         sigma_s, sigma_t = dr.dispatch(medium, self.others, mei, active & (number == 0))
         emitted = mi.UnpolarizedSpectrum(0)
         for i, neural in enumerate(self.media):

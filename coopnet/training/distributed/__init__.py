@@ -1,13 +1,13 @@
-"""Several processes that train one field: who they are, what each does, and what they agree on.
+"""Several processes that train one field: how they communicate, what each does, and what must be equal.
 
 ===================  =============================================
-:mod:`.group`        what is asked of processes that work together
+:mod:`.group`        the base of groups of processes
 :mod:`.torch_group`  groups of ``torch.distributed``
 :mod:`.mpi_group`    groups of MPI
 :mod:`.replicas`     processes that hold the same field
 :mod:`.step`         a step of several processes
-:mod:`.shares`       which samples are whose
-:mod:`.facts`        what must be the same on all
+:mod:`.shares`       which process has which samples
+:mod:`.facts`        what must be equal on all processes
 ===================  =============================================
 """
 

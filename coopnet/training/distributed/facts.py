@@ -1,4 +1,4 @@
-"""What must be the same on all processes of a run: what it is about to do, and the first batch."""
+"""What must be equal on all processes of a run: its arguments and parameters, and the first batch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .. import divergence, state
 from ..sampling import samples_by_index
 from .replicas import Replicas, digest
 
-#: Entries of an array that are compared, and how many of them may be others: processors of other types round otherwise,
+#: Entries of an array that are compared, and how many of them may differ: processors of other types round differently,
 #: which may move a sample to another place.
 ENTRIES, OTHERS = 64, 16
-#: How far from each other they may be: as a part of the largest.
+#: Largest difference of two equal entries, relative to the largest entry.
 TOLERANCE = 1e-2
 
 
 def facts(run: Any, metric: Any, rate: Callable[[int], float]) -> dict[str, Any]:
-    """What a ``run`` is about to do, by what a message calls it."""
+    """Everything that determines a ``run``, under the names that messages use."""
     step, done = run.step, run.result.steps
     return {
         "the version of coopnet": __version__,
@@ -66,8 +66,8 @@ def _name(function: Any) -> str:
 def compare_batches(replicas: Replicas, step: Any, drawn: Any) -> None:
     """Raise ``ValueError``, on all, unless the processes have drawn the same batch.
 
-    What is decorated with ``by_index`` is not looked at: each process draws its own samples alone, and may keep the
-    data of no others.
+    Functions decorated with ``by_index`` are not compared: each process draws only its own samples, and may have only
+    their data.
     """
     if replicas.alone or samples_by_index(step.batch) is not None:
         return
@@ -83,7 +83,7 @@ def compare_batches(replicas: Replicas, step: Any, drawn: Any) -> None:
 
 
 def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:
-    """Of every floating point array of the batch, its size and some entries."""
+    """The size and some entries of every floating point array of the batch."""
     flat = divergence.arrays(drawn)
     dr.eval(flat)  # in one kernel
     places = [np.linspace(0, dr.width(v) - 1, min(ENTRIES, dr.width(v))).astype(np.uint32) for v in flat]
@@ -92,7 +92,7 @@ def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:
 
 
 def _difference(first: list, other: list, rank: int) -> str:
-    """What two processes have drawn otherwise, in words."""
+    """How the batches of two processes differ, in words."""
     sizes = [[size for size, _ in found] for found in (first, other)]
     if sizes[0] != sizes[1]:
         return f"the arrays of a batch have {shown(sizes[0])} entries on process 0 and {shown(sizes[1])} on {rank}"

@@ -1,4 +1,4 @@
-"""What training asks of processes that work together: four things, of which engines exist."""
+"""The base of groups of processes: the four things that training needs of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ...checks import check_positive
 
 
 class Group:
-    """Processes that train one field, or share many: this one is a process by itself, others derive from it.
+    """Processes that train one field, or share many. This class is a single process; groups of several derive from it.
 
     Every process calls the same methods in the same order. They raise ``RuntimeError`` if another process is gone, or
-    does not come within the time limit of the engine.
+    does not call the method within the time limit.
 
     Args:
-        chunks: sum gradients over so many fixed parts of a batch, in their order, rather than over processes. Runs of
-            all group sizes that divide it then have the same losses and weights, on LLVM to the last bit, provided
-            that all processes have the same number of threads. Each part is a pass of its own through the kernels.
-            ``None``: as is fastest.
+        chunks: sum gradients over so many fixed parts of a batch, in their order, rather than over processes. Then runs
+            with all numbers of processes that divide ``chunks`` have the same losses and weights, on LLVM to the last
+            bit, provided that all processes have the same number of threads. Each part is a pass of its own through the
+            kernels. ``None``: whatever is fastest.
 
     Raises:
         ValueError: ``chunks`` is no positive int.
@@ -34,7 +34,7 @@ class Group:
         self.chunks = chunks
 
     def sum(self, array: Any) -> Any:
-        """The sum over all processes of a flat evaluated Dr.Jit array; in its own memory, where that can be."""
+        """The sum over all processes of a flat evaluated Dr.Jit array, in its own memory if possible."""
         return array
 
     def gather(self, value: Any) -> list:

@@ -13,8 +13,8 @@ from .group import Group
 class MPIGroup(Group):
     """The processes of an MPI communicator, through mpi4py.
 
-    Start them so that an error on one ends all: ``mpirun -n 4 python -m mpi4py train.py``. MPI has no time limits.
-    Gradients on GPUs travel through the memory of the host.
+    Start them like this, so that an error in one process ends all: ``mpirun -n 4 python -m mpi4py train.py``. MPI has
+    no time limits. Gradients of GPUs go through the memory of the host.
 
     Args:
         communicator: of mpi4py; all processes if ``None``.
@@ -35,7 +35,7 @@ class MPIGroup(Group):
             from mpi4py import MPI
         except ImportError:
             raise ImportError("MPIGroup needs mpi4py and an MPI; run pip install mpi4py.") from None
-        # its own, so that messages of the program cannot come between
+        # a communicator of its own, so that messages of the program cannot interfere
         self._communicator = (MPI.COMM_WORLD if communicator is None else communicator).Dup()
         self._in_place = MPI.IN_PLACE
         self.rank, self.size = self._communicator.Get_rank(), self._communicator.Get_size()

@@ -1,4 +1,4 @@
-"""Processes that hold the same field: what they do once for all, what they agree on, and how one's error ends all."""
+"""Processes that hold the same field: what one does for all, what must be equal, and how an error in one ends all."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _R = TypeVar("_R")
 
 
 class Replicas:
-    """The processes of a ``group`` in a run; by default this one alone, of which nothing here costs anything.
+    """The processes of a ``group`` in a run; by default a single process, for which all methods are free.
 
-    All come to the same exchanges in the same order. An error on one process is noted, and it goes on to its next
-    exchange, where all learn of it and raise; meanwhile it adds nothing to sums that others wait for.
+    All processes make the same exchanges in the same order. If an error occurs in one, it is noted, and the process
+    goes on to its next exchange, where all learn of it and raise. Until then, it adds zeros to sums that others wait
+    for.
     """
 
     def __init__(self, group: Group | None = None):
@@ -41,7 +42,9 @@ class Replicas:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """An error in here is noted, to be raised on all at the next exchange; alone, it is raised."""
+        """A block whose errors are noted, and raised on all processes at the next exchange; a single process raises
+        them.
+        """
         try:
             yield
         except Exception as error:
@@ -51,20 +54,20 @@ class Replicas:
 
     @contextmanager
     def alike(self, what: str) -> Iterator[None]:
-        """What all do, with no exchange in between; an error of one is raised on all at the end."""
+        """A block that all processes enter, without an exchange in it; an error in one is raised on all at the end."""
         with self.noting():
             yield
         self.exchange(what)
 
     def exchange(self, what: Any, value: Any = None) -> list:
-        """The small values of all processes, each of which has come to ``what``.
+        """The small values of all processes; ``what`` names the exchange, which must be the same on all.
 
-        Raises the error that was noted, on other processes ``RuntimeError``.
+        Raises the error that was noted; on other processes it is a ``RuntimeError``.
         """
         if self.alone:
             return [value]
         told = None if self.error is None else _said(self.error)
-        self.failed = True  # until it is known that all is well
+        self.failed = True  # until it is known that no process has failed
         found = self.group.gather((what, told, value))
         if self.error is not None:
             raise self.error
@@ -79,7 +82,7 @@ class Replicas:
         return [value for _, _, value in found]
 
     def once(self, what: Any, function: Callable[[], _R]) -> _R:
-        """What ``function`` returns on process 0, which alone calls it; a ``KeyboardInterrupt`` in it is one on all."""
+        """The result of ``function``, which only process 0 calls; a ``KeyboardInterrupt`` in it is raised on all."""
         if self.alone:
             return function()
         value: Any = None
@@ -99,7 +102,7 @@ class Replicas:
     # ---- agreement ----------------------------------------------------------
 
     def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Raise ``ValueError``, on all, unless ``facts()`` are the same everywhere."""
+        """Raise ``ValueError`` on all processes unless ``facts()`` are equal on all."""
         if self.alone:
             return
         own: dict[str, Any] = {}
@@ -133,9 +136,9 @@ class Replicas:
             owners[gpu] = rank
 
     def look(self, step: int, interrupted: bool, due: bool) -> tuple[bool, bool]:
-        """Before a step: has Ctrl-C come to any process, and is it time for something on process 0?
+        """Before a step: did any process get Ctrl-C, and is a hook due on process 0?
 
-        All look before the same steps, a few times a second.
+        All processes ask before the same steps, a few times a second.
         """
         if self.alone:
             return interrupted, due
@@ -159,7 +162,7 @@ def digest(arrays: Mapping[str, Any]) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """An error and the one at its root, which Dr.Jit's own say nothing of."""
+    """An error and its first cause as text; errors of Dr.Jit do not name their cause."""
     root: BaseException = error
     while root.__cause__ is not None:
         root = root.__cause__

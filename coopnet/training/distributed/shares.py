@@ -1,4 +1,4 @@
-"""Which samples of a batch are whose, and how to take those of what was drawn."""
+"""Which process has which samples of a batch, and how to select them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from ..trees import leaves, mapped
 
 
 def bounds(total: int, parts: int) -> list[tuple[int, int]]:
-    """The first sample of every part of a batch, and that behind its last: sizes differ by 1 at most."""
+    """Bounds of the parts of a batch: the first sample of every part, and the number of all. Sizes differ by 1 at
+    most.
+    """
     ends = [total * i // parts for i in range(parts + 1)]
     return list(itertools.pairwise(ends))
 
 
 def sliced(tree: Any, total: int, index: Any) -> Any:
-    """The samples ``index`` of a PyTree: of the arrays in it that have an entry for each of ``total``."""
+    """The samples ``index`` of a PyTree: selected from all arrays in it that have ``total`` entries."""
 
     def taken(array: Any) -> Any:
         if not dr.is_tensor_v(array):
@@ -32,5 +34,5 @@ def sliced(tree: Any, total: int, index: Any) -> Any:
 
     for array in leaves(tree):
         dr.schedule(array)
-    dr.eval()  # all in one kernel: to be read at places, each would be evaluated by itself
+    dr.eval()  # all in one kernel; otherwise each would be evaluated by itself when it is read
     return mapped(taken, tree)

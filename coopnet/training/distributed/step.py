@@ -1,4 +1,4 @@
-"""A step of several processes: each pulls its share of a batch back, and all move by the sum of their gradients."""
+"""A step of several processes: each computes the gradients of its share of a batch, and all move by their sum."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .shares import bounds, sliced
 class SharedStep(Step):
     """A step whose gradients are those of a whole batch, though this process works on its samples alone.
 
-    Samples have the numbers that they have in the whole batch, and masks with them. All that is summed is in one flat
-    single-precision buffer: the gradients of all parameters, and the sum of the losses. If the group sums over chunks,
-    there is such a buffer for each, one behind the other, and theirs are zeros where other processes' are.
+    Samples, and so their masks, have the numbers that they have in the whole batch. Everything that is summed is in one
+    flat single-precision buffer: the gradients of all parameters, and the sum of the losses. If the group sums over
+    chunks, there is such a buffer for each chunk, one behind the other; chunks of other processes are zeros.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SharedStep(Step):
         self.size = sum(self.sizes.values()) + 1
         self.total = self.samples = self.each = 0
         self.chunks: list[tuple[int, int]] = []  # samples of this process, from and to
-        self.width, self.first = 0, False  # of the chunk that is traced: its samples, and is it the first of all?
+        self.width, self.first = 0, False  # the samples of the chunk that is traced, and whether it is the first of all
 
     def divide(self, total: int) -> None:
         """Share batches that have ``total`` losses among the processes."""
@@ -98,8 +98,8 @@ class SharedStep(Step):
     def take(self, seed: Any, number: Any, start: Any, width: int, first: bool) -> tuple:  # type: ignore[override]
         """The first part of a step, of ``width`` samples from number ``start`` on.
 
-        Returns the buffer, or what :meth:`join` makes one of: the sum of losses, the gradients so far, operands of
-        products, and what is to be done with them.
+        Returns the buffer, or what :meth:`join` needs to make it: the sum of losses, the gradients so far, operands of
+        products, and instructions for them.
         """
         self.push()
         self.width, self.first = width, first
@@ -115,7 +115,7 @@ class SharedStep(Step):
         return loss, gradients, operands, left
 
     def join(self, loss: Any, gradients: dict[str, Any], products: list, left: ExternalProducts) -> Any:
-        """The buffer, once products are there."""
+        """The buffer, when the products have been computed."""
         buffer = self.flat(left.completed(gradients, products), loss)
         dr.eval(buffer)
         return buffer
@@ -146,7 +146,8 @@ class SharedStep(Step):
         place = dr.arange(self.uint32, size) + offset
         if self.group.chunks is None:
             return dr.gather(self.float32, buffer, place)
-        # from an opaque zero on: that of other processes has made +0 of -0, and a process alone does the same
+        # starting from an opaque zero: adding zeros of other processes turns -0 into +0, and a single process does the
+        # same
         total = dr.opaque(self.float32, 0)
         for i in range(self.group.chunks):
             total = total + dr.gather(self.float32, buffer, place + i * self.size)
@@ -155,7 +156,7 @@ class SharedStep(Step):
     # ---- pieces -------------------------------------------------------------
 
     def draw(self, key: Key) -> Any:
-        """The samples of a batch that ``key`` has the index of, or all."""
+        """The samples of a batch that the index of ``key`` names, or all."""
         if key.index is None or samples_by_index(self.batch) is not None:
             return super().draw(key)
         return sliced(self.batch(Key(key.seed, None, key.step)), self.samples, key.index)

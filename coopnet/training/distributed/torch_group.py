@@ -1,4 +1,4 @@
-"""Groups of ``torch.distributed``: NCCL between GPUs, Gloo between CPUs; and which group an argument means."""
+"""Groups of ``torch.distributed``: NCCL between GPUs, Gloo between CPUs; and the group for an argument."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...field import NeuralField
 from ...jit.native.core import cuda_device, cuda_stream
 from .group import Group
 
-#: What torchrun tells each of its processes, and ``torch.distributed`` needs.
+#: Environment variables that torchrun sets, and ``torch.distributed`` needs.
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 #: Communicators that were made, by (default group of torch.distributed, engine, time limit).
@@ -25,22 +25,22 @@ _made: dict[tuple[Any, str, float], Any] = {}
 
 
 class TorchGroup(Group):
-    """All processes of ``torch.distributed``, which is initialized unless it is already, as ``torchrun`` says.
+    """All processes of ``torch.distributed``. If that is not initialized, it is, from the variables of ``torchrun``.
 
-    Gradients travel by NCCL between GPUs and by Gloo between CPUs, without a copy on their way there; everything else
-    by Gloo. The communicators are its own: what the program sends through others cannot come between.
+    Gradients go through NCCL between GPUs and Gloo between CPUs, without being copied first; everything else goes
+    through Gloo. The communicators are its own, so messages of the program cannot interfere.
 
     Args:
         backend: ``"llvm"`` or ``"cuda"``, where the field is.
         chunks: as in :class:`Group`.
-        timeout: seconds that processes wait for each other before they give up. The first step takes as long as
-            compiling its kernels does, and others wait while process 0 is in a metric.
+        timeout: seconds that processes wait for each other before they give up. This must include the time to compile
+            the first step, and the time of metrics, in which the other processes wait for process 0.
 
     Raises:
         ImportError: PyTorch is not installed, or was built without ``torch.distributed``.
         ValueError: an argument is out of range; ``torch.distributed`` is not initialized and not all of ``RANK``,
             ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are in the environment.
-        RuntimeError: the others do not come.
+        RuntimeError: the other processes do not appear.
 
     >>> import os
     >>> group = cn.training.TorchGroup("cuda", timeout=120) if "RANK" in os.environ else None
@@ -67,7 +67,7 @@ class TorchGroup(Group):
                 self._communicator(engine)
 
     def sum(self, array: Any) -> Any:
-        """As :meth:`Group.sum`; on a GPU nobody waits: Dr.Jit's later work comes after it in Dr.Jit's own stream."""
+        """As :meth:`Group.sum`. On a GPU the host does not wait: the sum is queued in Dr.Jit's own stream."""
         if self.size == 1:
             return array
         group = self._communicator(self._engine)
@@ -77,8 +77,9 @@ class TorchGroup(Group):
                 with self._torch.cuda.stream(stream):
                     self._distributed.all_reduce(self._torch.from_dlpack(array), group=group)
             else:
-                # A copy: Gloo's thread may be the last to hold what it was given, and giving memory back to Dr.Jit from
-                # there, with Python's lock, waits for Dr.Jit's, whose holder may wait for Python's.
+                # A copy, because Gloo's thread may hold its array last. Returning Dr.Jit's memory from that thread
+                # could be a
+                # deadlock: it holds Python's lock and waits for Dr.Jit's, whose holder may wait for Python's.
                 own = array.numpy()  # Dr.Jit's memory, once it has been written
                 total = self._torch.from_numpy(own).clone()
                 self._distributed.all_reduce(total, group=group)
@@ -103,12 +104,12 @@ class TorchGroup(Group):
         store, rank, size = next(self._distributed.rendezvous("env://", timeout=self._limit))
         if os.environ.get("GROUP_WORLD_SIZE") == "1":
             # After a restart, torchrun's store still has the addresses of the processes that are gone (PyTorch 2.13).
-            # Hosts count restarts each for itself, so with several this would part them: docs/distributed.md.
+            # Every host counts its own restarts, so this does not work with several hosts: docs/distributed.md.
             store = self._distributed.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         self._distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=self._limit)
 
     def _communicator(self, engine: str) -> Any:
-        """One for all groups that are alike: making it takes time, and NCCL memory on the GPU."""
+        """One communicator for all equal groups: making it takes time, and with NCCL also memory of the GPU."""
         made = (self._distributed.group.WORLD, engine, self.timeout)
         if made not in _made:
             _made[made] = self._distributed.new_group(backend=engine, timeout=self._limit)
@@ -116,7 +117,7 @@ class TorchGroup(Group):
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """In here others are waited for, and what the engine raises is said in words."""
+        """A block that waits for other processes; errors of ``torch.distributed`` in it get a clear message."""
         try:
             yield
         except RuntimeError as error:
@@ -128,8 +129,8 @@ class TorchGroup(Group):
 def _end() -> None:
     """Ends Gloo's communicators while Python still runs.
 
-    Gloo's threads may hold objects of Python a moment longer than their exchange takes. To give them back they need its
-    lock, and without an interpreter that aborts the process, whose work is done (PyTorch 2.13, pytorch#190489).
+    Gloo's threads may hold Python objects slightly longer than their exchange takes. Releasing them needs Python's
+    lock; if the interpreter has ended, that aborts the process (PyTorch 2.13, pytorch#190489).
     """
     while _made:
         (_, engine, _), communicator = _made.popitem()
@@ -153,7 +154,7 @@ def _import() -> Any:
 
 
 def find_group(where: str, distributed: Any, field: Any) -> Group | None:
-    """The group that ``distributed`` means for a ``field``, or for one on LLVM if it is none."""
+    """The group for the argument ``distributed`` and a ``field``; without a field, one for LLVM."""
     if distributed is None or isinstance(distributed, Group):
         return distributed
     automatic = isinstance(distributed, str) and distributed == "auto"

@@ -1,4 +1,4 @@
-"""Where the results of many jobs are: a checkpoint for each, and one file that says how each ended."""
+"""The directory of the results of many jobs: a checkpoint for each, and one file that says how each ended."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RESULTS = "results.jsonl"
 class Directory:
     """``number.safetensors`` for each job, and :data:`RESULTS`, a line of JSON for each that has ended.
 
-    Several processes may write to one: each line is appended by one write, and begins and ends with a line break, so
-    that one which was cut short spoils no other. The last line of a job counts.
+    Several processes may write to that file. Each line is appended by one write, and begins and ends with a line break,
+    so that an incomplete line does not damage the next. The last line of a job counts.
     """
 
     def __init__(self, path: Any, jobs: int):
@@ -34,7 +34,7 @@ class Directory:
         return None if self.path is None else self.path / f"{number:0{self.digits}}.safetensors"
 
     def diverged(self) -> dict[int, dict[str, Any]]:
-        """What is known of the jobs that diverged: they would again, unless their checkpoint has been removed."""
+        """Results of the jobs that diverged, which are not trained again unless their checkpoint has been removed."""
         known = {number: found for number, found in self._ended().items() if found["stopped"] == "diverged"}
         return {k: v for k, v in known.items() if not v["file"] or self.checkpoint(k).exists()}  # type: ignore[union-attr]
 
@@ -46,7 +46,7 @@ class Directory:
             try:
                 entry = json.loads(line)
                 job, told = entry["job"], {name: entry[name] for name in ("stopped", "file", "message")}
-            except (ValueError, TypeError, KeyError, RecursionError):  # cut short, or not ours
+            except (ValueError, TypeError, KeyError, RecursionError):  # an incomplete line, or of another program
                 continue
             if is_int(job, 0) and isinstance(told["message"], str):
                 found[job] = told

@@ -1,4 +1,4 @@
-"""Errors that say which jobs they are of."""
+"""Errors that name the jobs in which they occurred."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _KINDS = (ValueError, TypeError, RuntimeError, OSError, NoRoom)
 
 @contextmanager
 def errors_of(first: int, last: int) -> Iterator[None]:
-    """A block in which errors are of the jobs ``first`` to ``last``, and their messages begin with these numbers.
+    """A block for the jobs ``first`` to ``last``: messages of errors begin with these numbers.
 
-    Errors of other kinds, which may not be made of a message alone, stay as they are.
+    Errors of types that may need more than a message stay as they are.
     """
     try:
         yield
@@ -28,7 +28,7 @@ def errors_of(first: int, last: int) -> Iterator[None]:
 
 @contextmanager
 def one_kernel() -> Iterator[None]:
-    """A block in which several fields are evaluated in one kernel: what the engine cannot do is said with the cure."""
+    """A block that evaluates several fields in one kernel. If the engine cannot do that, the error says what to do."""
     try:
         yield
     except StackError as error:

@@ -52,23 +52,23 @@ def fit_many(
     r"""Train every one of ``fields``, which have one architecture, in place: the images of a collection, the materials
     of a scene, the frames of a video.
 
-    Job :math:`j` does what ``fit(fields[j], lambda key: batch(key, UInt32(j)), steps, seed=seed + j)`` does, to the
-    last bit where fields are trained one after the other, and otherwise within the precision of the weights. Each has
-    its own optimizer state, loss scale and losses, and one that diverges harms no other. What is traced and compiled
-    once serves all of them.
+    Job :math:`j` does the same as ``fit(fields[j], lambda key: batch(key, UInt32(j)), steps, seed=seed + j)``. Results
+    are equal to the last bit if fields are trained one after the other, and otherwise within the precision of the
+    weights. Each job has its own optimizer state, loss scale and losses, and one that diverges does not affect others.
+    All jobs share what is traced and compiled.
 
-    Whoever has a checkpoint of a job may go on with :func:`coopnet.fit`, and the other way round.
+    :func:`coopnet.fit` can continue from a checkpoint of a job, and the other way round.
 
     Args:
         fields: built fields of one architecture, backend and precision.
         batch: traced code ``(key, job) -> (coordinates, targets)`` as for :func:`coopnet.fit`. ``job`` is a ``UInt32``
-            with the number of the field, of one entry, or of one for each sample where several fields are trained in
-            one kernel: look what belongs to it up by number, in arrays that hold the data of all jobs. Draw random
-            numbers with :func:`coopnet.uniform`, which then draws for the samples of all.
+            with the number of the field. It has one entry, or one for each sample if several fields are trained in
+            one kernel. Use it to look data up in arrays that hold the data of all jobs. Draw random numbers with
+            :func:`coopnet.uniform`, which then draws for the samples of all fields.
         steps: as for :func:`coopnet.fit`.
         optimizer: one without parameters, of which each job gets a copy; ``Adam`` if ``None``.
         lr, loss, objective, weight_decay, clip_norm, multipliers, loss_scale: as for :func:`coopnet.fit`.
-        seed: that of job 0; job :math:`j` has ``seed + j``.
+        seed: seed of job 0; job :math:`j` has ``seed + j``.
         directory: where to write ``0000.safetensors`` and so on, checkpoints that ``coopnet.load`` reads, and
             ``results.jsonl`` with a line for each job that has ended. Jobs that have ended
             there, or diverged, are not trained again, and jobs that were stopped continue.
@@ -77,30 +77,30 @@ def fit_many(
             4096 samples where it is possible, and 1 elsewhere: see ``docs/many_fields.md``. Then ``job``, ``key.index``
             and ``key.seed`` have an entry for each sample, the optimizer must be ``Adam``, ``AdamW``, ``SGD`` or
             ``RMSProp``, and an objective must not evaluate fields in symbolic loops.
-        progress: show one progress bar for all jobs, of several processes for those of process 0 (needs tqdm).
+        progress: show one progress bar for all jobs (of several processes, for the jobs of process 0; needs tqdm).
 
     Returns:
-        The :class:`FitResult` of each job. Ctrl-C ends the job or group under way with ``stopped="interrupt"``, and
-        jobs that were not begun have 0 steps and the same.
+        The :class:`FitResult` of each job. Ctrl-C ends the current job or group with ``stopped="interrupt"``; jobs that
+        have not begun have 0 steps and the same ``stopped``.
 
-        Where the environment has ``WORLD_SIZE`` processes, as ``torchrun`` starts them, process ``RANK`` trains every
-        ``WORLD_SIZE``-th group. Jobs of other processes are ``None``, and their fields as they were: once all have
-        ended, load the files, or call this again in one process, which reads them.
+        If there are several processes, as started by ``torchrun``, process ``RANK`` of ``WORLD_SIZE`` trains every
+        ``WORLD_SIZE``-th group. Results of other processes' jobs are ``None``, and their fields are unchanged. When all
+        processes have ended, load the files, or call this again in one process, which reads them.
 
     Raises:
         ValueError, TypeError: as :func:`coopnet.fit`; also for fields that differ, are too many for their seeds or
             given twice, a ``together`` that is not possible, and several processes without a ``directory``.
         OSError: ``directory`` cannot be read or written.
         RuntimeError: as :func:`coopnet.fit`.
-        All of these name the job that they come of, but for an ``OSError`` of the system, which names the file.
+        All of these name their job, except an ``OSError`` of the system, which names the file.
 
     Warns:
         RuntimeWarning: as :func:`coopnet.fit`; the message begins with the number of the job. In a kernel with others,
-            a job that diverges is left with the weights of its last checkpoint, or those at the start. Of coordinates,
-            those of job 0 are looked at. Also, with ``together=None`` on CUDA, why fields that are small enough are not
-            trained in one kernel.
+            a job that diverges gets the weights of its last checkpoint, or those at the start. Only the coordinates of
+            job 0 are checked. With ``together=None`` on CUDA, a warning says why small fields are not trained in one
+            kernel.
 
-    Four waves, of frequencies that the number of the job says:
+    Four waves, whose frequencies depend on the number of the job:
 
     >>> wave = cn.NeuralField(cn.Sinusoidal(4, in_features=1), cn.MLP(out_features=1, width=16))
     >>> fields = [wave.build(seed=number) for number in range(4)]
@@ -146,7 +146,7 @@ def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, toget
     arguments.check_run(fields[0], batch, steps, seed, optimizer, progress, "fit_many")
     last = seed + len(fields) - 1
     ensure(last < 2**64, f"fit_many: seed is {seed}, and that of the last job {last}; ints in [0, 2^64) are needed.")
-    describe(fields[0])  # once: it takes as long as all else that is checked of a field
+    describe(fields[0])  # only once, because it takes as long as all other checks of a field
     first = _identity(fields[0])
     seen: dict[int, int] = {}
     for number, field in enumerate(fields):
@@ -186,7 +186,7 @@ def _together(asked: int | None, jobs: Jobs, samples: int) -> int:
 
 
 def _processes(place: Directory) -> tuple[int, int]:
-    """Number of this process and of all, as the environment has them."""
+    """The number of this process and of all processes, from the environment."""
     given = [os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))]
     digits = all(text.isdecimal() for text in given)
     rank, world = map(int, given) if digits else (1, 0)

@@ -1,7 +1,7 @@
 """A step of several fields at once: their parameters side by side, their samples in neighbouring lanes.
 
-What happens to parameters entry by entry happens to all fields in one go, and what is a sum over a field (its loss, the
-norm of its gradient, whether that is finite) is a sum over a block of entries.
+Operations on single entries of parameters treat all fields at once. Sums over a field (its loss, the norm of its
+gradient, whether that is finite) become sums over a block of entries.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class GroupStep(JobStep):
         self.multipliers = {k: dr.tile(v, count) for k, v in first.multipliers.items()}
         self.decays = {k: dr.tile(v, count) if dr.width(v) > 1 else v for k, v in first.decays.items()}
         dr.eval(self.multipliers, self.decays)
-        # that of a field is taken apart from the optimizer's step, where all parameters would share it
+        # each field has its own loss scale, which the optimizer's step could not have
         self.scaler, self.scales = None, copy.copy(first.scaler)
         self.optimizer = copy.copy(first.optimizer)
         self.stack()
-        # of groups of one size alone: a recording does not know that another has more lanes
+        # shared only by groups of the same size: a recording would not notice a different number of lanes
         self.frozen = like.frozen if like is not None else self.freeze()
 
     # ---- there and back -----------------------------------------------------
@@ -204,7 +204,7 @@ class GroupStep(JobStep):
 
 
 def restart(step: Step, kept: Mapping[str, Any]) -> None:
-    """Have a field whose training diverged go on from the parameters ``kept`` and no memory of the past."""
+    """Let a field whose training diverged go on from the parameters ``kept``, with a new state of the optimizer."""
     state = {}
     for name, (_, promoted, rate, memory) in step.optimizer.state.items():
         empty = mapped(lambda v: v if _counts(v) else dr.zeros(type(v), dr.width(v)), memory)
@@ -220,7 +220,7 @@ def _broken(gradient: Any) -> Any:
 
 
 def _counts(array: Any) -> bool:
-    """Is it a number of steps, which fields that are trained together have in common?"""
+    """Is it a number of steps? Fields that are trained together share it."""
     return math.prod(dr.shape(array)) == 1 and dr.is_integral_v(array)
 
 
@@ -233,7 +233,7 @@ def _side_by_side(trees: list, counters: bool = False) -> Any:
 
 
 def _part(tree: Any, like_tree: Any, k: Any) -> Any:
-    """What belongs to field ``k``, a ``UInt32``, in a stacked ``tree``, in the shapes of the field's own."""
+    """The part of field ``k``, a ``UInt32``, in a stacked ``tree``, with the shapes of a single field."""
 
     def part(old: Any, whole: Any) -> Any:
         flat, size = dr.detach(whole).array, math.prod(dr.shape(old))

@@ -17,10 +17,10 @@ from .job import JobRun
 
 
 class GroupRun(Run):
-    """Steps of several jobs at once, all from the same number on.
+    """Steps of several jobs at once, which all start at the same step.
 
-    ``runs`` are the jobs' own, whose fields, files and results have everything between two ``unstack`` of the group:
-    when checkpoints are written, when something is not finite, and at the end.
+    ``runs`` are those of the single jobs. Their fields, files and results are updated by ``unstack``: when checkpoints
+    are written, when something is not finite, and at the end.
     """
 
     step: GroupStep
@@ -39,7 +39,7 @@ class GroupRun(Run):
             self.write()
 
     def collect(self, at_end: bool = False) -> bool:
-        """Bring the losses of all fields to the host; where something is not finite, look at each field."""
+        """Copy the losses of all fields to the host; if something is not finite, check each field."""
         if not self.taken:
             return True
         group, steps = self.step, self.result.steps
@@ -97,5 +97,5 @@ class GroupRun(Run):
                 run.result.seconds = before
 
     def share(self) -> float:
-        """Seconds that a job has taken up to now: its part of those of all."""
+        """Seconds that a job has taken up to now: its share of the time of all."""
         return (time.monotonic() - self.start) / len(self.runs)

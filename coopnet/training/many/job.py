@@ -1,4 +1,4 @@
-"""One of many fields by itself: a step that is told which, and its run."""
+"""One of many fields by itself: a step that knows its job's number, and its run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from ..unrolled import UnrolledSteps
 
 
 class JobStep(Step):
-    """The step of :func:`coopnet.fit`, of job ``number``: an input, so that all jobs share what is frozen."""
+    """The step of :func:`coopnet.fit` for job ``number``, which is an input, so that all jobs share the frozen
+    function.
+    """
 
     DRJIT_STRUCT = Step.DRJIT_STRUCT | {"job": object}
 
@@ -45,7 +47,7 @@ class JobStep(Step):
 
 
 class JobRun(Run):
-    """The run of a job, whose checkpoint and monitor are known by name to runs of several at once."""
+    """The run of a job, with its checkpoint and monitor as attributes, for runs of several jobs at once."""
 
     step: JobStep
 

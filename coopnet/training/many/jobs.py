@@ -1,4 +1,4 @@
-"""All jobs: what they have in common, how one begins, and their runs, one after the other or in groups."""
+"""All jobs: what they share, how one begins, and their runs, one after the other or in groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AGAIN = "to train it anew, remove its line from results.jsonl and its checkpoint
 class Jobs:
     """Job ``number`` trains ``fields[number]`` for ``steps`` steps with ``seed + number``.
 
-    ``results`` are those of the jobs that were to be trained here, and ``messages`` what to warn of.
+    ``results`` are those of the jobs that this process trains, and ``messages`` its warnings.
 
     Args:
         optimizer: one without parameters, of which each job gets a copy.
@@ -43,7 +43,7 @@ class Jobs:
         self.fields, self.batch, self.steps, self.seed = fields, batch, steps, seed
         self.optimizer, self.options, self.place, self.every = optimizer, options, place, every
         self.diverged = place.diverged()
-        self._first: JobStep | None = None  # of which the others are copies: all share its frozen functions
+        self._first: JobStep | None = None  # the others are copies of it, and share its frozen functions
         self._groups: dict[int, GroupStep] = {}  # the same for groups, by their size
         self.results: dict[int, FitResult] = {}
         self.messages: list[str] = []
@@ -83,7 +83,7 @@ class Jobs:
                     return
 
     def _train(self, group: range) -> None:
-        """The jobs of a group: those that stand at the same step together."""
+        """Train the jobs of a group; those that are at the same step together."""
         waiting: dict[int, list[JobRun]] = {}
         for number in group:
             with errors_of(number, number):
