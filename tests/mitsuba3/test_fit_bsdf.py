@@ -25,6 +25,14 @@ def learn(reference, steps=250, field=None, **options):
     return cn.mitsuba.fit_bsdf(field, mi.load_dict(reference), steps=steps, **options)
 
 
+@pytest.fixture
+def few_lobe_steps(monkeypatch):
+    """For what does not depend on the lobes: two steps, not 400."""
+    module = sys.modules[cn.mitsuba.BSDFFit.__module__]
+    fit_lobes = module.fit_lobes
+    monkeypatch.setattr(module, "fit_lobes", lambda *args: fit_lobes(*args[:4], 2, *args[5:]))
+
+
 def furnace(bsdf, angle):
     """Share of the light of a white sky that is reflected, by the BSDF's own samples."""
     n, a = 1 << 16, np.radians(angle)
@@ -82,7 +90,7 @@ ROUGH = {
 @pytest.mark.parametrize("name", ROUGH)
 def test_samples_as_good_as_the_references(name):
     reference, resolution = ROUGH[name]
-    found = learn(reference, steps=400, width=32, lobe_resolution=resolution)
+    found = learn(reference, steps=600, lobe_resolution=resolution)
     assert found.spread < 1.5 * found.reference_spread
     assert found.bsdf.lobes.network == (resolution is None) and found.bsdf.lobes.count == 8
 
@@ -123,7 +131,7 @@ def test_what_is_learned_by_default(monkeypatch):
         cn.mitsuba.fit_bsdf(None, mi.load_dict(WHITE))
 
 
-def test_the_same_seed_learns_the_same(backend):
+def test_the_same_seed_learns_the_same(backend, few_lobe_steps):
     if backend == "cuda":
         pytest.skip("atomics add in any order")
     one, two, other = (learn(WHITE, steps=20, seed=seed) for seed in (1, 1, 2))
@@ -131,7 +139,7 @@ def test_the_same_seed_learns_the_same(backend):
     assert one.relative_error == two.relative_error
 
 
-def test_a_built_field_is_trained_on():
+def test_a_built_field_is_trained_on(few_lobe_steps):
     field = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(8, 3, width=16, depth=2, bias=True)))
     first = learn(WHITE, steps=60, field=field)
     assert first.bsdf.decoder.field is field
@@ -178,14 +186,14 @@ def test_what_is_refused():
         cn.mitsuba.fit_bsdf(None, WHITE)
 
 
-def test_bumps_of_a_bitmap():
+def test_bumps_of_a_bitmap(few_lobe_steps):
     """What a bump map over a checkerboard is refused for, a bitmap has."""
     values = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4, 1)
     reference = BUMPS | {"texture": {"type": "bitmap", "bitmap": mi.Bitmap(values), "raw": True}}
     assert learn(reference, steps=1, **SMALL).reference_albedo > 0.1
 
 
-def test_bitmaps(backend):
+def test_bitmaps(few_lobe_steps):
     """Textures that hardware looks up, in a frozen step."""
     values = np.linspace(0.1, 0.9, 4 * 4 * 3, dtype=np.float32).reshape(4, 4, 3)
     reference = {
@@ -194,11 +202,11 @@ def test_bitmaps(backend):
         "roughness": {"type": "bitmap", "bitmap": mi.Bitmap(values[..., :1].copy()), "raw": True},
     }
     latent = cn.Grid(2, "dense", n_levels=1, n_features_per_level=4, base_resolution=4, init_scale=0.05)
-    found = learn(reference, steps=40, inputs=12, latent=latent)
+    found = learn(reference, steps=100, inputs=12, latent=latent, **SMALL)
     assert found.relative_error < 0.9
 
 
-def test_a_latent_code_has_bounds_of_its_own():
+def test_a_latent_code_has_bounds_of_its_own(few_lobe_steps):
     """Code and decoder are one field while they learn: the box of the code is that of its two coordinates."""
     grid = cn.Grid(2, "dense", n_levels=1, n_features_per_level=3, base_resolution=4, init_scale=1.0)
     code = cn.mitsuba.build(cn.NeuralField(grid, cn.Identity(), bounds=(-1, [3, 2])), seed=1)

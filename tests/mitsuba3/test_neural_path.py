@@ -94,13 +94,16 @@ def sampled_by_networks():
     return [one, other], {"leaf": leaf(other, material(first))}
 
 
+def lit():
+    """By an environment and the lamp, and seen from behind."""
+    return [material(), {"type": "roughconductor"}], {"sky": environment(), "leaf": leaf(material(code=(0.1, 0.9)))}
+
+
 SCENES = {
     "networks of lobes": sampled_by_networks,
-    "back": lambda: ([], {"leaf": leaf(material(code=(0.1, 0.9)))}),
     "mixed": mixed,
-    "envmap": lambda: ([material(), {"type": "roughconductor"}], {"sky": environment()}),
-    "no sky": lambda: ([material(code=())] * 2, {"sky": None}),
-    "point light": lambda: ([material()], {"lamp": {"type": "point", "position": [0, -3, 3]}}),
+    "lit": lit,
+    "point light alone": lambda: ([material(code=())] * 2, {"sky": None, "lamp": {"type": "point", "position": [0, -3, 3]}}),
     "nested": lambda: ([{"type": "mask", "opacity": 0.5, "nested": material()}, material(code=(0.1, 0.2))], {}),
 }  # fmt: skip
 
@@ -129,7 +132,7 @@ def test_ways_to_evaluate_agree(networks, same):
 
 @pytest.mark.parametrize(
     "options",
-    [{"hide_emitters": True}, {"max_depth": -1, "rr_depth": 2}, {"max_depth": 0}, {"max_depth": 1}, {"max_depth": 2}],
+    [{"hide_emitters": True, "max_depth": 2}, {"max_depth": -1, "rr_depth": 2}, {"max_depth": 0}, {"max_depth": 1}],
     ids=str,
 )
 def test_options_of_path(options, same):
@@ -258,7 +261,9 @@ def scene():
 @pytest.fixture
 def two_decoders():
     """A scene that compiles fast."""
-    return spheres([material(decoder(2), (0.2, 0.5)), material(decoder(1, seed=2))], size=8)
+    grid = cn.Grid(2, "dense", n_levels=1, n_features_per_level=2, base_resolution=4)
+    textured = cn.mitsuba.NeuralBSDF(decoder(2), latent=grid, lobes=(0.2, 0.5))
+    return spheres([textured, material(decoder(1, seed=2))], size=8)
 
 
 WANTED = ("weights", "latent", "radiance", "floor.bsdf.reflectance", "diffuse_reflectance")
@@ -339,10 +344,8 @@ def test_banks_of_all_decoders_are_open_on_the_way_back(monkeypatch, two_decoder
 
 
 @pytest.mark.parametrize(("part", "networks"), [("decoder", "branch"), ("latent", "wavefront")])
-def test_finite_differences(backend, part, networks):
-    made, grid = decoder(2), cn.Grid(2, "dense", n_levels=1, n_features_per_level=2, base_resolution=4)
-    textured = cn.mitsuba.NeuralBSDF(made, latent=grid, lobes=(0.2, 0.5))
-    scene, integrator = spheres([textured, material(decoder(1, seed=2))], size=8), ours(networks=networks)
+def test_finite_differences(backend, two_decoders, part, networks):
+    scene, integrator = two_decoders, ours(networks=networks)
     params = mi.traverse(scene)
     name = next(k for k in names(scene) if part in k)
     value = params[name]
