@@ -585,7 +585,7 @@ def test_any_widths(ns, backend):
     st = hypothesis.strategies
     field = cn.NeuralField(None, cn.MLP(3, 4, width=4, depth=1)).build(backend)
 
-    @hypothesis.settings(max_examples=5 if backend == "llvm" else 4)
+    @hypothesis.settings(max_examples=4)
     @hypothesis.given(st.data(), st.integers(1, 9), st.sampled_from([1, 5]))
     def run(data, n, steps):
         wide = [data.draw(st.booleans()) for _ in range(6)]
