@@ -35,7 +35,7 @@ SMALLER = {
     "1, 64, 2, omega": "1, 8, 1, omega",
     'out_features=1, activation="softplus"': 'out_features=1, width=8, depth=1, activation="softplus"',
     "MLP(out_features=1)": "MLP(out_features=1, width=8, depth=1)", "n_levels=6": "n_levels=2",
-    "MLP(out_features=3, o": "MLP(out_features=3, width=8, depth=1, o", "Fourier(32, scale=0.5)": "Fourier(4, scale=0.5)",
+    "MLP(out_features=3, o": "MLP(out_features=3, width=8, depth=1, o", "Fourier(32,": "Fourier(4,",
 }  # fmt: skip
 
 

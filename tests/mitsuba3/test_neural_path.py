@@ -103,7 +103,7 @@ SCENES = {
     "networks of lobes": sampled_by_networks,
     "mixed": mixed,
     "lit": lit,
-    "point light alone": lambda: ([material(code=())] * 2, {"sky": None, "lamp": {"type": "point", "position": [0, -3, 3]}}),
+    "point": lambda: ([material(code=())] * 2, {"sky": None, "lamp": {"type": "point", "position": [0, -3, 3]}}),
     "nested": lambda: ([{"type": "mask", "opacity": 0.5, "nested": material()}, material(code=(0.1, 0.2))], {}),
 }  # fmt: skip
 
