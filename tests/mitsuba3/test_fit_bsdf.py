@@ -12,7 +12,7 @@ import coopnet as cn
 
 mi = pytest.importorskip("mitsuba")
 
-from coopnet.mitsuba.bsdf.reflections import draw  # noqa: E402 - needs Mitsuba
+from coopnet.mitsuba.bsdf.reflections import draw, weights  # noqa: E402 - needs Mitsuba
 
 pytestmark = pytest.mark.usefixtures("variant")
 
@@ -149,11 +149,23 @@ def test_a_built_field_is_trained_on(few_lobe_steps):
 
 def test_samples_that_count_for_nothing():
     """Directions below the surface are none: value 0, and a density that can be divided by."""
-    drawn = draw(mi.load_dict({"type": "roughconductor", "material": "none", "alpha": 1.0}), cn.Key(0), 4096)
+    reference = mi.load_dict({"type": "roughconductor", "material": "none", "alpha": 1.0})
+    drawn = draw(reference, cn.Key(0), 4096)
     valid, value = drawn.valid.numpy(), drawn.value.numpy()
     assert 0.5 < valid.mean() < 0.99
     assert value[:, valid].any(axis=0).mean() > 0.99 and not value[:, ~valid].any()
     assert (drawn.pdf.numpy()[~valid] == 1).all() and (drawn.wo.numpy()[2] > 0).all()
+    found = weights(reference, cn.Key(0), 4096).numpy()
+    assert found.min() == 0 and 0.5 < np.mean(found > 0) < 0.99
+
+
+def test_points_lie_where_their_coordinates_say():
+    """In the plane z = 0, for what depends on positions."""
+    field = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(3, 1, width=4, depth=1, output_activation="sigmoid")))
+    texture = cn.mitsuba.NeuralTexture(field, "position")
+    drawn = draw(mi.load_dict({"type": "diffuse", "reflectance": texture}), cn.Key(0), 64)
+    expected = field([*drawn.uv, mi.Float(0)])[0] * drawn.wo.z / np.pi
+    np.testing.assert_allclose(drawn.value.x.numpy(), expected.numpy(), rtol=1e-2, atol=1e-4)
 
 
 def test_what_is_refused():
