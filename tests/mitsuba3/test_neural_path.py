@@ -16,6 +16,7 @@ mi = pytest.importorskip("mitsuba")
 from support.arrays import arrays  # noqa: E402 - needs Mitsuba
 from support.spheres import colour, decoder, environment, material, numbers, spheres  # noqa: E402 - needs Mitsuba
 
+from coopnet.mitsuba.path.loop import key_at  # noqa: E402 - needs Mitsuba
 from coopnet.mitsuba.path.scene_decoders import SceneDecoders  # noqa: E402 - needs Mitsuba
 
 DEPTH = 4
@@ -130,16 +131,22 @@ def test_ways_to_evaluate_agree(networks, same):
     same(render(scene, ours(networks=networks)), render(scene, ours()))
 
 
+def with_alpha():
+    film = {"type": "hdrfilm", "width": 8, "height": 8, "pixel_format": "rgba", "rfilter": {"type": "box"}}
+    view = mi.ScalarTransform4f().look_at([0, -6, 3], [0, 0, 0], [0, 0, 1])
+    return {"type": "perspective", "film": film, "to_world": view}
+
+
 @pytest.mark.parametrize(
     "options",
     [{"hide_emitters": True, "max_depth": 2}, {"max_depth": -1, "rr_depth": 2}, {"max_depth": 0}, {"max_depth": 1}],
     ids=str,
 )
 def test_options_of_path(options, same):
-    scene = spheres([{"type": "diffuse"}])
+    scene = spheres([{"type": "diffuse"}, {"type": "dielectric"}], sensor=with_alpha())
     same(
-        render(scene, mi.load_dict({"type": "neural_path", "max_depth": DEPTH} | options)),
-        render(scene, mitsubas(**options)),
+        render(scene, mi.load_dict({"type": "neural_path", "max_depth": DEPTH} | options), spp=8),
+        render(scene, mitsubas(**options), spp=8),
     )
 
 
@@ -153,13 +160,7 @@ def test_defaults_are_those_of_path(same):
 
 
 def test_alpha(same):
-    film = {"type": "hdrfilm", "width": 8, "height": 8, "pixel_format": "rgba", "rfilter": {"type": "box"}}
-    sensor = {
-        "type": "perspective",
-        "film": film,
-        "to_world": mi.ScalarTransform4f().look_at([0, -6, 3], [0, 0, 0], [0, 0, 1]),
-    }
-    scene = spheres([{"type": "diffuse"}], sensor=sensor, sky=None, floor=None)
+    scene = spheres([{"type": "diffuse"}], sensor=with_alpha(), sky=None, floor=None)
     got = render(scene, ours(), spp=4)
     same(got, render(scene, mitsubas(), spp=4))
     assert 0 < got[..., 3].mean() < 1
@@ -220,6 +221,7 @@ def test_index_of_a_key(dropping, close):
     # later vertices have numbers of their own
     implicit, explicit = (render(dropping, ours(max_depth=4, key=k)) for k in (cn.Key(3), cn.Key(3, index=lanes)))
     assert np.abs(implicit - explicit).max() > 1e-4 * explicit.max()
+    assert key_at(cn.Key(3), mi.UInt32(2), 5).index.numpy().tolist() == [10, 11, 12, 13, 14]
 
 
 @pytest.mark.parametrize("index", [np.arange(5), np.arange(10 * 10)])
