@@ -218,13 +218,20 @@ def test_bitmaps(few_lobe_steps):
     assert found.relative_error < 0.9
 
 
-def test_a_latent_code_has_bounds_of_its_own(few_lobe_steps):
+def test_a_latent_code_has_bounds_of_its_own(few_lobe_steps, monkeypatch):
     """Code and decoder are one field while they learn: the box of the code is that of its two coordinates."""
+    module, learned = sys.modules[cn.mitsuba.BSDFFit.__module__], []
+    fit = module.fit
+    monkeypatch.setattr(module, "fit", lambda field, *args, **options: (
+        learned.append(field), fit(field, *args, **options))[1])  # fmt: skip
     grid = cn.Grid(2, "dense", n_levels=1, n_features_per_level=3, base_resolution=4, init_scale=1.0)
     code = cn.mitsuba.build(cn.NeuralField(grid, cn.Identity(), bounds=(-1, [3, 2])), seed=1)
     reference = {"type": "diffuse", "reflectance": 0.5}
     found = learn(reference, steps=1, inputs=11, latent=code, **SMALL)
     assert code.bounds == (-1.0, (3.0, 2.0)) and found.bsdf.latent.field is code
+    place, angles = [mi.Float(0.3), mi.Float(0.8)], [mi.Float(0.1 * i) for i in range(8)]
+    parts = found.bsdf.decoder.field([*code(place), *angles]).numpy()
+    np.testing.assert_allclose(learned[0]([*place, *angles]).numpy(), parts, rtol=1e-2, atol=1e-3)
     code = cn.mitsuba.build(cn.NeuralField(grid, cn.Identity()), seed=1)
     plain = learn(reference, steps=1, inputs=11, latent=code, **SMALL)
     assert found.result.losses != plain.result.losses
