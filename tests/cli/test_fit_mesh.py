@@ -125,10 +125,10 @@ def test_fit(fitted, backend):
 
 
 def test_fit_says_quality_and_resumes(tmp_path, backend, capsys, monkeypatch):
-    monkeypatch.setattr(learn, "SIZE", 32)
+    monkeypatch.setattr(learn, "SIZE", 64)
     ball().export(tmp_path / "ball.obj")
     source, out = str(tmp_path / "ball.obj"), tmp_path / "out"
-    options = [*SMALL[2:], "--points", "4000", "--backend", backend]
+    options = [*SMALL[2:], "--backend", backend]
     assert cli.main(["fit", source, "-o", str(out), *options, "--steps", "20"]) == 0
     said = capsys.readouterr().out
     assert "5120 triangles, watertight" in said and "mean error of the distance: " in said
@@ -202,11 +202,11 @@ def test_sides_of_a_picture(backend, tmp_path):
         return p, [norm(ns.Array3f(*p) - ns.Array3f(*centre)) - 0.15]
 
     cn.fit(field, batch, 400, lr=cn.training.cosine(1e-2, 400), progress=False)
-    picture = view.render(field, 48, 48, 0, 0, "y")
+    picture = view.render(field, 64, 64, 0, 0, "y")
     y, x = np.nonzero(picture.min(axis=2) < 0.98)
     _, _, right, _ = view._camera(0, 0, view.AXES["y"])
     side = np.sign(np.dot(np.subtract(centre, 0.5), right))
-    assert y.mean() < 20 and np.sign(x.mean() - 23.5) == side
+    assert y.mean() < 27 and np.sign(x.mean() - 31.5) == side
 
 
 # ---- errors -----------------------------------------------------------------------

@@ -12,6 +12,7 @@ from support.machines import ROOT
 pytest.importorskip("typer")
 pytest.importorskip("safetensors")
 
+import coopnet as cn
 from coopnet import cli, image
 
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -27,6 +28,8 @@ def plain(text):
 
 def test_session(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    few = {"n_levels": 2, "base_resolution": 64}  # a picture has 32, which take seconds to compile
+    monkeypatch.setattr(image.learn, "HashGrid", lambda size, **options: cn.HashGrid(size, **(options | few)))
     image.files.save("photo.jpg", np.random.default_rng(0).random((16, 24, 3), np.float32))
     session = re.findall(r"```console\n\$ coopnet ([^\n]*)\n(.*?)```", PAGE, re.S)
     assert len(session) == PAGE.count("$ coopnet ") == 10

@@ -34,6 +34,8 @@ SMALLER = {
     "Linear(2, 64)": "Linear(2, 16)", "Linear(64, 64)": "Linear(16, 16)", "Linear(64, 1)": "Linear(16, 1)",
     "1, 64, 2, omega": "1, 8, 1, omega",
     'out_features=1, activation="softplus"': 'out_features=1, width=8, depth=1, activation="softplus"',
+    "MLP(out_features=1)": "MLP(out_features=1, width=8, depth=1)", "n_levels=6": "n_levels=2",
+    "MLP(out_features=3, o": "MLP(out_features=3, width=8, depth=1, o", "Fourier(32,": "Fourier(4,",
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ class Case:
         self.ns, self.samples = ns, samples
         self.leaf = ns.Float16 if backend == "cuda" else ns.Float
         tensor = dr.tensor_t(self.leaf)
-        net = cn.MLP(4, 2, width=8, depth=2, bias=bias, dropout=dropout, activation="tanh")
+        net = cn.MLP(4, 2, width=4, depth=2, bias=bias, dropout=dropout, activation="tanh")
         self.net = drnn.pack(net.alloc(tensor, 4, dr.rng(3)), layout="training")
         self.weights = self.net["weights"]
         self.key = cn.Key(5, dr.arange(ns.UInt32, samples)) if dropout else None

@@ -77,6 +77,10 @@ def test_values_without_gradients(backend, ns):
         together = fields[0](p).numpy()
     alone = [fields[k]([ns.Float(v.numpy()[32 * k : 32 * k + 32]) for v in p]).numpy() for k in range(3)]
     np.testing.assert_allclose(together, np.concatenate(alone, axis=1), atol=2e-3, rtol=2e-3)
+    with stacking(stack), dr.suspend_grad():  # a point of all lanes, each of which has masks of its own
+        points = [ns.Float(0.5)] * 3, [dr.full(ns.Float, 0.5, 96)] * 3
+        one, many = evaluated(*(fields[0](p, cn.Key(SEED)) for p in points))
+    np.testing.assert_allclose(one.numpy(), many.numpy(), atol=2e-3)
 
 
 def test_what_cannot_be_stacked_is_refused(backend, ns):

@@ -29,7 +29,7 @@ SAMPLES = 200
 class Twin:
     """A field and its reference: values and Jacobians in float64, as functions of weights and coordinates."""
 
-    def __init__(self, ns, backend, encoding=None, activation="tanh", outputs=1, dropout=0.0, width=5):
+    def __init__(self, ns, backend, encoding=None, activation="tanh", outputs=1, dropout=0.0, width=5, depth=1):
         self.backend, self.encoding, self.activation = backend, encoding, activation
         make = {
             None: lambda: None,
@@ -38,7 +38,7 @@ class Twin:
             "grid": lambda: cn.HashGrid(2, **GRID, init_scale=0.3),
         }[encoding]
         n_in = 2 if encoding is None else -1
-        network = cn.MLP(n_in, outputs, width, 2, activation, dropout=dropout, bias=True)
+        network = cn.MLP(n_in, outputs, width, depth, activation, dropout=dropout, bias=True)
         half = backend == "cuda"
         field = cn.NeuralField(make(), network).allocate(
             ns.TensorXf16 if half else ns.TensorXf, "half" if half else "single"
@@ -95,7 +95,7 @@ def eikonal_of(ns, field, p, dy, key=None):
 @pytest.mark.parametrize("name", NAMES)
 def test_activations(ns, backend, name):
     x, p = coordinates(ns)
-    twin = Twin(ns, backend, None, name, outputs=2, dropout=0.25)
+    twin = Twin(ns, backend, None, name, outputs=2, dropout=0.25, depth=2)
     y, expected = twin.jacobian(x)
     rows = twin.field.jacobian(p, twin.key)
     assert len(rows) == 2 and all(type(row) is ns.Array2f for row in rows)
@@ -192,7 +192,7 @@ def test_one_kernel(ns, backend):
 def test_eikonal_gradients(ns, backend, name, path):
     """Of a loss on the gradient, with respect to weights and coordinates: functions of each kind, and every path."""
     x, p = coordinates(ns)
-    twin = Twin(ns, backend, None, name, dropout=0.25, width=8)  # wide enough that no sample loses all
+    twin = Twin(ns, backend, None, name, dropout=0.25, width=8, depth=2)  # wide enough that no sample loses all
     dy = np.random.default_rng(1).normal(size=(2, SAMPLES)) / SAMPLES
     dr.enable_grad(p, twin.field["network.weights"])
     with cn.gradient_path(path):

@@ -59,7 +59,7 @@ def close(drawn: np.ndarray, field) -> None:
 
 def test_in_cpp(ball, tmp_path):
     weights = cn.export(ball, "c", tmp_path / "field.c", derivatives=True, inline=False).weights
-    options = ["-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", tmp_path]
+    options = ["-O1", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", tmp_path]
     subprocess.run(["c++", *options, SAMPLES / "shade.cpp", "-o", tmp_path / "shade"], check=True, timeout=120)
     subprocess.run([tmp_path / "shade", weights, tmp_path / "a.ppm"], check=True, timeout=120)
     close(read(tmp_path / "a.ppm"), ball)

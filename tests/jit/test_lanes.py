@@ -28,7 +28,7 @@ ENCODINGS = {
 
 
 def built(backend, encoding="none", outputs=1, **options):
-    options = {"width": 6, "depth": 2, "activation": "silu", "bias": True, **options}
+    options = {"width": 6, "depth": 1, "activation": "silu", "bias": True, **options}
     size = 2 if encoding == "none" else -1
     field = cn.NeuralField(ENCODINGS[encoding](), cn.MLP(size, outputs, **options)).build(backend, seed=3)
     for name in field:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 import coopnet as cn
@@ -12,3 +14,9 @@ def variant(backend):
     """Mitsuba runs on the backend, and knows the plugins."""
     pytest.importorskip("mitsuba").set_variant(f"{backend}_ad_rgb")
     cn.mitsuba.register()
+
+
+@pytest.fixture(autouse=True)
+def no_scenes_of_other_tests():
+    """Kernels are compiled for the number that a material has among all that there are."""
+    gc.collect()

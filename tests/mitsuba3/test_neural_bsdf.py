@@ -37,7 +37,7 @@ def vector(v):
 
 def decoder(latent=0, name="rusinkiewicz", seed=1, **options):
     inputs = latent + {"rusinkiewicz": 8, "plain": 6}[name]
-    field = cn.NeuralField(None, cn.MLP(inputs, 3, width=16, depth=2, bias=True, activation="softplus", **options))
+    field = cn.NeuralField(None, cn.MLP(inputs, 3, width=6, depth=1, bias=True, activation="softplus", **options))
     return cn.mitsuba.Decoder(cn.mitsuba.build(field, seed=seed), directions=name)
 
 
@@ -142,7 +142,7 @@ def test_density_adds_up():
 
 def lobe_network(latent=0, seed=4, scale=3.0):
     """A network of lobes with random weights: any direction has lobes of its own."""
-    made = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(latent + 3, 8, width=16, depth=1, bias=True)), seed=seed)
+    made = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(latent + 3, 8, width=8, depth=1, bias=True)), seed=seed)
     made["network.weights"] = made["network.weights"] * scale
     return made
 

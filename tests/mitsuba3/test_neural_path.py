@@ -16,6 +16,7 @@ mi = pytest.importorskip("mitsuba")
 from support.arrays import arrays  # noqa: E402 - needs Mitsuba
 from support.spheres import colour, decoder, environment, material, numbers, spheres  # noqa: E402 - needs Mitsuba
 
+from coopnet.mitsuba.path.loop import key_at  # noqa: E402 - needs Mitsuba
 from coopnet.mitsuba.path.scene_decoders import SceneDecoders  # noqa: E402 - needs Mitsuba
 
 DEPTH = 4
@@ -94,13 +95,16 @@ def sampled_by_networks():
     return [one, other], {"leaf": leaf(other, material(first))}
 
 
+def lit():
+    """By an environment and the lamp, and seen from behind."""
+    return [material(), {"type": "roughconductor"}], {"sky": environment(), "leaf": leaf(material(code=(0.1, 0.9)))}
+
+
 SCENES = {
     "networks of lobes": sampled_by_networks,
-    "back": lambda: ([], {"leaf": leaf(material(code=(0.1, 0.9)))}),
     "mixed": mixed,
-    "envmap": lambda: ([material(), {"type": "roughconductor"}], {"sky": environment()}),
-    "no sky": lambda: ([material(code=())] * 2, {"sky": None}),
-    "point light": lambda: ([material()], {"lamp": {"type": "point", "position": [0, -3, 3]}}),
+    "lit": lit,
+    "point": lambda: ([material(code=())] * 2, {"sky": None, "lamp": {"type": "point", "position": [0, -3, 3]}}),
     "nested": lambda: ([{"type": "mask", "opacity": 0.5, "nested": material()}, material(code=(0.1, 0.2))], {}),
 }  # fmt: skip
 
@@ -127,16 +131,22 @@ def test_ways_to_evaluate_agree(networks, same):
     same(render(scene, ours(networks=networks)), render(scene, ours()))
 
 
+def with_alpha():
+    film = {"type": "hdrfilm", "width": 8, "height": 8, "pixel_format": "rgba", "rfilter": {"type": "box"}}
+    view = mi.ScalarTransform4f().look_at([0, -6, 3], [0, 0, 0], [0, 0, 1])
+    return {"type": "perspective", "film": film, "to_world": view}
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"hide_emitters": True}, {"max_depth": -1, "rr_depth": 2}, {"max_depth": 0}, {"max_depth": 1}, {"max_depth": 2}],
+    [{"hide_emitters": True, "max_depth": 2}, {"max_depth": -1, "rr_depth": 2}, {"max_depth": 0}, {"max_depth": 1}],
     ids=str,
 )
 def test_options_of_path(options, same):
-    scene = spheres([{"type": "diffuse"}])
+    scene = spheres([{"type": "diffuse"}, {"type": "dielectric"}], sensor=with_alpha())
     same(
-        render(scene, mi.load_dict({"type": "neural_path", "max_depth": DEPTH} | options)),
-        render(scene, mitsubas(**options)),
+        render(scene, mi.load_dict({"type": "neural_path", "max_depth": DEPTH} | options), spp=8),
+        render(scene, mitsubas(**options), spp=8),
     )
 
 
@@ -150,13 +160,7 @@ def test_defaults_are_those_of_path(same):
 
 
 def test_alpha(same):
-    film = {"type": "hdrfilm", "width": 8, "height": 8, "pixel_format": "rgba", "rfilter": {"type": "box"}}
-    sensor = {
-        "type": "perspective",
-        "film": film,
-        "to_world": mi.ScalarTransform4f().look_at([0, -6, 3], [0, 0, 0], [0, 0, 1]),
-    }
-    scene = spheres([{"type": "diffuse"}], sensor=sensor, sky=None, floor=None)
+    scene = spheres([{"type": "diffuse"}], sensor=with_alpha(), sky=None, floor=None)
     got = render(scene, ours(), spp=4)
     same(got, render(scene, mitsubas(), spp=4))
     assert 0 < got[..., 3].mean() < 1
@@ -217,6 +221,7 @@ def test_index_of_a_key(dropping, close):
     # later vertices have numbers of their own
     implicit, explicit = (render(dropping, ours(max_depth=4, key=k)) for k in (cn.Key(3), cn.Key(3, index=lanes)))
     assert np.abs(implicit - explicit).max() > 1e-4 * explicit.max()
+    assert key_at(cn.Key(3), mi.UInt32(2), 5).index.numpy().tolist() == [10, 11, 12, 13, 14]
 
 
 @pytest.mark.parametrize("index", [np.arange(5), np.arange(10 * 10)])
@@ -258,7 +263,9 @@ def scene():
 @pytest.fixture
 def two_decoders():
     """A scene that compiles fast."""
-    return spheres([material(decoder(2), (0.2, 0.5)), material(decoder(1, seed=2))], size=8)
+    grid = cn.Grid(2, "dense", n_levels=1, n_features_per_level=2, base_resolution=4)
+    textured = cn.mitsuba.NeuralBSDF(decoder(2), latent=grid, lobes=(0.2, 0.5))
+    return spheres([textured, material(decoder(1, seed=2))], size=8)
 
 
 WANTED = ("weights", "latent", "radiance", "floor.bsdf.reflectance", "diffuse_reflectance")
@@ -339,10 +346,8 @@ def test_banks_of_all_decoders_are_open_on_the_way_back(monkeypatch, two_decoder
 
 
 @pytest.mark.parametrize(("part", "networks"), [("decoder", "branch"), ("latent", "wavefront")])
-def test_finite_differences(backend, part, networks):
-    made, grid = decoder(2), cn.Grid(2, "dense", n_levels=1, n_features_per_level=2, base_resolution=4)
-    textured = cn.mitsuba.NeuralBSDF(made, latent=grid, lobes=(0.2, 0.5))
-    scene, integrator = spheres([textured, material(decoder(1, seed=2))], size=8), ours(networks=networks)
+def test_finite_differences(backend, two_decoders, part, networks):
+    scene, integrator = two_decoders, ours(networks=networks)
     params = mi.traverse(scene)
     name = next(k for k in names(scene) if part in k)
     value = params[name]

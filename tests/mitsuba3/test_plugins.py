@@ -205,10 +205,24 @@ WHERE = {
 }
 
 
-@pytest.mark.parametrize("name", WHERE)
-def test_textures_and_bsdfs_inside_others(name):
-    image = mi.render(scene(WHERE[name]()), spp=4).numpy()
-    assert np.isfinite(image).all() and image.mean() > 1e-3 and image.std() > 0
+def test_textures_and_bsdfs_inside_others():
+    """One picture of tiles, each of another material."""
+    parts = {}
+    for i, material in enumerate(WHERE.values()):
+        place = mi.ScalarTransform4f().translate([2.0 * i, 0, 0])
+        parts[f"tile {i}"] = {"type": "rectangle", "to_world": place, "bsdf": material()}
+    middle = len(WHERE) - 1.0
+    view = mi.ScalarTransform4f().look_at(origin=[middle, 0, 4], target=[middle, 0, 0], up=[0, 1, 0])
+    film = {"type": "hdrfilm", "width": 8 * len(WHERE), "height": 8, "rfilter": {"type": "box"}}
+    image = mi.render(mi.load_dict({
+        "type": "scene",
+        "integrator": {"type": "path", "max_depth": 3},
+        "sensor": {"type": "orthographic", "to_world": view.scale([len(WHERE), len(WHERE), 1]), "film": film},
+        "light": {"type": "constant"},
+        **parts,
+    }), spp=4).numpy()  # fmt: skip
+    for tile, name in zip(np.split(image, len(WHERE), axis=1), WHERE, strict=True):
+        assert np.isfinite(tile).all() and tile.mean() > 1e-3 and tile.std() > 0, name
 
 
 @pytest.mark.parametrize("shape", ["rectangle", "sphere"])

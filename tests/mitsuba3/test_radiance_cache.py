@@ -20,7 +20,7 @@ from coopnet.checks import shown
 mi = pytest.importorskip("mitsuba")
 
 from coopnet.mitsuba.cache.camera import Camera  # noqa: E402
-from coopnet.mitsuba.cache.short_paths import Ending  # noqa: E402
+from coopnet.mitsuba.cache.short_paths import Ending, trace  # noqa: E402
 from coopnet.mitsuba.cache.surface import Box, inputs, material  # noqa: E402
 from coopnet.mitsuba.path.vertex import power_heuristic  # noqa: E402
 
@@ -129,7 +129,7 @@ def test_inputs_agree_with_the_reference(backend):
 
 def test_paths_end_where_the_reference_says(backend):
     rng = np.random.default_rng(1)
-    for spread in (0.01, 0.5):
+    for spread in (5.0, 50.0):
         ending, ours, theirs = Ending(1, spread), [], []
         for _ in range(20):
             distance, density = rng.uniform(0.1, 3, 5), rng.uniform(0.05, 3, 5)
@@ -168,20 +168,32 @@ def test_a_box_of_constant_radiance(backend, capsys):
     tolerance = 0.08 if backend == "cuda" else 0.03
     np.testing.assert_allclose(cache.radiance(si).numpy(), SCATTERED, rtol=tolerance)
     np.testing.assert_array_equal(cache.radiance(si, mi.Bool([True, False, True])).numpy()[:, 1], 0)
-    for options in (dict(vertices=0), dict(vertices=3), dict(spread=0.01)):
+    for options, emitted in ((dict(vertices=3), EMISSION), (dict(spread=0.01, hide_emitters=True), 0)):
         image = render(scene, cache.integrator(**options), 4)
-        np.testing.assert_allclose(image.mean(), EMISSION + SCATTERED, rtol=tolerance)
+        np.testing.assert_allclose(image.mean(), emitted + SCATTERED, rtol=tolerance)
 
 
-@pytest.mark.parametrize("longest", [1, 4])
-def test_without_cache_paths_are_those_of_mitsuba(backend, longest):
-    """Paths that never end in the cache: the estimator of ``path``, so the mean of differences is noise."""
+@pytest.mark.parametrize("after", [1, 2])
+def test_paths_of_a_query_end_so_many_vertices_after_it(after):
+    """In a box of one albedo, which every vertex multiplies the weight by."""
+    ray, _, sampler = Camera(closed_box().sensors()[0], 64).draw(cn.Key(0), 1)
+    paths = trace(closed_box(), sampler, ray, Ending(after), query=dr.arange(mi.UInt32, 64) % 3)
+    assert dr.all(paths.query.valid & paths.end.valid)
+    np.testing.assert_allclose(paths.weight.numpy(), ALBEDO**after, rtol=1e-5)
+
+
+def test_without_cache_paths_are_those_of_mitsuba(backend):
+    """Paths that never end in the cache: the estimator of ``path``, so the mean of differences is noise.
+
+    They are short, or the longest ones would be lost in it.
+    """
     ball = {"type": "sphere", "center": [0.4, -0.6, 0.3], "radius": 0.3, "bsdf": {"type": "dielectric"}}
     glossy = {"type": "sphere", "center": [-0.4, 0.4, 0.3], "radius": 0.3, "bsdf": {"type": "roughplastic"}}
-    scene = cornell(8, ball=ball, glossy=glossy, sky={"type": "constant", "radiance": 0.3})
+    lights = {"sky": {"type": "constant", "radiance": 0.3}, "lamp": {"type": "point", "position": [0, 0, 0.8]}}
+    scene = cornell(8, ball=ball, glossy=glossy, **lights)
     cache = cn.mitsuba.RadianceCache(scene, small_field(backend))
-    ours = cache.integrator(vertices=32, max_depth=longest + 1)
-    theirs = mi.load_dict({"type": "path", "max_depth": longest + 1, "rr_depth": 1000})
+    ours = cache.integrator(vertices=32, max_depth=3)
+    theirs = mi.load_dict({"type": "path", "max_depth": 3, "rr_depth": 1000})
     passes = 24
     images = [
         np.stack([render(scene, i, 64, seed) for seed in range(s, s + passes)]) for i, s in ((ours, 0), (theirs, 99))
@@ -216,11 +228,11 @@ def test_steps_replay_and_go_on(backend):
     for parts in ((12,), (6, 6), (1, 11)):
         cache = cn.mitsuba.RadianceCache(scene, small_field(backend))
         for steps in parts:
-            result = cache.train(steps, samples=256, tail=2)
+            result = cache.train(steps, samples=256)
         passes.append((result.losses, {k: np.array(v) for k, v in cache.averaged.items()}))
         assert 1 <= result.recordings <= 2
         recordings = result.recordings
-        assert cache.train(5, samples=256, tail=2).recordings == recordings
+        assert cache.train(5, samples=256).recordings == recordings
     for losses, weights in passes[1:]:
         if backend == "llvm":
             assert losses == passes[0][0]
@@ -262,7 +274,7 @@ def test_settings_may_change(backend):
     """Other settings are another frozen step of the same optimizer; going back to the first records nothing."""
     cache = cn.mitsuba.RadianceCache(cornell(8), small_field(backend))
     one = cache.train(3, samples=256).recordings
-    both = cache.train(3, samples=512, vertices=1).recordings
+    both = cache.train(3, samples=512, vertices=1, tail=2).recordings
     assert both > one
     state = cache._training.optimizer.state
     assert cache.train(3, samples=256).recordings <= both + 1

@@ -409,7 +409,9 @@ def test_sharpness(ns, backend, layer, beta):
             dr.enable_grad(xs, net["weights"])
             y = list(net(drnn.CoopVec(xs), key))
             dr.backward(y[0])
+            dr.eval(y, dr.grad(xs))
             keep = 1.0 if key is None else 2 * ref.keep_mask(1, 0.5, 7, np.arange(60), 3, 0)
+            np.testing.assert_allclose(values(y), keep * f(beta * w * x) / beta, rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(values(dr.grad(xs)), keep * w * df(beta * w * x), rtol=1e-3, atol=1e-5)
     for bad in (0, -1.0):
         with pytest.raises(ValueError, match=f"{layer.__name__}: beta is {bad}; a positive number"):

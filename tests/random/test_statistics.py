@@ -35,7 +35,13 @@ def bench():
     return module
 
 
-def test_keep_rates(ns, bench):
+@pytest.fixture
+def few_features(bench, monkeypatch):
+    """Of a sample: more samples, and less to compile."""
+    monkeypatch.setattr(bench, "FEATURES", 16)
+
+
+def test_keep_rates(ns, bench, few_features):
     rows = bench.keep_rates(ns, ELEMENTS)
     assert len(rows) == 15
     for row in rows:
@@ -47,12 +53,12 @@ def test_keep_rates(ns, bench):
 
 
 @pytest.mark.parametrize("bits, p", [(8, 0.5), (16, 0.1)])
-def test_neighbours_are_independent(ns, bench, bits, p):
+def test_neighbours_are_independent(ns, bench, few_features, bits, p):
     for name, result in bench.pairs(ns, ELEMENTS, p, bits).items():
         assert 1e-5 < result["p_value"] < 1 - 1e-5, (name, result)
 
 
-def test_streams_are_uncorrelated(ns, bench, monkeypatch):
+def test_streams_are_uncorrelated(ns, bench, few_features, monkeypatch):
     monkeypatch.setattr(bench, "STREAMS", 5)
     result = bench.stream_correlations(ns, ELEMENTS, 0.1, 16)
     assert result["pairs"] == 10 and result["p_value"] > 1e-5

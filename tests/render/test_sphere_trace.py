@@ -87,7 +87,7 @@ class Twin:
 
     def __init__(self, ns, backend, activation="tanh", precision="auto", **options):
         self.half = backend == "cuda" or precision == "half"
-        network = cn.MLP(3, 1, width=8, depth=1, activation=activation, bias=True, **options)
+        network = cn.MLP(3, 1, width=4, depth=1, activation=activation, bias=True, **options)
         field = cn.NeuralField(None, network).allocate(
             ns.TensorXf16 if self.half else ns.TensorXf, "half" if self.half else "single", seed=4
         )

@@ -37,7 +37,7 @@ ENCODINGS = {
 
 def make_fields(backend, precision="auto", encoding="sinusoidal", dropout=0.1, count=JOBS):
     """Fields of two coordinates with three outputs."""
-    network = cn.MLP(out_features=3, width=8, depth=2, dropout=dropout, bias=True)
+    network = cn.MLP(out_features=3, width=8, depth=1, dropout=dropout, bias=True)
     field = cn.NeuralField(ENCODINGS[encoding](), network)
     return [field.build(backend, precision, seed=seed) for seed in range(count)]
 
@@ -180,7 +180,7 @@ def test_losses_on_gradients(backend, ns, together):
         return dr.square(value[0] - 0.5) + dr.square(gradient[0] - 0.3) + dr.square(gradient[1])
 
     def fields():
-        network = cn.MLP(2, 1, width=16, depth=2, activation="tanh", bias=True)
+        network = cn.MLP(2, 1, width=8, depth=1, activation="tanh", bias=True)
         return [cn.NeuralField(None, network).build(backend, seed=seed) for seed in range(JOBS)]
 
     def single():

@@ -15,7 +15,8 @@ N = 24
 
 
 def volume(backend, ns, *, dropout=0.0, levels=False, outputs=4, seed=0):
-    encoding = cn.HashGrid(3, n_levels=2 if levels else 1, base_resolution=4, hashmap_size=2**9, init_scale=1.0)
+    options = {"n_features_per_level": 1, "base_resolution": 4, "hashmap_size": 2**9, "init_scale": 1.0}
+    encoding = cn.HashGrid(3, n_levels=2 if levels else 1, **options)
     network = cn.MLP(-1, outputs, width=4, depth=1, dropout=dropout, bias=True)
     network = cn.Sequential(cn.DropLevels(0.5, first=1), network) if levels else network
     return cn.NeuralField(encoding, network, bounds=(-1, 1)).build(backend, seed=seed)
