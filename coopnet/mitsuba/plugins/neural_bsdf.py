@@ -8,6 +8,7 @@ import drjit as dr
 import mitsuba as mi
 
 from ...checks import check_type, ensure
+from ...interop.export import Reflection
 from ...random.key import Key
 from .. import call_targets, keys, spectra
 from ..bsdf import files
@@ -171,6 +172,19 @@ def NeuralBSDF() -> type:
             >>> mi.load_dict({"type": "neural_bsdf", "filename": "wood.safetensors"})
             """
             files.save(path, self.decoder, self.latent, self.lobes, self.specular is not None)
+
+        def as_material(self) -> Reflection:
+            """What :func:`coopnet.export` writes: :meth:`eval` without dropout, and neither samples nor densities.
+
+            Raises ``ValueError`` if there is a perfectly specular part, which no function of directions is.
+
+            >>> cn.export(bsdf, "glsl", "wood.glsl", name="wood")
+            """
+            what = "it has a perfectly specular part, which no function of directions is"
+            cure = "export NeuralBSDF(bsdf.decoder, bsdf.latent.source()) for the rest"
+            ensure(self.specular is None, f"NeuralBSDF: {what}; {cure}.")
+            latent, decoder = self.latent.source(), self.decoder
+            return Reflection(decoder.field, tuple(latent) if isinstance(latent, list) else latent, decoder.directions)
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
