@@ -53,11 +53,12 @@ demo: setup
 	$(BIN)/python examples/unseen.py
 
 # Two processes: Dr.Jit itself uses every core, more only compete. A file stays in one process; long ones come first (conftest.py).
-# What test-torch runs is left to it, also where PyTorch is installed.
+# What test-torch runs is left to it, also where PyTorch is installed. Tests start many processes, which import what one
+# of them has compiled.
 TORCH_TESTS := tests/interop/test_torch.py $(addprefix tests/training/distributed/test_,equal_curves.py faults.py restarts.py)
 
 test: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" $(addprefix --ignore=,$(TORCH_TESTS)) tests
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" $(addprefix --ignore=,$(TORCH_TESTS)) tests
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -n 2 -m slow tests

@@ -28,9 +28,16 @@ TARGETS: dict[str, tuple[int, dict[str, str]]] = {
 
 
 def median_seconds(run: Callable[[], Any], repeat: int = 9, warmup: int = 2) -> float:
-    """Median wall time of ``run``, which must wait for its own results."""
-    for _ in range(warmup):
-        run()
+    """Median wall time of ``run``, which must wait for its own results.
+
+    Python's cyclic garbage collector is off while ``run`` warms up: what it frees while Dr.Jit records a frozen
+    function may be memory of NumPy or PyTorch, which ends the process.
+    """
+    from coopnet.training.interrupts import no_collection  # caches may be emptied after this file was imported
+
+    with no_collection():
+        for _ in range(warmup):
+            run()
     times = []
     for _ in range(repeat):
         start = time.perf_counter()

@@ -22,7 +22,7 @@ class Sparsification:
     ``removed`` is the fraction of samples that were removed, 0, 1/n, ..., (n - 1)/n; ``remaining`` the error of those
     that remain, over the error of all, when the most uncertain ones go first; ``oracle`` the same when those of the
     largest error go first, which no order can beat. All are NumPy arrays of ``n`` doubles. ``ause`` is the mean of
-    ``remaining - oracle``, and ``random`` the mean of ``1 - oracle``: the ``ause`` of an order that knows nothing.
+    ``remaining - oracle``, and ``random`` the mean of ``1 - oracle``: the ``ause`` of a random order.
     """
 
     removed: np.ndarray
@@ -48,7 +48,8 @@ def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Spars
     where :math:`o_k` is :math:`s_k` of the true errors in the place of the uncertainty. Samples of equal uncertainty
     are in no order: their :math:`e^q` are replaced by its mean, the expectation over all orders. So a constant
     uncertainty has the curve :math:`s_k = 1`, that of a random order; an AUSE above that of ``random`` is worse than
-    none. How large it can be depends on the errors, so compare ``ause / random``: 0 is the oracle, 1 knows nothing.
+    none. How large it can be depends on the errors, so compare ``ause / random``: 0 for the oracle, 1 for a random
+    order.
 
     Only the order of the uncertainties counts, not their size (for which see ``docs/uncertainty.md``).
 

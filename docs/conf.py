@@ -15,6 +15,7 @@ from docutils import nodes  # noqa: E402
 from docutils.statemachine import StringList  # noqa: E402
 from latex2mathml.converter import convert as mathml  # noqa: E402
 from pages import GENERATED, diagram, stale, themes  # noqa: E402
+from PIL import Image  # noqa: E402
 from sphinx.transforms import SphinxTransform  # noqa: E402
 from sphinx.util.docutils import SphinxDirective  # noqa: E402
 
@@ -119,8 +120,15 @@ class Flowcharts(SphinxTransform):
                 block.replace_self(nodes.raw("", f'<div class="flowchart">{picture}</div>', format="html"))
 
 
+#: Width over height beyond which a picture has several panels in a row, too small to read on a phone.
+WIDE = 2.6
+
+
 class Themes(SphinxTransform):
-    """Pictures with a version for dark pages, ``X-dark.png``, are shown in that of the page; cards get words."""
+    """Pictures with a version for dark pages, ``X-dark.png``, are shown in that of the page; cards get words.
+
+    On a phone, wide pictures are scrolled (``site.css``).
+    """
 
     default_priority = 400
 
@@ -130,8 +138,17 @@ class Themes(SphinxTransform):
             if card:
                 script = HERE / "tutorials" / f"{card[1]}.py"
                 picture["alt"] = script.read_text(encoding="utf-8").split("\n")[1]
-            place = self.env.relfn2path(picture["uri"])[1]
-            other = themes.dark(Path(place))
+            place = Path(self.env.relfn2path(picture["uri"])[1])
+            if place.suffix == ".png" and place.exists() and not card:
+                with Image.open(place) as opened:
+                    width, height = opened.size
+                if width > WIDE * height:
+                    picture["classes"].append("wide")
+                    if not isinstance(picture.parent, nodes.TextElement):  # a paragraph is what scrolls
+                        paragraph = nodes.paragraph()
+                        picture.replace_self(paragraph)
+                        paragraph += picture
+            other = themes.dark(place)
             if other.exists() and not any(c.startswith("only-") for c in picture["classes"]):
                 dark = picture.deepcopy()
                 dark["uri"] = str(themes.dark(Path(picture["uri"])))

@@ -2,34 +2,34 @@
 
 ============================  ==================================================================================
 what a network is
-:mod:`.ops`                   operations on bundles, lists of them, and their tapes
-:mod:`.affine`                the ones with weights
+:mod:`.ops`                   operations on bundles (a vector and its tangents), and their tapes
+:mod:`.affine`                the operations with weights
 :mod:`.elementwise`           activations and dropout
 :mod:`.activations`           formulas of activations and of their derivatives
 :mod:`.branches`              residual and skip connections, heads
 what is done with it
-:mod:`.evaluate`              the way in, for values, tangents and the gradient by the input
-:mod:`.situation`             all that a choice of a way may look at
+:mod:`.evaluate`              the entry point, for values, tangents and the gradient by the input
+:mod:`.situation`             all that the choice of a way may depend on
 :mod:`.strategies`            the tables that choose
 :mod:`.limits`                measured constants
-:mod:`.explain`               what would be chosen, in words
-:mod:`.modes`                 ``deterministic()``, ``gradient_path()``; what is only traced
-ways of weight gradients
+:mod:`.explain`               what would be chosen, and why
+:mod:`.modes`                 ``deterministic()``, ``gradient_path()``, contexts of a thread
+ways to compute weight gradients
 :mod:`.network_op`            what they have in common
-:mod:`.banks`                 in the kernel; in loops
-:mod:`.inner_loss`            in the kernel, with the loss between the ways forward and back
+:mod:`.banks`                 in the kernel, added up in several buffers
+:mod:`.inner_loss`            in the kernel, with the loss between forward and backward pass
 :mod:`.loop_banks`            for ``dr.backward`` within a loop
-:mod:`.spill`                 as products, of what the way back writes
-:mod:`.store`                 as products, of what the way forward writes
-:mod:`.stack`                 for lanes with parameters of their own
+:mod:`.spill`                 as products of rows that the backward pass writes
+:mod:`.store`                 as products of rows that the forward pass writes
+:mod:`.stack`                 for fields side by side, each lane with its own parameters
 how matrices are multiplied
 :mod:`.multipliers`           by the vectors of a kernel, or by those of all samples between kernels
 :mod:`.products`              over samples, by libraries or Dr.Jit
 :mod:`.external_products`     by the caller of a frozen function
 vectors in memory
 :mod:`.row_vectors`           vectors of all samples in rows
-:mod:`.activation_cache`      those that are kept for the way back
-:mod:`.chunks`                batches in parts
+:mod:`.activation_cache`      activations that are kept for the backward pass
+:mod:`.chunks`                batches in chunks of one size
 ============================  ==================================================================================
 """
 

@@ -1,4 +1,4 @@
-"""Activations that are kept for the way back: what went into the matrices on the way forward."""
+"""Activations that are kept for the backward pass: the inputs of all matrices in the forward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .row_vectors import PACKET, Rows, RowVector, columns, spilled
 
 
 class ActivationCache:
-    """What goes into the matrices of ``ops``, in rows in memory.
+    """The inputs of the matrices of ``ops``, in rows in memory.
 
     Long vectors on GPUs, and those of layers that are products between kernels on CPUs, end a kernel, and the next one
     reads what it wrote: on GPUs the vectors of one layer fill the registers.
@@ -84,7 +84,7 @@ class ActivationCache:
         dr.eval([vector.rows.numbers for vector in self._kept])
 
     def write(self, op: Affine, x: Bundle) -> Bundle:
-        """Keep what goes into ``op``; returns what it is to go on with."""
+        """Keep the input of ``op``; returns the vectors to continue with."""
         multiplier = op.multiplier if op.multiplier.between_kernels else None
         leaf = x[0].type
         overflow = leaf(0) if self._overflow is None else self._overflow
@@ -94,7 +94,7 @@ class ActivationCache:
                 rows, overflow = self._finite(vector.rows, overflow)
                 written.append(rows)
                 continue
-            # Whether anyone will want the gradient of a lane is not known yet: 0 times what stands there must be 0.
+            # Which lanes will have a gradient is not known yet: numbers stored for the others must be finite.
             components = list(op.fill(vector))
             finite = [dr.select(dr.isfinite(v), v, 0) for v in components]
             written.append(Rows(finite if multiplier is not None else with_bias(op, finite, i == 0), self.samples))
@@ -104,7 +104,7 @@ class ActivationCache:
         if not self.ends(op):
             self._kept += [RowVector(rows, len(v), leaf) for rows, v in zip(written, x, strict=True)]
             return x
-        # An entry for each sample among what the next kernel reads: by rows alone, frozen functions guess how many.
+        # The next kernel must read an array with an entry for each sample: frozen functions guess sizes from rows.
         self._overflow = overflow
         dr.eval([rows.numbers for rows in written], overflow)
         result = []
@@ -119,7 +119,7 @@ class ActivationCache:
         return RowVector(rows, count, leaf, not (self.bundled or self.kernel_per_layer), product)
 
     def ones(self, like: Rows) -> Rows:
-        """A 1 and zeros in every row: products with vectors would add up samples in another order."""
+        """Rows of a 1 and zeros: products with a single column would add up samples in another order."""
         if self._one is None:
             i = dr.arange(dr.uint32_array_t(like.leaf), dr.width(like.numbers) // like.columns * PACKET)
             self._one = like.of(dr.select(i % PACKET == 0, like.leaf(1), 0), PACKET)

@@ -25,7 +25,7 @@ class Affine(Op):
     """``y = A x + b`` with packed ``A`` and optional ``b``; ``x`` is filled with zeros to the columns of ``A``.
 
     Args:
-        source: :class:`Weights` or a linear layer, asked at every use: whoever packs or loads a network replaces them.
+        source: :class:`Weights` or a linear layer, read at every use, since packing or loading replaces them.
         multiplier: what it multiplies with.
         origin: the op of the network that this one stands for, which outlives an evaluation.
     """

@@ -45,7 +45,7 @@ from .strategies import SCOPES, GradientScope, choose
 def banks_for(samples: int, most: int | None = None, share: int | None = None) -> int:
     """Number of banks for a batch of which ``share`` samples have one in common.
 
-    ``most`` and ``share`` are :data:`~.limits.BANKS` and :data:`~.limits.BANK_SAMPLES` unless told.
+    ``most`` and ``share`` default to :data:`~.limits.BANKS` and :data:`~.limits.BANK_SAMPLES`.
     """
     if samples <= limits.ONE_BANK_SAMPLES:
         return 1
@@ -79,7 +79,7 @@ class BankOp(NetworkOp):
         key_args, lanes = self._key_args(samples), None
         sets = [Banks(b, self.ops, count) for b in self.buffers]
         if count > 1 or which is not None:
-            # Computed in a kernel of their own: fused with the call, their computation would compete for its registers.
+            # Computed in a kernel of their own: fused with the call, they would compete with it for registers.
             # Before anything else is evaluated, as that would compute the scheduled losses, which share this kernel.
             dr.eval(xs, dys, which, sample, [banks.zeros for banks in sets])
             lanes = Warps(dr.uint32_array_t(type(dys[0])), samples)
@@ -104,7 +104,7 @@ class BankOp(NetworkOp):
         if which is None and count == 1:
             return bodies[0](xs, dys, key_args)
         if which is None:
-            # By turns: warps that run at the same time are neighbours, and would queue for the addresses of one bank.
+            # Warps take banks in turn: neighbours run at the same time, and would queue for the addresses of one bank.
             uint32 = dr.uint32_array_t(type(dys[0]))
             which = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs])) // WARP % count
         return dr.switch(which, bodies, xs, dys, key_args)
@@ -142,7 +142,7 @@ class BankOp(NetworkOp):
         return self.ops
 
     def called(self, which: Any, networks: Sequence[Sequence[Op]]) -> list:
-        """The outputs of every sample's one of ``networks``, which are the same but for their weights, in a call."""
+        """The outputs, in a call, of the network that each sample uses; ``networks`` differ in their weights only."""
 
         def forth(ops: Sequence[Op]) -> Callable[[list, list], list]:
             return lambda xs, key_args: self.plan.evaluate(ops, xs, bank_key(key_args)).flat()
@@ -244,7 +244,7 @@ class Banks:
                 width = -(-width // 64) * 64
                 self.biased[op.bias.offset] = (op, width)
                 width += op.layout.bias.size
-        # Nobody reads the banks' values, only their gradients, so that all can share one array.
+        # Only the gradients of banks are read, never their values, so that all can share one array.
         value = dr.opaque(leaf, 0, (width,)) if self.biased else dr.detach(buffer)
         self.banks, self.zeros = [leaf(value) for _ in range(count)], list[Any]()
         dr.enable_grad(self.banks)
@@ -282,7 +282,7 @@ class Banks:
             dr.eval(total)
             with unmasked(self.leaf):  # it may be taken when a symbolic loop within an evaluated one is left
                 total = self._with_biases(total)
-        return self.leaf(total)  # whoever evaluates it can share its kernel
+        return self.leaf(total)  # unevaluated: the sum joins the kernel that reads it
 
     def _with_biases(self, total: Any) -> Any:
         result = dr.gather(type(total), total, dr.arange(dr.uint32_array_t(self.leaf), self.width))

@@ -1,4 +1,4 @@
-"""Evaluating a network on a bundle, and its gradient by the input, as the tables have it for the situation."""
+"""Evaluates a network on a bundle, and its gradient by the input, in the way that the tables choose."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPERATIONS: dict[str, type[NetworkOp]] = {
 
 
 def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
-    """Evaluate ``ops`` on the bundle ``x``; :mod:`.strategies` say how, and how weight gradients come about.
+    """Evaluate ``ops`` on the bundle ``x``; :mod:`.strategies` chooses how, and how weight gradients are computed.
 
     The vectors of ``x`` may be :class:`UnpackedVector`; those that are returned are packed.
 

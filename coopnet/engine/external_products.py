@@ -1,4 +1,4 @@
-"""Products that a frozen function leaves to whoever calls it.
+"""Products that a frozen function leaves to its caller.
 
 Libraries multiply faster than Dr.Jit, but cannot be called in a function that is being recorded. In the context of
 :func:`leaving`, networks whose gradients are products over samples may only write the operands: the function returns
@@ -17,7 +17,7 @@ from .products import Product, Sums, library, multiply
 
 
 class ExternalProducts:
-    """The products that were left, without their numbers: a constant of the recording.
+    """The products that were left to the caller, without their numbers: a constant of the recording.
 
     Networks are told of it when they are evaluated, since their way may depend on it. Products are left only while it
     is ``open``: code that differentiates a network by itself wants the gradient at once.
@@ -45,7 +45,7 @@ class ExternalProducts:
         return None
 
     def knows(self, buffers: Sequence[Any]) -> bool:
-        """Are all ``buffers`` parameters?"""
+        """Are all ``buffers`` among the parameters?"""
         return all(self.name(buffer) is not None for buffer in buffers)
 
     def leave(self, products: Sequence[Product]) -> None:

@@ -1,9 +1,8 @@
-"""Losses that are computed between the way forward and the way back, inside one kernel.
+"""Losses that are computed between forward and backward pass, inside one kernel.
 
-Outer products are added up by callables that evaluate the network again. Whoever trains a network knows how the loss of
-a sample follows from its outputs: told of that in the context of :func:`loss_inside`, the callable computes it, and its
-cotangents, in between. The network is evaluated once for each step, every dropout mask is drawn once, and no output is
-written to memory.
+Outer products are added up by callables that evaluate the network again. In the context of :func:`loss_inside`, which
+says how the loss of a sample follows from its outputs, the callable computes this loss and its cotangents in between.
+The network is evaluated once for each step, every dropout mask is drawn once, and no output is written to memory.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class InnerLoss:
 
     def __init__(self, ops: Sequence[Op], function: Callable, inputs: Sequence[Any]):
         self.ops, self.function, self.inputs = ops, function, list(inputs)
-        #: Was the network evaluated so that its way back computes the losses? Then whoever goes back says before what
-        #: the cotangent of all of them is, a ``share`` of an array with one entry, and finds them here afterwards.
+        #: ``taken``: will the backward pass of the network compute the losses? Then ``cotangent``, of one entry, times
+        #: ``share`` is set before it as the cotangent of every loss, and the ``losses`` are here after it.
         self.taken, self.cotangent, self.share, self.losses = False, None, 1.0, None
 
     def differentiate(self, outputs: list, inputs: list, cotangent: Any) -> tuple[Any, list]:

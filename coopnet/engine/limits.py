@@ -1,6 +1,6 @@
 """Every measured constant of the engine: its unit, what it limits, and the benchmark that it was measured with.
 
-:mod:`.strategies` compares situations with those that choose a way, and nobody else does. The others say how much is
+Those that decide between ways are compared in :mod:`.strategies` alone. The others limit how much is
 done at a time. They are read from this module at every use, so that tests can set them.
 """
 

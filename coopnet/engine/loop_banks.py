@@ -1,7 +1,7 @@
 """Banks for gradients that ``dr.backward`` computes inside a symbolic loop: summed when a context is left.
 
-A loop that differentiates each turn by itself (path replay, online losses) leaves nothing to run after it that could
-sum banks, so :func:`collecting` marks a stretch of the program at whose end that is done.
+After a loop that differentiates each iteration by itself (path replay, online losses) no code of the engine runs that
+could sum the banks. They are summed where the context :func:`collecting` is left.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ innermost: Callable[[], LoopBanks | None] = _collecting.get
 
 @contextlib.contextmanager
 def collecting(banks: LoopBanks) -> Iterator[None]:
-    """Within this context, gradients of networks that find nothing to run after them go to ``banks``.
+    """Within this context, weight gradients computed inside symbolic loops go to ``banks``.
 
     Nothing is added if the body raises. Of weights that were computed, the derivative goes on when the context is left:
     it is isolated, so that Dr.Jit does not follow older variables before.

@@ -1,4 +1,4 @@
-"""Switches that change how gradients are computed, and what contexts are made of."""
+"""Switches that change how gradients are computed, and their base class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ..checks import check_choice, check_flag
 from . import limits
 
-#: The paths by name.
+#: The ways of weight gradients, by name.
 PATHS = ("auto", "spill", "store", "banks", "builtin")
 
 
@@ -38,7 +38,7 @@ _deterministic, _path = Context("deterministic", False), Context("path", "auto")
 #: Is a fixed order of sums asked for, and which way of weight gradients?
 is_deterministic: Callable[[], bool] = _deterministic.get
 forced_path: Callable[[], str] = _path.get
-#: ``with only_traced(True)``: outputs of networks are looked at, but not computed: none is evaluated between kernels.
+#: ``with only_traced(True)``: outputs of networks are traced, but never computed: none is evaluated between kernels.
 only_traced = Context("only traced", False)
 
 
@@ -91,14 +91,14 @@ def warn_stall(samples: int | None) -> None:
             f"CUDA its weight gradient is accumulated in half precision there, and sums over more than about "
             f"{limits.STALL_SAMPLES} samples stall: they come out too small. In a loop, enter "
             f"coopnet.gradient_banks(field) around it; with Mitsuba, use the integrator neural_path, which evaluates "
-            f"networks outside of calls.",
+            f"networks outside of calls, or neural_volpath with media of the type neural_medium.",
             RuntimeWarning,
             stacklevel=_callers_level(),
         )
 
 
 def _callers_level() -> int:
-    """How many calls above the caller of this function code is that is neither ours nor of what calls us in turn."""
+    """Levels from the caller of this function up to the user's code, over our own calls and those of libraries."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in ("coopnet", "drjit", "mitsuba"):

@@ -1,4 +1,4 @@
-"""What a layer multiplies with: its matrix in the kernel, whole, in blocks of rows, from copies or unrolled, or between
+"""How a layer multiplies by its matrix: in the kernel (whole, in blocks of rows, from copies, or unrolled), or between
 kernels.
 
 Each has :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. In a kernel, every
@@ -247,7 +247,7 @@ class BetweenKernels(Multiplier):
 
     def multiply(self, rows: Rows) -> Rows:
         """``A x`` of the vectors in ``rows``."""
-        return rows.of(dr.matmul(rows.matrix(), self._matrix(), Bt=True).array, self.rows)
+        return rows.of(dr.matmul(rows.matrix(), self._matrix(rows.leaf), Bt=True).array, self.rows)
 
     def product(self, op: Any, x: Any, biased: bool) -> Any:
         rows = x.product if isinstance(x, RowVector) else None
@@ -255,17 +255,18 @@ class BetweenKernels(Multiplier):
             return super().product(op, x, biased)
         if biased and self.bias is not None:
             i = dr.arange(dr.uint32_array_t(rows.leaf), dr.width(rows.numbers))
-            rows = rows.of(rows.numbers + dr.gather(rows.leaf, self.bias, i % self.rows))
+            rows = rows.of(rows.numbers + dr.gather(rows.leaf, rows.leaf(self.bias), i % self.rows))
         return RowVector(rows, self.outputs, x.type, x.in_place)
 
     def transposed(self, op: Any, dy: Any, count: int) -> Any:
         if not self.back or not self.takes_cotangent(dy):
             return super().transposed(op, dy, count)
-        rows = dy.rows.of(dr.matmul(dy.rows.matrix(), self._matrix()).array, self.columns)
+        rows = dy.rows.of(dr.matmul(dy.rows.matrix(), self._matrix(dy.rows.leaf)).array, self.columns)
         return RowVector(rows, count, dy.type, dy.in_place)
 
-    def _matrix(self) -> Any:
-        return dr.tensor_t(type(self.entries))(self.entries, (self.rows, self.columns))
+    def _matrix(self, leaf: type) -> Any:
+        """For rows of ``leaf``: inputs may have a type without derivatives, which parameters never have."""
+        return dr.tensor_t(leaf)(leaf(self.entries), (self.rows, self.columns))
 
 
 def first(vector: Any, count: int) -> Any:

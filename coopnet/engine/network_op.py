@@ -1,4 +1,4 @@
-"""What the ways of weight gradients have in common: a network as a differentiable operation of Dr.Jit's."""
+"""Base of all ways to compute weight gradients: a network as a differentiable operation of Dr.Jit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Plan:
 
 
 class NetworkOp(dr.CustomOp):
-    """Evaluates a list of ops; a subclass says how weight gradients come about.
+    """Evaluates a list of ops; subclasses compute the weight gradients.
 
     Lists of arrays go in and out because ``dr.custom`` drops the gradient of a ``CoopVec``.
 
@@ -73,7 +73,7 @@ class NetworkOp(dr.CustomOp):
         return self.tape
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        """``ops`` as they are to be evaluated, and who is to see what goes into their matrices on the way forward."""
+        """``ops`` as they are to be evaluated, and the visitor of their matrices' inputs in the forward pass."""
         return ops, None
 
     def forward(self) -> None:

@@ -88,8 +88,8 @@ class Op:
 
 
 #: ``visit(op, cotangent, vector, biased)`` sees every vector of every affine op on the way back, ``biased`` where its
-#: bias was added, and may return the cotangent to go on with. It is called at once: whoever writes cotangents out late
-#: keeps all of them in registers.
+#: bias was added, and may return the cotangent to go on with. It is called at once: written out later, all cotangents
+#: would be kept in registers.
 Visit = Callable[[Any, Any, Any, bool], Any]
 #: ``store(op, x)`` sees the bundle that goes into every affine op, and returns it or what is to be used instead.
 Store = Callable[[Any, Bundle], Bundle]

@@ -12,7 +12,7 @@ import drjit.nn as drnn
 from ..jit.kinds import nested_type
 from . import limits
 
-#: Numbers that Dr.Jit writes and reads at a time. Longer rows are a multiple of it, those of tensor cores always.
+#: Numbers that Dr.Jit writes and reads at a time. Longer rows are a multiple of it; rows for tensor cores always.
 PACKET = 8
 
 

@@ -108,7 +108,7 @@ class Situation(NamedTuple):
     room: bool = True
     #: Lanes of a vector that a CPU stores at a time.
     stored_lanes: int = 8
-    #: Is the output looked at, but not computed?
+    #: Is the output traced only, and never computed?
     only_traced: bool = False
 
     @property

@@ -45,7 +45,7 @@ def _always(s: Any) -> bool:
     return True
 
 
-# ---- How do weight gradients come about? -------------------------------------------------------------------------
+# ---- How are weight gradients computed? --------------------------------------------------------------------------
 
 _ASKED = "gradient_path() asks for it"
 _ORDER = "deterministic() asks for a fixed order of sums"
@@ -114,7 +114,7 @@ GRADIENTS = (
     Row("spill", _always, _TRACING),
 )  # fmt: skip
 
-# ---- How is a network evaluated whose weights want no gradient? --------------------------------------------------
+# ---- How is a network evaluated if its weights need no gradient? --------------------------------------------------
 
 
 def worth_copies(s: Situation) -> bool:
@@ -149,7 +149,7 @@ EVALUATION = (
     Row("kernel", _always, "all layers are part of the kernel around them"),
 )  # fmt: skip
 
-# ---- How does the gradient by the input come about, where nobody differentiates it? ------------------------------
+# ---- How is the gradient by the input computed, where it is not differentiated? ----------------------------------
 
 SLOPES = (
     Row("tangents", lambda s: s.stacked, "of several fields in one kernel, gradients are going to be differentiated"),
@@ -258,7 +258,7 @@ MULTIPLIERS = (
 class StepLoss(NamedTuple):
     """A loss of which it is known how that of a sample follows from the outputs of a network for it."""
 
-    #: In what way the gradients of the network's weights come about.
+    #: In what way the gradients of the network's weights are computed.
     way: str
 
 
@@ -292,9 +292,9 @@ SCOPES = (
 
 #: The tables by the question that they answer.
 TABLES = {
-    "How do weight gradients come about?": GRADIENTS,
-    "How is a network evaluated whose weights want no gradient?": EVALUATION,
-    "How does the gradient by the input come about, where nobody differentiates it?": SLOPES,
+    "How are weight gradients computed?": GRADIENTS,
+    "How is a network evaluated if its weights need no gradient?": EVALUATION,
+    "How is the gradient by the input computed, where it is not differentiated?": SLOPES,
     "How does a CPU multiply a matrix and a vector in a kernel?": MATRICES,
     "Who multiplies matrices over samples?": MULTIPLIERS,
     "Where is a loss computed that is known to look at one sample at a time?": LOSSES,

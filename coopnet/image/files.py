@@ -119,7 +119,7 @@ _PIECE = 1 << 18
 def psnr(a: np.ndarray, b: np.ndarray, rows: np.ndarray | None = None) -> float:
     """Peak signal-to-noise ratio in dB of two arrays of values in [0, 1], ``a`` clipped to that range first.
 
-    ``rows`` are the numbers of those that count; all if ``None``. Equal arrays have an infinite one, and arrays with
+    ``rows`` are the numbers of the rows to compare; all if ``None``. Equal arrays have an infinite one, and arrays with
     NaN in them NaN.
 
     >>> image.psnr(np.full((4, 6, 1), 0.5), np.full((4, 6, 1), 0.6))

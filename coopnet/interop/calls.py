@@ -59,14 +59,14 @@ class Calls:
         own, device = _fingerprint(x), x.device
         prints = [k.fingerprint.to(device) for k in self._known]
         same = (torch.stack(prints) == own).tolist() if prints else []
-        found = [k for k, equal in zip(self._known, same, strict=True) if equal]
-        found = [k for k in found if not k.used] or found
-        what = f"{len(found)} calls" if found else "no call"
+        calls = [k for k, equal in zip(self._known, same, strict=True) if equal]
+        calls = [k for k in calls if not k.used] or calls
+        what = f"{len(calls)} calls" if calls else "no call"
         known = f"torch.Module: dropouts are computed again on the way back, as by torch.utils.checkpoint, but {what}"
-        cure = "give each call a key of its own, module(x, coopnet.Key(seed, step=i))"
-        ensure(len(found) == 1, f"{known} had this input, so that their masks are not known; {cure}.", RuntimeError)
-        found[0].used = True
-        return found[0].number
+        advice = "give each call a key of its own, module(x, coopnet.Key(seed, step=i))"
+        ensure(len(calls) == 1, f"{known} had this input, so that their masks are not known; {advice}.", RuntimeError)
+        calls[0].used = True
+        return calls[0].number
 
 
 class _Known:

@@ -111,10 +111,10 @@ class Program:
         return self._pull(at, dy, v, wants)
 
     def _pull(self, at: Point, dy: Any, v: Any, wants: Sequence[bool]) -> list[Any]:
-        moved, dx, found, operands, left = self._pulled(self, self._hidden, tuple(at), dy, v, tuple(wants))
+        moved, dx, gradients, operands, left = self._pulled(self, self._hidden, tuple(at), dy, v, tuple(wants))
         if left is not None:
-            found = self._finished(self, self._hidden, found, left.multiply(operands), left)
-        return [moved, dx, *(found.get(name) for name in self.types)]
+            gradients = self._finished(self, self._hidden, gradients, left.multiply(operands), left)
+        return [moved, dx, *(gradients.get(name) for name in self.types)]
 
     @staticmethod
     @contextmanager
@@ -159,14 +159,14 @@ class Program:
                 dr.traverse(dr.ADMode.Backward)
                 moved = None if v is None else _rows(dr.detach(y), at.samples)
                 dx = _rows(nested([dr.grad(c) for c in xs]), at.samples) if wants[0] else None
-                found = {name: dr.grad(p) for name, p in wanted.items()}
+                gradients = {name: dr.grad(p) for name, p in wanted.items()}
                 operands = [] if left is None else left.take()
         dr.disable_grad(wanted)
-        dr.eval(moved, dx, found, operands)
-        return moved, dx, found, operands, left if operands else None
+        dr.eval(moved, dx, gradients, operands)
+        return moved, dx, gradients, operands, left if operands else None
 
-    def trace_finish(self, found: dict[str, Any], products: list, left: ExternalProducts) -> dict[str, Any]:
-        return left.completed(found, products)
+    def trace_finish(self, gradients: dict[str, Any], products: list, left: ExternalProducts) -> dict[str, Any]:
+        return left.completed(gradients, products)
 
     def _own(self, at: Point) -> Point:
         """The same, with the weights of networks, which calls may read, in memory of Dr.Jit's."""
@@ -192,11 +192,11 @@ class Program:
 
 def _places(field: NeuralField) -> dict[str, Place]:
     """What each entry of the mapping of ``field`` is made of."""
-    found = {}
+    places = {}
     for slot, packing in field._layouts().items():
         as_it_is = np.array_equal(packing.places, np.arange(packing.width))
-        found[slot] = Place(packing.names, None if as_it_is else packing.places.astype(np.int64), packing.width)
-    return found
+        places[slot] = Place(packing.names, None if as_it_is else packing.places.astype(np.int64), packing.width)
+    return places
 
 
 def _columns(rows: Any, samples: int, count: int) -> list[Any]:

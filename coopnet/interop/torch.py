@@ -115,8 +115,8 @@ class Module(torch.nn.Module):
         if key is None and self.training:
             counted = self._calls.counted(x, self.step)
         call = _Call(program, key, self.seed, counted, self._calls)
-        given = dict(zip(self._names, values, strict=True))
-        packed = [self._programs.packed(program, slot, given) for slot in program.places]
+        named = dict(zip(self._names, values, strict=True))
+        packed = [self._programs.packed(program, slot, named) for slot in program.places]
         y = _Value.apply(call, x.to(torch.float32).reshape(-1, self.in_features), *packed)
         return y.reshape(*x.shape[:-1], self.out_features)
 
@@ -143,18 +143,18 @@ class Module(torch.nn.Module):
 
     def _values(self) -> tuple[torch.Tensor, ...]:
         """The parameters in the order of their names, which may be computed of others by now."""
-        found = attrgetter(*self._names)(self)
-        values = found if len(self._names) > 1 else (found,)
+        attributes = attrgetter(*self._names)(self)
+        values = attributes if len(self._names) > 1 else (attributes,)
         for value, (name, shape) in zip(values, self._shapes.items(), strict=True):
             # kernels that were recorded for these shapes would read beyond the end
             if not isinstance(value, torch.Tensor) or value.shape != shape or value.device != values[0].device:
-                given = (
+                problem = (
                     f"has shape {tuple(value.shape)} on {value.device}"
                     if isinstance(value, torch.Tensor)
                     else "is none"
                 )
                 needed = f"shape {shape} is needed, on the device of the others"
-                raise ValueError(f"{_WHERE}: the parameter {name} {given}; {needed}.")
+                raise ValueError(f"{_WHERE}: the parameter {name} {problem}; {needed}.")
         return values
 
     def _check(self, x: Any, key: Any, home: torch.device) -> None:
@@ -163,8 +163,8 @@ class Module(torch.nn.Module):
         if not x.is_floating_point():
             raise TypeError(f"{_WHERE}: x holds {x.dtype}; a floating point type is needed.")
         if x.device != home:
-            cure = f"call module.to({str(x.device)!r}), or x.to({str(home)!r})"
-            raise ValueError(f"{_WHERE}: x is on {x.device}, but the parameters are on {home}; {cure}.")
+            advice = f"call module.to({str(x.device)!r}), or x.to({str(home)!r})"
+            raise ValueError(f"{_WHERE}: x is on {x.device}, but the parameters are on {home}; {advice}.")
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             needed = f"(..., {self.in_features}) is needed"
             raise ValueError(f"{_WHERE}: x has shape {tuple(x.shape)}; {needed}.")
@@ -267,8 +267,8 @@ class _Value(torch.autograd.Function):
             return (None,) * (1 + len(wants))
         x, *packed = ctx.saved_tensors  # once: torch.utils.checkpoint computes them again
         ctx.call.calls.over(ctx.call.counted)
-        dx, *found = _Pullback.apply(ctx.call, wants, dy, x, *packed)
-        return None, _in_rows(dx, x), *found
+        dx, *gradients = _Pullback.apply(ctx.call, wants, dy, x, *packed)
+        return None, _in_rows(dx, x), *gradients
 
 
 class _Pullback(torch.autograd.Function):
@@ -290,9 +290,9 @@ class _Pullback(torch.autograd.Function):
         wants = _wanted(ctx)
         if v is None:
             return (None,) * (2 + len(wants))
-        given, x, *packed = ctx.saved_tensors
-        dy, dx, *found = _SecondPullback.apply(ctx.call, wants, v, given, x, *packed)
-        return None, None, dy, _in_rows(dx, x), *found
+        saved_dy, x, *packed = ctx.saved_tensors
+        dy, dx, *gradients = _SecondPullback.apply(ctx.call, wants, v, saved_dy, x, *packed)
+        return None, None, dy, _in_rows(dx, x), *gradients
 
 
 def _in_rows(flat: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
@@ -311,8 +311,8 @@ class _SecondPullback(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
         if all(g is None for g in grads):
             return (None,) * len(ctx.needs_input_grad)
-        cure = "take differences of first ones instead"
-        raise RuntimeError(f"{_WHERE}: third derivatives, as of losses on second ones, are not available; {cure}.")
+        advice = "take differences of first ones instead"
+        raise RuntimeError(f"{_WHERE}: third derivatives, as of losses on second ones, are not available; {advice}.")
 
 
 def _wanted(ctx: Any) -> list[bool]:
@@ -353,8 +353,8 @@ class _Call:
         self, wants: list, v: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, *packed: torch.Tensor
     ) -> tuple:
         """Gradients of ``(dy * Jv).sum()`` with respect to ``dy, x, *packed``, ``None`` unless wanted."""
-        moved, *found = self._pull(wants[1:], dy, v, x, packed)
-        return moved if wants[0] else None, *found
+        moved, *gradients = self._pull(wants[1:], dy, v, x, packed)
+        return moved if wants[0] else None, *gradients
 
     def _pull(
         self, wants: list, dy: torch.Tensor, v: torch.Tensor | None, x: torch.Tensor, packed: Sequence[torch.Tensor]
@@ -371,24 +371,24 @@ class _Call:
                 scale = scale * v_scale
         _backend(x.device)  # PyTorch's threads of this pass may be on another GPU
         with Program.alone():
-            at, given = self._point(x, packed), _array(rows, self.program.single)
+            at, cotangents = self._point(x, packed), _array(rows, self.program.single)
             if v is None:
-                moved, *found = _in_order(x.device, lambda: [None, *self.program.pullback(at, given, wants)])
+                moved, *gradients = _in_order(x.device, lambda: [None, *self.program.pullback(at, cotangents, wants)])
             else:
                 along = _array(v, self.program.single)
-                moved, *found = _in_order(
-                    x.device, lambda: self.program.pullback_of_derivative(at, given, along, wants)
+                moved, *gradients = _in_order(
+                    x.device, lambda: self.program.pullback_of_derivative(at, cotangents, along, wants)
                 )
         if moved is not None:
             moved = moved.to(torch.float32)
             moved = (moved if v_scale is None else moved / v_scale).to(dy.dtype)
-        found = [g if g is None or scale is None else g.to(torch.float32) / scale for g in found]
-        return moved, *found
+        gradients = [g if g is None or scale is None else g.to(torch.float32) / scale for g in gradients]
+        return moved, *gradients
 
     def _point(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> Point:
         types = self.program.types.values()
-        given = [_array(t, tp) for t, tp in zip(packed, types, strict=True)]
-        return Point(_array(x, self.program.single), len(x), given, self._key(), self.modes)
+        arrays = [_array(t, tp) for t, tp in zip(packed, types, strict=True)]
+        return Point(_array(x, self.program.single), len(x), arrays, self._key(), self.modes)
 
     def _key(self) -> tuple | None:
         uint32 = dr.uint32_array_t(self.program.single)

@@ -1,15 +1,15 @@
 """Neural fields in Mitsuba 3: plugins, an integrator, and fitting.
 
 Importing this needs Mitsuba (``pip install 'coopnet[mitsuba]'``). Mitsuba's classes belong to a variant, so those here
-that derive from them are made when they are asked for, for the variant that is set: ``cn.mitsuba.NeuralBSDF``.
+that derive from them are made on access, for the variant that is set: ``cn.mitsuba.NeuralBSDF``.
 
 ======================  ========================================================================
-:mod:`.plugins`         what scenes name: materials, textures, volumes, integrators
-:mod:`.bsdf`            reflections as networks, and learning them
-:mod:`.path`            the loop of the integrator
-:mod:`.volume`          fields as media, and the loop of their integrator
+:mod:`.plugins`         plugins that scenes name: materials, textures, volumes, integrators
+:mod:`.bsdf`            BSDFs as networks, and fitting them
+:mod:`.path`            the loop of the integrator ``neural_path``
+:mod:`.volume`          fields as media, and the loop of ``neural_volpath``
 :mod:`.cache`           the radiance cache
-:mod:`.render_mc`       how sure a scene's networks are of a picture
+:mod:`.render_mc`       mean and deviation of a picture over draws of the networks
 what they share
 :mod:`.variants`        classes that derive from Mitsuba's, one for each variant
 :mod:`.fields`          fields for the variant that is set
@@ -17,7 +17,7 @@ what they share
 :mod:`.transforms`      affine transforms, in numbers
 :mod:`.spectra`         colors as what a variant computes with
 :mod:`.texels`          points drawn by the brightness of a picture
-:mod:`.call_targets`    what virtual calls may visit, as an input of frozen functions
+:mod:`.call_targets`    targets of virtual calls, as an input of frozen functions
 ======================  ========================================================================
 """
 

@@ -116,7 +116,7 @@ def sphere_trace(
         min_cosine: see above, in (0, 1].
         difference: half the distance of the points of central differences, in units of ``p``.
         key: turns dropout on, as in a call of a field: all evaluations of a ray see the same masks.
-        active: rays that count, a bool or a ``Bool``; the others miss, and contribute nothing to any gradient.
+        active: rays that are traced, a bool or a ``Bool``; the others miss, and contribute nothing to any gradient.
 
     Returns:
         A :class:`SurfaceHit`.

@@ -18,7 +18,7 @@ from ..random.key import Key
 class Surface:
     """The surface ``sdf(p) = 0`` of a :class:`NeuralField` or a function, for points of the type ``point``.
 
-    Every method takes points and the lanes that count; the others are evaluated at zero, and return zeros. A function
+    Every method takes points and the active lanes; the others are evaluated at zero, and return zeros. A function
     is differentiated in forward mode, which leaves the gradients of what it depends on alone, unless it has a method
     ``value_and_grad``. ``h`` is half the distance of the points between which derivatives of its gradient are taken.
 

@@ -1,7 +1,7 @@
 """Weights as the objects of training: penalties, clipping, decay, rates per layer and norms.
 
 A packed network is one array, and on the GPU a permutation of its matrices with gaps. Everything here is about the
-matrices themselves: nothing depends on where the backend keeps their entries, and gaps count for nothing.
+matrices themselves: nothing depends on where the backend keeps their entries, and gaps between them do not matter.
 """
 
 from __future__ import annotations

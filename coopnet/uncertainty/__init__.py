@@ -4,16 +4,16 @@
 :mod:`.mc_dropout`    mean and deviation over draws: of dropout, or of parameters
 :mod:`.posthoc`       dropout for a field that was trained without
 :mod:`.laplace`       a posterior of its parameters
-:mod:`.displacement`  or of displacements of its coordinates
-:mod:`.ensemble`      several fields as one
-:mod:`.std`           the deviation of posteriors and ensembles, without a draw
+:mod:`.displacement`  a posterior of displacements of its coordinates
+:mod:`.ensemble`      several fields as one field
+:mod:`.std`           the deviation of posteriors and ensembles, without drawing
 how good an uncertainty is
-:mod:`.scores`        likelihood, calibration, telling two kinds of samples apart
-:mod:`.calibrate`     deviations that are as large as errors
+:mod:`.scores`        likelihood, calibration error, AUROC
+:mod:`.calibrate`     scales deviations to the size of the errors
 what they are made of
-:mod:`.data`          batches of the training
-:mod:`.layers`        a trained field with other layers among its own
-:mod:`.linearized`    derivatives by parameters, and the deviation that follows
+:mod:`.data`          training batches that posteriors are computed on
+:mod:`.layers`        inserts layers into a trained field
+:mod:`.linearized`    derivatives by parameters, and deviations by linearization
 ====================  ==============================================================
 """
 

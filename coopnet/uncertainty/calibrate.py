@@ -1,4 +1,4 @@
-"""Deviations that are as large as errors are, by what is seen on data held out."""
+"""Scales the deviations of a field to the size of its errors, measured on held-out data."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from .mc_dropout import mc_dropout
 
 _WHERE = "calibrate"
 METHODS = ("factor", "isotonic")
+#: Neighbours whose squared errors are averaged before a curve is drawn: the error of one may be zero by chance.
+NEIGHBOURS = 25
 
 
 class Calibrated:
@@ -65,26 +67,27 @@ class Calibrated:
 def calibrate(
     field: NeuralField, held_out: tuple[Any, Any], *, method: str = "factor", samples: int = 64, seed: int = 0
 ) -> Calibrated:
-    r"""Make deviations as large as errors are, on data that the field has not learned.
+    r"""Scale the deviations of a field to the size of its errors, measured on held-out data.
 
-    The deviation :math:`\sigma` is ``field.std(p)`` of a posterior of parameters or an ensemble, and that of
-    :func:`mc_dropout` of other fields. With errors :math:`e_i` on the data held out, of all outputs together,
+    The deviation :math:`\sigma` is ``field.std(p)`` for a posterior of parameters or an ensemble, and that of
+    :func:`mc_dropout` for all other fields. With the errors :math:`e_i` of all outputs on the held-out data, it becomes
 
     ==============  ===============================================================================================
     ``"factor"``    :math:`c\,\sigma` with :math:`c^2 = \frac1n \sum_i e_i^2 / \sigma_i^2`, of largest likelihood
-    ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all functions that never fall, :math:`g` is the closest to the
-                    :math:`e_i^2` (Barlow et al. 1972), linear between the means of its steps and constant beyond; for
-                    deviations in the right order, but wrong by more than a factor
+    ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all functions that never fall, :math:`g` is the closest to the means
+                    of the :math:`e_i^2` of about 25 neighbours in :math:`\sigma` (Barlow et al. 1972), linear between
+                    the means of its steps and constant beyond; for deviations in the right order whose sizes are not
+                    all wrong by the same factor
     ==============  ===============================================================================================
 
-    Order and AUSE stay as they are, but for the ties of ``"isotonic"``. Where no data are held out, such as far from
-    all data, nothing is known of its size.
+    The order of deviations, and so their AUSE, does not change, except for ties that ``"isotonic"`` makes. The held-out
+    data say nothing about the size of deviations in regions where there are none.
 
     Args:
         field: a built and trained field that :func:`mc_dropout` takes.
         held_out: the pair ``(coordinates, targets)``, nested arrays or lists of arrays; a few hundred samples at least.
         method: ``"factor"`` or ``"isotonic"``.
-        samples, seed: of :func:`mc_dropout`, where there are draws.
+        samples, seed: arguments of :func:`mc_dropout`, for fields that need it.
 
     Returns:
         A :class:`coopnet.uncertainty.calibrate.Calibrated`: called with coordinates, it returns mean and deviation, in
@@ -114,12 +117,12 @@ def calibrate(
     dr.eval(squares, spread)
     e = np.concatenate([v.numpy() for v in squares]).astype(np.float64)
     s = np.concatenate([v.numpy() for v in spread]).astype(np.float64)
-    fits = np.isfinite(e).all() and np.isfinite(s).all() and e.any() and s.any()
-    ensure(fits, f"{_WHERE}: errors or deviations on the data held out are zero everywhere, or not finite.")
+    usable = np.isfinite(e).all() and np.isfinite(s).all() and e.any() and s.any()
+    ensure(usable, f"{_WHERE}: errors or deviations on the data held out are zero everywhere, or not finite.")
     s = np.maximum(s, 1e-6 * s.max())  # draws that agree by chance
     if method == "factor":
         return Calibrated(field, key, samples, float(np.sqrt(np.mean(e / np.square(s)))))
-    knots, values = isotonic(s, e)
+    knots, values = isotonic(s, e, NEIGHBOURS)
     values = np.sqrt(values)
     factor = float(np.sqrt(np.mean(np.square(np.interp(s, knots, values))) / np.mean(np.square(s))))
     table = [from_numpy(v.astype(np.float32), single) for v in (knots, values)]
@@ -133,15 +136,17 @@ def moments(field: Any, p: Any, key: Key, samples: int) -> tuple[Any, Any]:
     return mc_dropout(field, p, key, samples)
 
 
-def isotonic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def isotonic(x: np.ndarray, y: np.ndarray, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """The least squares fit of ``y`` that does not fall with ``x``: the mean ``x`` and the value of every step.
 
-    Pools neighbours that violate the order. At least two steps are returned.
+    Begins with the means of ``least`` neighbours or a few more, and pools those that violate the order. At least two
+    steps are returned.
     """
     order = np.argsort(x, kind="stable")
+    groups = np.array_split(order, max(len(order) // least, 1))
     steps: list[list[float]] = []  # sum of x, sum of y, count
-    for a, b in zip(x[order], y[order], strict=True):
-        steps.append([float(a), float(b), 1.0])
+    for group in groups:
+        steps.append([float(x[group].sum()), float(y[group].sum()), float(len(group))])
         while len(steps) > 1 and steps[-2][1] / steps[-2][2] >= steps[-1][1] / steps[-1][2]:
             last = steps.pop()
             steps[-1] = [u + v for u, v in zip(steps[-1], last, strict=True)]

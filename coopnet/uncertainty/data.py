@@ -1,4 +1,4 @@
-"""The data that a trained field is looked at on: batches as :func:`coopnet.fit` draws them."""
+"""The batches that a trained field is examined on, drawn as :func:`coopnet.fit` draws them."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _drawn(
 
 def inputs_and_targets(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[Any, list]:
     """The inputs and the components of the targets that ``drawn`` is to be a pair of."""
-    fits = isinstance(drawn, (tuple, list)) and len(drawn) == 2
-    ensure(fits, f"{where}: {what} a {type(drawn).__name__}; a pair (inputs, targets) is needed.", TypeError)
+    is_pair = isinstance(drawn, (tuple, list)) and len(drawn) == 2
+    ensure(is_pair, f"{where}: {what} a {type(drawn).__name__}; a pair (inputs, targets) is needed.", TypeError)
     inputs, targets = drawn
     kind, leaf = kinds.in_kernels(targets, f"{where}: targets", single=True)
     return inputs, [dr.float32_array_t(leaf)(v) for v in kinds.rows(targets, kind)]
@@ -73,21 +73,21 @@ def inputs_and_targets(drawn: Any, field: NeuralField, where: str, what: str) ->
 
 def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, list]:
     """Components of the ``(coordinates, targets)`` that ``drawn`` is to be, of one number of samples."""
-    fits = isinstance(drawn, (tuple, list)) and len(drawn := entries(where, "data", drawn)) == 2
-    ensure(fits, f"{where}: {what} a {type(drawn).__name__}; a pair (coordinates, targets) is needed.", TypeError)
+    is_pair = isinstance(drawn, (tuple, list)) and len(drawn := entries(where, "data", drawn)) == 2
+    ensure(is_pair, f"{where}: {what} a {type(drawn).__name__}; a pair (coordinates, targets) is needed.", TypeError)
     parts = []
     for value, part in zip(drawn, ("coordinates", "targets"), strict=True):
         kind, leaf = kinds.in_kernels(value, f"{where}: {part}")
         single = dr.float32_array_t(leaf)
         parts.append([single(v) for v in kinds.rows(value, kind)])
     coordinates, targets = parts
-    given = len(coordinates)
-    ensure(given == field.in_features, f"{where}: {what} {given} coordinates, but the field takes {field.in_features}.")
+    count = len(coordinates)
+    ensure(count == field.in_features, f"{where}: {what} {count} coordinates, but the field takes {field.in_features}.")
     kinds.check_sizes([*coordinates, *targets], where)
     with dr.suspend_grad():
         outputs = len(list(field(coordinates)))  # traced, not run
-    given = len(targets)
-    ensure(given == outputs, f"{where}: {what} targets with {given} components, but the field has {outputs} outputs.")
+    count = len(targets)
+    ensure(count == outputs, f"{where}: {what} targets with {count} components, but the field has {outputs} outputs.")
     samples = max(dr.width(v) for v in (*coordinates, *targets))
     wide = [
         [v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in p] for p in (coordinates, targets)

@@ -1,4 +1,4 @@
-"""How far places may move: a posterior of displacements of the coordinates."""
+"""A posterior of displacements of the coordinates: how far places may move unnoticed."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def displaced(field: NeuralField, spatial: Any) -> NeuralField:
     """A copy of ``field`` with a grid of displacements, whose deviations are zero."""
     n = field.in_features
     if isinstance(spatial, (list, tuple)):
-        given = entries(_WHERE, "spatial", spatial)
-        fits = f"{_WHERE}: spatial has {len(given)} entries; one for each of the first of {n} coordinates is needed."
-        ensure(0 < len(given) <= n, fits)
-        sides = tuple(check_int(_WHERE, f"spatial[{i}]", v, 2, 2**20) for i, v in enumerate(given))
+        numbers = entries(_WHERE, "spatial", spatial)
+        needed = f"one for each of the first of {n} coordinates is needed"
+        ensure(0 < len(numbers) <= n, f"{_WHERE}: spatial has {len(numbers)} entries; {needed}.")
+        sides = tuple(check_int(_WHERE, f"spatial[{i}]", v, 2, 2**20) for i, v in enumerate(numbers))
     else:
         needed = "an int from 2 to 1048576, or one for each of the first coordinates,"
         sides = (check_int(_WHERE, "spatial", spatial, 2, 2**20, needed),) * n
     count = max(sides) ** len(sides) * len(sides)
-    cure = "take fewer, or name the first coordinates alone, as in spatial=(16, 16, 16)"
-    ensure(count <= _MOST, f"{_WHERE}: spatial is {spatial!r}, which makes {count:.2g} displacements; {cure}.")
+    advice = "take fewer, or name the first coordinates alone, as in spatial=(16, 16, 16)"
+    ensure(count <= _MOST, f"{_WHERE}: spatial is {spatial!r}, which makes {count:.2g} displacements; {advice}.")
     encoding = Identity() if field.encoding is None else field.encoding
     return rebuilt(field, Displaced(encoding, sides), field.network, _fresh)
 
@@ -90,14 +90,14 @@ class _Watched(NeuralField):
 
     def __call__(self, p: Any, key: Any = None, active: Any = True) -> Any:
         where = f"{_WHERE}: predict"
-        cure = "pass mode='wide' to ray_march, or evaluate all samples at once"
-        ensure(not symbolic(), f"{where} evaluates the field in a symbolic loop or call; {cure}.", RuntimeError)
+        advice = "pass mode='wide' to ray_march, or evaluate all samples at once"
+        ensure(not symbolic(), f"{where} evaluates the field in a symbolic loop or call; {advice}.", RuntimeError)
         kind, leaf = kinds.in_kernels(p, where, single=True)
         single, parts = dr.float32_array_t(leaf), kinds.rows(p, kind)
         width = max(dr.width(v) for v in parts)
         moves = [dr.zeros(single, width) for _ in self.encoding.sides]
         dr.enable_grad(moves)
-        attached = f"{where} evaluates the field where derivatives are suspended; {cure}."
+        attached = f"{where} evaluates the field where derivatives are suspended; {advice}."
         ensure(dr.grad_enabled(moves), attached, RuntimeError)
         places = [dr.detach(single(v)) + dr.zeros(single, width) for v in parts]
         self.seen.append((to_unit(places, self.bounds)[: len(moves)], moves))
@@ -125,12 +125,12 @@ class DisplacementSums:
         with dr.resume_grad():
             if self.entries is None:  # what is raised in a recording becomes a RuntimeError without the message
                 _followed(self.field, inputs, targets, self.predict)
-            found, numbers = self.frozen(self.field, inputs, targets)
+            sums, numbers = self.frozen(self.field, inputs, targets)
         squares, share, count = (float(v.numpy()[0]) for v in numbers)
         box = "the field's bounds" if self.field.bounds else "the unit cube; build the field with bounds"
         least = f"{_INSIDE:.0%} are needed"
         ensure(share >= _INSIDE, f"{_WHERE}: {share:.1%} of the samples lie within {box}; {least} for spatial.")
-        self.entries = found if self.entries is None else self.entries + found
+        self.entries = sums if self.entries is None else self.entries + sums
         dr.eval(self.entries)
         self.squares += squares
         self.samples += round(count)
@@ -193,11 +193,11 @@ def _followed(field: NeuralField, inputs: Any, targets: list, predict: Callable)
 def _predictions(values: Any, targets: list) -> list:
     """``values`` as a list of single-precision arrays, one for each target."""
     kind, leaf = kinds.in_kernels(values, f"{_WHERE}: what predict returned", single=True)
-    single, found = dr.float32_array_t(leaf), kinds.rows(values, kind)
-    given, needed = len(found), len(targets)
-    ensure(given == needed, f"{_WHERE}: predict returned {given} components for targets of {needed}.")
-    kinds.check_sizes([*found, *targets], f"{_WHERE}: predictions and targets")
-    return [single(v) for v in found]
+    single, components = dr.float32_array_t(leaf), kinds.rows(values, kind)
+    count, needed = len(components), len(targets)
+    ensure(count == needed, f"{_WHERE}: predict returned {count} components for targets of {needed}.")
+    kinds.check_sizes([*components, *targets], f"{_WHERE}: predictions and targets")
+    return [single(v) for v in components]
 
 
 def _entry_sums(layer: Displaced, unit: list, rows: list[list], n: int) -> Any:

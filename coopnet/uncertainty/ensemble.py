@@ -1,4 +1,4 @@
-"""Several fields of the same data as one: where they disagree, the data leave it open."""
+"""Several fields trained on the same data, as one field: where they disagree, the data do not determine the result."""
 
 from __future__ import annotations
 

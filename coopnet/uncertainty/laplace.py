@@ -52,7 +52,7 @@ def laplace(
     .. math::
         P = \frac{1}{s^2} \sum_n \sum_o \nabla_\theta f_o(x_n)\, \nabla_\theta f_o(x_n)^T + \frac{1}{\tau^2} I
 
-    with a sum over samples and outputs of the products of their own derivatives, not of a batch's mean. Taken are
+    summed over samples and outputs, each with its own derivatives rather than those of a batch's mean. It covers
 
     - the features of a grid, if the encoding is one: the diagonal of :math:`P`. A vertex of weight :math:`w` adds
       :math:`w^2 (\partial f_o / \partial \phi)^2`, of the feature :math:`\phi`, to its entry. Entries that no sample
@@ -61,17 +61,17 @@ def laplace(
       what goes into it, :math:`\tilde h = (h, 1)` with a bias, one matrix for all outputs. :math:`g^2` is the mean
       square over outputs of the slope of an activation behind it, and 1 if there is none.
 
-    Layers between are taken as known. The result is a :class:`NeuralField` with the same values. Its ``std(p)`` is the
-    deviation of its outputs by linearization, in one kernel. Its evaluation **with a key draws parameters**: every
-    number is a function of the key's seed and step and of the parameter's place alone, so that all samples of a picture
-    see one function, the same in every batch and, to the bit, on every backend (``docs/dropout.md`` has the law).
-    :func:`mc_dropout`, ``ray_march`` and ``render_mc`` take it as they take dropout.
+    Parameters of the layers in between are held fixed. The result is a :class:`NeuralField` with the same values. Its
+    ``std(p)`` is the deviation of its outputs by linearization, in one kernel. Its evaluation **with a key draws
+    parameters**: every number is a function of the key's seed and step and of the parameter's place alone, so that all
+    samples of a picture see one function, the same in every batch and, to the bit, on every backend
+    (``docs/dropout.md`` has the law). :func:`mc_dropout`, ``ray_march`` and ``render_mc`` take it as they take dropout.
 
-    **With** ``spatial`` it is a posterior of places instead: of a grid of displacements of the coordinates, with the
-    field as known (Goli et al. 2024). It needs no grid and no linear layer in the field, and takes fields that are seen
-    along rays. Coordinates move by :math:`D(x) = \sum_v w_v(x)\, d_v`, with the weights :math:`w_v` of linear
-    interpolation between vertices that reach from corner to corner of the field's ``bounds``, or of the unit cube. The
-    precision of component :math:`k` of :math:`d_v`, at zero displacement, is
+    **With** ``spatial`` the posterior is one of places instead: of a grid that displaces the coordinates, while the
+    parameters of the field are held fixed (Goli et al. 2024). The field needs no grid and no linear layer, and may be
+    one that is only observed along rays. Coordinates move by :math:`D(x) = \sum_v w_v(x)\, d_v`, with the weights
+    :math:`w_v` of linear interpolation between vertices that reach from corner to corner of the field's ``bounds``, or
+    of the unit cube. The precision of component :math:`k` of :math:`d_v`, at zero displacement, is
 
     .. math::
         P_{vk} = \frac{1}{s^2} \sum_n \sum_o \Big(\frac{\partial f_o(n)}{\partial d_{vk}}\Big)^2 + \frac{1}{\tau^2},
@@ -89,18 +89,19 @@ def laplace(
         field: a built and trained :class:`NeuralField`; it stays as it is. Without ``spatial``, its network ends in a
             linear layer, and maybe activations behind it.
         batch: what the field was trained on, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``,
-            arrays or nested arrays of one width, taken in single precision; with ``predict`` to ``(inputs, targets)``,
-            where ``inputs`` are any PyTree, such as rays.
+            arrays or nested arrays of equal length, converted to single precision; with ``predict`` to ``(inputs,
+            targets)``, where ``inputs`` are any PyTree, such as rays.
         steps: number of batches, those that ``fit`` with this seed begins with.
         seed: int in [0, 2^64).
-        samples: how many independent measurements there are in all, such as the pixels of a picture. The sums are
-            scaled to as many. ``None`` if every sample that ``batch`` draws is one.
+        samples: how many independent measurements there are in all, such as the pixels of a picture, to which the
+            sums are scaled. ``None`` if every sample that ``batch`` draws is one.
         noise: :math:`s`; the root mean square of the errors over the batches if ``None``.
         prior: :math:`\tau`; if ``None``, the root mean square of the features that samples have visited, and of the
             last layer's weights; for displacements, in the units of the coordinates, the side of a cell.
         spatial: vertices of the grid of displacements along every axis, an int of at least 2, or one for each of the
             first coordinates, such as ``(16, 16, 16)`` for a position that a direction follows. ``None`` for a
-            posterior of parameters. The memory is that of a cube of the largest, up to 2^26 displacements.
+            posterior of parameters. Memory is allocated for a cube with the largest of these numbers along every axis,
+            at most 2^26 displacements.
         predict: with ``spatial``, traced code ``(field, inputs) -> predictions`` that are compared with the targets,
             single precision, if that is not ``field(coordinates)``. It evaluates the field that it is given once, at
             equally many samples for each prediction: sample ``i`` belongs to prediction ``i`` modulo their number. So

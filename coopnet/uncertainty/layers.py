@@ -1,4 +1,4 @@
-"""A trained field with other layers among its own."""
+"""Inserts layers into a trained field."""
 
 from __future__ import annotations
 

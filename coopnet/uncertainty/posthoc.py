@@ -45,11 +45,11 @@ def posthoc_dropout(
         k_i = \mathrm{Key}(\mathrm{seed}, \mathrm{step} = i)
 
     over the batches :math:`(x_i, t_i)` that ``fit`` with this seed begins with. Bisection of its logarithm between
-    :math:`2^{-28}` and 0.99 finds it to half a per cent. All rates see the same batches and random numbers, so that a
-    unit that one rate drops every larger one drops, too. A field that fits its data well has a small one: 1e-3 and
-    less.
+    :math:`2^{-28}` and 0.99 finds it to half a per cent. All rates see the same batches and random numbers, so
+    that a unit dropped at one rate is dropped at every larger rate, too. A field that fits its data well has a small
+    one: 1e-3 and less.
 
-    What units a trained field can do without says where its data leave it free. It does not say what a grid knows:
+    Which units a trained field can do without shows where its data leave it free. It does not show what a grid knows:
     entries that no sample has visited keep the values that they began with, under every mask
     (``docs/uncertainty.md``; :func:`laplace` does).
 

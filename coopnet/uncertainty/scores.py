@@ -1,6 +1,6 @@
-"""How good an uncertainty is: likelihood, calibration, and telling two kinds of samples apart.
+"""How good an uncertainty is: likelihood, calibration error, and AUROC.
 
-All of them look at NumPy or Dr.Jit arrays and compute in double precision on the host.
+All functions take NumPy or Dr.Jit arrays and compute in double precision on the host.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def auroc(score: Any, positive: Any) -> float:
 
     .. math:: P(s_i > s_j) + \tfrac12 P(s_i = s_j) \quad \text{for a positive sample } i \text{ and another } j
 
-    1 if all positive samples have larger scores, 0.5 for an order that knows nothing, 0 if it says the opposite. With a
-    deviation for a score and the samples that no training data came near, it says whether a field knows what it has not
-    seen.
+    1 if all positive samples have larger scores, 0.5 for a random order, 0 if all have smaller ones. With a
+    deviation as score, and as positive samples those far from all training data, it tells whether a field knows what it
+    has not seen.
 
     Args:
         score: a number for each sample, such as a deviation; a NumPy or Dr.Jit array of any shape.
@@ -58,8 +58,8 @@ def negative_log_likelihood(mean: Any, deviation: Any, target: Any) -> float:
 
     .. math:: \frac1n \sum_i \tfrac12 \log(2 \pi \sigma_i^2) + \frac{(t_i - \mu_i)^2}{2 \sigma_i^2}
 
-    Smaller is better; it punishes deviations that are too small more than such that are too large. In nats, and in the
-    units of the targets.
+    Smaller is better; it penalizes deviations that are too small more than those that are too large. In nats, and in
+    the units of the targets.
 
     Args:
         mean, deviation, target: NumPy or Dr.Jit arrays of one shape; deviations are positive.
@@ -77,12 +77,14 @@ def negative_log_likelihood(mean: Any, deviation: Any, target: Any) -> float:
 
 
 def calibration_error(mean: Any, deviation: Any, target: Any, *, levels: int = 99) -> float:
-    r"""How far the levels of confidence are from what they say (Kuleshov et al. 2018), for normal distributions.
+    r"""How far nominal levels of confidence are from the observed ones (Kuleshov et al. 2018), for normal
+    distributions.
 
     .. math:: \frac1L \sum_{j=1}^{L} \Big| \frac1n \#\{i : \Phi\big(\tfrac{t_i - \mu_i}{\sigma_i}\big) \le p_j\} - p_j
         \Big|, \qquad p_j = \frac{j}{L + 1}
 
-    0 if targets fall below every quantile as often as it says; 0.25 for deviations that are much too large or small.
+    0 if targets fall below every quantile as often as its level says; 0.25 for deviations that are much too large or
+    small.
 
     Args:
         mean, deviation, target: as in :func:`negative_log_likelihood`.

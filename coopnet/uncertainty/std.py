@@ -1,4 +1,4 @@
-"""The deviation of a field's outputs that needs no draws: of a posterior or of an ensemble."""
+"""The deviation of the outputs of a posterior or an ensemble, without drawing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def std(self: NeuralField, p: Any) -> Any:
 
     Of a posterior of displacements (``spatial=``), one number: how far the place ``p`` may move, :math:`\lVert \sum_v
     w_v(p)\, \sigma_v \rVert` of the deviations :math:`\sigma_v` at the vertices around it, in the units of ``p`` (Goli
-    et al. 2024). How far outputs deviate is what :func:`mc_dropout` says.
+    et al. 2024). The deviation of the outputs comes from :func:`mc_dropout`.
 
     One kernel and no draws: a posterior costs one evaluation and the derivatives by all features of the grid, one of
     displacements a look-up, an ensemble its members. It is what the model does not know; the noise of measurements
@@ -45,7 +45,7 @@ def std(self: NeuralField, p: Any) -> Any:
         The deviations, in the container that a call returns; of a posterior of displacements, one component.
 
     Raises:
-        ValueError, TypeError: as a call; another field.
+        ValueError, TypeError: as for a call; the field is neither a posterior nor an ensemble.
 
     >>> deviation = cn.laplace(field, batch, steps=4).std(p)
     """

@@ -121,3 +121,8 @@ def test_messages_that_the_page_on_installation_explains():
     assert len(clauses) > 15
     for clause in clauses:
         assert clause in source, clause
+
+
+def test_every_example_is_described():
+    text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    assert [p.name for p in (ROOT / "examples").glob("*.py") if f"`{p.name}`" not in text] == []

@@ -424,3 +424,14 @@ def test_when_it_is_evaluated_only(ns, backend, play_lanes, measured, lanes, wid
     field = cn.NeuralField(None, cn.MLP(3, 1, width=width, depth=2, activation=activation)).build(backend)
     dr.eval(field(points(ns, 3, 1 << 11)))
     assert bool(products) == expected
+
+
+def test_inputs_of_a_type_without_derivatives(backend, ns, products):
+    """Parameters always have one with them; the product of both was refused."""
+    network = cn.MLP(5, 3, width=WIDTH, depth=2, activation="silu", bias=True, dropout=0.2)
+    field = biased(cn.NeuralField(None, network).build(backend, seed=1))
+    x = points(ns, 5, 200)
+    plain = [dr.detach(v, preserve_type=False) for v in x]
+    expected, values = field(x, cn.Key(3)), field(plain, cn.Key(3))
+    assert products and type(values[0]) is type(plain[0])
+    assert [v.numpy().tolist() for v in values] == [v.numpy().tolist() for v in expected]

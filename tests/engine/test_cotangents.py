@@ -71,36 +71,42 @@ def in_a_frozen_function(ns, kind, networks, xs):
 
 RUNS, WANTED = (plain, in_a_frozen_function, in_a_loop), ("coordinates", "weights", "both")
 #: Literals wherever they may come up; the others, which other tests have, once with each way to run and each wish.
+#: Either precision meets each way to run and each wish.
 CASES = [
-    *((run, "literal", wanted) for run in RUNS for wanted in WANTED),
-    *((run, "opaque", wanted) for run, wanted in zip(RUNS, WANTED, strict=True)),
-    *((run, "one of three", wanted) for run, wanted in zip(RUNS, WANTED[1:] + WANTED[:1], strict=True)),
+    (run, kind, wanted, ("half", "single")[(i + j) % 2])
+    for kind, places in {
+        "literal": [(i, j) for i in range(3) for j in range(3)],
+        "opaque": [(0, 0), (1, 1), (2, 2)],
+        "one of three": [(0, 1), (1, 2), (2, 0)],
+    }.items()
+    for i, j in places
+    for run, wanted in [(RUNS[i], WANTED[j])]
 ]
 
 
-@pytest.mark.parametrize("run, kind, wanted", CASES)
-def test_gradients_of_every_activation(backend, ns, run, kind, wanted):
+@pytest.mark.parametrize("run, kind, wanted, precision", CASES)
+def test_gradients_of_every_activation(backend, ns, run, kind, wanted, precision):
     points = np.linspace(-0.7, 1, SAMPLES, dtype=np.float32)
     dy = np.zeros((OUTPUTS, SAMPLES))
     dy[1 if kind == "one of three" else slice(None)] = TURNS if run is in_a_loop else 1
-    for precision in ("half", "single") if backend == "llvm" else ("half",):
-        known = fields(backend, precision)
-        xs = [dr.linspace(ns.Float, -0.7, 1, SAMPLES) + 0 * dr.opaque(ns.Float, i) for i in range(len(known))]
-        dr.eval(xs)
-        for x, (field, *_) in zip(xs, known, strict=True):
-            weights = field["network.weights"]
-            dr.disable_grad(weights)
-            (dr.enable_grad if wanted != "weights" else dr.disable_grad)(x)
-            (dr.enable_grad if wanted != "coordinates" else dr.disable_grad)(weights)
-        run(ns, kind, [field for field, *_ in known], xs)
-        dr.eval(dr.grad([*xs, *(field["network.weights"] for field, *_ in known)]))
-        tolerance = 2e-2 if precision == "half" else 2e-5
-        for name, x, (field, weights, biases) in zip(ACTIVATIONS, xs, known, strict=True):
-            _, dx, *expected = reference.mlp_vjp(weights, points[None], dy, None, name, biases)
-            if wanted != "weights":
-                all_close([dr.grad(x).numpy()], dx, tolerance)
-            if wanted != "coordinates":
-                all_close(in_order(*gradients(field.network)), in_order(*expected), tolerance)
+    precision = precision if backend == "llvm" else "half"
+    known = fields(backend, precision)
+    xs = [dr.linspace(ns.Float, -0.7, 1, SAMPLES) + 0 * dr.opaque(ns.Float, i) for i in range(len(known))]
+    dr.eval(xs)
+    for x, (field, *_) in zip(xs, known, strict=True):
+        weights = field["network.weights"]
+        dr.disable_grad(weights)
+        (dr.enable_grad if wanted != "weights" else dr.disable_grad)(x)
+        (dr.enable_grad if wanted != "coordinates" else dr.disable_grad)(weights)
+    run(ns, kind, [field for field, *_ in known], xs)
+    dr.eval(dr.grad([*xs, *(field["network.weights"] for field, *_ in known)]))
+    tolerance = 2e-2 if precision == "half" else 2e-5
+    for name, x, (field, weights, biases) in zip(ACTIVATIONS, xs, known, strict=True):
+        _, dx, *expected = reference.mlp_vjp(weights, points[None], dy, None, name, biases)
+        if wanted != "weights":
+            all_close([dr.grad(x).numpy()], dx, tolerance)
+        if wanted != "coordinates":
+            all_close(in_order(*gradients(field.network)), in_order(*expected), tolerance)
 
 
 def test_layers_by_themselves(ns, backend):

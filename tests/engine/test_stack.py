@@ -32,8 +32,7 @@ def stack_of(fields, which):
     return Stack(which, len(fields), {fields[0]["network.weights"].array.index: whole}), whole
 
 
-@pytest.mark.parametrize("samples", [32, 100])
-@pytest.mark.parametrize("precision", ["auto", "half"])
+@pytest.mark.parametrize("precision, samples", [("auto", 32), ("auto", 100), ("half", 100)])
 def test_values_and_gradients_are_those_of_each_field(backend, ns, precision, samples):
     samples = lanes_of(samples, dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM)
     fields = [build(backend, precision, seed) for seed in range(COUNT)]

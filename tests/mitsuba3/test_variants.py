@@ -55,6 +55,7 @@ def expected(colors, bounded):
     for color in colors.T:
         scale = 1.0 if bounded else 2 * max(color.max(), 1e-9)
         coefficients = mi.Vector3f(*map(float, mi.srgb_model_fetch(list(map(float, color / scale)))))
+        dr.make_opaque(coefficients)  # as literals, each color would be a kernel
         spectrum = mi.srgb_model_eval(coefficients, type(points(mi.SurfaceInteraction3f).wavelengths)(*WAVELENGTHS))
         columns.append(scale * np.array(spectrum)[:, 0])
     return np.array(columns).T

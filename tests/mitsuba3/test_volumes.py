@@ -262,8 +262,10 @@ def test_light_behind_media():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sigma_t", "albedo", "phase_function"])
 @pytest.mark.parametrize("integrator", ["prbvolpath", "neural_volpath"])
-def test_gradients_are_those_of_differences(integrator, name):
+def test_gradients_are_those_of_differences(backend, integrator, name):
     """In the direction of the gradient; what a phase function does is seen under a lamp."""
+    if backend == "cuda":
+        pytest.skip("in calls, sums of half precision stall, of which a warning speaks")
     sigma, albedo, phase = density(), made(3, seed=2, output_activation="sigmoid"), made(1, seed=4)
     lamp = {"type": "point", "position": [2, 2, 2], "intensity": 20.0}
     s = scene({
@@ -273,8 +275,8 @@ def test_gradients_are_those_of_differences(integrator, name):
     way = mi.load_dict({"type": integrator, "max_depth": 6})
     params, key = mi.traverse(s), f"cube.interior_medium.{name}.network.weights"
     dr.enable_grad(params[key])
-    dr.backward(dr.mean(mi.render(s, params, integrator=way, spp=4096), axis=None))
-    gradient = dr.grad(params[key]).numpy().astype(float)
+    dr.backward(SCALE * dr.mean(mi.render(s, params, integrator=way, spp=4096), axis=None))
+    gradient = dr.grad(params[key]).numpy().astype(float) / SCALE
     dr.disable_grad(params[key])
     length = 0.06 if name == "phase_function" else 0.25  # it bends more
     before, step = params[key].numpy().copy(), length * gradient / np.linalg.norm(gradient)

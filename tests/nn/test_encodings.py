@@ -22,7 +22,7 @@ from coopnet import reference as ref
 CUDA = "cuda" in backends.available()
 KINDS = ("coopvec", "tensor", "nested", "list", "tuple")
 LEVELS = dict(n_levels=3, n_features_per_level=2, hashmap_size=2**6, base_resolution=4, per_level_scale=1.7)
-few = settings(max_examples=3 if CUDA else 12)
+few = settings(max_examples=3 if CUDA else 8)
 
 
 def slopes(f, x, dy, h=1e-7):

@@ -19,7 +19,7 @@ from coopnet import reference as ref
 from coopnet.nn.tree import children
 
 CUDA = "cuda" in backends.available()
-few = settings(max_examples=4 if CUDA else 8)  # every shape is a kernel
+few = settings(max_examples=4 if CUDA else 6)  # every shape is a kernel
 
 
 def built(ns, backend, net, seed=1):

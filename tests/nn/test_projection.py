@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.arrays import evaluated
 from support.kernels import launched
-from support.properties import given, st
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet import reference
@@ -79,6 +79,7 @@ def test_one_matrix_to_the_bit(ns, backend, size, dtype):
         np.testing.assert_array_equal(numpy(layer.transpose(y)), expected.T, err_msg=name)
 
 
+@settings(max_examples=12)  # every shape is a kernel
 @given(
     n_in=st.integers(1, 40),
     n_out=st.integers(1, 40),

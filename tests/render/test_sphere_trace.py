@@ -16,7 +16,7 @@ from support.properties import given, settings, st
 import coopnet as cn
 from coopnet import reference as ref
 
-few = settings(max_examples=6 if "cuda" in cn.backend.available() else 12)  # every shape of arguments is a kernel
+few = settings(max_examples=6 if "cuda" in cn.backend.available() else 8)  # every shape of arguments is a kernel
 RAYS = 300
 
 

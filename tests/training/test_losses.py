@@ -42,7 +42,7 @@ def test_every_loss_has_a_twin():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@given(n=st.integers(1, 8), samples=st.integers(1, 20), density=st.integers(0, 2), seed=st.integers(0, 99))
+@given(n=st.sampled_from([1, 3, 8]), samples=st.integers(1, 20), density=st.integers(0, 2), seed=st.integers(0, 99))
 def test_values_and_gradients(ns, name, n, samples, density, seed):
     """Against the reference, its gradient by differences with the denominators held."""
     n = components_of(name, n)

@@ -235,6 +235,7 @@ def zeros(ns, samples=4):
     ],
 )
 def test_bad_arguments(backend, ns, change, error, words):
+    change = dict(change)
     far = change.pop("far", False)
     batch = lambda key: ([v + 9.0 * far for v in zeros(ns)], [v + 1 for v in zeros(ns)])  # noqa: E731
     arguments = dict(batch=batch, steps=1, spatial=4) | change

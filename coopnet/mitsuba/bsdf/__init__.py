@@ -1,15 +1,15 @@
-"""A reflection as a network: what it is given, how it is sampled, and how it is learned from another.
+"""A BSDF as a network: its inputs, how it is sampled, and how it is fitted to another BSDF.
 
 ====================  =================================================================
-:mod:`.decoder`       the network, which reads a reflection off a latent code
-:mod:`.directions`    what it is told about two directions
+:mod:`.decoder`       the network: reflectance of a latent code and two directions
+:mod:`.directions`    features of two directions, its inputs
 :mod:`.latent`        the code: numbers, constant or varying over a surface
-:mod:`.lobes`         analytic lobes that its samples come from
+:mod:`.lobes`         analytic lobes that directions are sampled from
 :mod:`.sampler`       their parameters: numbers, textures, or a network of code and direction
 :mod:`.specular`      a perfectly specular reflection, beside the network
-:mod:`.reflections`   samples of any BSDF, to learn from
-:mod:`.fit`           learning
-:mod:`.lobe_fit`      learning where to sample
-:mod:`.files`         all of it in one file
+:mod:`.reflections`   samples of any BSDF, to fit to
+:mod:`.fit`           fitting the network
+:mod:`.lobe_fit`      fitting the lobes
+:mod:`.files`         saving and loading all of it
 ====================  =================================================================
 """

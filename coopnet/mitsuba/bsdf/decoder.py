@@ -1,4 +1,4 @@
-"""A network that reads a reflection off a latent code and two directions."""
+"""The network of a BSDF: the value for a latent code and two directions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LARGEST = 11.5
 
 
 class Decoder(Traversed):
-    r"""A reflection :math:`f_r(\omega_i, \omega_o) = \exp(\mathrm{field}(\mathrm{code}, \mathrm{features}))`.
+    r"""A BSDF :math:`f_r(\omega_i, \omega_o) = \exp(\mathrm{field}(\mathrm{code}, \mathrm{features}))`.
 
     The exponential makes it positive, and lets the network work with logarithms: a BRDF of a glossy material spans
     orders of magnitude. With ``directions="rusinkiewicz"`` it is reciprocal whatever the weights.
 
     Args:
         field: a built field of ``latent_features`` + 8 (``"rusinkiewicz"``) or + 6 (``"plain"``) inputs and 3 outputs.
-        latent_features: length of the code; ``None`` for what the directions leave of the field's inputs.
+        latent_features: length of the code; ``None`` for the number of inputs that the directions leave.
         directions: see :mod:`coopnet.mitsuba.bsdf.directions`.
 
     Raises:
@@ -62,7 +62,7 @@ class Decoder(Traversed):
         return self if field is self.field else Decoder(field, self.latent_features, self.directions)
 
     def inputs(self, code: list, wi: Any, wo: Any) -> list:
-        """What the field is given: ``code``, a list of ``latent_features`` arrays, and the features of the unit
+        """The inputs of the field: ``code``, a list of ``latent_features`` arrays, and the features of the unit
         vectors ``wi`` and ``wo`` in the shading frame.
         """
         return [*code, *features.features(self.directions, wi, wo)]

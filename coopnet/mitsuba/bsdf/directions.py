@@ -1,4 +1,4 @@
-"""What a BSDF decoder is told about two directions."""
+"""Features of two directions, the inputs of a BSDF decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning a BSDF from another one."""
+"""Fitting a neural BSDF to another BSDF."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class BSDFFit:
 
     ``bsdf`` is a :class:`NeuralBSDF` and ``result`` the :class:`FitResult` of its training. ``relative_error`` is
     :math:`\int |f - f^*| / \int f^*` over the surface and both directions, with the cosine and as a mean of the
-    channels. ``albedo`` and ``reference_albedo`` are the mean shares of the light that are reflected, by incidence from
-    all directions of the hemisphere alike. The three leave out a perfectly specular part. ``spread`` and
+    channels. ``albedo`` and ``reference_albedo`` are the mean shares of light that are reflected, over directions of
+    incidence uniform in the hemisphere. The three leave out a perfectly specular part. ``spread`` and
     ``reference_spread`` are the relative standard deviations of the weights ``f / pdf`` of samples, by the fitted lobes
     and by the reference's own sampling.
 
@@ -70,16 +70,16 @@ def fit_bsdf(
     seed: int = 0,
     progress: bool = False,
 ) -> BSDFFit:
-    r"""Learn ``reference``, any BSDF of Mitsuba's that reflects without being a mirror, as a :class:`NeuralBSDF`.
+    r"""Fit a :class:`NeuralBSDF` to ``reference``, any BSDF of Mitsuba's that reflects and is not perfectly specular.
 
-    A perfectly specular part of it, as the varnish of ``plastic``, is kept as it is: the network learns the rest.
+    A perfectly specular part, such as the coating of ``plastic``, is kept as it is, and the network learns the rest.
 
-    Each step draws points of the unit square, directions of incidence uniform in the hemisphere, and of reflection one
-    half by the reference's sampling and one half by the cosine, and evaluates the reference, outside virtual calls. The
-    loss :math:`(c(f) - c(f^*))^2` of each channel, with the cosine in :math:`f`, is taken after the compression
-    :math:`c(f) = \log(1 + f / 0.03)`, in which highlights do not outweigh the rest. The sampling lobes are fitted
-    afterwards to the BSDF :math:`f` that was learned: they maximize :math:`\int f \log p`, the likelihood of directions
-    drawn in proportion to it.
+    Each step draws points of the unit square, directions of incidence uniform in the hemisphere, and directions of
+    reflection, half of them by the reference's sampling and half by the cosine, and evaluates the reference, outside
+    virtual calls. The loss :math:`(c(f) - c(f^*))^2` of each channel, with the cosine in :math:`f`, is taken after the
+    compression :math:`c(f) = \log(1 + f / 0.03)`, in which highlights do not outweigh the rest. The sampling lobes are
+    fitted afterwards to the BSDF :math:`f` that was learned: they maximize :math:`\int f \log p`, the likelihood of
+    directions drawn in proportion to it.
 
     Args:
         field: a decoder of ``[code, direction features]`` with 3 outputs and no encoding. A built one is trained in
@@ -90,7 +90,7 @@ def fit_bsdf(
             trained with the decoder.
         directions: see :class:`Decoder`.
         steps, samples, lr: of the training: steps, samples of each, largest learning rate (it follows a cosine).
-        lobe_resolution: ``None`` for lobes that a small network reads off the latent code and the direction of
+        lobe_resolution: ``None`` for lobes that a small network computes from the latent code and the direction of
             incidence. A number for lobes without a network, the same for all directions: where there is a latent code,
             they vary with the texture coordinates on a grid of so many vertices a side.
         seed: int in [0, 2^63).

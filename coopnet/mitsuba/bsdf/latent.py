@@ -26,7 +26,7 @@ class Latent(Traversed):
             coordinates such as ``cn.Grid(2, "dense")``, built or not; or a built field of one with ``cn.Identity()``.
         where, name: the function and argument that error messages are about.
 
-    Raises ``TypeError`` or ``ValueError`` for anything else: networks with matrices belong into the decoder.
+    Raises ``TypeError`` or ``ValueError`` for anything else: networks with matrices belong in the decoder.
     """
 
     def __init__(self, source: Any, where: str, name: str):

@@ -1,4 +1,4 @@
-"""Learning the lobes that samples of a decoder come from."""
+"""Fitting the lobes that directions are sampled from to a decoder."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def fit_lobes(
     Args:
         reference: a BSDF whose samples, and others by the cosine, the integral is estimated with.
         code: the latent code of the decoder.
-        resolution: ``None`` for a network of code and direction. A number for eight numbers that do not know the
-            direction; if the code varies, on a grid of so many vertices a side.
+        resolution: ``None`` for a network of code and direction. A number for eight numbers that do not
+            depend on the direction; if the code varies, on a grid of so many vertices a side.
         steps, samples: of the training.
         options: ``seed`` and ``progress`` of :func:`coopnet.fit`.
     """

@@ -1,4 +1,4 @@
-"""Random directions at a BSDF, and what it says about them."""
+"""Random directions at a BSDF, with its values and densities for them."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 ========================  =======================================================
 :mod:`.radiance_cache`    the public class
-:mod:`.surface`           what the field is told of a point on a surface
+:mod:`.surface`           inputs of the field at a point on a surface
 :mod:`.short_paths`       paths that end after a few bounces
-:mod:`.camera`            where those of the training begin
-:mod:`.training`          frozen steps of the training
-:mod:`.integrator`        pictures by the trained field
+:mod:`.camera`            rays that the paths of the training begin with
+:mod:`.training`          training in frozen steps
+:mod:`.integrator`        renders with the trained field
 ========================  =======================================================
 """

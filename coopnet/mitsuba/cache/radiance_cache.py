@@ -1,4 +1,4 @@
-"""A field that knows the light leaving every surface of a scene."""
+"""A field of the light that leaves the surfaces of a scene."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class RadianceCache:
         field: a built :class:`NeuralField` of 16 inputs and 3 outputs, or ``None`` for a hash grid of the position,
             spherical harmonics of the direction, and a network with two hidden layers of 32 units.
         factored: see above.
-        scale: radiance that an output of 1 means, in the unit of the scene. It should be that of a typical surface:
-            the loss takes errors of what is below a tenth of it less seriously.
+        scale: radiance that an output of 1 stands for, in the unit of the scene. Choose that of a typical surface:
+            errors of radiances below a tenth of it count less in the loss.
         average: decay of the moving average of the weights, in [0, 1). The average is what pictures are made with and
-            what the paths of the training end in. It is 0.99 in the paper, which trains all the time; less forgets the
-            first weights sooner, which darken all that follows.
+            what the paths of the training end in. It is 0.99 in the paper, which never stops training; a smaller one
+            forgets the first weights sooner, which are too dark.
         seed: of the initial weights and of all random numbers of the training.
 
     Raises:
@@ -105,7 +105,7 @@ class RadianceCache:
         A step traces ``samples`` paths from the sensor. Each has one vertex whose scattered light is to be learned,
         the first to the ``vertices``-th that is no mirror, all equally often. The target is the radiance that the rest
         of the path brings there: emitters are sampled at each of its vertices, and after ``tail`` of them the cache
-        itself, with averaged weights, says what is missing. So light spreads by one bounce or more with every step,
+        itself, with averaged weights, adds the rest. So light spreads by one bounce or more with every step,
         and paths stay short (section 3.2 of the paper). The loss is the relative :math:`L_2` loss by luminance,
 
         .. math:: \frac{(y - t)^2}{\mathrm{lum}(y)^2 + 0.01}
@@ -119,7 +119,8 @@ class RadianceCache:
             steps: number of steps to take, at least 0.
             lr: learning rate, or a function of the number of the step since the cache was made.
             samples: paths per step.
-            vertices: see above. With 1, only what the sensor sees is learned, and nothing of where paths end.
+            vertices: see above. With 1, only surfaces that the sensor sees directly are learned, and not those where
+                longer paths end.
             tail: vertices of the rest of a path, at least 1. More bring less of the cache's own error back into it,
                 and the light of more bounces in a step, but also more noise and cost.
             sensor: number of the sensor in the scene.

@@ -1,4 +1,4 @@
-"""What a field is told of a point on a surface: where it is, where from it is seen, and what it is made of."""
+"""The inputs of a field at a point on a surface: position, direction of view, normal and material."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes that scenes name, as plugins of Mitsuba's.
+"""Plugins of Mitsuba: classes that scenes can name.
 
 ========================  ==========================================================================
 :mod:`.neural_bsdf`       ``neural_bsdf``, a material
@@ -11,6 +11,6 @@
 :mod:`.neural_volpath`    ``neural_volpath``, an integrator for media
 :mod:`.path_replay`       what both integrators have in common
 :mod:`.register`          Mitsuba's list of plugins
-:mod:`.named_objects`     fields and decoders under names, which are all that scene descriptions hold
+:mod:`.named_objects`     fields and decoders under names, which scene descriptions can hold
 ========================  ==========================================================================
 """

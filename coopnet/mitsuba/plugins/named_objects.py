@@ -1,4 +1,4 @@
-"""Objects of Python's for scene descriptions, which hold strings, numbers and Mitsuba's own objects only."""
+"""Python objects for scene descriptions, which can only hold strings, numbers and Mitsuba's own objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def hand_over(name: str, value: Any) -> str:
 
     Args:
         name: any string; what was called so before is replaced.
-        value: a built field, a :class:`Decoder`, or what the argument accepts; ``None`` lets go of it.
+        value: a built field, a :class:`Decoder`, or what the argument accepts; ``None`` removes the name.
 
     Returns:
         ``name``.

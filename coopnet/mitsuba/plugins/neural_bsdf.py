@@ -28,7 +28,7 @@ LOBES = (0.5, 0.3)
 @per_variant
 def NeuralBSDF() -> type:
     class NeuralBSDF(mi.BSDF):
-        r"""A reflection that a shared :class:`Decoder` reads off a latent code of each surface point.
+        r"""A BSDF that a :class:`Decoder`, which several may share, computes from a latent code of each surface point.
 
         Its samples come from an analytic mixture of lobes (:mod:`coopnet.mitsuba.bsdf.lobes`), so that values, samples
         and densities are consistent whatever the weights. It reflects on the front side only; Mitsuba's ``twosided``

@@ -27,9 +27,9 @@ def NeuralEnvmap() -> type:
         """A field as the light from all around, such as a sky; directions are sampled by a picture baked of it.
 
         Values are the field's, wherever they are asked for: by paths that leave the scene, and for sampled directions.
-        What they are sampled by is a picture of its luminance, :meth:`bake`, for which Mitsuba's own ``envmap`` samples
-        and says the density; so ``sample``, ``pdf`` and ``eval`` agree whatever the field has become since, and an old
-        picture costs noise, not truth. As a plugin it is called ``neural_envmap``, with ``filename`` (a checkpoint) or
+        Directions are sampled by Mitsuba's own ``envmap``, in proportion to a picture of the luminance (:meth:`bake`).
+        So ``sample``, ``pdf`` and ``eval`` agree also after the field has changed: an outdated picture adds noise, but
+        no bias. As a plugin it is called ``neural_envmap``, with ``filename`` (a checkpoint) or
         ``field`` (a name from :func:`hand_over`) and the arguments below.
 
         Args:

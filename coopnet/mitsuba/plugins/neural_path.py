@@ -22,10 +22,10 @@ def NeuralPath() -> type:
         r"""A path tracer that evaluates the networks of :class:`NeuralBSDF` outside virtual calls.
 
         Materials are asked for their latent codes in a virtual call; the decoders run in the body of the loop over
-        bounces, where all lanes read the same weights and have numbers. It samples emitters and materials, weighs them
-        by multiple importance sampling, and draws the random numbers of Mitsuba's ``path``: with the same seed, it
-        makes the same picture. Other materials are evaluated as always, and so are neural ones inside other materials
-        than ``twosided``.
+        bounces, where all lanes read the same weights, and lane numbers (for dropout) exist. It samples emitters and
+        materials, weighs them by multiple importance sampling, and draws the random numbers of Mitsuba's ``path``: with
+        the same seed, it makes the same picture. Other materials are evaluated as always, and so are neural ones inside
+        other materials than ``twosided``.
 
         ``mi.render(scene, params)`` is differentiable in forward and reverse mode by path replay (Vicini et al. 2021),
         as with ``prb``: weights of decoders, latent codes, parameters of other materials and radiance of emitters.
@@ -38,11 +38,11 @@ def NeuralPath() -> type:
                 them, and memory does not depend on their length, derivatives included.
             rr_depth: number of edges after which Russian roulette may end paths.
             hide_emitters: leave out emitters that the camera sees directly.
-            networks: how lanes that need no network are kept out of it. ``"branch"`` skips each decoder where none
-                of the lanes that run together needs it; ``"mask"`` evaluates all decoders in all lanes; ``"call"``
-                evaluates them in one virtual call, and derivatives as ``"branch"``; ``"wavefront"`` follows all paths
-                edge by edge, and evaluates each decoder for just the lanes that need it, in kernels of its own, which
-                takes about a kilobyte for each path and cannot be recorded. ``"auto"`` is the fastest
+            networks: how the evaluation of a network for lanes that do not need it is avoided. ``"branch"`` skips each
+                decoder where none of the lanes that run together needs it; ``"mask"`` evaluates all decoders in all
+                lanes; ``"call"`` evaluates them in one virtual call, and derivatives as ``"branch"``; ``"wavefront"``
+                follows all paths edge by edge, and evaluates each decoder for just the lanes that need it, in kernels
+                of its own, which takes about a kilobyte for each path and cannot be recorded. ``"auto"`` is the fastest
                 (``docs/rendering.md``): on LLVM ``"branch"``; on CUDA ``"call"`` for pictures, and ``"wavefront"`` for
                 derivatives outside ``dr.freeze`` of up to 2^24 paths.
             banks: accumulators of each decoder's weight gradients on CUDA (see :func:`coopnet.gradient_banks`); 0

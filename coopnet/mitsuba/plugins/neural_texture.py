@@ -175,8 +175,8 @@ def NeuralTexture() -> type:
         def bake(self) -> None:
             """Make anew the picture that area lights sample (u, v) by, at any time: after every so many training steps.
 
-            Mitsuba's ``params.update()`` does so, too. Values are the field's, whatever the picture says: an old one
-            costs noise. It reads the picture, so it cannot be recorded by ``dr.freeze``.
+            Mitsuba's ``params.update()`` does so, too. Values are always the field's: an outdated picture adds
+            noise, but no bias. It reads the picture, so it cannot be recorded by ``dr.freeze``.
             """
             n = self.sampling
             if not n:

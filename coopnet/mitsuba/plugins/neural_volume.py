@@ -26,8 +26,8 @@ def NeuralVolume() -> type:
         ``albedo`` of ``homogeneous`` media, whose extinction cannot vary. As a plugin it is called ``neural_volume``,
         with ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`) and the arguments below.
 
-        Values are cut to the range from 0 to :meth:`max`, which media take for their majorant. So the medium that is
-        rendered is one whose density is nowhere larger, whatever the field says. Outside the box, volumes are 0.
+        Values are cut to the range from 0 to :meth:`max`, which media take for their majorant. Larger
+        densities of the field are rendered as this maximum. Outside the box, volumes are 0.
 
         Args:
             field: a built field of 3 inputs, positions, with 1 or 3 outputs, that are not negative (such as with
