@@ -21,7 +21,7 @@ from . import drawn, encodings  # noqa: F401  # add their rules
 from .derivative import with_jacobian
 from .language import F32, U32, Routine, Var, Vec
 from .layers import Lowering, lower_field
-from .material import Reflection
+from .material import Reflection, fields_of, hash_of, lower_material
 from .page.document import View, check_view, document
 from .reserved import reserved
 from .targets import TARGETS, Listing
@@ -65,7 +65,8 @@ def export(
             :class:`Reflection`'s eight numbers. Sampling and densities are left out.
         target: ``"c"`` (C99), ``"glsl"``, ``"wgsl"``, ``"slang"``, ``"slang-coopvec"`` (Slang with cooperative vectors
             for the linear layers), ``"numpy"``, or ``"html"``: a web page that draws the field, an image of 2
-            coordinates and 1 to 4 values, or a signed distance of 3 coordinates and 1 value.
+            coordinates and 1 to 4 values, or a signed distance of 3 coordinates and 1 value; or a material on a sphere
+            or square, under a light that can be moved.
         path: of the source, such as ``"sdf.glsl"``.
         name: of the function; what else the source defines begins with it.
         precision: of the weights: ``"half"``, ``"single"``, or ``"auto"`` for the field's own. Numbers are computed in
@@ -89,9 +90,8 @@ def export(
         TypeError: arguments of other types; a layer that cannot be exported.
         ValueError: unknown names; a field that is not built; arguments that mean nothing for this field or target:
             ``dropout`` or ``grids`` of a field that has none, ``view`` of a source, ``name`` of a page, a ``View`` with
-            an axis for an image; ``dropout`` or a web page of a material, and one with a perfectly
-            specular part; numbers that the precision cannot hold; a position-dependent schedule; ``path`` is no
-            name of a file, or one of weights.
+            an axis for an image, ``dropout`` of a material; a material with a perfectly specular part; numbers that the
+            precision cannot hold; a position-dependent schedule; ``path`` is no name of a file, or one of weights.
         OSError: a file cannot be written; the weights are written first, and files that were there are replaced whole.
         RuntimeError: called while Dr.Jit records a frozen function or a loop.
 
@@ -111,7 +111,7 @@ def export(
         def printed(language: str, called: str, masked: bool, jacobian: bool) -> Listing:
             return _program(replace(function, target=language, name=called, dropout=masked, derivatives=jacobian))
 
-        page = document(field, printed, view or View())  # type: ignore[arg-type]  # Request refuses materials
+        page = document(request.field, printed, view or View())
         atomic_write(source, lambda temporary: temporary.write_bytes(page.encode()))
         return Exported(Path(path), None)
     program = _program(request)
@@ -152,18 +152,15 @@ class Request:
         check(inline is None or isinstance(inline, bool), where, "inline", inline, "True, False or None")
         check_name(self.name)
         check_type(where, "view", self.view, View | None, "a View")
-        parts = field.fields() if isinstance(field, Reflection) else [field]
+        parts = fields_of(field) if isinstance(field, Reflection) else [field]
         found = self.grids == "auto" or any(isinstance(m, Lattice) for part in parts for m in children(part))
         ensure(found, f"export: grids is {self.grids!r}, but the field has no grids; leave it out.")
         if target == "html":
-            page = "a web page draws images and signed distances, and field is a material; use another target"
-            ensure(not isinstance(field, Reflection), f"export: {page}.")
             theirs = self.dropout or self.derivatives or inline is not None
             what = "dropout, derivatives and inline are not for web pages, which use what the field has"
             ensure(not theirs, f"export: {what}; leave them out.")
             call = f"export: name is {self.name!r}, but a web page has no function to call; leave it out."
             ensure(self.name == "field", call)
-            assert isinstance(field, NeuralField)
             check_view(field, self.view or View())
             return
         ensure(self.view is None, f"export: view is for web pages, but target is {target!r}; leave it out.")
@@ -205,10 +202,10 @@ def _program(request: Request) -> Listing:
     x, key = Var("x", F32, field.in_features), Var("key", U32, 4) if request.dropout else None
     to = Lowering(weights, precision, grids, name, field.precision == "half", key, request.whole)
     v = Vec(x, 0, field.in_features)
-    v = field.lower(to, v) if isinstance(field, Reflection) else lower_field(to, field, v)
+    v = lower_material(to, field, v) if isinstance(field, Reflection) else lower_field(to, field, v)
     y = Var("y", F32, v.size)
     to.block.copy(v, Vec(y, 0, v.size))
-    weights.close(field.fingerprint() if isinstance(field, Reflection) else fingerprint(field))
+    weights.close(hash_of(field) if isinstance(field, Reflection) else fingerprint(field))
     function = Routine(name, (x,) if key is None else (x, key), (y,), to.block.statements)
     functions = [*to.functions.values(), function]
     if request.derivatives:

@@ -8,7 +8,7 @@ import drjit as dr
 import mitsuba as mi
 
 from ...checks import check_type, ensure
-from ...interop.export import Reflection
+from ...interop.export.material import SPECULAR, Reflection
 from ...random.key import Key
 from .. import call_targets, keys, spectra
 from ..bsdf import files
@@ -176,13 +176,14 @@ def NeuralBSDF() -> type:
         def as_material(self) -> Reflection:
             """What :func:`coopnet.export` writes: :meth:`eval` without dropout, and neither samples nor densities.
 
-            Raises ``ValueError`` if there is a perfectly specular part, which no function of directions is.
+            The BSDF times the cosine, in 1/sr, of (u, v) and both directions in the shading frame:
+            :class:`coopnet.interop.export.Reflection` has the formula. Raises ``ValueError`` if there is a perfectly
+            specular part, which no function of directions is.
 
             >>> cn.export(bsdf, "glsl", "wood.glsl", name="wood")
             """
-            what = "it has a perfectly specular part, which no function of directions is"
-            cure = "export NeuralBSDF(bsdf.decoder, bsdf.latent.source()) for the rest"
-            ensure(self.specular is None, f"NeuralBSDF: {what}; {cure}.")
+            without = "export NeuralBSDF(bsdf.decoder, bsdf.latent.source()) for the rest"
+            ensure(self.specular is None, f"NeuralBSDF: it {SPECULAR}; {without}.")
             latent, decoder = self.latent.source(), self.decoder
             return Reflection(decoder.field, tuple(latent) if isinstance(latent, list) else latent, decoder.directions)
 
