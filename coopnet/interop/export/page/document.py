@@ -76,7 +76,7 @@ class View:
             ``"square"`` of side 2 that faces the camera. The page lets one choose.
         light: azimuth and elevation in degrees of the point light of a material, at a distance of 4 from the origin.
         intensity: of that light, in W/sr, as Mitsuba's ``point`` has it.
-        moving: does the light go around the z axis by itself? The page has a box to tick for it.
+        moving: does the light swing by itself, 80 degrees to both sides of the camera? The page has a box for it.
 
     Settings that mean nothing for a field, such as ``up`` for an image, are errors of :func:`export`.
 

@@ -224,10 +224,10 @@ function surface() {
 /** A material in front of a camera that stays where it is, under a point light that moves. */
 function material() {
   const DISTANCE = 4, ANGLE = 0.3;  // of camera and light from the middle; the tangent of half the shorter field of view
-  const SPEED = 0.04;  // of the light, in degrees per millisecond
+  const SPEED = 0.04, SWING = 80;  // of the light: degrees per millisecond, and to both sides of the camera
   const [azimuth, elevation] = data.angles, out = towards(azimuth, elevation);
   const right = towards(azimuth + 90, 0), down = towards(azimuth, elevation - 90);
-  let light, zoom, time = null;
+  let light, zoom, time = null, turn = 1;
   return {
     sides: 2,
     arrows: -1,
@@ -242,12 +242,15 @@ function material() {
     zoom(factor) {
       zoom = Math.min(Math.max(zoom * factor, 0.25), 50);
     },
-    /** Does the light move by itself? Moves it as far as it gets since the last call. */
+    /** Does the light move by itself? Moves it as far as it has come since the last call. */
     moves() {
-      const now = performance.now(), passed = now - (time ?? now);
+      const now = performance.now(), passed = Math.min(now - (time ?? now), 200);
       time = controls.moving.checked ? now : null;
-      if (time !== null) light[0] = (light[0] + SPEED * passed) % 360;
-      return time !== null;
+      if (time === null) return false;
+      const side = (((light[0] - azimuth + 180) % 360) + 360) % 360 - 180;
+      if (Math.abs(side) > SWING) turn = -Math.sign(side);
+      light[0] = (light[0] + turn * SPEED * passed) % 360;
+      return true;
     },
     values(w, h, side, u) {
       u.set([w, h, side, controls.shape.selectedIndex, ...out.map((v) => DISTANCE * v), 0]);
