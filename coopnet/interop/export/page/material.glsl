@@ -1,4 +1,4 @@
-// A material on a unit sphere or a square under a point light: the picture by Mitsuba's integrator direct, without noise.
+// A material on a unit sphere or a square under a point light: the picture of Mitsuba's direct light, without noise.
 //
 // u[0]: width, height, rays along a side of a pixel, is it a square?   u[1]: eye   u[2]: forward, size of a pixel at
 // distance 1   u[3]: right   u[4]: down   u[5]: the light and its intensity   u[7]: the colour behind
