@@ -86,9 +86,10 @@ class Reflection:
 
         >>> cn.export(cn.interop.export.Reflection.load("wood.safetensors"), "glsl", "wood.glsl", name="wood")
         """
-        where, decoder, found = f"Reflection: {os.fspath(path)!r}", load(path, backend, precision), read(path)
-        described: Any = found.metadata.get(ENTRY)
-        ensure(isinstance(described, dict), f"{where} holds no material; export what coopnet.load makes of it.")
+        decoder, found = load(path, backend, precision), read(path)
+        where, described = f"Reflection: {os.fspath(path)!r}", found.metadata.get(ENTRY)
+        if not isinstance(described, dict):
+            raise ValueError(f"{where} holds no material; export what coopnet.load makes of it.")
         without = "save NeuralBSDF(bsdf.decoder, bsdf.latent.source()) for the rest"
         ensure(not described.get("specular"), f"{where} {SPECULAR}; {without}.")
         try:
