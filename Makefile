@@ -126,7 +126,7 @@ test-torch: setup .venv/.torch
 	@touch $@
 
 test-export: setup .venv/.export
-	$(BIN)/python -m pytest -q tests/interop/test_export*.py
+	$(BIN)/python -m pytest -q tests/interop/test_export*.py tests/mitsuba3/test_export*.py
 
 bench: setup .venv/.torch
 	$(BIN)/python benchmarks/networks.py --backend llvm --budget $(BUDGET)

@@ -3,7 +3,8 @@
 The material is Mitsuba's ``principled`` with four textures: paint under a clear coat, rusted in places. The network
 sees none of them. It learns eight numbers for each texel of a grid, and how to read a reflection off them (in the
 spirit of Kuznetsov et al. 2021, *NeuMIP*, and Zeltner et al. 2024, *Real-time neural appearance models*). Writes the
-pictures side by side, and what the error is when all methods get the same time.
+pictures side by side, a web page that shows the material under a light, and what the error is when all methods get the
+same time.
 
     python examples/neural_material.py [--quick] [--backend llvm|cuda] [--out out/neural_material]
 """
@@ -21,6 +22,7 @@ import mitsuba as mi
 import numpy as np
 
 import coopnet as cn
+from coopnet.interop.export import View
 
 LATENT = 8
 #: texels a side, steps, samples of each, width of the picture, samples per pixel of the reference and to time by
@@ -105,6 +107,9 @@ def bake(reference, size: dict, path: Path) -> None:
     print(f"baked in {time.monotonic() - start:.0f} s: {found}", flush=True)
     found.bsdf.save(path)
     print(f"{path}: {path.stat().st_size / 2**20:.2f} MiB", flush=True)
+    view = View("Painted metal with rust", moving=True)
+    page = cn.export(found.bsdf, "html", path.with_suffix(".html"), grids="half", view=view).source
+    print(f"{page}: the material under a light that moves", flush=True)
 
 
 def error(image: np.ndarray, truth: np.ndarray) -> float:

@@ -1,6 +1,6 @@
 """Trains the fields of ``docs/export_gallery.md`` and writes their pages and pictures of them.
 
-    python scripts/draw_export_gallery.py --mesh spot.obj [photo unsure spot melted paint]
+    python scripts/draw_export_gallery.py --mesh spot.obj [photo unsure spot melted paint metal]
 
 Pages go to ``docs/_static/export``, pictures to ``docs/images``, what is said of them to ``benchmarks/results``. The
 mesh is Keenan Crane's Spot, from his model repository, in the public domain; every other closed mesh serves as
@@ -141,19 +141,60 @@ def paint(args: argparse.Namespace) -> tuple[cn.NeuralField, View, dict, str]:
     return field, View("Painted metal with rust", region), {"precision": "half", "grids": "uint8"}, said
 
 
+def metal(args: argparse.Namespace) -> tuple[Any, View, dict, str]:
+    """The material of the tutorial on neural materials."""
+    import mitsuba as mi
+
+    mi.set_variant("llvm_ad_rgb")
+    reference = mi.load_dict(of_tutorial("figure, axes", mi=mi)["layered"])
+    code = cn.Grid(2, "dense", n_levels=1, n_features_per_level=8, base_resolution=129, init_scale=0.05)
+    found = cn.mitsuba.fit_bsdf(None, reference, latent=code, steps=3000, samples=1 << 14, seed=1)
+    said = f"128 x 128 texels, relative error {found.relative_error:.3f}"
+    view = View("Painted metal with rust, under a light", light=(75.0, 45.0), moving=True)
+    return found.bsdf, view, {"grids": "half"}, said
+
+
 def painted_metal() -> np.ndarray:
     """The map of base colours that the tutorial draws, linear."""
+    return of_tutorial("layered = ")["maps"]["base_color"].astype(np.float32)
+
+
+def of_tutorial(end: str, **names: Any) -> dict[str, Any]:
+    """What the tutorial on neural materials defines until it says ``end``."""
     script = (ROOT / "docs" / "tutorials" / "plot_08_neural_material.py").read_text(encoding="utf-8")
-    names: dict[str, Any] = {"np": np}
-    exec(script[script.index("N = 128") : script.index("layered = ")], names)
-    return names["maps"]["base_color"].astype(np.float32)
+    names["np"] = np
+    exec(script[script.index("N = 128") : script.index(end)], names)
+    return names
 
 
-FIELDS: dict[str, Callable] = {f.__name__: f for f in (photo, unsure, spot, melted, paint)}
+FIELDS: dict[str, Callable] = {f.__name__: f for f in (photo, unsure, spot, melted, paint, metal)}
 
 
-def thumbnail(field: cn.NeuralField, view: View) -> np.ndarray:
+def lit(bsdf: Any, view: View) -> np.ndarray:
+    """A sphere of the material on white, by Mitsuba, as the page shows it."""
+    import mitsuba as mi
+
+    def towards(azimuth: float, elevation: float) -> list[float]:
+        a, e = np.radians([azimuth, elevation])
+        return [float(4 * v) for v in (np.cos(a) * np.cos(e), np.sin(a) * np.cos(e), np.sin(e))]
+
+    seen_from = mi.ScalarTransform4f().look_at(towards(view.azimuth, view.elevation), [0, 0, 0], [0, 0, 1])
+    film = {"type": "hdrfilm", "width": THUMBNAIL, "height": THUMBNAIL, "pixel_format": "rgba"}
+    power = {"type": "rgb", "value": view.intensity}
+    scene = mi.load_dict({
+        "type": "scene", "shape": {"type": "sphere", "bsdf": bsdf},
+        "light": {"type": "point", "position": towards(*view.light), "intensity": power},
+        "sensor": {"type": "perspective", "fov": 33.4, "to_world": seen_from, "film": film},
+    })  # fmt: skip
+    picture = mi.render(scene, integrator=mi.load_dict({"type": "direct"}), spp=16).numpy()
+    linear = picture[..., :3] + 1 - picture[..., 3:]
+    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 0.0031308) ** (1 / 2.4) - 0.055)
+
+
+def thumbnail(field: Any, view: View) -> np.ndarray:
     """What the page shows at first."""
+    if not isinstance(field, cn.NeuralField):
+        return lit(field, view)
     if field.in_features == 3:
         return mesh.render(field, THUMBNAIL, THUMBNAIL, view.azimuth, view.elevation, view.up)
     if view.show == "field":

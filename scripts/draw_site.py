@@ -18,7 +18,7 @@ IMAGES = "docs/images"
 PROGRAMS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("scripts/draw_ten_minutes.py",): ("ten-minutes.png",),
     ("scripts/draw_export_gallery.py",): tuple(
-        f"export-{name}.png" for name in ("photo", "unsure", "spot", "melted", "paint")
+        f"export-{name}.png" for name in ("photo", "unsure", "spot", "melted", "paint", "metal")
     ),
     ("scripts/draw_hero.py",): ("hero.png",),
 }

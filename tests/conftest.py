@@ -152,6 +152,18 @@ def several_threads():
     drjit().set_thread_count(before)
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """Opens exported pages; tests are skipped where there is none."""
+    from support.pages import Browser
+
+    if reason := Browser.missing():
+        pytest.skip(reason)
+    made = Browser()
+    yield made
+    made.close()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def what_a_file_finds_stays():
     """Collections need not look at what tests before have imported, either: a quarter of a second each."""

@@ -134,7 +134,7 @@ ARROWS = {
     "training": "io",
     "uncertainty": "field sparsification",
     "render": "training uncertainty",
-    "mitsuba": "render uncertainty",
+    "mitsuba": "render interop",
     "interop": "training uncertainty",
     "image": "training uncertainty sparsification",
     "mesh": "image render",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .. import backend as backends
-from ..field import NeuralField
 from ..io import load, read
 
 
-def as_saved(path: Path) -> NeuralField:
-    """The field of a checkpoint in the precision that its network was saved in."""
+def as_saved(path: Path, load: Callable[..., Any] = load) -> Any:
+    """What ``load`` makes of a checkpoint, its field, in the precision that its network was saved in."""
     held = {value.dtype.name for key, value in read(path).tensors.items() if key.startswith("network.")}
     # CUDA holds networks in half precision only
     backend = "llvm" if "llvm" in backends.available() else "auto"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..checks import ensure
-from ..io import read
+from ..io import load, read
 from . import arguments as args
 from .checkpoints import as_saved
 from .errors import about, about_options, telling_warnings
@@ -54,10 +54,13 @@ def export(
 
     The head of the source says how to call it. docs/export.md describes the file of weights. A web page draws an image
     (2 coordinates, 1 to 4 values), with its uncertainty if there is dropout, or a surface (3 coordinates, 1 value).
+    A material, saved by NeuralBSDF.save, is written as the BSDF times the cosine of u, v and two directions, or as a
+    web page that shows it under a light.
     """
-    from ..interop.export import View
+    from ..interop.export import Reflection, View
     from ..interop.export import export as write
     from ..interop.export.export import Request, check_name
+    from ..interop.export.material import ENTRY
     from ..interop.export.targets import TARGETS
 
     page, bad = to == "html", typer.BadParameter
@@ -70,11 +73,15 @@ def export(
     with about_options():
         check_name(name)
     with about(checkpoint):
-        field, noted = as_saved(checkpoint), read(checkpoint).metadata.get("image")
+        metadata = read(checkpoint).metadata
+        material, noted = ENTRY in metadata, metadata.get("image")
+        field = as_saved(checkpoint, Reflection.load if material else load)
     options: dict[str, Any] = {"precision": precision, "grids": grids}
     if page:
+        if material:
+            of_surfaces.pop("view")  # a page of a material has a camera, too
         unused = [f"--{option}" for option, value in of_surfaces.items() if value is not None]
-        has = f"{str(checkpoint)!r} has {field.in_features} coordinates."
+        has = f"{str(checkpoint)!r} {'is a material' if material else f'has {field.in_features} coordinates'}."
         ensure(field.in_features == 3 or not unused, f"{' and '.join(unused)}: only for surfaces, but {has}", bad)
         azimuth, elevation = view or VIEW
         shown = region or learned_region(noted if isinstance(noted, dict) else {})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,6 +159,24 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     >>> weights = cn.io.read("field.safetensors").tensors["network.layers.0.weights"]
     """
     return _read(path, "read", training=True)
+
+
+def part_of(found: Checkpoint, name: str, described: Any, build: Callable[[NeuralField], NeuralField]) -> Any:
+    """The part ``name`` of a file that holds several: ``described`` itself, or the field if that is what it describes.
+
+    The field's tensors begin with ``name``; ``build`` allocates it. Raises ``ValueError`` if they do not fit.
+    """
+    if not isinstance(described, dict):
+        return described
+    stored = {at: value for at, value in found.tensors.items() if at.startswith(f"{TRAIN}{name}.")}
+    field = construct(described)
+    check_amounts(field, sum(value.size for value in stored.values()))  # before anything is allocated
+    field = build(field)
+    for p in list(parameters(field)):
+        value = stored.get(f"{TRAIN}{name}.{p.name}")
+        ensure(value is not None, f"the file lacks {shown(f'{name}.{p.name}')}.")
+        p.write(value, name)
+    return field
 
 
 def _safetensors() -> Any:

@@ -215,5 +215,6 @@ plt.show()
 #
 # .. seealso::
 #
+#    :doc:`/export_gallery` has the material on a web page, under a light that you move;
 #    :doc:`/mitsuba` says which materials can be learned, what calls cost, and how to train through pictures;
 #    :doc:`/rendering` has the times of neural materials on CPU and GPU.

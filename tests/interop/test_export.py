@@ -434,7 +434,7 @@ class Own(cn.Module):
         ({"path": "f.weights"}, ValueError, "as files of weights are called; use another suffix"),
         ({"path": 3}, TypeError, "export: path is a int"),
         ({"path": "missing/f.c"}, FileNotFoundError, "missing"),
-        ({"field": small}, TypeError, "export: field is a function; a NeuralField is needed"),
+        ({"field": small}, TypeError, "export: field is a function; a NeuralField or a material is needed"),
         ({"field": cn.NeuralField(None, cn.MLP(2, 1))}, ValueError, "export: the field is not built yet"),
         ({"field": ("layer", Own())}, TypeError, r"export: network.layers.1 is a .*Own, which cannot be exported"),
         ({"field": ("layer", cn.LeakyReLU(1e300))}, ValueError, "network.layers.1: the constant 1e\\+300 is too large"),

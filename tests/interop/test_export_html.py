@@ -11,7 +11,7 @@ import hashlib
 import drjit as dr
 import numpy as np
 import pytest
-from support.pages import Browser, Elements, page_data
+from support.pages import Elements, page_data
 
 import coopnet as cn
 from coopnet.interop.export import View
@@ -151,6 +151,10 @@ def test_weights_that_are_not_finite_are_written(tmp_path):
             cn.NeuralField(None, cn.MLP(3, 1, dropout=0.1)), {"view": View(show="mean")},
             "show of view: only for images with dropout",
         ),
+        (
+            cn.NeuralField(None, cn.MLP(3, 1)), {"view": View(shape="square", light=(0, 0))},
+            "shape and light of view: only for materials, but the field has 3 coordinates",
+        ),
     ],
 )  # fmt: skip
 def test_what_no_view_fits_is_refused_in_words(tmp_path, field, options, words):
@@ -172,6 +176,8 @@ def test_views_are_for_pages(tmp_path):
         {"region": 3}, {"region": "0012"}, {"region": (0, 0, 1)}, {"region": (0, 0, 1, 0)},
         {"region": (0, 0, 0, 1, 1, 0)}, {"region": (0, 0, 1, np.nan)},
         {"elevation": 90}, {"azimuth": float("inf")}, {"up": "w"}, {"show": "all"}, {"masks": 1}, {"masks": 1000},
+        {"shape": "cube"}, {"light": (0, 91)}, {"light": 3}, {"light": (0, 0, 1)}, {"light": (np.nan, 0)},
+        {"intensity": 0}, {"moving": 1},
     ],
 )  # fmt: skip
 def test_views_out_of_range_are_refused(options):
@@ -181,15 +187,6 @@ def test_views_out_of_range_are_refused(options):
 
 
 # ---- What a page draws ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if reason := Browser.missing():
-        pytest.skip(reason)
-    made = Browser()
-    yield made
-    made.close()
 
 
 @pytest.fixture(params=["webgpu", "webgl2"])

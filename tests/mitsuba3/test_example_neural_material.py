@@ -16,7 +16,7 @@ def test_neural_material(tmp_path, backend):
     done = python(ROOT / "examples" / "neural_material.py", "--quick", "--backend", backend, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     written = {path.name for path in tmp_path.iterdir()}
-    assert {"material.safetensors", "reference.png", "neural.png", "neural_material.png"} <= written
+    assert {"material.safetensors", "material.html", "reference.png", "neural.png", "neural_material.png"} <= written
     found = float(re.search(r"relative error (\d\.\d+)", done.stdout).group(1))
     assert found < 0.8  # of an image, nearly nothing is learned in these few steps
     rows = [line for line in done.stdout.splitlines() if line.startswith(("principled, path", "neural,"))]

@@ -391,7 +391,7 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
         return cn.training.EMA(_instance(cn.NeuralField, ns, backend), 0.5)
     if cls in (cn.training.Adam, cn.training.Novograd, cn.training.SGD):
         return cls(1e-3, params=_instance(cn.NeuralField, ns, backend))
-    if cls.__module__ == "coopnet.interop.torch":
+    if cls is export.Reflection or cls.__module__ == "coopnet.interop.torch":
         return cls(_instance(cn.NeuralField, ns, backend))
     made = {
         cn.render.OccupancyGrid: lambda: cn.render.OccupancyGrid(4, backend=backend),
@@ -485,6 +485,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "OccupancyGrid.interval": rays, "OccupancyGrid.update": {"field": volume, "key": cn.Key(1)},
         "OccupancyGrid.set_density": {"values": np.ones(64), "threshold": 0.5},
         "to": {"tree": [{"field": field}, (p, y)]}, "export": {"target": "c", "path": "field.c", "name": "field"},
+        "Reflection": {"decoder": field, "latent": (0.1, 0.2)},
         "with_backend": {"function": lambda *values, **options: values, "args": [p, field], "kwargs": {"y": y}},
         "torch Module": {"field": field}, "torch Module.forward": {"x": _rows_of_torch()},
     }  # fmt: skip

@@ -5,6 +5,7 @@
 :mod:`.language`    the small language that fields are exported in
 :mod:`.layers`      layers in it
 :mod:`.encodings`   encodings in it
+:mod:`.material`    reflections in it
 :mod:`.drawn`       levels, parameters and members that keys draw
 :mod:`.derivative`  forward derivatives of its functions
 :mod:`.targets`     its printers, one for each language
@@ -15,6 +16,7 @@
 """
 
 from .export import Exported, export
+from .material import Reflection
 from .page.document import View
 
-__all__ = ["Exported", "View", "export"]
+__all__ = ["Exported", "Reflection", "View", "export"]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...bounds import unit_map
 from ...checks import check, check_choice, check_flag, check_type, ensure
 from ...field import PRECISIONS, NeuralField
 from ...io.files import atomic_write, file_name, writable
@@ -20,8 +19,9 @@ from ...uncertainty import draws
 from ...version import __version__
 from . import drawn, encodings  # noqa: F401  # add their rules
 from .derivative import with_jacobian
-from .language import F32, U32, Routine, Var, Vec, u32
-from .layers import Lowering
+from .language import F32, U32, Routine, Var, Vec
+from .layers import Lowering, lower_field
+from .material import Reflection, fields_of, hash_of, lower_material
 from .page.document import View, check_view, document
 from .reserved import reserved
 from .targets import TARGETS, Listing
@@ -42,7 +42,7 @@ class Exported(NamedTuple):
 
 
 def export(
-    field: NeuralField,
+    field: NeuralField | Reflection | Any,
     target: str,
     path: str | os.PathLike[str],
     *,
@@ -61,10 +61,12 @@ def export(
     small ones stand in the source. ``docs/export.md`` has what maps to what, the format of the file, and limits.
 
     Args:
-        field: a built :class:`NeuralField`.
+        field: a built :class:`NeuralField`; or a material, a ``cn.mitsuba.NeuralBSDF``: its ``eval`` as a function of
+            :class:`Reflection`'s eight numbers. Sampling and densities are left out.
         target: ``"c"`` (C99), ``"glsl"``, ``"wgsl"``, ``"slang"``, ``"slang-coopvec"`` (Slang with cooperative vectors
             for the linear layers), ``"numpy"``, or ``"html"``: a web page that draws the field, an image of 2
-            coordinates and 1 to 4 values, or a signed distance of 3 coordinates and 1 value.
+            coordinates and 1 to 4 values, or a signed distance of 3 coordinates and 1 value; or a material on a sphere
+            or square, under a light that can be moved.
         path: of the source, such as ``"sdf.glsl"``.
         name: of the function; what else the source defines begins with it.
         precision: of the weights: ``"half"``, ``"single"``, or ``"auto"`` for the field's own. Numbers are computed in
@@ -88,13 +90,14 @@ def export(
         TypeError: arguments of other types; a layer that cannot be exported.
         ValueError: unknown names; a field that is not built; arguments that mean nothing for this field or target:
             ``dropout`` or ``grids`` of a field that has none, ``view`` of a source, ``name`` of a page, a ``View`` with
-            an axis for an image; numbers that the precision cannot hold; a position-dependent schedule; ``path`` is no
-            name of a file, or one of weights.
+            an axis for an image, ``dropout`` of a material; a material with a perfectly specular part; numbers that the
+            precision cannot hold; a position-dependent schedule; ``path`` is no name of a file, or one of weights.
         OSError: a file cannot be written; the weights are written first, and files that were there are replaced whole.
         RuntimeError: called while Dr.Jit records a frozen function or a loop.
 
     >>> cn.export(field, "glsl", "sdf.glsl", name="sdf", derivatives=True)
     """
+    field = getattr(field, "as_material", lambda: field)()
     request = Request(field, target, name, precision, grids, dropout, derivatives, inline, view)
     path = file_name(path, "export")  # a plain string
     source, written = writable(path, "export"), Path(f"{path}.weights")
@@ -108,7 +111,7 @@ def export(
         def printed(language: str, called: str, masked: bool, jacobian: bool) -> Listing:
             return _program(replace(function, target=language, name=called, dropout=masked, derivatives=jacobian))
 
-        page = document(field, printed, view or View())
+        page = document(request.field, printed, view or View())
         atomic_write(source, lambda temporary: temporary.write_bytes(page.encode()))
         return Exported(Path(path), None)
     program = _program(request)
@@ -126,7 +129,7 @@ class Request:
     """What :func:`export` is asked for. Raises what it does for arguments that are wrong, or mean nothing for this
     field or target."""
 
-    field: NeuralField
+    field: NeuralField | Reflection
     target: str
     name: str = "field"
     precision: str = "auto"
@@ -139,7 +142,7 @@ class Request:
 
     def __post_init__(self) -> None:
         where, field, target, inline = "export", self.field, self.target, self.inline
-        check_type(where, "field", field, NeuralField, "a NeuralField")
+        check_type(where, "field", field, (NeuralField, Reflection), "a NeuralField or a material")
         ensure(field.precision, "export: the field is not built yet; call field = field.build().")
         check_choice(where, "target", target, (*TARGETS, "html"))
         check_choice(where, "precision", self.precision, ("auto", *PRECISIONS))
@@ -149,7 +152,8 @@ class Request:
         check(inline is None or isinstance(inline, bool), where, "inline", inline, "True, False or None")
         check_name(self.name)
         check_type(where, "view", self.view, View | None, "a View")
-        found = self.grids == "auto" or any(isinstance(m, Lattice) for m in children(field))
+        parts = fields_of(field) if isinstance(field, Reflection) else [field]
+        found = self.grids == "auto" or any(isinstance(m, Lattice) for part in parts for m in children(part))
         ensure(found, f"export: grids is {self.grids!r}, but the field has no grids; leave it out.")
         if target == "html":
             theirs = self.dropout or self.derivatives or inline is not None
@@ -160,6 +164,8 @@ class Request:
             check_view(field, self.view or View())
             return
         ensure(self.view is None, f"export: view is for web pages, but target is {target!r}; leave it out.")
+        masked = self.dropout and isinstance(field, Reflection)
+        ensure(not masked, "export: dropout is True, but materials are exported without; leave it out.")
         drops = not self.dropout or draws(field)
         ensure(drops, "export: dropout is True, but the field has no dropout, and nothing else to draw; leave it out.")
         printer, precision = TARGETS[target], self.weights_precision
@@ -196,43 +202,26 @@ def _program(request: Request) -> Listing:
     x, key = Var("x", F32, field.in_features), Var("key", U32, 4) if request.dropout else None
     to = Lowering(weights, precision, grids, name, field.precision == "half", key, request.whole)
     v = Vec(x, 0, field.in_features)
-    if field.bounds is not None:
-        v = _to_unit(to, v, unit_map(field.bounds, v.size))
-    for part in ("encoding", "network"):
-        layer = getattr(field, part)
-        if layer is not None:
-            v = to.lower(layer, v, part)
+    v = lower_material(to, field, v) if isinstance(field, Reflection) else lower_field(to, field, v)
     y = Var("y", F32, v.size)
     to.block.copy(v, Vec(y, 0, v.size))
-    weights.close(fingerprint(field))
+    weights.close(hash_of(field) if isinstance(field, Reflection) else fingerprint(field))
     function = Routine(name, (x,) if key is None else (x, key), (y,), to.block.statements)
     functions = [*to.functions.values(), function]
     if request.derivatives:
         functions.append(with_jacobian(function, f"{name}_jacobian"))
     inline = weights.end <= printer.tiny if request.inline is None else request.inline
     grid = "" if grids == precision else f", grids in {grids}"
+    what, title = f"field of {x.size} coordinates and {y.size} values", "Field"
+    if isinstance(field, Reflection):
+        what, title = "material: the BSDF times the cosine of wo at x = u, v, wi.xyz, wo.xyz", "Material"
     about = [
-        f"A neural field of {x.size} coordinates and {y.size} values, written by coopnet {__version__}.",
-        f"Field {weights.field[:32]} (SHA-256, the first 16 bytes), weights in {precision} precision{grid}.",
+        f"A neural {what}, written by coopnet {__version__}.",
+        f"{title} {weights.field[:32]} (SHA-256, the first 16 bytes), weights in {precision} precision{grid}.",
         "Without dropout." if key is None else "Dropout is on.",
         "",
     ]
     return Listing(name, functions, weights, printer.inlines and inline, about)
-
-
-def _to_unit(to: Lowering, x: Vec, sides: list[tuple[float, float]]) -> Vec:
-    """The coordinates ``x`` mapped to the unit cube, by ``(low, scale)`` of each."""
-    b = to.block
-    b.comment("bounds: to the unit cube")
-    y = b.vector("unit", x.size)
-    if len(set(sides)) == 1:
-        sides = sides[:1]
-    low = to.constants("bounds_low", F32, [low for low, _ in sides])
-    scale = to.constants("bounds_scale", F32, [scale for _, scale in sides])
-    with b.loop("i", x.size) as i:
-        which = u32(0) if len(sides) == 1 else i
-        b.set(y.at(i), (x.at(i) - low.at(which)) * scale.at(which))
-    return y
 
 
 def check_name(name: Any) -> None:

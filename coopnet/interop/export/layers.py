@@ -12,6 +12,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ... import nn
+from ...bounds import unit_map
 from ...engine.activations import _GELU_CUBIC, _GELU_LIMIT, _GELU_LINEAR, LN2
 from ...nn.containers import Parallel
 from ...nn.dropout import Dropout
@@ -114,6 +115,32 @@ def held(value: Any, what: str) -> float:
             raise ValueError(f"{what} has {dr.width(value)} entries, one for each sample; one is needed")
         value = dr.detach(value).numpy().reshape(-1)[0]
     return float(value)
+
+
+def lower_field(to: Lowering, field: Any, x: Vec, prefix: str = "") -> Vec:
+    """What a :class:`NeuralField` makes of ``x``; its parts are at places that begin with ``prefix``."""
+    if field.bounds is not None:
+        x = _to_unit(to, x, unit_map(field.bounds, x.size))
+    for part in ("encoding", "network"):
+        layer = getattr(field, part)
+        if layer is not None:
+            x = to.lower(layer, x, prefix + part)
+    return x
+
+
+def _to_unit(to: Lowering, x: Vec, sides: list[tuple[float, float]]) -> Vec:
+    """The coordinates ``x`` mapped to the unit cube, by ``(low, scale)`` of each."""
+    b = to.block
+    b.comment("bounds: to the unit cube")
+    y = b.vector("unit", x.size)
+    if len(set(sides)) == 1:
+        sides = sides[:1]
+    low = to.constants("bounds_low", F32, [low for low, _ in sides])
+    scale = to.constants("bounds_scale", F32, [scale for _, scale in sides])
+    with b.loop("i", x.size) as i:
+        which = u32(0) if len(sides) == 1 else i
+        b.set(y.at(i), (x.at(i) - low.at(which)) * scale.at(which))
+    return y
 
 
 # ---- Linear layers and activations -------------------------------------------------------------------------

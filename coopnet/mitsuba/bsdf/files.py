@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ...checks import ensure, shown
-from ...io import construct, describe, read
+from ...interop.export.material import ENTRY
+from ...io import describe, read
 from ...io import save as save_field
-from ...io.amounts import check_amounts
+from ...io.checkpoint import part_of
 from ...nn.parameters import parameters
 from ..fields import build, load
 from .decoder import Decoder
 from .latent import Latent
-
-#: Name of the entry in the checkpoint's metadata.
-ENTRY = "mitsuba.neural_bsdf"
 
 
 def save(
@@ -48,21 +45,7 @@ def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any, bool]:
     described = found.metadata.get(ENTRY, {})
     try:
         decoder = Decoder(field, described.get("latent_features"), described.get("directions", "rusinkiewicz"))
-        parts = [_part(described.get(name), name, found.tensors) for name in ("latent", "lobes")]
+        parts = [part_of(found, name, described.get(name), build) for name in ("latent", "lobes")]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"NeuralBSDF: {os.fspath(path)!r} holds no BSDF: {error}") from None
     return decoder, *parts, bool(described.get("specular", False))
-
-
-def _part(described: Any, name: str, tensors: dict[str, Any]) -> Any:
-    if not isinstance(described, dict):
-        return described
-    mine = {at: value for at, value in tensors.items() if at.startswith(f"train.{name}.")}
-    field = construct(described)
-    check_amounts(field, sum(value.size for value in mine.values()))  # before anything is allocated
-    field = build(field)
-    for p in list(parameters(field)):
-        stored = mine.get(f"train.{name}.{p.name}")
-        ensure(stored is not None, f"the file lacks {shown(f'{name}.{p.name}')}.")
-        p.write(stored, "NeuralBSDF")
-    return field

@@ -8,6 +8,7 @@ import drjit as dr
 import mitsuba as mi
 
 from ...checks import check_type, ensure
+from ...interop.export.material import SPECULAR, Reflection
 from ...random.key import Key
 from .. import call_targets, keys, spectra
 from ..bsdf import files
@@ -171,6 +172,20 @@ def NeuralBSDF() -> type:
             >>> mi.load_dict({"type": "neural_bsdf", "filename": "wood.safetensors"})
             """
             files.save(path, self.decoder, self.latent, self.lobes, self.specular is not None)
+
+        def as_material(self) -> Reflection:
+            """What :func:`coopnet.export` writes: :meth:`eval` without dropout, and neither samples nor densities.
+
+            The BSDF times the cosine, in 1/sr, of (u, v) and both directions in the shading frame:
+            :class:`coopnet.interop.export.Reflection` has the formula. Raises ``ValueError`` if there is a perfectly
+            specular part, which no function of directions is.
+
+            >>> cn.export(bsdf, "glsl", "wood.glsl", name="wood")
+            """
+            without = "export NeuralBSDF(bsdf.decoder, bsdf.latent.source()) for the rest"
+            ensure(self.specular is None, f"NeuralBSDF: it {SPECULAR}; {without}.")
+            latent, decoder = self.latent.source(), self.decoder
+            return Reflection(decoder.field, tuple(latent) if isinstance(latent, list) else latent, decoder.directions)
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:

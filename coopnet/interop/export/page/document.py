@@ -16,11 +16,12 @@ import numpy as np
 
 from ....backend import namespace
 from ....bounds import corners
-from ....checks import check, check_choice, check_flag, ensure, entries, is_int, is_number
+from ....checks import check, check_above, check_choice, check_flag, ensure, entries, is_int, is_number
 from ....field import NeuralField
 from ....random.key import Key
 from ....uncertainty import draws, mc_dropout
 from ....version import __version__
+from ..material import Reflection
 from ..targets import TARGETS, Listing
 from ..weights import WeightFile
 
@@ -39,7 +40,7 @@ COLOURS = {
 SURFACE = {
     "STEPS": 256, "EPS": "2e-4", "LIPSCHITZ": 1.25, "DIFFERENCE": "4e-3", "GAMMA": 2.2, "COLOUR": "0.74, 0.62, 0.46",
 }  # fmt: skip
-SHOWN = ("field", "mean", "deviation")
+SHOWN, SHAPES = ("field", "mean", "deviation"), ("sphere", "square")
 _POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
 _GLSL = """#version 300 es
 precision highp float;
@@ -64,13 +65,18 @@ class View:
         title: of the page.
         region: the part of a field's plane or space that is drawn: left, top, width and height, or the six numbers of
             two opposite corners of a box. ``None``: the box of the field's bounds, or the unit square or cube.
-        azimuth, elevation: of the camera around a surface, in degrees.
+        azimuth, elevation: of the camera around a surface or a material, in degrees.
         up: the axis of a surface that points up, ``"x"``, ``"y"`` or ``"z"``.
         smooth: are normals differences of the distance over 0.004 of the box, as in pictures by ``coopnet render``,
             rather than the field's derivatives? They hide the cells of grids. The page has a box to tick for it.
         show: of an image with dropout, or of :func:`laplace` or :func:`ensemble`, ``"field"``, ``"mean"`` or
             ``"deviation"`` over masks or other draws; the page lets one choose.
         masks: their number at first, 2 to 256.
+        shape: what has a material, a ``"sphere"`` of radius 1 about the origin with its poles on the z axis, or a
+            ``"square"`` of side 2 that faces the camera. The page lets one choose.
+        light: azimuth and elevation in degrees of the point light of a material, at a distance of 4 from the origin.
+        intensity: of that light, in W/sr, as Mitsuba's ``point`` has it.
+        moving: does the light swing by itself, 80 degrees to both sides of the camera? The page has a box for it.
 
     Settings that mean nothing for a field, such as ``up`` for an image, are errors of :func:`export`.
 
@@ -88,6 +94,10 @@ class View:
     smooth: bool = False
     show: str = "field"
     masks: int = 32
+    shape: str = "sphere"
+    light: tuple[float, float] = (80.0, 40.0)
+    intensity: float = 30.0
+    moving: bool = False
 
     def __post_init__(self) -> None:
         check(isinstance(self.title, str), "View", "title", self.title, "a string", TypeError)
@@ -99,6 +109,12 @@ class View:
         check_flag("View", "smooth", self.smooth)
         check_choice("View", "show", self.show, SHOWN)
         check(is_int(self.masks, 2, 256), "View", "masks", self.masks, "an int in [2, 256]")
+        check_choice("View", "shape", self.shape, SHAPES)
+        light = entries("View", "light", self.light) if isinstance(self.light, (tuple, list)) else []
+        angles = len(light) == 2 and all(map(is_number, light)) and -90 <= light[1] <= 90
+        check(angles, "View", "light", self.light, "azimuth and elevation in degrees, the latter in [-90, 90]")
+        check_above("View", "intensity", self.intensity)
+        check_flag("View", "moving", self.moving)
 
 
 _REGION = "left, top, width and height, or the least and then the largest coordinates of a box; sizes must be positive"
@@ -112,49 +128,61 @@ def _is_region(region: Any) -> bool:
     return all(s > 0 for s in sizes)
 
 
-#: Parts of a view that are only for surfaces, and only for uncertainty.
-_OF_SURFACES, _OF_MASKS = ("azimuth", "elevation", "up", "smooth"), ("show", "masks")
+#: Parts of a view that are only for surfaces, only for materials, and only for uncertainty.
+_OF_SURFACES, _OF_MATERIALS = {"up", "smooth"}, {"shape", "light", "intensity", "moving"}
+_OF_MASKS = {"show", "masks"}
+_OF_CAMERAS = {"azimuth", "elevation"}  #: of surfaces and materials
 
 
-def check_view(field: NeuralField, view: View) -> None:
+def _kind(field: NeuralField | Reflection) -> str:
+    """What a page shows of it."""
+    if isinstance(field, Reflection):
+        return "material"
+    return "surface" if field.in_features == 3 else "image"
+
+
+def check_view(field: NeuralField | Reflection, view: View) -> None:
     """Raises ``ValueError`` for what ``view`` has that means nothing for ``field``."""
-    coordinates, surface = field.in_features, field.in_features == 3
-    given, numbers = len(view.region or ()), 6 if surface else 4
-    needed = f"{numbers} numbers are needed for a field of {coordinates} coordinates"
-    ensure(given in (0, numbers), f"export: region of view has {given} numbers; {needed}.")
-    changed = {f.name for f in fields(View) if getattr(view, f.name) != f.default}
-    uncertain = not surface and draws(field)
-    for names, fits, what in (
-        (_OF_SURFACES, surface, f"surfaces, but the field has {coordinates} coordinates"),
+    kind, given = _kind(field), len(view.region or ())
+    if kind == "material":
+        what = "the field is a material"
+        ensure(not given, "export: region of view is for images and surfaces, but the field is a material; leave out.")
+    else:
+        numbers, what = 6 if kind == "surface" else 4, f"the field has {field.in_features} coordinates"
+        needed = f"{numbers} numbers are needed for a field of {field.in_features} coordinates"
+        ensure(given in (0, numbers), f"export: region of view has {given} numbers; {needed}.")
+    uncertain = isinstance(field, NeuralField) and kind == "image" and draws(field)
+    changed = [f.name for f in fields(View) if getattr(view, f.name) != f.default]
+    of_surfaces = _OF_SURFACES if kind == "material" else _OF_SURFACES | _OF_CAMERAS
+    for names, fits, of in (
+        (of_surfaces, kind == "surface", f"surfaces, but {what}"),
+        (_OF_MATERIALS, kind == "material", f"materials, but {what}"),
         (_OF_MASKS, uncertain, "images with dropout or other draws, which the field is not"),
     ):
-        unused = [name for name in names if name in changed]
-        ensure(fits or not unused, f"export: {' and '.join(unused)} of view: only for {what}; leave out.")
+        unused = [name for name in changed if name in names]
+        ensure(fits or not unused, f"export: {' and '.join(unused)} of view: only for {of}; leave out.")
 
 
-def document(field: NeuralField, program: Printed, view: View) -> str:
+def document(field: NeuralField | Reflection, program: Printed, view: View) -> str:
     """The text of the page.
 
     Raises ``ValueError`` for a field that no view fits.
     """
-    coordinates, surface = field.in_features, field.in_features == 3
-    code = {target: program(target, "field", False, surface) for target in ("wgsl", "glsl")}
+    coordinates, kind = field.in_features, _kind(field)
+    code = {target: program(target, "field", False, kind == "surface") for target in ("wgsl", "glsl")}
     weights, outputs = code["wgsl"].weights, code["wgsl"].functions[-1].results[0].size
     assert outputs is not None
-    fits = (coordinates == 2 and outputs in COLOURS) or (surface and outputs == 1)
+    fits = {"image": coordinates == 2 and outputs in COLOURS, "surface": outputs == 1, "material": True}[kind]
     needed = "2 coordinates and 1 to 4 values (an image), or 3 coordinates and 1 value (a signed distance), are needed"
     ensure(fits, f"export: a page cannot show a field of {coordinates} coordinates and {outputs} values; {needed}.")
     ensure(
         weights.length <= LARGEST, f"export: the weights take {weights.length} bytes; a page holds at most {LARGEST}."
     )
-    low, high = corners(field.bounds, coordinates)
-    region = view.region or (*low, *(high if surface else high - low))
-    uncertain = not surface and draws(field)
+    uncertain = isinstance(field, NeuralField) and kind == "image" and draws(field)
 
     data: dict[str, Any] = {
         "title": view.title,
-        "view": "surface" if surface else "image",
-        "region": [float(v) for v in region],
+        "view": kind,
         "facts": _facts(field, outputs, weights),
         "weights": base64.b64encode(b"".join(weights.file())).decode(),
     }
@@ -164,30 +192,41 @@ def document(field: NeuralField, program: Printed, view: View) -> str:
             masked = program(target, "masked", True, False)
             assert masked.weights.digest == weights.digest
             sources += [_WGSL_MASKED if target == "wgsl" else "", TARGETS[target](masked).source()]
-        data[target] = "\n".join([opening, *sources, _shader(target, outputs, surface, uncertain)])
-    if surface:
-        data |= {"angles": [float(view.azimuth), float(view.elevation)], "up": view.up, "smooth": view.smooth}
-    elif uncertain:
-        data |= {"shown": SHOWN.index(view.show), "samples": view.masks, "white": _white(field, data["region"])}
+        data[target] = "\n".join([opening, *sources, _shader(target, kind, outputs, uncertain)])
+    if kind != "image":
+        data["angles"] = [float(view.azimuth), float(view.elevation)]
+    if isinstance(field, Reflection):
+        data |= {"shape": SHAPES.index(view.shape), "moving": view.moving}
+        data |= {"light": [float(v) for v in view.light], "intensity": float(view.intensity)}
+    else:
+        low, high = corners(field.bounds, coordinates)
+        data["region"] = [float(v) for v in view.region or (*low, *(high if kind == "surface" else high - low))]
+        if kind == "surface":
+            data |= {"up": view.up, "smooth": view.smooth}
+        elif uncertain:
+            data |= {"shown": SHOWN.index(view.show), "samples": view.masks, "white": _white(field, data["region"])}
     style, script = _part("page.css"), _part("page.js")
     parts = {"POLICY": _POLICY.format(script=_hash(script), style=_hash(style)), "DATA": _json(data)}
     return _filled(_part("page.html"), parts | {"STYLE": style, "SCRIPT": script})
 
 
-def _facts(field: NeuralField, outputs: int, weights: WeightFile) -> list[list[str]]:
+def _facts(field: NeuralField | Reflection, outputs: int, weights: WeightFile) -> list[list[str]]:
     types = sorted({t.array.dtype.name for t in weights.tables})
     numbers = sum(t.array.size for t in weights.tables)
+    what = ["Field", f"{field.in_features} coordinates, {outputs} values"]
+    if isinstance(field, Reflection):
+        what = ["Material", "u, v and two directions, 3 values: the BSDF times the cosine"]
     return [
-        ["Field", f"{field.in_features} coordinates, {outputs} values"],
+        what,
         ["Weights", f"{numbers:,} numbers ({', '.join(types) or 'none'}), {weights.length:,} bytes"],
         ["SHA-256", weights.field],
         ["Written by", f"coopnet {__version__}"],
     ]
 
 
-def _shader(target: str, outputs: int, surface: bool, uncertain: bool) -> str:
-    if surface:
-        return _filled(_part(f"surface.{target}"), SURFACE)
+def _shader(target: str, kind: str, outputs: int, uncertain: bool) -> str:
+    if kind != "image":
+        return _filled(_part(f"{kind}.{target}"), SURFACE)
     declared = {
         "wgsl": "fn shown(x: array<f32, 2>, pixel: vec2f) -> vec3f { return plain(x, pixel); }",
         "glsl": "vec3 shown(float x[2], vec2 pixel) { return plain(x, pixel); }",

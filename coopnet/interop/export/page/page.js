@@ -145,7 +145,7 @@ async function webgl2(words) {
   };
 }
 
-// ---- Two views: what a picture is drawn with, and what hands do to it --------------------------------------
+// ---- Three views: what a picture is drawn with, and what hands do to it --------------------------------------
 
 /** A field over the plane. Places and sizes are in its coordinates. */
 function image() {
@@ -182,6 +182,12 @@ function image() {
   };
 }
 
+/** The direction at an azimuth and an elevation in degrees; z is up. */
+function towards(azimuth, elevation) {
+  const a = azimuth * Math.PI / 180, e = elevation * Math.PI / 180;
+  return [Math.cos(a) * Math.cos(e), Math.sin(a) * Math.cos(e), Math.sin(e)];
+}
+
 /** A signed distance, traced from a camera that goes around the middle of a box. */
 function surface() {
   const box = data.region, low = box.slice(0, 3), high = box.slice(3);
@@ -205,16 +211,54 @@ function surface() {
       zoom = Math.min(Math.max(zoom * factor, 0.25), 50);
     },
     values(w, h, side, u) {
-      const a = azimuth * Math.PI / 180, e = elevation * Math.PI / 180;
-      const out = [Math.cos(a) * Math.cos(e), Math.sin(a) * Math.cos(e), Math.sin(e)];
-      const right = [-Math.sin(a), Math.cos(a), 0];
-      const down = [Math.cos(a) * Math.sin(e), Math.sin(a) * Math.sin(e), -Math.cos(e)];
-      const from = place(out), eye = middle.map((v, i) => v + DISTANCE * size * from[i]);
+      const from = place(towards(azimuth, elevation)), eye = middle.map((v, i) => v + DISTANCE * size * from[i]);
+      const right = place(towards(azimuth + 90, 0)), down = place(towards(azimuth, elevation - 90));
       u.set([w, h, side, controls.smooth?.checked ? 1 : 0, ...eye, size]);
       u.set([...from.map((v) => -v), 2 * ANGLE / Math.min(w, h) / zoom], 8);
-      u.set([...place(right), 0, ...place(down), 0, ...low, 0, ...high, 0, ...ground(), 1], 12);
+      u.set([...right, 0, ...down, 0, ...low, 0, ...high, 0, ...ground(), 1], 12);
     },
     says: () => (zoom === 1 ? "" : `× ${zoom.toPrecision(3)}`),
+  };
+}
+
+/** A material in front of a camera that stays where it is, under a point light that moves. */
+function material() {
+  const DISTANCE = 4, ANGLE = 0.3;  // of camera and light from the middle; the tangent of half the shorter field of view
+  const SPEED = 0.04, SWING = 80;  // of the light: degrees per millisecond, and to both sides of the camera
+  const [azimuth, elevation] = data.angles, out = towards(azimuth, elevation);
+  const right = towards(azimuth + 90, 0), down = towards(azimuth, elevation - 90);
+  let light, zoom, time = null, turn = 1;
+  return {
+    sides: 2,
+    arrows: -1,
+    keys: "Drag or use the arrow keys to move the light, wheel, two fingers, + or - to zoom, 0 for the first view.",
+    reset() {
+      light = [...data.light];
+      zoom = 1;
+    },
+    drag(dx, dy) {
+      light = [(light[0] + 0.4 * dx) % 360, Math.min(Math.max(light[1] - 0.4 * dy, -90), 90)];
+    },
+    zoom(factor) {
+      zoom = Math.min(Math.max(zoom * factor, 0.25), 50);
+    },
+    /** Does the light move by itself? Moves it as far as it has come since the last call. */
+    moves() {
+      const now = performance.now(), passed = Math.min(now - (time ?? now), 200);
+      time = controls.moving.checked ? now : null;
+      if (time === null) return false;
+      const side = (((light[0] - azimuth + 180) % 360) + 360) % 360 - 180;
+      if (Math.abs(side) > SWING) turn = -Math.sign(side);
+      light[0] = (light[0] + turn * SPEED * passed) % 360;
+      return true;
+    },
+    values(w, h, side, u) {
+      u.set([w, h, side, controls.shape.selectedIndex, ...out.map((v) => DISTANCE * v), 0]);
+      u.set([...out.map((v) => -v), 2 * ANGLE / Math.min(w, h) / zoom, ...right, 0, ...down, 0], 8);
+      u.set([...towards(...light).map((v) => DISTANCE * v), controls.intensity.valueAsNumber], 20);
+      u.set(ground(), 28);
+    },
+    says: () => `light ${light.map((v) => v.toFixed(0)).join("°, ")}°`,
   };
 }
 
@@ -262,6 +306,15 @@ function build(view) {
     controls.smooth = make("input", {type: "checkbox", checked: data.smooth});
     form.append(make("label", {}, controls.smooth, "Smooth normals"));
   }
+  if (data.view === "material") {
+    controls.shape = make("select", {}, ...["Sphere", "Square"].map((name) => make("option", {}, name)));
+    controls.shape.selectedIndex = data.shape;
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    controls.moving = make("input", {type: "checkbox", checked: data.moving && !still});
+    const [label, intensity] = slider("Light", data.intensity, data.intensity / 10, data.intensity * 4, data.intensity / 10);
+    controls.intensity = intensity;
+    form.append(make("label", {}, "On a", controls.shape), label, make("label", {}, controls.moving, "Moves"));
+  }
   form.append(make("button", {type: "button", textContent: "Reset", onclick: () => { view.reset(); changed(); }}));
   form.addEventListener("input", changed);
 }
@@ -303,7 +356,7 @@ function listen(view) {
   canvas.addEventListener("keydown", (event) => {
     const moves = {ArrowLeft: [40, 0], ArrowRight: [-40, 0], ArrowUp: [0, 40], ArrowDown: [0, -40]};
     const zooms = {"+": 1.25, "=": 1.25, "-": 0.8};
-    if (moves[event.key]) view.drag(...moves[event.key]);
+    if (moves[event.key]) view.drag(...moves[event.key].map((v) => (view.arrows ?? 1) * v));
     else if (zooms[event.key]) view.zoom(zooms[event.key], 0, 0);
     else if (event.key === "0") view.reset();
     else return;
@@ -375,6 +428,10 @@ async function run(device, view) {
     const reduction = [1, 2, 4, 8].find((r) => (cost * pixels * masks()) / r ** 2 < QUICK) ?? 16;
     let best = (await picture(reduction, 1)) && reduction === 1 && view.sides === 1;
     await frame();
+    if (view.moves?.()) {
+      changed();
+      continue;
+    }
     if (!best && wanted === version) {
       await pause(120);
       best = wanted === version && (await picture(1, view.sides));
@@ -398,7 +455,7 @@ async function start() {
   canvas.setAttribute("aria-label", data.title);
   const facts = document.getElementById("facts");
   for (const [name, value] of data.facts) facts.append(make("dt", {}, name), make("dd", {}, value));
-  const view = {image, surface}[data.view]();
+  const view = {image, surface, material}[data.view]();
   document.getElementById("keys").textContent = view.keys;
   view.reset();
   const text = atob(data.weights), bytes = new Uint8Array(text.length);
