@@ -86,13 +86,18 @@ class Specular:
 
 
 def within(bsdf: Any) -> list:
-    """The BSDFs inside of ``bsdf``, and inside of those."""
+    """The BSDFs inside of ``bsdf``, and inside of those, outer ones first."""
+    return [found for bsdf in inside(bsdf) for found in (bsdf, *within(bsdf))]
+
+
+def inside(bsdf: Any) -> list:
+    """The BSDFs that ``bsdf`` consists of."""
     found: list = []
 
     class Collect(mi.TraversalCallback):
         def put(self, name: str, value: Any, *flags: Any) -> None:
             if isinstance(value, mi.BSDF):
-                found.extend([value, *within(value)])
+                found.append(value)
 
     bsdf.traverse(Collect())
     return found

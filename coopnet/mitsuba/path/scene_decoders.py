@@ -15,6 +15,7 @@ from ...random.key import Key
 from .. import spectra
 from ..bsdf import lobes
 from ..bsdf.directions import relative_index
+from ..bsdf.specular import inside
 from ..variants import made
 from .vertex import Term
 
@@ -297,13 +298,7 @@ def _sides(bsdf: Any) -> tuple:
         return (bsdf,)
     if bsdf is None or bsdf.class_name() != "TwoSidedBRDF":
         return ()
-    sides: list = []
-
-    class Collect(mi.TraversalCallback):
-        def put(self, name: str, value: Any, flags: Any) -> None:
-            sides.append(value)
-
-    bsdf.traverse(Collect())
+    sides = inside(bsdf)
     return tuple(sides) if all(isinstance(side, neural) for side in sides) else ()
 
 
