@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import datetime
-import gc
 import json
 import os
 import platform
@@ -34,15 +33,11 @@ def median_seconds(run: Callable[[], Any], repeat: int = 9, warmup: int = 2) -> 
     Python's cyclic garbage collector is off while ``run`` warms up: what it frees while Dr.Jit records a frozen
     function may be memory of NumPy or PyTorch, which ends the process.
     """
-    gc.collect()
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    from coopnet.training.interrupts import no_collection  # caches may be emptied after this file was imported
+
+    with no_collection():
         for _ in range(warmup):
             run()
-    finally:
-        if collects:
-            gc.enable()
     times = []
     for _ in range(repeat):
         start = time.perf_counter()

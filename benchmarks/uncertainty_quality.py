@@ -29,7 +29,7 @@ import numpy as np
 from uncertainty_tasks import ENCODINGS, Picture, Pixels, Surface, Task, Texture, Views
 
 import coopnet as cn
-from coopnet.uncertainty.calibrate import isotonic
+from coopnet.uncertainty.calibrate import NEIGHBOURS, isotonic
 
 NAME = "uncertainty-quality"
 MEMBERS = 10
@@ -120,11 +120,18 @@ class Methods:
             yield self.timed("laplace, draws", more, lambda: task.moments(posterior, draws, seed))
             known = task.laplace(fields[0], seed, truth=True)
             yield self.timed("laplace, true geometry", more, lambda: task.std(known, draws, seed))
+            yield self.row("distance, true geometry", value, np.broadcast_to(task.gap, value.shape), 0, 0)
         several = [posterior]
         for count, field in zip((2, 3), fields[1:], strict=False):
             several = [*several, task.laplace(field, seed + count)]
             cost = (count - 1) * self.plain + count * more
-            yield self.timed(f"laplace of {count}", cost, lambda f=several: mixture(task, f, draws, seed))
+            yield self.timed(f"laplace of {count}", cost, lambda f=several: task.mixture(f, draws, seed))
+        if task.name != "views":  # in a radiance field, colours do not follow a place alone
+            places, _ = cpu(lambda: task.displaced(fields[0], seed))
+            places, more = cpu(lambda: task.displaced(fields[0], seed))
+            yield self.timed("displacements", more, lambda: task.moved([fields[0]], [places]))
+            both = [places, task.displaced(fields[1], seed + 1)]
+            yield self.timed("displacements of 2", self.plain + 2 * more, lambda: task.moved(fields[:2], both))
         for count in dict.fromkeys(n for n in (3, 5, self.args.members) if n <= self.args.members):
             together = cn.ensemble(fields[:count])
             yield self.timed(
@@ -172,28 +179,15 @@ def figures(mean: Any, deviation: Any, truth: Any, unseen: Any, matter: Any, see
     curve = cn.sparsification(error, spread, norm="rms")
     order = np.random.default_rng(seed).permutation(len(error))
     fifth, others = np.split(order, [len(order) // 5])
-    squares, spreads = np.square(mean - truth), np.argsort(deviation[:, fifth], axis=None)
-    # of means of 25 neighbours: the smallest deviation may have an error of zero by chance
-    x, y = (
-        np.array([part.mean() for part in np.array_split(v[:, fifth].ravel()[spreads], len(spreads) // 25 + 2)])
-        for v in (deviation, squares)
-    )
+    knots, values = isotonic(deviation[:, fifth].ravel(), np.square(mean - truth)[:, fifth].ravel(), NEIGHBOURS)
     # the sky may be right to the last bit
-    calibrated = np.maximum(np.sqrt(np.interp(deviation[:, others], *isotonic(x, y))), 1e-4)
+    calibrated = np.maximum(np.sqrt(np.interp(deviation[:, others], knots, values)), 1e-4)
     found = {
         "ause": curve.ause / curve.random,
         "nll": cn.negative_log_likelihood(mean[:, others], calibrated, truth[:, others]),
         "psnr": -10 * np.log10(np.mean(np.square(mean - truth))),
     }
     return found | {"auroc": cn.auroc(spread[matter], unseen[matter])}
-
-
-def mixture(task: Any, fields: list, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of posteriors of several fields together: those of each, and how far they disagree."""
-    means, deviations = (
-        np.stack(v) for v in zip(*(task.std(f, -(-draws // len(fields)), seed) for f in fields), strict=True)
-    )
-    return means.mean(axis=0), np.sqrt(np.square(deviations).mean(axis=0) + means.var(axis=0))
 
 
 def rand(value: np.ndarray, seed: int) -> np.ndarray:
@@ -247,13 +241,14 @@ def learned(task: Any, taken: list[int], seed: int, steps: int) -> tuple[Any, fl
 
 
 def least_certain(task: Any, field: Any, taken: list[int], seed: int) -> int:
-    """The view with the most pixels that are less certain than nine tenths of those that were learned."""
-    posterior, share = task.laplace(field, seed), {}
-    known = np.concatenate([task.spread(posterior, *map(task.arrays, task.shots[view][:2])) for view in taken])
-    limit = np.quantile(known, 0.9)
-    for view in set(range(len(CHOICE))) - set(taken):
-        share[view] = float((task.spread(posterior, *map(task.arrays, task.shots[view][:2])) > limit).mean())
-    return max(share, key=lambda view: share[view])
+    """The view with the largest sum of variances over its pixels."""
+    posterior = task.laplace(field, seed)
+
+    def doubt(view: int) -> float:
+        spread, _ = task.spread([posterior], *map(task.arrays, task.shots[view][:2]))
+        return float(np.square(spread).sum())
+
+    return max(set(range(len(CHOICE))) - set(taken), key=doubt)
 
 
 def farthest(task: Any, field: Any, taken: list[int], seed: int) -> int:
@@ -268,6 +263,7 @@ def farthest(task: Any, field: Any, taken: list[int], seed: int) -> int:
 #: Name -> share of the pixels that is known, and noise.
 CONDITIONS = {"half": (0.5, 0.0), "few": (0.1, 0.0), "noisy": (0.5, 0.2)}
 DECAYS = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0)
+BOTH = "DropLevels 0.1 and decay"
 
 
 def regularized(args: Any) -> Iterator[Part]:
@@ -287,6 +283,9 @@ def regularized(args: Any) -> Iterator[Part]:
             found["ConcreteDropout"] = score("concrete")
             for task.levels in (0.1, 0.3):
                 found[f"DropLevels {task.levels:g}"] = score("levels")
+            task.levels = 0.1
+            for decay in DECAYS[2:5]:
+                found[f"{BOTH}, {decay:g}"] = score("levels", weight_decay=decay)
             for name, psnr in found.items():
                 ways.setdefault(name, []).append(psnr)
         row = {"condition": condition, "share": share, "noise": noise, "psnr": ways}
@@ -299,7 +298,8 @@ def regularized(args: Any) -> Iterator[Part]:
 #: Methods in the table of the page.
 SHOWN = (
     "gradient length", "MC dropout 0.1", "ConcreteDropout", "DropLevels 0.1", "posthoc_dropout", "laplace",
-    "laplace of 2", "laplace of 3", "ensemble of 3", "ensemble of 5", "ensemble of 10",
+    "laplace of 2", "laplace of 3", "displacements", "displacements of 2", "ensemble of 3", "ensemble of 5",
+    "ensemble of 10",
 )  # fmt: skip
 OURS = (
     "MC dropout 0.1",
@@ -309,6 +309,8 @@ OURS = (
     "laplace",
     "laplace of 2",
     "laplace of 3",
+    "displacements",
+    "displacements of 2",
 )
 
 
@@ -338,7 +340,14 @@ def goals(results: dict[str, Any]) -> dict[str, Any]:
     for row in results.get("levels", ()):
         psnr = {name: np.array(v) for name, v in row["psnr"].items()}
         best = max((name for name in psnr if name.startswith("decay")), key=lambda name: psnr[name].mean())
-        gains = {name: summary(v - psnr[best]) for name, v in psnr.items() if not name.startswith("decay")}
+        both = [name for name in psnr if name.startswith(BOTH)]
+        if both:
+            psnr[BOTH] = psnr[max(both, key=lambda name: psnr[name].mean())]
+        gains = {
+            name: summary(v - psnr[best])
+            for name, v in psnr.items()
+            if name not in both and not name.startswith("decay")
+        }
         found.setdefault("against the best decay", {})[row["condition"]] = {"decay": best, **gains}
     return found
 
@@ -391,7 +400,9 @@ def goal_rows(results: dict[str, Any]) -> list[str]:
     for name, found in results["goals"].get("auroc at least 0.9", {}).items():
         rows.append(f"| {name} | `{found['method']}` | {shown(found['auroc'])} | {reached[found['reached']]} |")
     conditions = results["goals"].get("against the best decay", {})
-    for way in ("DropLevels 0.1", "DropLevels 0.3", "ConcreteDropout") if conditions else ():
+    for way in ("DropLevels 0.1", "DropLevels 0.3", BOTH, "ConcreteDropout") if conditions else ():
+        if not all(way in found for found in conditions.values()):
+            continue
         cells = (shown(conditions[name][way], signed=True) for name in conditions)
         rows.append(f"| `{way}` | {' | '.join(cells)} |")
     return rows
@@ -410,6 +421,10 @@ def sentences(results: dict[str, Any]) -> list[str]:
     if views:
         own, true = (summary(values(views, name, "auroc colour")) for name in ("laplace", "laplace, true geometry"))
         found.append(f"`laplace` has an AUROC of {shown(own)}, and {shown(true)} if it is told the true surfaces")
+        if known := values(views, "distance, true geometry", "auroc colour"):
+            found.append(
+                f"the distance from the closest point that a ray of the training hits has {shown(summary(known))}"
+            )
     return found
 
 

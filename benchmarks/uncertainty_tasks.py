@@ -16,6 +16,8 @@ from coopnet import image
 from coopnet.uncertainty.ensemble import members_of
 
 ENCODINGS = ("hash grid", "sinusoidal")
+#: Of the cameras of ``views``: how far they stand from the middle, and their angle in degrees.
+DISTANCE, FIELD_OF_VIEW = 1.7, 38
 
 
 class Task:
@@ -99,6 +101,11 @@ class Task:
         """The samples that a part is judged on."""
         return slice(None)
 
+    def mixture(self, fields: list, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation of posteriors of several fields together: those of each, and how far they disagree."""
+        means, deviations = (np.stack(v) for v in zip(*(self.std(f, draws, seed) for f in fields), strict=True))
+        return means.mean(axis=0), np.sqrt(np.square(deviations).mean(axis=0) + means.var(axis=0))
+
     def posthoc(self, field: Any, seed: int) -> Any:
         return cn.posthoc_dropout(field, self.batch, seed=seed, batches=4)[0]
 
@@ -139,6 +146,18 @@ class Points(Task):
     def std(self, field: Any, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         with dr.suspend_grad():
             return numpy(field(self.points)), numpy(field.std(self.points))
+
+    def displaced(self, field: Any, seed: int) -> Any:
+        """A posterior of displacements."""
+        return cn.laplace(field, self.batch, 4, seed=seed, samples=self.samples, spatial=16)
+
+    def moved(self, fields: list, places: list) -> tuple[np.ndarray, np.ndarray]:
+        """Mean, and how far values follow when places move by their deviation, and how far the fields disagree."""
+        with dr.suspend_grad():
+            distances = [np.asarray(p.std(self.points)[0].numpy(), np.float64) for p in places]
+        values = np.stack([self.value(f) for f in fields])
+        steps = [d * self.gradient(f) for d, f in zip(distances, fields, strict=True)]
+        return values.mean(axis=0), np.sqrt(np.mean(np.square(steps), axis=0) + values.var(axis=0))
 
     def gradient(self, field: Any) -> np.ndarray:
         squares: Any = 0
@@ -254,8 +273,14 @@ class Views(Task):
     """A radiance field from 10 views of half a circle, asked about views of the other half.
 
     Outputs are the colour and the expected distance along each ray, to the far side of the cube for what passes
-    through. ``unseen`` are points of surfaces that no camera of the training sees.
+    through. ``unseen`` are points of surfaces that no camera of the training sees; points closer than a pixel's width
+    to what a ray of the training hits are left out of that question, which pixels cannot answer.
     """
+
+    #: By how many of their deviations logarithms of densities are raised: what is not known may stop a ray.
+    denser = 0.3
+    #: Light that is left where the points end that a posterior takes as seen.
+    lit = 0.8
 
     name, outputs, steps, noise = "views", 4, 300, 0.02
     side, rays, bins, points = 32, 1 << 8, 28, 1 << 15
@@ -286,8 +311,13 @@ class Views(Task):
         shots = [self.shot(pose, 5000 + i, 256) for i, pose in enumerate(self.asked)]
         o, d, colour, far = (np.concatenate(rows, axis=-1) for rows in zip(*shots, strict=True))
         self.origins, self.directions = self.arrays(o), self.arrays(d)
-        self.truth, self.matter = np.concatenate([colour, far[None]]), np.isfinite(far)
-        self.unseen = ~self.visible(o + d * np.where(self.matter, far, 0))
+        self.truth, self.surface = np.concatenate([colour, far[None]]), np.isfinite(far)
+        points = o + d * np.where(self.surface, far, 0)
+        self.unseen = ~self.visible(points)
+        #: How far the true surfaces are from the closest point that a ray of the training hits.
+        self.gap = np.where(self.surface, self.distance(points), 0)
+        width = 2 * DISTANCE * np.tan(np.radians(FIELD_OF_VIEW / 2)) / self.side
+        self.matter = self.surface & ~(self.unseen & (self.gap < width))
         self.box = cn.render.OccupancyGrid(4, 0, 1, backend)
 
     def take(self, chosen: Any) -> None:
@@ -327,6 +357,14 @@ class Views(Task):
             found |= ~self.world.ray_test(ray).numpy()
         return found
 
+    def distance(self, points: np.ndarray) -> np.ndarray:
+        """How far points are from the closest one that a ray of the training hits."""
+        from scipy.spatial import cKDTree
+
+        hit = np.isfinite(self.reached)
+        o, d = (np.stack([v.numpy() for v in rows])[:, hit] for rows in self.known[:2])
+        return cKDTree((o + d * self.reached[hit]).T).query(points.T)[0]
+
     def march(self, field: Any, o: list, d: list, **options: Any) -> Any:
         o, d = (self.ns.Array3f(v) for v in (o, d))
         near, far = self.box.interval(o, d)
@@ -365,27 +403,47 @@ class Views(Task):
         return pictures.mean(axis=0), pictures.std(axis=0)
 
     def std(self, field: Any, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of an ensemble, a picture of every member; of a posterior, :meth:`spread`."""
+        """Of an ensemble, a picture of every member; of a posterior, :meth:`mixture` of it alone."""
         members = members_of(field)
         if members is not None:
             return self.moments(field, len(members.networks), seed)
-        spread = self.spread(field, self.origins, self.directions)
-        return self.value(field), np.broadcast_to(spread, (4, len(spread)))
+        return self.mixture([field], draws, seed)
 
-    def spread(self, field: Any, o: list, d: list) -> np.ndarray:
-        """The deviation of a posterior's outputs along each ray, by what a place contributes to the pixel (as in Goli
-        et al. 2024)."""
+    def mixture(self, fields: list, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of colours, :meth:`spread`, and how far the fields disagree; of depths, that, and how far denser places move
+        them."""
+        pictures = np.stack([self.value(f) for f in fields])
+        mean, found = pictures.mean(axis=0), pictures.var(axis=0)
+        spread, depth = self.spread(fields, self.origins, self.directions)
+        found[:3] = found[:3].mean(axis=0) + np.square(spread)
+        found[3] += np.square(depth - mean[3])
+        return mean, np.sqrt(found)
+
+    def spread(self, fields: list, o: list, d: list) -> tuple[np.ndarray, np.ndarray]:
+        """The deviation of the outputs of posteriors along each ray, by what a place contributes to the pixel (as in
+        Goli et al. 2024), and the depth.
+
+        Densities are the mean of those of the fields, and larger where they are not known: there, a ray may stop.
+        """
 
         def deviation(p: Any, d: Any, key: Any, active: Any) -> tuple:
-            points = list(p)
-            spread = dr.sqrt(sum(dr.square(v) for v in field.std(points)) * 0.25)
-            return dr.exp(dr.minimum(field(points)[0], 15)), self.ns.Array3f(spread)
+            values = list(zip(*(f(list(p)) for f in fields), strict=True))
+            spreads = list(zip(*(f.std(list(p)) for f in fields), strict=True))
+            density: Any = sum(
+                dr.exp(dr.minimum(v + self.denser * s, 15)) for v, s in zip(values[0], spreads[0], strict=True)
+            )
+            squares: Any = sum(dr.square(s) for rows in spreads for s in rows) * 0.25
+            for rows in values[1:]:
+                mean = sum(rows) / len(fields)
+                squares = squares + sum(dr.square(v - mean) for v in rows) / 3
+            return density / len(fields), self.ns.Array3f(dr.sqrt(squares / len(fields)))
 
         rays = [self.ns.Array3f(v) for v in (o, d)]
         with dr.suspend_grad():
             near, far = self.box.interval(*rays)
             seen = cn.render.ray_march(deviation, *rays, near, far, self.bins, density="none", color="none")
-        return seen.color.numpy()[0].astype(np.float64)
+            depth = seen.depth + seen.transmittance * dr.maximum(far, near)
+        return seen.color.numpy()[0].astype(np.float64), depth.numpy().astype(np.float64)
 
     def gradient(self, field: Any) -> np.ndarray:
         shape = (4, len(self.asked), self.side, self.side)
@@ -408,13 +466,13 @@ class Views(Task):
 
     def judged(self, part: str) -> np.ndarray:
         """Depth is judged where there is a surface, colour also in front of the sky."""
-        return self.matter if part == "depth" else np.ones_like(self.matter)
+        return self.surface if part == "depth" else np.ones_like(self.surface)
 
     def places(self, field: Any, seed: int, truth: bool = False) -> Callable[[Any], tuple]:
         """Batches of points that cameras see, and what the field says there, with noise.
 
-        Points lie along the rays of the training, as far as the field lets more than half of the light through, or,
-        with ``truth``, to the first surface.
+        Points lie along the rays of the training, as far as the field lets more than :attr:`lit` of the light through,
+        or, with ``truth``, to the first surface.
         """
         rng = np.random.default_rng(seed)
         chosen = rng.choice(self.samples, min(self.samples, 4096), replace=False)
@@ -431,7 +489,7 @@ class Views(Task):
             lit = t.ravel() <= np.broadcast_to(self.reached[chosen][inside], t.shape).ravel()
         else:
             thickness = np.exp(np.minimum(values[0], 15)).reshape(t.shape) * step
-            lit = (np.cumsum(thickness, axis=0) - thickness).ravel() < np.log(2)
+            lit = (np.cumsum(thickness, axis=0) - thickness).ravel() < -np.log(self.lit)
         pick = rng.choice(np.flatnonzero(lit), self.points)
         noisy = values[:, pick] + rng.normal(0, 0.3, (4, self.points))
         points, targets = self.arrays(p[:, pick]), self.arrays(noisy)
@@ -484,10 +542,10 @@ def camera(pose: tuple[float, float], side: int) -> Any:
     import mitsuba as mi
 
     a, h = np.radians(pose)
-    eye = np.array([0.5, 0.5, 0.35]) + 1.7 * np.array([np.cos(a) * np.cos(h), np.sin(a) * np.cos(h), np.sin(h)])
+    eye = np.array([0.5, 0.5, 0.35]) + DISTANCE * np.array([np.cos(a) * np.cos(h), np.sin(a) * np.cos(h), np.sin(h)])
     film = {"type": "hdrfilm", "width": side, "height": side, "rfilter": {"type": "box"}}
     look = mi.ScalarTransform4f().look_at(origin=[float(v) for v in eye], target=[0.5, 0.5, 0.35], up=[0, 0, 1])
-    return mi.load_dict({"type": "perspective", "fov": 38, "to_world": look, "film": film})
+    return mi.load_dict({"type": "perspective", "fov": FIELD_OF_VIEW, "to_world": look, "film": film})
 
 
 def gaussian_process(x: np.ndarray, y: np.ndarray, points: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:

@@ -140,7 +140,8 @@ class Themes(SphinxTransform):
                 picture["alt"] = script.read_text(encoding="utf-8").split("\n")[1]
             place = Path(self.env.relfn2path(picture["uri"])[1])
             if place.suffix == ".png" and place.exists() and not card:
-                width, height = Image.open(place).size
+                with Image.open(place) as opened:
+                    width, height = opened.size
                 if width > WIDE * height:
                     picture["classes"].append("wide")
                     if not isinstance(picture.parent, nodes.TextElement):  # a paragraph is what scrolls

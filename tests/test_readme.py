@@ -66,7 +66,7 @@ SMALLER = {
     "RadianceCache(scene)": "RadianceCache(scene, small)",
     "fit_bsdf(None,": "fit_bsdf(cn.NeuralField(None, cn.MLP(-1, 3, width=8, depth=1), in_features=10),",
     "samples=32": "samples=2", "spp=64": "spp=1", "MLP(-1, 3, output": "MLP(-1, 3, width=8, depth=1, output",
-    "n_levels=6), cn.MLP(-1, 1,": "n_levels=2), cn.MLP(-1, 1, width=8, depth=1,",
+    "n_levels=6)": "n_levels=2)", "MLP(-1, 1, output": "MLP(-1, 1, width=8, depth=1, output",
     '{"type": "perspective"}': '{"type": "perspective", "film": {"type": "hdrfilm", "width": 6, "height": 6}}',
 }  # fmt: skip
 

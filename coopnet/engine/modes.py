@@ -91,7 +91,7 @@ def warn_stall(samples: int | None) -> None:
             f"CUDA its weight gradient is accumulated in half precision there, and sums over more than about "
             f"{limits.STALL_SAMPLES} samples stall: they come out too small. In a loop, enter "
             f"coopnet.gradient_banks(field) around it; with Mitsuba, use the integrator neural_path, which evaluates "
-            f"networks outside of calls.",
+            f"networks outside of calls, or neural_volpath with media of the type neural_medium.",
             RuntimeWarning,
             stacklevel=_callers_level(),
         )

@@ -19,6 +19,8 @@ from .mc_dropout import mc_dropout
 
 _WHERE = "calibrate"
 METHODS = ("factor", "isotonic")
+#: Neighbours whose squared errors are averaged before a curve is drawn: the error of one may be zero by chance.
+NEIGHBOURS = 25
 
 
 class Calibrated:
@@ -72,9 +74,10 @@ def calibrate(
 
     ==============  ===============================================================================================
     ``"factor"``    :math:`c\,\sigma` with :math:`c^2 = \frac1n \sum_i e_i^2 / \sigma_i^2`, of largest likelihood
-    ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all functions that never fall, :math:`g` is the closest to the
-                    :math:`e_i^2` (Barlow et al. 1972), linear between the means of its steps and constant beyond; for
-                    deviations in the right order whose sizes are not all wrong by the same factor
+    ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all functions that never fall, :math:`g` is the closest to the means
+                    of the :math:`e_i^2` of about 25 neighbours in :math:`\sigma` (Barlow et al. 1972), linear between
+                    the means of its steps and constant beyond; for deviations in the right order whose sizes are not
+                    all wrong by the same factor
     ==============  ===============================================================================================
 
     The order of deviations, and so their AUSE, does not change, except for ties that ``"isotonic"`` makes. The held-out
@@ -119,7 +122,7 @@ def calibrate(
     s = np.maximum(s, 1e-6 * s.max())  # draws that agree by chance
     if method == "factor":
         return Calibrated(field, key, samples, float(np.sqrt(np.mean(e / np.square(s)))))
-    knots, values = isotonic(s, e)
+    knots, values = isotonic(s, e, NEIGHBOURS)
     values = np.sqrt(values)
     factor = float(np.sqrt(np.mean(np.square(np.interp(s, knots, values))) / np.mean(np.square(s))))
     table = [from_numpy(v.astype(np.float32), single) for v in (knots, values)]
@@ -133,15 +136,17 @@ def moments(field: Any, p: Any, key: Key, samples: int) -> tuple[Any, Any]:
     return mc_dropout(field, p, key, samples)
 
 
-def isotonic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def isotonic(x: np.ndarray, y: np.ndarray, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """The least squares fit of ``y`` that does not fall with ``x``: the mean ``x`` and the value of every step.
 
-    Pools neighbours that violate the order. At least two steps are returned.
+    Begins with the means of ``least`` neighbours or a few more, and pools those that violate the order. At least two
+    steps are returned.
     """
     order = np.argsort(x, kind="stable")
+    groups = np.array_split(order, max(len(order) // least, 1))
     steps: list[list[float]] = []  # sum of x, sum of y, count
-    for a, b in zip(x[order], y[order], strict=True):
-        steps.append([float(a), float(b), 1.0])
+    for group in groups:
+        steps.append([float(x[group].sum()), float(y[group].sum()), float(len(group))])
         while len(steps) > 1 and steps[-2][1] / steps[-2][2] >= steps[-1][1] / steps[-1][2]:
             last = steps.pop()
             steps[-1] = [u + v for u, v in zip(steps[-1], last, strict=True)]

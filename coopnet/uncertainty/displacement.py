@@ -39,10 +39,8 @@ def displaced(field: NeuralField, spatial: Any) -> NeuralField:
     n = field.in_features
     if isinstance(spatial, (list, tuple)):
         numbers = entries(_WHERE, "spatial", spatial)
-        needed = (
-            f"{_WHERE}: spatial has {len(numbers)} entries; one for each of the first of {n} coordinates is needed."
-        )
-        ensure(0 < len(numbers) <= n, needed)
+        needed = f"one for each of the first of {n} coordinates is needed"
+        ensure(0 < len(numbers) <= n, f"{_WHERE}: spatial has {len(numbers)} entries; {needed}.")
         sides = tuple(check_int(_WHERE, f"spatial[{i}]", v, 2, 2**20) for i, v in enumerate(numbers))
     else:
         needed = "an int from 2 to 1048576, or one for each of the first coordinates,"

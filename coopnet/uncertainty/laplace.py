@@ -52,8 +52,7 @@ def laplace(
     .. math::
         P = \frac{1}{s^2} \sum_n \sum_o \nabla_\theta f_o(x_n)\, \nabla_\theta f_o(x_n)^T + \frac{1}{\tau^2} I
 
-    summed over samples and outputs, each with its own derivatives rather than those of a batch's mean. The posterior
-    covers
+    summed over samples and outputs, each with its own derivatives rather than those of a batch's mean. It covers
 
     - the features of a grid, if the encoding is one: the diagonal of :math:`P`. A vertex of weight :math:`w` adds
       :math:`w^2 (\partial f_o / \partial \phi)^2`, of the feature :math:`\phi`, to its entry. Entries that no sample
@@ -101,8 +100,8 @@ def laplace(
             last layer's weights; for displacements, in the units of the coordinates, the side of a cell.
         spatial: vertices of the grid of displacements along every axis, an int of at least 2, or one for each of the
             first coordinates, such as ``(16, 16, 16)`` for a position that a direction follows. ``None`` for a
-            posterior of parameters. Memory is allocated for a cube with the largest of
-            these numbers along every axis, at most 2^26 displacements.
+            posterior of parameters. Memory is allocated for a cube with the largest of these numbers along every axis,
+            at most 2^26 displacements.
         predict: with ``spatial``, traced code ``(field, inputs) -> predictions`` that are compared with the targets,
             single precision, if that is not ``field(coordinates)``. It evaluates the field that it is given once, at
             equally many samples for each prediction: sample ``i`` belongs to prediction ``i`` modulo their number. So

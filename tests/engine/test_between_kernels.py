@@ -85,8 +85,8 @@ def agree(found, expected, tolerance=2e-5):
 
 
 @pytest.mark.parametrize("activation, dropout, bias, samples", [
-    ("relu", 0.0, False, 100), ("relu", 0.3, True, 999),
-    ("leaky_relu", 0.0, True, 2048), ("sine", 0.0, False, 1231), ("sine", 0.3, True, 300),
+    ("relu", 0.0, False, 100), ("relu", 0.0, True, 1231), ("relu", 0.3, False, 2048), ("relu", 0.3, True, 999),
+    ("leaky_relu", 0.0, True, 2048), ("sine", 0.0, False, 1231), ("sine", 0.3, True, 300), ("softplus", 0.0, True, 100),
     ("softplus", 0.3, False, 1231), ("tanh", 0.0, False, 999), ("tanh", 0.3, True, 2048),
 ])  # fmt: skip
 def test_gradients_are_those_of_one_kernel(ns, backend, products, activation, dropout, bias, samples):

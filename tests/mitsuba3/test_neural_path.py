@@ -14,7 +14,7 @@ import coopnet as cn
 mi = pytest.importorskip("mitsuba")
 
 from support.arrays import arrays  # noqa: E402 - needs Mitsuba
-from support.spheres import decoder, environment, material, numbers, spheres  # noqa: E402 - needs Mitsuba
+from support.spheres import colour, decoder, environment, material, numbers, spheres  # noqa: E402 - needs Mitsuba
 
 from coopnet.mitsuba.path.scene_decoders import SceneDecoders  # noqa: E402 - needs Mitsuba
 
@@ -250,7 +250,8 @@ def scene():
     made, other = decoder(2), decoder(1, seed=2)
     grid = cn.Grid(2, "dense", n_levels=1, n_features_per_level=2, base_resolution=4)
     textured = cn.mitsuba.NeuralBSDF(made, latent=grid, lobes=(0.2, 0.5))
-    materials = [material(made, (0.2, 0.5)), textured, {"type": "dielectric"}]
+    plastic = {"type": "roughplastic", "diffuse_reflectance": colour(0.2, 0.3, 0.4)}
+    materials = [material(made, (0.2, 0.5)), textured, {"type": "dielectric"}, plastic]
     return spheres(materials, size=8, leaf=leaf(material(other), y=2.2))
 
 
@@ -260,7 +261,7 @@ def two_decoders():
     return spheres([material(decoder(2), (0.2, 0.5)), material(decoder(1, seed=2))], size=8)
 
 
-WANTED = ("weights", "latent", "radiance", "floor.bsdf.reflectance")
+WANTED = ("weights", "latent", "radiance", "floor.bsdf.reflectance", "diffuse_reflectance")
 
 
 def names(scene):
@@ -291,7 +292,7 @@ def gradients(scene, integrator):
 
 def test_gradients_of_prb(scene, close):
     got, wanted = (gradients(scene, i) for i in (ours(), mitsubas("prb", rr_depth=100)))
-    assert len(got) >= 7
+    assert len(got) >= 8
     for name, value in wanted.items():
         assert np.abs(value).max() > 0, name
         close(got[name], value)
@@ -304,6 +305,8 @@ def test_gradients_of_paths_of_any_length(close):
     """
     scene = spheres([material(), {"type": "dielectric"}, material(decoder(1, seed=2))], size=3)
     wanted = gradients(scene, mitsubas("prb", max_depth=-1, rr_depth=4))
+    shorter = gradients(scene, ours())
+    assert any(np.abs(wanted[name] - v).max() > 1e-2 * np.abs(wanted[name]).max() for name, v in shorter.items())
     for networks in ("branch", "wavefront"):
         for name, value in gradients(scene, ours(networks=networks, max_depth=-1)).items():
             close(value, wanted[name])

@@ -262,8 +262,10 @@ def test_light_behind_media():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sigma_t", "albedo", "phase_function"])
 @pytest.mark.parametrize("integrator", ["prbvolpath", "neural_volpath"])
-def test_gradients_are_those_of_differences(integrator, name):
+def test_gradients_are_those_of_differences(backend, integrator, name):
     """In the direction of the gradient; what a phase function does is seen under a lamp."""
+    if backend == "cuda":
+        pytest.skip("in calls, sums of half precision stall, of which a warning speaks")
     sigma, albedo, phase = density(), made(3, seed=2, output_activation="sigmoid"), made(1, seed=4)
     lamp = {"type": "point", "position": [2, 2, 2], "intensity": 20.0}
     s = scene({

@@ -381,8 +381,6 @@ def tolerance(dtype):
 def test_layers_are_their_law(backend, ns, layer, twin, kind, dtype, blocks):
     if kind not in kinds_for(backend) or (kind != "tensor" and blocks == "blocks"):
         pytest.skip("covered elsewhere")
-    if blocks == "blocks" and dtype != np.float32:
-        pytest.skip("words of blocks are the same; the fused ones show how they are rounded")
     x = numbers(6).astype(dtype)  # noise takes a word each: a block, and a half
     given_ = make(ns, kind, x, dtype)
     for p in (0.3, dr.opaque(ns.Float, 0.3)):

@@ -9,7 +9,7 @@ from support.arrays import assert_same, precisions
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.uncertainty.calibrate import isotonic
+from coopnet.uncertainty.calibrate import NEIGHBOURS, isotonic
 
 N = 400
 
@@ -76,6 +76,18 @@ def test_isotonic_agrees_with_the_reference():
         assert (np.diff(knots) >= 0).all() and (np.diff(values) >= 0).all() and len(knots) > 1
         expected = np.sort(ref.isotonic(x, y))
         np.testing.assert_allclose(np.unique(values.round(12)), np.unique(expected.round(12)))
+
+
+def test_ends_of_a_curve_are_means_of_neighbours():
+    """One sample that is right by chance says nothing of the smallest deviations."""
+    rng = np.random.default_rng(2)
+    x = np.linspace(0.5, 2, 500)
+    y = np.square(x * rng.normal(size=500))
+    y[0], y[-1] = 0, 1e3
+    (_, single), (knots, values) = isotonic(x, y), isotonic(x, y, NEIGHBOURS)
+    assert single[0] == 0 and single[-1] == 1e3
+    assert 0.05 < values[0] < 1 and values[-1] < 100
+    assert len(knots) > 2 and (np.diff(values) > 0).all()
 
 
 # ---- calibration -------------------------------------------------------------------------------------------
