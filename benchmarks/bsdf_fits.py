@@ -24,6 +24,11 @@ MATERIALS: dict[str, dict] = {
     "roughplastic": {"type": "roughplastic", "alpha": 0.1},
     "principled": {"type": "principled", "roughness": 0.4, "metallic": 0.3, "clearcoat": 1.0, "clearcoat_gloss": 0.8},
     "blend": {"type": "blendbsdf", "weight": 0.4, "a": CONDUCTOR | {"alpha": 0.1}, "b": {"type": "diffuse"}},
+    "plastic": {"type": "plastic"},
+    "mask": {"type": "mask", "opacity": 0.6, "nested": CONDUCTOR | {"alpha": 0.3}},
+    "roughdielectric 0.3": {"type": "roughdielectric", "alpha": 0.3},
+    "principled glass": {"type": "principled", "spec_trans": 1.0, "roughness": 0.4},
+    "principledthin": {"type": "principledthin", "spec_trans": 0.5, "diff_trans": 0.6},
 }
 
 

@@ -18,7 +18,7 @@ LOBES = (0.1, 0.1, 0.1, 0.2, 0.3, 0.1, *[0.3] * 9)
 
 
 def glass(eta=1.5, specular=None):
-    field = cn.NeuralField(None, cn.MLP(11, 3, width=8, depth=1, bias=True))
+    field = cn.NeuralField(None, cn.MLP(12, 3, width=8, depth=1, bias=True))
     decoder = cn.mitsuba.Decoder(cn.mitsuba.build(field), eta=eta)
     return cn.mitsuba.NeuralBSDF(decoder, lobes=LOBES, specular=specular)
 
@@ -104,7 +104,7 @@ def test_pictures_of_path(backend):
 def test_learning_glass(tmp_path):
     pytest.importorskip("safetensors")
     reference = mi.load_dict({"type": "roughdielectric", "alpha": 0.4})
-    field = cn.NeuralField(None, cn.MLP(11, 3, width=32, depth=2, bias=True))
+    field = cn.NeuralField(None, cn.MLP(12, 3, width=32, depth=2, bias=True))
     found = cn.mitsuba.fit_bsdf(field, reference, steps=300, samples=2048, lr=1e-2)
     assert found.bsdf.decoder.eta == pytest.approx(1.5046 / 1.000277, rel=1e-3)
     assert found.relative_error < 0.3 and found.albedo == pytest.approx(found.reference_albedo, rel=0.08)

@@ -32,7 +32,7 @@ class Decoder(Traversed):
 
     Args:
         field: a built field of 3 outputs and ``latent_features`` + 6 inputs (``"plain"``), or + 8 (``"rusinkiewicz"``),
-            or + 11 (``"rusinkiewicz"`` with ``eta``).
+            or + 12 (``"rusinkiewicz"`` with ``eta``).
         latent_features: length of the code; ``None`` for the number of inputs that the directions leave.
         directions: see :mod:`coopnet.mitsuba.bsdf.directions`.
         eta: ``None`` for a reflection on the front side; else the refractive index behind the surface relative to that
@@ -84,9 +84,7 @@ class Decoder(Traversed):
         """
         return [*code, *features.features(self.directions, wi, wo, self.eta)]
 
-    def evaluate(
-        self, code: list, wi: Any, wo: Any, key: Key | None = None, active: Any = True, importance: bool = False
-    ) -> Any:
+    def evaluate(self, code: list, wi: Any, wo: Any, key: Key | None = None, active: Any = True) -> Any:
         r"""The BSDF times the cosine, :math:`f_r(\omega_i, \omega_o) |\cos\theta_o|`, in 1/sr.
 
         Args:
@@ -94,26 +92,24 @@ class Decoder(Traversed):
             wi, wo: unit vectors in the shading frame.
             key: turns dropout on; inside virtual calls it needs an index.
             active: lanes to evaluate.
-            importance: of importance instead of radiance, which differ by the squared ratio of the indices where light
-                is transmitted: energy is conserved by importance.
 
         Returns:
-            ``Color3f``; 0 where a direction is below the surface, or in it if the decoder transmits.
+            ``Color3f``, for radiance; 0 where a direction is below the surface, or in it if the decoder transmits. What
+            light does, which conserves energy (importance in Mitsuba), is this times the square of :meth:`index`.
         """
         sees = [(w.z > 0) if self.eta is None else features.leaves(w) for w in (wi, wo)]
         front = sees[0] & sees[1] & active
         up = type(wi)(0, 0, 1)
         wi, wo = dr.select(front, wi, up), dr.select(front, wo, up)
         raw = self.field(self.inputs(code, wi, wo), key, front)
-        return dr.select(front, self.value(raw, wi, wo, importance), 0)
+        return dr.select(front, self.value(raw, wo) / self.index(wi, wo), 0)
 
-    def value(self, raw: Any, wi: Any, wo: Any, importance: bool = False) -> Any:
-        """The BSDF times the cosine from the three raw outputs of the field, in directions that it sees."""
-        factor = wo.z
-        if self.eta is not None:
-            index = self.index(wi, wo)
-            factor = dr.abs(wo.z) * (index if importance else 1 / index)
-        return mi.Color3f(*(dr.exp(dr.minimum(v, LARGEST)) * factor for v in raw))
+    def value(self, raw: Any, wo: Any) -> Any:
+        """The exponential of the three raw outputs of the field, times the cosine, in directions that it sees: the BSDF
+        for radiance times :meth:`index`, or what light does divided by it.
+        """
+        cosine = wo.z if self.eta is None else dr.abs(wo.z)
+        return mi.Color3f(*(dr.exp(dr.minimum(v, LARGEST)) * cosine for v in raw))
 
     def index(self, wi: Any, wo: Any) -> Any:
         """The refractive index on the side of ``wo`` relative to that on the side of ``wi``."""

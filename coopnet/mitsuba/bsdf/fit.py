@@ -35,9 +35,9 @@ class BSDFFit:
     ``bsdf`` is a :class:`NeuralBSDF` and ``result`` the :class:`FitResult` of its training. ``relative_error`` is
     :math:`\int |f - f^*| / \int f^*` over the surface and both directions, with the cosine and as a mean of the
     channels. ``albedo`` and ``reference_albedo`` are the mean shares of light that are reflected or transmitted, over
-    directions of incidence uniform in the hemisphere, or in both hemispheres if the material transmits. The three leave
-    out perfectly specular parts. ``spread`` and ``reference_spread`` are the relative standard deviations of the weights
-    ``f / pdf`` of samples, by the fitted lobes and by the reference's own sampling.
+    directions of incidence uniform in the hemisphere, or in both hemispheres if the material transmits. The three
+    leave out perfectly specular parts. ``spread`` and ``reference_spread`` are the relative standard deviations of the
+    weights ``f / pdf`` of samples, by the fitted lobes and by the reference's own sampling.
 
     >>> print(cn.mitsuba.fit_bsdf(None, reference, steps=500).relative_error)
     """
@@ -72,15 +72,15 @@ def fit_bsdf(
 ) -> BSDFFit:
     r"""Fit a :class:`NeuralBSDF` to ``reference``, any BSDF of Mitsuba's that is not perfectly specular.
 
-    Perfectly specular parts, such as the coating of ``plastic`` and the holes of ``mask``, are kept as they are, and the
-    network learns the rest, which may also transmit.
+    Perfectly specular parts, such as the coating of ``plastic`` and the holes of ``mask``, are kept as they are, and
+    the network learns the rest, which may also transmit.
 
     Each step draws points of the unit square, directions of incidence uniform in the hemisphere, and directions of
     reflection, half of them by the reference's sampling and half by the cosine, and evaluates the reference, outside
     virtual calls. If it transmits, directions of both hemispheres are drawn. The loss :math:`(c(f) - c(f^*))^2` of each
     channel, with the cosine in :math:`f`, is taken after the compression :math:`c(f) = \log(1 + f / 0.03)`, in which
-    highlights do not outweigh the rest. The sampling lobes are fitted afterwards to the BSDF :math:`f` that was learned:
-    they maximize :math:`\int f \log p`, the likelihood of directions drawn in proportion to it.
+    highlights do not outweigh the rest. The sampling lobes are fitted afterwards to the BSDF :math:`f` that was
+    learned: they maximize :math:`\int f \log p`, the likelihood of directions drawn in proportion to it.
 
     Args:
         field: a decoder of ``[code, direction features]`` with 3 outputs and no encoding. A built one is trained in
@@ -152,7 +152,7 @@ def fit_bsdf(
     def objective(field: NeuralField, drawn: Any, key: Key) -> Any:
         place = list(drawn.uv) if code.varies else []
         raw = field(decoder.inputs(place, drawn.wi, drawn.wo), None, drawn.valid)
-        value = decoder.value(raw, drawn.wi, drawn.wo, importance=True)
+        value = decoder.value(raw, drawn.wo) * decoder.index(drawn.wi, drawn.wo)
         error = [dr.log(1 + a / KNEE) - dr.log(1 + b / KNEE) for a, b in zip(value, drawn.value, strict=True)]
         return dr.select(drawn.valid, sum(dr.square(e) for e in error) / 3, 0)
 
@@ -183,7 +183,7 @@ def _figures(bsdf: Any, reference: Any, key: Key) -> list[float]:
     with dr.suspend_grad():
         drawn = draw(reference, key, samples)
         code, pair = bsdf.latent(drawn.uv), (drawn.wi, drawn.wo)
-        value = bsdf.decoder.evaluate(code, *pair, active=drawn.valid, importance=True)
+        value = bsdf.decoder.evaluate(code, *pair, active=drawn.valid) * dr.square(bsdf.decoder.index(*pair))
         parts = [sum(v) / (3 * drawn.pdf) for v in (dr.abs(value - drawn.value), value, drawn.value)]
         dr.eval(parts)  # in one kernel, and not in one for each mean
         error, found, true = map(dr.mean, parts)

@@ -64,7 +64,8 @@ def fit_lobes(
     def cross_entropy(field: NeuralField, drawn: Any, key: Key) -> Any:
         place = drawn.uv if code.varies else dr.full(mi.Point2f, 0.5, dr.width(drawn.uv))
         numbers = dr.detach(code(place))
-        value = dr.detach(decoder.evaluate(numbers, drawn.wi, drawn.wo, active=drawn.valid, importance=True))
+        value = dr.detach(decoder.evaluate(numbers, drawn.wi, drawn.wo, active=drawn.valid))
+        value *= dr.square(decoder.index(drawn.wi, drawn.wo))
         params = mixture.from_raw(field([*numbers, *drawn.wi] if resolution is None else list(place)))
         # In the first half no lobe goes without samples: of two that are alike, the wrong one may win otherwise
         shared = _SHARED * dr.maximum(1 - mi.Float(key.step) * (2 / steps), 0)

@@ -33,7 +33,7 @@ from typing import Any
 import drjit as dr
 
 from ...checks import ensure
-from .directions import half_vector, leaves
+from .directions import fresnel, half_vector, leaves
 
 #: Names of the parameters, in their order, by their number.
 PARAMETERS = {
@@ -160,7 +160,7 @@ def _sample_two_sides(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple
     h = dr.select(by_ggx, h, _beckmann_normal(au, av, seen, sample2))
     cosine = dr.dot(seen, h)
     mirrored = dr.fma(2 * cosine, h, -seen)
-    reflectance, beyond = _fresnel(cosine, index)
+    reflectance, beyond = fresnel(cosine, index)
     at = dr.select(by_ggx, (sample1 - ends[1]) / in_ggx, (sample1 - ends[2]) / in_beckmann)
     passes = interface & (at >= reflectance)
     refracted = dr.fma(cosine / index - beyond, h, -seen / index)
@@ -184,7 +184,7 @@ def _pdf_two_sides(params: Any, wi: Any, wo: Any) -> Any:
     mirrors = beckmann * _beckmann(bu, bv, seen, h) + ggx * _ggx(gu, gv, seen, h) + coat * _ggx(c, c, seen, h)
     interfaces = in_beckmann * _beckmann(ibu, ibv, seen, h) + in_ggx * _ggx(igu, igv, seen, h)
     here, there = dr.dot(seen, h), dr.dot(wo, h)
-    reflectance, _ = _fresnel(dr.maximum(here, 0), index)
+    reflectance, _ = fresnel(dr.maximum(here, 0), index)
     reflected = (mirrors + reflectance * interfaces) / 4
     # solid angle of normals by that of refracted directions (Walter et al. 2007, equation 17), times the cosine here
     bent = here * dr.square(index) * -there / dr.squared_norm(seen + index * wo)
@@ -204,14 +204,6 @@ def _seen_from_above(wi: Any, eta: Any) -> tuple[Any, Any]:
 def _turned(w: Any) -> Any:
     """``w`` mirrored in the surface."""
     return type(w)(w.x, w.y, -w.z)
-
-
-def _fresnel(cosine: Any, index: Any) -> tuple[Any, Any]:
-    """Reflectance of unpolarized light, and the cosine of the refracted direction (0 if all is reflected)."""
-    beyond = dr.safe_sqrt(1 - (1 - dr.square(cosine)) / dr.square(index))
-    s = (cosine - index * beyond) / dr.maximum(cosine + index * beyond, 1e-8)
-    p = (index * cosine - beyond) / dr.maximum(index * cosine + beyond, 1e-8)
-    return 0.5 * (dr.square(s) + dr.square(p)), beyond
 
 
 def _cosine(vector: type, u: Any) -> Any:

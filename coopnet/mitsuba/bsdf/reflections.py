@@ -44,7 +44,7 @@ def _drawn(bsdf: Any, u: list) -> tuple:
     si, context = _interaction(u, through), _importance()
     if not mi.has_flag(bsdf.flags(), mi.BSDFFlags.Null):  # a mask that is asked for the rest alone samples its holes
         context.type_mask = +mi.BSDFFlags.Smooth
-    own, _ = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
+    own, weight = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
     lobe = mi.warp.square_to_cosine_hemisphere(mi.Point2f(u[5], u[6]))
     if through:
         lobe.z = dr.mulsign(lobe.z, u[7] - 0.75)
@@ -54,8 +54,8 @@ def _drawn(bsdf: Any, u: list) -> tuple:
     height, seen = (dr.abs(wo.z), leaves(wo)) if through else (wo.z, wo.z > 0)
     pdf = 0.5 * density + (0.25 if through else 0.5) / math.pi * height
     drawn = (own.pdf > 0) & mi.has_flag(own.sampled_type, mi.BSDFFlags.Smooth)
-    if through:  # not a normal's mirror direction that lies behind the surface
-        drawn &= mi.has_flag(own.sampled_type, mi.BSDFFlags.Transmission) == (own.wo.z * si.wi.z < 0)
+    if through:  # principled materials return directions that they refuse, with the density of other parts there
+        drawn &= (dr.sum(weight) > 0) | (dr.sum(value) == 0)
     drawn |= ~first
     valid = seen & (pdf > 0) & drawn & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
     wo = dr.select(valid, wo, mi.Vector3f(0, 0, 1))

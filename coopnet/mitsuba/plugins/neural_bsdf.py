@@ -130,8 +130,9 @@ def NeuralBSDF() -> type:
             return self._value(ctx, code, si, wo, self._enabled(ctx, si, wo, active))
 
         def _value(self, ctx: Any, code: list, si: Any, wo: Any, active: Any) -> Any:
-            importance = ctx.mode == mi.TransportMode.Importance
-            color = self.decoder.evaluate(code, si.wi, wo, self.key, active, importance)
+            color = self.decoder.evaluate(code, si.wi, wo, self.key, active)
+            if self.decoder.eta is not None and ctx.mode == mi.TransportMode.Importance:
+                color *= dr.square(self.decoder.index(si.wi, wo))
             return spectra.depolarized(spectra.unbounded(list(color), si.wavelengths, self.upsampling))
 
         def pdf(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> Any:
