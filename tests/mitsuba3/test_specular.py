@@ -78,13 +78,20 @@ def test_parts_alone():
             np.testing.assert_allclose(bsdf.pdf(context, si, wo).numpy(), plain.pdf(context, si, wo).numpy(), rtol=1e-6)
 
 
+def glass(code=(0.2,)):
+    """What transmits, by a network and by a smooth interface."""
+    field = cn.NeuralField(None, cn.MLP(12 + len(code), 3, width=4, depth=1, bias=True, activation="softplus"))
+    made = cn.mitsuba.Decoder(cn.mitsuba.build(field, seed=2), len(code), eta=1.5)
+    return cn.mitsuba.NeuralBSDF(made, list(code), specular=mi.load_dict({"type": "dielectric"}))
+
+
 def scene(lobes):
-    """Varnish on a sphere and on both sides of a leaf, beside a network without."""
+    """Varnish on a sphere and on both sides of a leaf, beside a network without, and glass."""
     made = decoder(1, directions="rusinkiewicz")
     to = mi.ScalarTransform4f().translate([0, 0, 1]).rotate([1, 0, 0], -80).scale(1.5)
     sides = {"a": varnished((0.1,), made=made), "b": varnished((0.9,), lobes, MIRROR, made)}
     leaf = {"type": "rectangle", "to_world": to, "bsdf": {"type": "twosided"} | sides}
-    return spheres([varnished(made=made), material(), varnished((0.5,), lobes, made=made)], leaf=leaf)
+    return spheres([varnished(made=made), material(), varnished((0.5,), lobes, made=made), glass()], leaf=leaf)
 
 
 def test_picture_of_path(backend):
@@ -103,7 +110,7 @@ def test_gradients(backend):
     leaves = scene((0.5, 0.3))
     params, integrator = mi.traverse(leaves), cn.mitsuba.NeuralPath(max_depth=3)
     names = [name for name in params.keys() if name.endswith("latent")]  # noqa: SIM118
-    assert len(names) >= 4
+    assert len(names) >= 5
     start = {name: mi.Float(params[name]) for name in names}
 
     def at(step):
