@@ -15,6 +15,7 @@ from .. import call_targets, keys, spectra
 from ..bsdf import files
 from ..bsdf import lobes as mixture
 from ..bsdf.decoder import Decoder
+from ..bsdf.directions import relative_index
 from ..bsdf.latent import Latent
 from ..bsdf.sampler import Sampler
 from ..bsdf.specular import Specular
@@ -81,7 +82,7 @@ def NeuralBSDF() -> type:
             specular = None if specular is None else Specular(specular, where, "specular")
             super().__init__(mi.Properties() if properties is None else properties)
             self.decoder, self.latent, self.lobes, self.key = decoder, code, sampler, key
-            self.specular = specular
+            self.specular, self.eta = specular, decoder.eta
             self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
             sides: Any = mi.BSDFFlags.FrontSide
             if decoder.eta is not None:
@@ -113,7 +114,7 @@ def NeuralBSDF() -> type:
             smooth = (pdf > 0) & (sample1 >= share) & self._enabled(ctx, si, wo, active)
             value = self._value(ctx, code, si, wo, smooth)
             bs = dr.zeros(mi.BSDFSample3f)
-            bs.wo, bs.pdf, bs.eta = wo, dr.select(smooth, rest * pdf, 0), self.decoder.index(si.wi, wo)
+            bs.wo, bs.pdf, bs.eta = wo, dr.select(smooth, rest * pdf, 0), self._index(si.wi, wo)
             through = si.wi.z * wo.z < 0 if self.smooth_components == 2 else mi.Bool(False)
             bs.sampled_type = dr.select(
                 through, mi.UInt32(+mi.BSDFFlags.GlossyTransmission), mi.UInt32(+mi.BSDFFlags.GlossyReflection)
@@ -131,9 +132,13 @@ def NeuralBSDF() -> type:
 
         def _value(self, ctx: Any, code: list, si: Any, wo: Any, active: Any) -> Any:
             color = self.decoder.evaluate(code, si.wi, wo, self.key, active)
-            if self.decoder.eta is not None and ctx.mode == mi.TransportMode.Importance:
-                color *= dr.square(self.decoder.index(si.wi, wo))
+            if self.eta is not None and ctx.mode == mi.TransportMode.Importance:
+                color *= dr.square(self._index(si.wi, wo))
             return spectra.depolarized(spectra.unbounded(list(color), si.wavelengths, self.upsampling))
+
+        def _index(self, wi: Any, wo: Any) -> Any:
+            """As :meth:`Decoder.index`."""
+            return mi.Float(1) if self.eta is None else relative_index(self.eta, wi, wo)
 
         def pdf(self, ctx: Any, si: Any, wo: Any, active: Any = True) -> Any:
             _, params = self.material(si, active)
