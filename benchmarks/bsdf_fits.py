@@ -36,7 +36,7 @@ MATERIALS: dict[str, dict] = {
 }
 
 
-def ball(bsdf: mi.BSDF, size: int = 64) -> mi.Scene:
+def ball(bsdf: mi.BSDF, size: int) -> mi.Scene:
     """One of the material on a checkerboard, under a sky and a lamp."""
     to = mi.ScalarTransform4f()
     squares = {"type": "checkerboard", "color0": 0.1, "color1": 0.7, "to_uv": to.scale(8)}
@@ -53,10 +53,10 @@ def ball(bsdf: mi.BSDF, size: int = 64) -> mi.Scene:
     })  # fmt: skip
 
 
-def render(bsdf: mi.BSDF, kind: str, seed: int, spp: int) -> np.ndarray:
+def render(bsdf: mi.BSDF, kind: str, seed: int, spp: int, size: int = 64) -> np.ndarray:
     """The picture of a :func:`ball`."""
     integrator = mi.load_dict({"type": kind, "max_depth": 12})
-    return mi.render(ball(bsdf), integrator=integrator, seed=seed, spp=spp).numpy()
+    return mi.render(ball(bsdf, size), integrator=integrator, seed=seed, spp=spp).numpy()
 
 
 def picture(learned: mi.BSDF, reference: mi.BSDF, spp: int) -> dict[str, float]:

