@@ -21,7 +21,7 @@ al. 2007, equation 17); ``eta`` is the refractive index below the surface relati
 all of them pass through, with the directions of a reflection; with 0 nothing is seen or sent below the surface.
 
 Densities are with respect to solid angle; directions are unit vectors in the shading frame. Samples that fall below the
-surface have density 0, unless there are fifteen numbers. Of these, samples that end on the wrong side have.
+surface have density 0; with fifteen numbers, those that are reflected to the other side or refracted to the same one.
 """
 
 from __future__ import annotations
