@@ -86,6 +86,20 @@ def test_noise_of_samples():
     assert transmit == 7
 
 
+def test_learned_materials():
+    materials: dict[str, dict] = {}
+    for row in results("bsdf_fits-llvm"):
+        materials.setdefault(row["material"], {})[row["directions"]] = row
+    for name, rows in materials.items():
+        row, plain = rows["rusinkiewicz"], rows["plain"]
+        errors = [f"{found['relative_error']:.3f}" for found in (row, plain)]
+        albedos, picture = [f"{row[kind]:.3f}" for kind in ("albedo", "reference_albedo")], row["picture"]
+        shares = [f"{100 * picture[kind]:.1f} %" for kind in ("error", "noise")]
+        assert f"| {' | '.join([name, *errors, *albedos, *shares])} |" in page("mitsuba")
+        assert plain["relative_error"] > row["relative_error"]
+    assert {"roughdielectric 0.3", "principled glass", "principledthin"} <= set(materials)
+
+
 def sentences_of(name):
     """A page, or README.md, with single blanks between words, so that sentences may be broken anywhere."""
     path = ROOT / "README.md" if name == "README" else ROOT / "docs" / f"{name}.md"
