@@ -4,7 +4,8 @@
 
 Every material is learned once by ``cn.mitsuba.fit_bsdf`` and then sampled in three ways: by one isotropic GGX lobe
 beside a cosine lobe (two numbers), by a mixture of eight numbers that is the same for all directions, and by the
-network that reads the eight numbers off the direction of incidence (the default).
+network that reads the eight numbers off the direction of incidence (the default). Materials that transmit have fifteen
+numbers instead of eight, and no row of one lobe; incidence is from both sides.
 
 A row has the relative standard deviation of the weights ``f / pdf`` over the hemisphere of incidence, beside that of
 the reference's own sampling, and the largest weight over the mean. ``fewer_samples`` is how many times fewer samples
@@ -60,6 +61,14 @@ MATERIALS: dict[str, dict] = {
         "a": CONDUCTOR | {"alpha_u": 0.1, "alpha_v": 0.3},
         "b": PLASTIC | {"alpha": 0.05},
     },
+    **{
+        f"roughdielectric {kind} {alpha}": {"type": "roughdielectric", "distribution": kind, "alpha": alpha}
+        for kind in ("beckmann", "ggx")
+        for alpha in (0.1, 0.3)
+    },
+    "principled glass": PRINCIPLED | {"spec_trans": 1.0, "roughness": 0.4},
+    "principled half glass": PRINCIPLED | {"spec_trans": 0.5, "roughness": 0.4},
+    "principledthin": {"type": "principledthin", "spec_trans": 0.5, "diff_trans": 0.6},
 }
 
 
@@ -105,13 +114,17 @@ def main() -> None:
         decoder, fits = found.bsdf.decoder, {"network": found.bsdf}
         steps, samples = max(400, options["steps"] // 2), min(options["samples"], 4096)  # as fit_bsdf
         constant = Latent(None, "bsdf_sampling", "latent")
-        eight = fit_lobes(reference, decoder, constant, 1, steps, samples, {"seed": 0, "progress": False})
-        for kind, lobes in (("eight numbers", eight), ("one lobe", one_lobe(reference, steps, samples))):
-            fits[kind] = cn.mitsuba.NeuralBSDF(decoder, lobes=lobes)
+        constants = fit_lobes(reference, decoder, constant, 1, steps, samples, {"seed": 0, "progress": False})
+        kinds = {"fifteen numbers": constants}
+        if decoder.eta is None:
+            kinds = {"eight numbers": constants, "one lobe": one_lobe(reference, steps, samples)}
+        fits |= {kind: cn.mitsuba.NeuralBSDF(decoder, lobes=lobes) for kind, lobes in kinds.items()}
         row = {"material": name, **options, "relative_error": found.relative_error}
+        row |= {"albedo": found.albedo, "reference_albedo": found.reference_albedo}
         row["reference"] = figures(reference, count)
         row |= {kind: figures(bsdf, count) for kind, bsdf in fits.items()}
-        row["fewer_samples"] = (row["one lobe"]["spread"] / row["network"]["spread"]) ** 2
+        if "one lobe" in row:
+            row["fewer_samples"] = (row["one lobe"]["spread"] / row["network"]["spread"]) ** 2
         row["cpu_seconds"] = time.process_time() - start
         results.append(row)
         spreads = "  ".join(f"{kind} {row[kind]['spread']:.3f}" for kind in ("reference", *fits))

@@ -21,6 +21,7 @@ PROGRAMS: dict[tuple[str, ...], tuple[str, ...]] = {
         f"export-{name}.png" for name in ("photo", "unsure", "spot", "melted", "paint", "metal")
     ),
     ("scripts/draw_hero.py",): ("hero.png",),
+    ("scripts/draw_glass.py",): ("glass.png",),
 }
 #: The same for plots, which are drawn for dark pages, too: ``X-dark.png``.
 PLOTS: dict[tuple[str, ...], tuple[str, ...]] = {

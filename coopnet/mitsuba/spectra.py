@@ -80,6 +80,11 @@ def depolarized(spectrum: Any) -> Any:
     return mi.depolarizer(spectrum)
 
 
+def brightness(spectrum: Any, wavelengths: Any) -> Any:
+    """Luminance of a ``mi.Spectrum``, polarized or not, to choose samples by."""
+    return mi.luminance(mi.unpolarized_spectrum(spectrum), wavelengths)
+
+
 def units(wavelengths: Any) -> list:
     """Wavelengths in nm as numbers in [0, 1]."""
     return [(wavelengths[i] - SHORTEST) * (1 / (LONGEST - SHORTEST)) for i in range(COUNT)]

@@ -1,7 +1,7 @@
 """Half and difference vectors, and the density of sampling lobes, in double precision.
 
 Sources: Rusinkiewicz 1998, "A new change of variables for efficient BRDF representation"; Walter et al. 2007,
-"Microfacet models for refraction through rough surfaces" (equations 33 and 34); Heitz 2018, "Sampling the GGX
+"Microfacet models for refraction through rough surfaces" (equations 16, 17, 33 and 34); Heitz 2018, "Sampling the GGX
 distribution of visible normals" (equation 3).
 """
 
@@ -11,19 +11,29 @@ import math
 
 import numpy as np
 
-__all__ = ["lobe_pdf", "mixture_pdf", "rusinkiewicz_angles", "rusinkiewicz_features", "visible_normals"]
+__all__ = [
+    "fresnel",
+    "interface_features",
+    "interface_normals",
+    "interface_pdf",
+    "lobe_pdf",
+    "mixture_pdf",
+    "rusinkiewicz_angles",
+    "rusinkiewicz_features",
+    "visible_normals",
+]
 
 
-def rusinkiewicz_angles(wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
+def rusinkiewicz_angles(wi: np.ndarray, wo: np.ndarray, h: np.ndarray | None = None) -> np.ndarray:
     r""":math:`(\theta_h, \varphi_h, \theta_d, \varphi_d)` of unit vectors ``(3, samples)``: the difference vector is
-    ``wi`` turned about the normal by :math:`-\varphi_h` and then about the binormal by :math:`-\theta_h`.
+    ``wi`` turned about the normal by :math:`-\varphi_h` and then about the binormal by :math:`-\theta_h`. If there is
+    ``h``, it stands for the half vector of ``wi`` and ``wo``.
 
     >>> w = np.array([[0.6], [0.0], [0.8]])
     >>> ref.rusinkiewicz_angles(w, w).round(3).ravel().tolist()
     [0.644, 0.0, 0.0, 0.0]
     """
-    h = wi + wo
-    h = h / np.linalg.norm(h, axis=0)
+    h = interface_normals(wi, wo, 1.0) if h is None else h
     theta, phi = np.arccos(np.clip(h[2], -1, 1)), np.arctan2(h[1], h[0])
     x = np.cos(phi) * wi[0] + np.sin(phi) * wi[1]
     y = -np.sin(phi) * wi[0] + np.cos(phi) * wi[1]
@@ -31,7 +41,9 @@ def rusinkiewicz_angles(wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
     return np.stack([theta, phi, np.arccos(np.clip(d[2], -1, 1)), np.arctan2(d[1], d[0])])
 
 
-def rusinkiewicz_features(wi: np.ndarray, wo: np.ndarray, sharp: float = 1000.0) -> np.ndarray:
+def rusinkiewicz_features(
+    wi: np.ndarray, wo: np.ndarray, sharp: float = 1000.0, h: np.ndarray | None = None
+) -> np.ndarray:
     r"""Eight features of the angles, with the azimuth of the difference vector counted from the tangent instead of from
     the half vector, :math:`\varphi = \varphi_d + \varphi_h`:
 
@@ -39,16 +51,69 @@ def rusinkiewicz_features(wi: np.ndarray, wo: np.ndarray, sharp: float = 1000.0)
         \cos\theta_h,\; \cos\theta_d,\; \cos\theta_i \cos\theta_o,\; \sin^2\theta_d \cos 2\varphi,\;
         \sin^2\theta_d \sin 2\varphi
 
+    ``h`` as of :func:`rusinkiewicz_angles`.
+
     >>> w = np.array([[0.6], [0.0], [0.8]])
     >>> ref.rusinkiewicz_features(w, w).shape
     (8, 1)
     """
-    th, ph, td, pd = rusinkiewicz_angles(wi, wo)
+    th, ph, td, pd = rusinkiewicz_angles(wi, wo, h)
     narrow = np.log1p(sharp * np.sin(th) ** 2) / np.log1p(sharp)
     half = np.sin(th) * np.cos(ph), np.sin(th) * np.sin(ph), np.cos(th)
     twice = 2 * (pd + ph)
     across = np.sin(td) ** 2 * np.cos(twice), np.sin(td) ** 2 * np.sin(twice)
     return np.stack([narrow, *half, np.cos(td), wi[2] * wo[2], *across])
+
+
+def interface_normals(wi: np.ndarray, wo: np.ndarray, index: float | np.ndarray) -> np.ndarray:
+    r"""Unit normals, on the side of ``wi``, of mirrors or interfaces that send ``wi``, above the surface, to ``wo``:
+    :math:`\omega_i + \omega_o`, or :math:`\pm(\omega_i + \eta \omega_o)` with the ``index`` :math:`\eta` of the other
+    side (Walter's equation 16). Where :math:`\eta = 1`, ``wo`` is first mirrored in the surface.
+
+    >>> w = np.array([[0.0], [0.0], [1.0]])
+    >>> (ref.interface_normals(w, -w, 1.5).ravel() + 0.0).tolist()
+    [0.0, 0.0, 1.0]
+    """
+    through = np.where(np.equal(index, 1), wo * [[1], [1], [-1]], index * wo)
+    h = wi + np.where(wo[2] > 0, wo, through)
+    return h / np.linalg.norm(h, axis=0) * np.where(h[2] < 0, -1, 1)
+
+
+def fresnel(cosine: np.ndarray, index: float | np.ndarray) -> np.ndarray:
+    """Share of unpolarized light that an interface reflects, by the cosine of incidence and the index of the other side
+    relative to that of the light: the mean of the squared amplitudes of both polarizations.
+
+    >>> ref.fresnel(np.array([1.0, 0.0, 0.5]), 1.5).round(3).tolist()
+    [0.04, 1.0, 0.089]
+    """
+    refracted = np.sqrt(np.maximum(index**2 - 1 + cosine**2, 0))  # the refracted cosine times the index
+    with np.errstate(invalid="ignore"):
+        across = (cosine - refracted) / (cosine + refracted)
+        along = (index**2 * cosine - refracted) / (index**2 * cosine + refracted)
+    return np.where(index**2 - 1 + cosine**2 > 0, (across**2 + along**2) / 2, 1.0)
+
+
+def interface_features(wi: np.ndarray, wo: np.ndarray, eta: float, least: float = 1e-3) -> np.ndarray:
+    r"""Twelve features of directions on both sides of a surface with the relative index ``eta`` below it:
+    :func:`rusinkiewicz_features` for :func:`interface_normals`, :math:`\cos\theta_i + \cos\theta_o`, whether one of
+    them is on either side, whether both are below, and the logarithm of Fresnel's share. Directions are exchanged to
+    begin above, and mirrored where both are below.
+
+    >>> w = np.array([[0.6], [0.0], [0.8]])
+    >>> ref.interface_features(w, -w, 1.5).shape
+    (12, 1)
+    """
+    through, under = wi[2] * wo[2] < 0, (wi[2] < 0) & (wo[2] < 0)
+    total = wi[2] + wo[2]
+    wi, wo = np.where(wi[2] > 0, wi, wo), np.where(wi[2] > 0, wo, wi)
+    turn = np.where(under, [[1], [1], [-1]], 1)
+    wi, wo = wi * turn, wo * turn
+    h = interface_normals(wi, wo, eta)
+    refracted = through & (np.sum(wi * h, axis=0) > 0) & (np.sum(wo * h, axis=0) <= 0)
+    reflectance = fresnel(np.sum(wi * h, axis=0), np.where(under, 1 / eta, eta))
+    share = np.where(through, np.where(refracted | (eta == 1), 1 - reflectance, 0), reflectance)
+    more = [total, through.astype(float), under.astype(float), np.log(share + least) / -np.log(least)]
+    return np.concatenate([rusinkiewicz_features(wi, wo, h=h), more])
 
 
 def lobe_pdf(specular: float, alpha: float, wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
@@ -78,6 +143,35 @@ def mixture_pdf(params: list[float], wi: np.ndarray, wo: np.ndarray) -> np.ndarr
     visible = visible + ggx * visible_normals("ggx", gu, gv, wi, h) + coat * visible_normals("ggx", c, c, wi, h)
     pdf = (1 - beckmann - ggx - coat) * wo[2] / np.pi + visible / (4 * dot)
     return np.where((wi[2] > 0) & (wo[2] > 0), pdf, 0.0)
+
+
+def interface_pdf(params: list[float], eta: float, wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
+    """Density of ``wo`` in solid angle on both sides of a surface with the relative index ``eta`` below it: the weights
+    of the three distributions of :func:`mixture_pdf`, of a Beckmann and a GGX distribution of interfaces, which reflect
+    Fresnel's share and refract the rest (Walter's equation 17), and of a cosine lobe on the other side, the rest being
+    one on the side of ``wi``; then the roughnesses of :func:`mixture_pdf` and ``u, v`` of both interfaces.
+
+    >>> w = np.array([[0.0], [0.0], [1.0]])
+    >>> ref.interface_pdf([0.0] * 5 + [0.25] + [0.3] * 9, 1.5, w, np.hstack([w, -w])).round(4).tolist()
+    [0.2387, 0.0796]
+    """
+    weights, alphas = params[:6], params[6:]
+    below = wi[2] < 0
+    turn = np.where(below, [[1], [1], [-1]], 1)
+    wi, wo, index = wi * turn, wo * turn, np.where(below, 1 / eta, eta)
+    h = interface_normals(wi, wo, index)
+    before, after = np.sum(wi * h, axis=0), np.sum(wo * h, axis=0)
+    pairs = alphas[:2], alphas[2:4], [alphas[4]] * 2, alphas[5:7], alphas[7:9]
+    kinds = "beckmann", "ggx", "ggx", "beckmann", "ggx"
+    terms = zip(weights[:5], kinds, pairs, strict=True)
+    normals = np.stack([w * visible_normals(kind, u, v, wi, h) for w, kind, (u, v) in terms])
+    mirrors, interfaces = np.sum(normals[:3], axis=0), np.sum(normals[3:], axis=0)
+    share = fresnel(np.maximum(before, 0), index)
+    bent = index**2 * np.abs(after) / np.sum((wi + index * wo) ** 2, axis=0) * ((before > 0) & (after < 0))
+    refracted = (1 - share) * interfaces * np.where(index == 1, 1 / (4 * before), bent)
+    reflected = (mirrors + share * interfaces) / (4 * before)
+    cosine = np.where(wo[2] > 0, 1 - np.sum(weights), weights[5]) * np.abs(wo[2]) / np.pi
+    return np.asarray(cosine + np.where(wo[2] > 0, reflected, refracted))
 
 
 def visible_normals(kind: str, alpha_u: float, alpha_v: float, w: np.ndarray, h: np.ndarray) -> np.ndarray:

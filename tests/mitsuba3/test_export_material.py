@@ -243,8 +243,9 @@ def test_what_is_told_of_directions_is_the_same_on_both_sides():
     from coopnet.interop.export import material as exported
     from coopnet.mitsuba.bsdf import decoder, directions
 
+    there = {name: directions.count(name, None) for name in directions.FEATURES}
     here = exported.DIRECTIONS, exported.SHARP, exported.LARGEST
-    assert here == (directions.FEATURES, directions.SHARP, decoder.LARGEST)
+    assert here == (there, directions.SHARP, decoder.LARGEST)
 
 
 def test_what_cannot_be_exported_is_refused(variant, tmp_path):
@@ -252,6 +253,14 @@ def test_what_cannot_be_exported_is_refused(variant, tmp_path):
     varnished = cn.mitsuba.NeuralBSDF(bsdf.decoder, bsdf.latent.source(), specular=mi.load_dict({"type": "plastic"}))
     with pytest.raises(ValueError, match="NeuralBSDF: it has a perfectly specular part"):
         cn.export(varnished, "c", tmp_path / "f.c")
+    field = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(12, 3, width=8, depth=1)))
+    glass = cn.mitsuba.NeuralBSDF(cn.mitsuba.Decoder(field, eta=1.5))
+    with pytest.raises(ValueError, match="NeuralBSDF: it transmits; only reflections can be exported"):
+        cn.export(glass, "c", tmp_path / "f.c")
+    glass.save(tmp_path / "glass.safetensors")
+    with pytest.raises(ValueError, match="transmits; only reflections can be exported"):
+        cn.interop.export.Reflection.load(tmp_path / "glass.safetensors")
+    (tmp_path / "glass.safetensors").unlink()
     with pytest.raises(ValueError, match="dropout is True, but materials are exported without"):
         cn.export(bsdf, "c", tmp_path / "f.c", dropout=True)
     with pytest.raises(ValueError, match="region of view is for images and surfaces, but the field is a material"):

@@ -172,8 +172,6 @@ def test_what_is_refused():
     field = cn.NeuralField(None, cn.MLP(8, 3, width=8))
     for reference, options, error, message in (
         ({"type": "conductor"}, {}, ValueError, "reference is perfectly specular"),
-        ({"type": "roughdielectric"}, {}, ValueError, "reference transmits light"),
-        ({"type": "mask", "bsdf": WHITE}, {}, ValueError, "reference transmits .* put what is learned into a mask"),
         (
             {"type": "twosided", "bsdf": WHITE},
             {},

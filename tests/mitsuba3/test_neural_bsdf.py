@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import drjit as dr
 import numpy as np
 import pytest
@@ -343,6 +345,38 @@ def test_files(tmp_path):
     again = mi.load_dict({"type": "neural_bsdf", "filename": str(tmp_path / "plain.safetensors"), "alpha": 0.5})
     same(again.decoder.evaluate([], si.wi, wo).numpy(), plain.evaluate([], si.wi, wo).numpy())
     assert again.lobes.constants.numpy().tolist() == [0.5, 0.5]
+
+
+def test_a_file_from_before_materials_transmitted():
+    """Saved by version 0.2.0.dev0 on the CPU, with its values there."""
+    pytest.importorskip("safetensors")
+    path = Path(__file__).parent.parent / "data" / "neural_bsdf.safetensors"
+    b = mi.load_dict({"type": "neural_bsdf", "filename": str(path)})
+    value, pdf = b.eval_pdf(mi.BSDFContext(), interactions(1, wi=mi.Vector3f(0.6, 0, 0.8)), mi.Vector3f(0, 0.6, 0.8))
+    same(value.numpy().ravel(), [1.5607213, 0.9023790, 0.7342720])
+    same(pdf.numpy(), [0.1949140])
+    assert b.decoder.eta is None and b.component_count() == 1
+
+
+@pytest.mark.parametrize("method", ["value", "evaluate"])
+def test_decoders_of_ones_own(method):
+    """Whichever method a subclass replaces, the BSDF uses it."""
+
+    class Own(cn.mitsuba.Decoder):
+        pass
+
+    def value(self, raw, wo):
+        return 2 * cn.mitsuba.Decoder.value(self, raw, wo)
+
+    def evaluate(self, code, wi, wo, key=None, active=True):
+        return 2 * cn.mitsuba.Decoder.evaluate(self, code, wi, wo, key, active)
+
+    setattr(Own, method, {"value": value, "evaluate": evaluate}[method])
+    plain, si, wo = decoder(), interactions(8), mi.Vector3f(0, 0.6, 0.8)
+    ours, theirs = (
+        cn.mitsuba.NeuralBSDF(made).eval(mi.BSDFContext(), si, wo).numpy() for made in (Own(plain.field), plain)
+    )
+    same(ours, 2 * theirs)
 
 
 def test_damaged_files(tmp_path):

@@ -78,13 +78,20 @@ def test_parts_alone():
             np.testing.assert_allclose(bsdf.pdf(context, si, wo).numpy(), plain.pdf(context, si, wo).numpy(), rtol=1e-6)
 
 
+def glass(code=(0.2,)):
+    """What transmits, by a network and by a smooth interface."""
+    field = cn.NeuralField(None, cn.MLP(12 + len(code), 3, width=4, depth=1, bias=True, activation="softplus"))
+    made = cn.mitsuba.Decoder(cn.mitsuba.build(field, seed=2), len(code), eta=1.5)
+    return cn.mitsuba.NeuralBSDF(made, list(code), specular=mi.load_dict({"type": "dielectric"}))
+
+
 def scene(lobes):
-    """Varnish on a sphere and on both sides of a leaf, beside a network without."""
+    """Varnish on a sphere and on both sides of a leaf, beside a network without, and glass."""
     made = decoder(1, directions="rusinkiewicz")
     to = mi.ScalarTransform4f().translate([0, 0, 1]).rotate([1, 0, 0], -80).scale(1.5)
     sides = {"a": varnished((0.1,), made=made), "b": varnished((0.9,), lobes, MIRROR, made)}
     leaf = {"type": "rectangle", "to_world": to, "bsdf": {"type": "twosided"} | sides}
-    return spheres([varnished(made=made), material(), varnished((0.5,), lobes, made=made)], leaf=leaf)
+    return spheres([varnished(made=made), material(), varnished((0.5,), lobes, made=made), glass()], leaf=leaf)
 
 
 def test_picture_of_path(backend):
@@ -95,7 +102,7 @@ def test_picture_of_path(backend):
         for kind in ("neural_path", "path")
     ]
     error = np.abs(pictures[0] - pictures[1]).max(axis=-1) / pictures[1].max()
-    assert np.mean(error > (3e-2 if backend == "cuda" else 2e-5)) < 0.03
+    assert np.mean(error > (3e-2 if backend == "cuda" else 2e-5)) < (0.06 if backend == "cuda" else 0.03)
 
 
 def test_gradients(backend):
@@ -103,7 +110,7 @@ def test_gradients(backend):
     leaves = scene((0.5, 0.3))
     params, integrator = mi.traverse(leaves), cn.mitsuba.NeuralPath(max_depth=3)
     names = [name for name in params.keys() if name.endswith("latent")]  # noqa: SIM118
-    assert len(names) >= 4
+    assert len(names) >= 5
     start = {name: mi.Float(params[name]) for name in names}
 
     def at(step):
@@ -138,25 +145,21 @@ def test_learning_what_is_under_the_varnish(tmp_path):
     described = {"type": "neural_bsdf", "filename": str(tmp_path / "a.safetensors"), "inside": VARNISH}
     again = mi.load_dict(described)
     assert spread(again, cn.Key(1), 4096)[0] == pytest.approx(spread(found.bsdf, cn.Key(1), 4096)[0], rel=1e-3)
-    assert again.specular.component == 0
+    assert again.specular.components == [0]
     with pytest.raises(RuntimeError, match=r"a\.safetensors' was saved with a perfectly specular part, which"):
         mi.load_dict({"type": "neural_bsdf", "filename": described["filename"]})
 
 
 def test_what_is_refused():
-    made, inside = decoder(0), {"type": "conductor"}
-    two = {"type": "blendbsdf", "weight": 0.5, "a": inside, "b": VARNISH}
+    made = decoder(0)
     for reference, message in (
-        ({"type": "diffuse"}, "NeuralBSDF: specular has 0 perfectly specular parts; one is needed"),
-        (two, "NeuralBSDF: specular has 2 perfectly specular parts; one is needed"),
-        ({"type": "mask", "nested": {"type": "diffuse"}}, "NeuralBSDF: specular transmits light"),
+        ({"type": "diffuse"}, "NeuralBSDF: specular has no perfectly specular part; one is needed"),
+        ({"type": "mask", "nested": VARNISH}, "NeuralBSDF: specular has a mask among other specular parts"),
     ):
         with pytest.raises(ValueError, match=message):
             cn.mitsuba.NeuralBSDF(made, specular=mi.load_dict(reference))
     with pytest.raises(TypeError, match=r"NeuralBSDF: specular is a dict; a mi\.BSDF"):
         cn.mitsuba.NeuralBSDF(made, specular=VARNISH)
-    with pytest.raises(ValueError, match="fit_bsdf: reference has 2 perfectly specular parts"):
-        cn.mitsuba.fit_bsdf(None, mi.load_dict(two))
     with pytest.raises(RuntimeError, match="there are 2 BSDFs inside"):
         name = cn.mitsuba.hand_over("test.specular", made)
         mi.load_dict({"type": "neural_bsdf", "decoder": name, "a": VARNISH, "b": VARNISH})

@@ -91,6 +91,14 @@ def test_colors(kind):
     close(first(bsdf.eval(mi.BSDFContext(), si, wo)), expected(color, False))
     _, weight = bsdf.sample(mi.BSDFContext(), si, mi.Float(0.3), mi.Point2f(0.4, 0.6))
     assert type(weight) is mi.Spectrum and (first(weight) > 0).all()
+    smooth = mi.load_dict({"type": "dielectric"})
+    glass = cn.mitsuba.NeuralBSDF(cn.mitsuba.Decoder(made(12, 3), eta=1.5), specular=smooth)
+    color = np.array(glass.decoder.evaluate([], si.wi, -wo))
+    close(first(glass.eval(mi.BSDFContext(), si, -wo)), expected(color, False))
+    part, its_own = mi.BSDFContext(), mi.BSDFContext()
+    part.component, its_own.component = 3, 1
+    weights = [bsdf.sample(c, si, mi.Float(0.3), mi.Point2f(0.4))[1] for bsdf, c in ((glass, part), (smooth, its_own))]
+    np.testing.assert_allclose(*map(np.array, weights), rtol=1e-5)
     _, weight, pdf = cn.mitsuba.NeuralPhase(made(3, 1)).sample(mi.PhaseFunctionContext(), it, 0.5, mi.Point2f(0.5, 0.2))
     assert type(weight) is mi.Spectrum and (first(weight) == 1).all() and dr.all(pdf > 0)
     medium = cn.mitsuba.NeuralMedium(made(3, 7))

@@ -24,7 +24,9 @@ DIRECTIONS = {"rusinkiewicz": 8, "plain": 6}
 SHARP, LARGEST = 1000.0, 11.5
 #: Where the metadata of a checkpoint describe a material.
 ENTRY = "mitsuba.neural_bsdf"
-SPECULAR = "has a perfectly specular part, which no function of directions is"  #: why some cannot be exported
+#: Why some cannot be exported.
+SPECULAR = "has a perfectly specular part, which no function of directions is"
+TRANSMITS = "transmits; only reflections can be exported"
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Reflection:
         """The material of a file that :meth:`NeuralBSDF.save` wrote. Mitsuba is not needed.
 
         Raises:
-            ValueError: it holds no material, or one with a perfectly specular part, which no function of directions is.
+            ValueError: it holds no material, or one that transmits or has a perfectly specular part.
             Others: as :func:`coopnet.load`, with the same ``backend`` and ``precision``.
 
         >>> cn.export(cn.interop.export.Reflection.load("wood.safetensors"), "glsl", "wood.glsl", name="wood")
@@ -92,6 +94,7 @@ class Reflection:
             raise ValueError(f"{where} holds no material; export what coopnet.load makes of it.")
         without = "save NeuralBSDF(bsdf.decoder, bsdf.latent.source()) for the rest"
         ensure(not described.get("specular"), f"{where} {SPECULAR}; {without}.")
+        ensure(described.get("eta") is None, f"{where} {TRANSMITS}.")
         try:
             latent = part_of(found, "latent", described.get("latent"), lambda field: field.build(backend, precision))
             latent = latent if isinstance(latent, NeuralField) else tuple(latent or ())

@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ...checks import check_choice, check_int, ensure
+from ...checks import check_above, check_choice, check_int, ensure
 from ...checks.sizes import check_features
 from ...field import NeuralField
 from ...jit.unpacked import Traversed
@@ -25,10 +25,18 @@ class Decoder(Traversed):
     The exponential makes it positive, and lets the network work with logarithms: a BRDF of a glossy material spans
     orders of magnitude. With ``directions="rusinkiewicz"`` it is reciprocal whatever the weights.
 
+    With ``eta`` it also transmits, on both sides of the surface. Between media of indices :math:`\eta_i` and
+    :math:`\eta_o`, on the sides of :math:`\omega_i` and :math:`\omega_o`, the exponential is multiplied by
+    :math:`\eta_i / \eta_o`, so that for radiance
+    :math:`f(\omega_i, \omega_o)\, \eta_o^2 = f(\omega_o, \omega_i)\, \eta_i^2` (Veach 1997, equation 5.14).
+
     Args:
-        field: a built field of ``latent_features`` + 8 (``"rusinkiewicz"``) or + 6 (``"plain"``) inputs and 3 outputs.
+        field: a built field of 3 outputs and ``latent_features`` + 6 inputs (``"plain"``), or + 8 (``"rusinkiewicz"``),
+            or + 12 (``"rusinkiewicz"`` with ``eta``).
         latent_features: length of the code; ``None`` for the number of inputs that the directions leave.
         directions: see :mod:`coopnet.mitsuba.bsdf.directions`.
+        eta: ``None`` for a reflection on the front side; else the refractive index behind the surface relative to that
+            in front of it, 1 for thin sheets.
 
     Raises:
         TypeError, ValueError: ``field`` is no built field of the backend that Mitsuba's variant runs on, or has other
@@ -37,10 +45,19 @@ class Decoder(Traversed):
     >>> decoder = cn.mitsuba.Decoder(field, latent_features=8)
     """
 
-    def __init__(self, field: NeuralField, latent_features: int | None = None, directions: str = "rusinkiewicz"):
+    def __init__(
+        self,
+        field: NeuralField,
+        latent_features: int | None = None,
+        directions: str = "rusinkiewicz",
+        eta: float | None = None,
+    ):
         where = "Decoder"
         self.directions = check_choice(where, "directions", directions, tuple(features.FEATURES))
-        self.direction_features = features.FEATURES[directions]
+        if eta is not None:
+            check_above(where, "eta", eta)
+        self.eta = None if eta is None else float(eta)
+        self.direction_features = features.count(directions, eta)
         check_field(field, where, outputs=(3,))
         if latent_features is None:
             latent_features = field.in_features - self.direction_features
@@ -59,16 +76,16 @@ class Decoder(Traversed):
     def _to(self, mover: Any) -> Decoder:
         """See :func:`coopnet.to`."""
         field = mover.moved(self.field)
-        return self if field is self.field else Decoder(field, self.latent_features, self.directions)
+        return self if field is self.field else Decoder(field, self.latent_features, self.directions, self.eta)
 
     def inputs(self, code: list, wi: Any, wo: Any) -> list:
         """The inputs of the field: ``code``, a list of ``latent_features`` arrays, and the features of the unit
         vectors ``wi`` and ``wo`` in the shading frame.
         """
-        return [*code, *features.features(self.directions, wi, wo)]
+        return [*code, *features.features(self.directions, wi, wo, self.eta)]
 
     def evaluate(self, code: list, wi: Any, wo: Any, key: Key | None = None, active: Any = True) -> Any:
-        r"""The BSDF times the cosine, :math:`f_r(\omega_i, \omega_o) \cos\theta_o`, in 1/sr.
+        r"""The BSDF times the cosine, :math:`f_r(\omega_i, \omega_o) |\cos\theta_o|`, in 1/sr.
 
         Args:
             code: ``latent_features`` arrays.
@@ -77,17 +94,28 @@ class Decoder(Traversed):
             active: lanes to evaluate.
 
         Returns:
-            ``Color3f``; 0 where a direction is below the surface.
+            ``Color3f``, for radiance; 0 where a direction is below the surface, or in it if the decoder transmits. What
+            light does, which conserves energy (importance in Mitsuba), is this times the square of :meth:`index`.
         """
-        front = (wi.z > 0) & (wo.z > 0) & active
+        sees = [(w.z > 0) if self.eta is None else features.leaves(w) for w in (wi, wo)]
+        front = sees[0] & sees[1] & active
         up = type(wi)(0, 0, 1)
         wi, wo = dr.select(front, wi, up), dr.select(front, wo, up)
         raw = self.field(self.inputs(code, wi, wo), key, front)
-        return dr.select(front, self.value(raw, wo), 0)
+        return dr.select(front, self.value(raw, wo) / self.index(wi, wo), 0)
 
     def value(self, raw: Any, wo: Any) -> Any:
-        """The BSDF times the cosine from the three raw outputs of the field, for ``wo`` above the surface."""
-        return mi.Color3f(*(dr.exp(dr.minimum(v, LARGEST)) * wo.z for v in raw))
+        """The exponential of the three raw outputs of the field, times the cosine, in directions that it sees: the BSDF
+        for radiance times :meth:`index`, or what light does divided by it.
+        """
+        cosine = wo.z if self.eta is None else dr.abs(wo.z)
+        return mi.Color3f(*(dr.exp(dr.minimum(v, LARGEST)) * cosine for v in raw))
+
+    def index(self, wi: Any, wo: Any) -> Any:
+        """The refractive index on the side of ``wo`` relative to that on the side of ``wi``."""
+        return type(wi.z)(1) if self.eta is None else features.relative_index(self.eta, wi, wo)
 
     def __repr__(self) -> str:
-        return f"Decoder(latent_features={self.latent_features}, directions={self.directions!r}, field={self.field!r})"
+        eta = "" if self.eta is None else f", eta={self.eta:g}"
+        known = f"latent_features={self.latent_features}, directions={self.directions!r}{eta}"
+        return f"Decoder({known}, field={self.field!r})"

@@ -7,14 +7,68 @@ from typing import Any
 
 import drjit as dr
 
-#: Number of features by name.
-FEATURES = {"rusinkiewicz": 8, "plain": 6}
+#: Number of features by name, of a reflection and of what transmits, too.
+FEATURES = {"rusinkiewicz": (8, 12), "plain": (6, 6)}
 
 #: Widens the narrow range of half vectors in which a highlight lies: sines from about ``1 / sqrt(SHARP)`` on differ.
 SHARP = 1000.0
 
+#: Least share of light in the logarithm of Fresnel's factor.
+LEAST_SHARE = 1e-3
 
-def rusinkiewicz(wi: Any, wo: Any) -> list:
+
+def count(name: str, eta: float | None) -> int:
+    """How many features the ones called ``name`` are; ``eta`` is that of :func:`features`."""
+    return FEATURES[name][eta is not None]
+
+
+def leaves(w: Any) -> Any:
+    """Is ``w`` above or below the surface, and not in it or NaN?
+
+    By the square, since LLVM takes ``select(abs(z) > 0, z, 1) > 0`` for ``True``.
+    """
+    return dr.square(w.z) > 0
+
+
+def half_vector(wi: Any, wo: Any, index: Any) -> Any:
+    r"""The normal, on the side of ``wi``, of the small mirror or interface that sends ``wi`` to ``wo``.
+
+    :math:`\omega_i + \omega_o` of two directions on one side, and :math:`\pm(\omega_i + \eta \omega_o)` through an
+    interface (Walter et al. 2007, equation 16). Where both sides have the same index, what is transmitted is reflected
+    and then turned through the surface, as in thin sheets.
+
+    Args:
+        wi: a unit vector above the surface.
+        wo: a unit vector on either side.
+        index: :math:`\eta`, the refractive index of the other side relative to that of ``wi``.
+    """
+    turned = type(wo)(wo.x, wo.y, -wo.z)
+    h = dr.normalize(wi + dr.select(wo.z > 0, wo, dr.select(index == 1, turned, index * wo)))
+    return dr.mulsign(h, h.z)
+
+
+def fresnel(cosine: Any, index: Any) -> tuple[Any, Any]:
+    """Reflectance of unpolarized light, and the cosine of the refracted direction (0 if all is reflected).
+
+    Args:
+        cosine: of the angle of incidence, not negative.
+        index: the refractive index of the other side relative to that of the light.
+    """
+    beyond = dr.safe_sqrt(1 - (1 - dr.square(cosine)) / dr.square(index))
+    s = (cosine - index * beyond) / dr.maximum(cosine + index * beyond, 1e-8)
+    p = (index * cosine - beyond) / dr.maximum(index * cosine + beyond, 1e-8)
+    return 0.5 * (dr.square(s) + dr.square(p)), beyond
+
+
+def relative_index(eta: Any, wi: Any, wo: Any) -> Any:
+    """The refractive index on the side of ``wo`` relative to that on the side of ``wi``, of a surface with ``eta``
+    below it relative to above; 1 on one side, and where ``eta`` is 0, which stands for a surface that only reflects.
+    """
+    through = (wi.z * wo.z < 0) & (eta > 0)
+    return dr.select(through, dr.select(wi.z > 0, eta, 1 / eta), 1)
+
+
+def rusinkiewicz(wi: Any, wo: Any, eta: float | None = None) -> list:
     r"""Eight features of the half vector and the difference vector (Rusinkiewicz 1998) that do not change when the
     directions change places: a decoder of them is reciprocal.
 
@@ -28,28 +82,50 @@ def rusinkiewicz(wi: Any, wo: Any) -> list:
     Rusinkiewicz turns :math:`d` by :math:`-\varphi_h` besides, which jumps where :math:`h` is the normal: in the
     middle of every highlight.
 
+    What transmits has four more: :math:`\cos\theta_i + \cos\theta_o`; whether light passes through the surface (1 or
+    0); whether it stays below it; and the logarithm of the share :math:`F` of it that a smooth interface with the
+    normal :math:`h` reflects or refracts, :math:`\log(F + \epsilon) / \log(1 / \epsilon)` with
+    :math:`\epsilon = 10^{-3}`. This share has an edge at the critical angle, and is 0 where nothing can be refracted
+    from one direction to the other. There :math:`h` is :func:`half_vector`, :math:`\omega_i` stands for the direction
+    above the surface, and two directions below it are mirrored.
+
     Args:
-        wi, wo: unit vectors (``Vector3f``) in the shading frame, both above the surface.
+        wi, wo: unit vectors (``Vector3f``) in the shading frame, both above the surface unless there is ``eta``.
+        eta: refractive index below the surface relative to that above, of what transmits.
 
     Returns:
-        A list of 8 arrays.
+        A list of 8 or 12 arrays.
     """
     Float = dr.value_t(type(wi))
-    h = dr.normalize(wi + wo)
+    more = []
+    if eta is None:
+        h = dr.normalize(wi + wo)
+    else:
+        through, under = wi.z * wo.z < 0, (wi.z < 0) & (wo.z < 0)
+        more = [wi.z + wo.z, dr.select(through, Float(1), 0), dr.select(under, Float(1), 0)]
+        vector, front = type(wi), wi.z > 0
+        wi, wo = dr.select(front, wi, wo), dr.select(front, wo, wi)
+        wi, wo = vector(wi.x, wi.y, dr.abs(wi.z)), vector(wo.x, wo.y, dr.select(under, -wo.z, wo.z))
+        h = half_vector(wi, wo, eta)
+        here, there = dr.dot(wi, h), dr.dot(wo, h)
+        reflectance, _ = fresnel(dr.maximum(here, 0), dr.select(under, Float(1 / eta), eta))
+        refracted = dr.select((here > 0) & (there < 0) | (eta == 1), 1 - reflectance, 0)
+        share = dr.select(through, refracted, reflectance)
+        more.append(dr.log(dr.maximum(share, 0) + LEAST_SHARE) * (-1 / math.log(LEAST_SHARE)))
     # shortest rotation of h to the normal: about (h_y, -h_x, 0), by theta_h (Rodrigues)
     along = (h.x * wi.x + h.y * wi.y) / (1 + h.z)
     dx = wi.x - h.x * (wi.z + along)
     dy = wi.y - h.y * (wi.z + along)
     sharp = dr.log(1 + SHARP * (dr.square(h.x) + dr.square(h.y))) * (1 / math.log(1 + SHARP))
     features = [sharp, h.x, h.y, h.z, dr.dot(wi, h), wi.z * wo.z, dr.square(dx) - dr.square(dy), 2 * dx * dy]
-    return [Float(f) for f in features]
+    return [Float(f) for f in [*features, *more]]
 
 
-def plain(wi: Any, wo: Any) -> list:
+def plain(wi: Any, wo: Any, eta: float | None = None) -> list:
     """The six components of both directions. A decoder of them is not reciprocal."""
     return [*wi, *wo]
 
 
-def features(name: str, wi: Any, wo: Any) -> list:
-    """The features called ``name``, one of :data:`FEATURES`."""
-    return {"rusinkiewicz": rusinkiewicz, "plain": plain}[name](wi, wo)
+def features(name: str, wi: Any, wo: Any, eta: float | None = None) -> list:
+    """The features called ``name``, one of :data:`FEATURES`; ``eta`` is the relative index of what transmits."""
+    return {"rusinkiewicz": rusinkiewicz, "plain": plain}[name](wi, wo, eta)

@@ -20,10 +20,12 @@ def save(
 ) -> None:  # fmt: skip
     """Write a checkpoint that :func:`coopnet.load` reads as the decoder's field; raises as :func:`coopnet.save`.
 
-    ``specular``: is there a perfectly specular part? It is Mitsuba's, and the file only says that it is missing.
+    ``specular``: are there perfectly specular parts? They are Mitsuba's, and the file only says that they are missing.
     """
     tensors: dict[str, Any] = {}
     described: dict[str, Any] = {"latent_features": decoder.latent_features, "directions": decoder.directions}
+    if decoder.eta is not None:
+        described["eta"] = decoder.eta
     for name, part in (("latent", latent), ("lobes", lobes)):
         if part.field is None:
             described[name] = part.constants.numpy().tolist()
@@ -36,7 +38,7 @@ def save(
 
 
 def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any, bool]:
-    """Decoder, latent and lobes as :class:`NeuralBSDF` takes them, and whether there was a perfectly specular part.
+    """Decoder, latent and lobes as :class:`NeuralBSDF` takes them, and whether there were perfectly specular parts.
 
     A checkpoint of a field alone is a decoder without latent code, with lobes as they are by default. Raises as
     :func:`coopnet.load`.
@@ -44,7 +46,8 @@ def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any, bool]:
     field, found = load(path), read(path)
     described = found.metadata.get(ENTRY, {})
     try:
-        decoder = Decoder(field, described.get("latent_features"), described.get("directions", "rusinkiewicz"))
+        options = {"directions": described.get("directions", "rusinkiewicz"), "eta": described.get("eta")}
+        decoder = Decoder(field, described.get("latent_features"), **options)
         parts = [part_of(found, name, described.get(name), build) for name in ("latent", "lobes")]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"NeuralBSDF: {os.fspath(path)!r} holds no BSDF: {error}") from None

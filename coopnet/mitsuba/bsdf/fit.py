@@ -18,11 +18,11 @@ from ...training.schedules import cosine
 from .. import variants
 from ..fields import build
 from .decoder import Decoder
-from .directions import FEATURES
+from .directions import FEATURES, count
 from .latent import Latent
 from .lobe_fit import fit_lobes
-from .reflections import check_reflects, draw, spread
-from .specular import Specular
+from .reflections import check_reflects, draw, find_eta, spread
+from .specular import Specular, within
 
 #: Values below this (in 1/sr, with the cosine) count by their absolute error, those above by their relative one.
 KNEE = 0.03
@@ -34,10 +34,10 @@ class BSDFFit:
 
     ``bsdf`` is a :class:`NeuralBSDF` and ``result`` the :class:`FitResult` of its training. ``relative_error`` is
     :math:`\int |f - f^*| / \int f^*` over the surface and both directions, with the cosine and as a mean of the
-    channels. ``albedo`` and ``reference_albedo`` are the mean shares of light that are reflected, over directions of
-    incidence uniform in the hemisphere. The three leave out a perfectly specular part. ``spread`` and
-    ``reference_spread`` are the relative standard deviations of the weights ``f / pdf`` of samples, by the fitted lobes
-    and by the reference's own sampling.
+    channels. ``albedo`` and ``reference_albedo`` are the mean shares of light that are reflected or transmitted, over
+    directions of incidence uniform in the hemisphere, or in both hemispheres if the material transmits. The three
+    leave out perfectly specular parts. ``spread`` and ``reference_spread`` are the relative standard deviations of the
+    weights ``f / pdf`` of samples, by the fitted lobes and by the reference's own sampling.
 
     >>> print(cn.mitsuba.fit_bsdf(None, reference, steps=500).relative_error)
     """
@@ -70,21 +70,22 @@ def fit_bsdf(
     seed: int = 0,
     progress: bool = False,
 ) -> BSDFFit:
-    r"""Fit a :class:`NeuralBSDF` to ``reference``, any BSDF of Mitsuba's that reflects and is not perfectly specular.
+    r"""Fit a :class:`NeuralBSDF` to ``reference``, any BSDF of Mitsuba's that is not perfectly specular.
 
-    A perfectly specular part, such as the coating of ``plastic``, is kept as it is, and the network learns the rest.
+    Perfectly specular parts, such as the coating of ``plastic`` and the holes of ``mask``, are kept as they are, and
+    the network learns the rest, which may also transmit.
 
     Each step draws points of the unit square, directions of incidence uniform in the hemisphere, and directions of
     reflection, half of them by the reference's sampling and half by the cosine, and evaluates the reference, outside
-    virtual calls. The loss :math:`(c(f) - c(f^*))^2` of each channel, with the cosine in :math:`f`, is taken after the
-    compression :math:`c(f) = \log(1 + f / 0.03)`, in which highlights do not outweigh the rest. The sampling lobes are
-    fitted afterwards to the BSDF :math:`f` that was learned: they maximize :math:`\int f \log p`, the likelihood of
-    directions drawn in proportion to it.
+    virtual calls. If it transmits, directions of both hemispheres are drawn. The loss :math:`(c(f) - c(f^*))^2` of each
+    channel, with the cosine in :math:`f`, is taken after the compression :math:`c(f) = \log(1 + f / 0.03)`, in which
+    highlights do not outweigh the rest. The sampling lobes are fitted afterwards to the BSDF :math:`f` that was
+    learned: they maximize :math:`\int f \log p`, the likelihood of directions drawn in proportion to it.
 
     Args:
         field: a decoder of ``[code, direction features]`` with 3 outputs and no encoding. A built one is trained in
             place, and one that is not is built. ``None`` for ``MLP(width=32, depth=3, bias=True)``.
-        reference: a ``mi.BSDF``.
+        reference: a ``mi.BSDF``. What it transmits has one refractive index.
         latent: ``None`` for a material that is the same everywhere, or an encoding of the texture coordinates such as
             ``cn.Grid(2, "dense", n_levels=1, base_resolution=256, n_features_per_level=8)``, or a built field of one,
             trained with the decoder.
@@ -100,8 +101,9 @@ def fit_bsdf(
         A :class:`BSDFFit`.
 
     Raises:
-        TypeError, ValueError: ``reference`` is no BSDF, is perfectly specular or has several such parts, transmits,
-            is ``twosided``, reflects nothing, or cannot be evaluated; other arguments out of range.
+        TypeError, ValueError: ``reference`` is no BSDF, is perfectly specular, is ``twosided`` (also in a ``mask``),
+            has a ``mask`` inside or is one around specular parts, transmits with several refractive indices, reflects
+            nothing, or cannot be evaluated; other arguments out of range.
         RuntimeError: no variant is set, or one that fields do not run in.
 
     >>> reference = mi.load_dict({"type": "roughconductor", "alpha": 0.2})
@@ -111,18 +113,14 @@ def fit_bsdf(
     variants.check_rgb(where)
     check_type(where, "reference", reference, mi.BSDF, "a mi.BSDF of the variant that is set")
     flags = reference.flags()
-    holes = (
-        "; learn the BSDF inside, and put what is learned into a mask" if reference.class_name() == "MaskBSDF" else ""
-    )
-    transmits = mi.has_flag(flags, mi.BSDFFlags.Transmission)
-    ensure(not transmits, f"{where}: reference transmits light, but only reflection is learned{holes}.")
-    mirror = "is perfectly specular, which no function of directions is; make it rough"
+    mirror = "is perfectly specular, which no function of directions is; make it rough, or take it as it is"
     ensure(mi.has_flag(flags, mi.BSDFFlags.Smooth), f"{where}: reference {mirror}.")
     specular = reference if mi.has_flag(flags, mi.BSDFFlags.Delta) else None
     if specular is not None:
         Specular(specular, where, "reference")
     cure = "pass the BSDF of its front, and put what is learned into a twosided"
-    one_side = reference.class_name() != "TwoSidedBRDF"
+    outermost = [reference, *within(reference)[: reference.class_name() == "MaskBSDF"]]
+    one_side = all(bsdf.class_name() != "TwoSidedBRDF" for bsdf in outermost)
     ensure(one_side, f"{where}: reference is twosided, but only the front of a BSDF is learned; {cure}.")
     check_choice(where, "directions", directions, tuple(FEATURES))
     for name, value in (("steps", steps), ("samples", samples), ("lobe_resolution", lobe_resolution)):
@@ -132,11 +130,12 @@ def fit_bsdf(
     check_unsigned(where, "seed", seed, 63)
     check_flag(where, "progress", progress)
     check_reflects(reference, where)
+    eta = find_eta(reference, where)
     code = Latent(latent, where, "latent")
     ensure(code.varies or not code.count, f"{where}: latent is constant, which a decoder needs no code for; use None.")
-    decoder = _decoder(field, code, directions, seed, where)
+    decoder = _decoder(field, code, directions, eta, seed, where)
 
-    joint, angles = decoder.field, FEATURES[directions]
+    joint, angles = decoder.field, decoder.direction_features
     if code.field is not None:  # the decoder behind its code: one field, one optimizer
         cure = "a decoder behind a latent code takes its inputs as they are; leave its bounds out"
         ensure(decoder.field.bounds is None, f"{where}: field has bounds, but {cure}.")
@@ -153,7 +152,7 @@ def fit_bsdf(
     def objective(field: NeuralField, drawn: Any, key: Key) -> Any:
         place = list(drawn.uv) if code.varies else []
         raw = field(decoder.inputs(place, drawn.wi, drawn.wo), None, drawn.valid)
-        value = decoder.value(raw, drawn.wo)
+        value = decoder.value(raw, drawn.wo) * decoder.index(drawn.wi, drawn.wo)
         error = [dr.log(1 + a / KNEE) - dr.log(1 + b / KNEE) for a, b in zip(value, drawn.value, strict=True)]
         return dr.select(drawn.valid, sum(dr.square(e) for e in error) / 3, 0)
 
@@ -164,8 +163,10 @@ def fit_bsdf(
     return BSDFFit(bsdf, result, *_figures(bsdf, reference, Key(seed + (1 << 63))))
 
 
-def _decoder(field: NeuralField | None, code: Latent, directions: str, seed: int, where: str) -> Decoder:
-    inputs = code.count + FEATURES[directions]
+def _decoder(
+    field: NeuralField | None, code: Latent, directions: str, eta: float | None, seed: int, where: str
+) -> Decoder:
+    inputs = code.count + count(directions, eta)
     if field is None:
         field = NeuralField(None, MLP(inputs, 3, width=32, depth=3, bias=True))
     check_type(where, "field", field, NeuralField, "a NeuralField or None")
@@ -173,7 +174,7 @@ def _decoder(field: NeuralField | None, code: Latent, directions: str, seed: int
     ensure(plain, f"{where}: field has a {type(field.encoding).__name__}; a decoder without encoding is needed.")
     if field.precision is None:
         field = build(field, seed=seed)
-    return Decoder(field, code.count, directions)
+    return Decoder(field, code.count, directions, eta)
 
 
 def _figures(bsdf: Any, reference: Any, key: Key) -> list[float]:
@@ -181,7 +182,8 @@ def _figures(bsdf: Any, reference: Any, key: Key) -> list[float]:
     samples = 1 << 17
     with dr.suspend_grad():
         drawn = draw(reference, key, samples)
-        value = bsdf.decoder.evaluate(bsdf.latent(drawn.uv), drawn.wi, drawn.wo, active=drawn.valid)
+        code, pair = bsdf.latent(drawn.uv), (drawn.wi, drawn.wo)
+        value = bsdf.decoder.evaluate(code, *pair, active=drawn.valid) * dr.square(bsdf.decoder.index(*pair))
         parts = [sum(v) / (3 * drawn.pdf) for v in (dr.abs(value - drawn.value), value, drawn.value)]
         dr.eval(parts)  # in one kernel, and not in one for each mean
         error, found, true = map(dr.mean, parts)

@@ -43,12 +43,13 @@ def fit_lobes(
     Args:
         reference: a BSDF whose samples, and others by the cosine, the integral is estimated with.
         code: the latent code of the decoder.
-        resolution: ``None`` for a network of code and direction. A number for eight numbers that do not
+        resolution: ``None`` for a network of code and direction. A number for as many numbers that do not
             depend on the direction; if the code varies, on a grid of so many vertices a side.
         steps, samples: of the training.
         options: ``seed`` and ``progress`` of :func:`coopnet.fit`.
     """
-    count = len(mixture.PARAMETERS[8])
+    count = len(mixture.PARAMETERS[8 if decoder.eta is None else 15])
+    weights = mixture.WEIGHTS[count]
     if resolution is None:
         network = MLP(code.count + DIRECTION, count, width=16, depth=2, bias=True)
         field, rate = build(NeuralField(None, network), seed=options["seed"]), 1e-2
@@ -64,10 +65,13 @@ def fit_lobes(
         place = drawn.uv if code.varies else dr.full(mi.Point2f, 0.5, dr.width(drawn.uv))
         numbers = dr.detach(code(place))
         value = dr.detach(decoder.evaluate(numbers, drawn.wi, drawn.wo, active=drawn.valid))
+        value *= dr.square(decoder.index(drawn.wi, drawn.wo))
         params = mixture.from_raw(field([*numbers, *drawn.wi] if resolution is None else list(place)))
         # In the first half no lobe goes without samples: of two that are alike, the wrong one may win otherwise
         shared = _SHARED * dr.maximum(1 - mi.Float(key.step) * (2 / steps), 0)
-        params[:3] = [(1 - shared) * w + shared / 4 for w in params[:3]]
+        params[:weights] = [(1 - shared) * w + shared / (weights + 1) for w in params[:weights]]
+        if decoder.eta is not None:
+            params.append(mi.Float(decoder.eta))
         weight = dr.minimum(mi.luminance(value) / drawn.pdf, _MOST_WEIGHT)
         return dr.select(drawn.valid, -weight * dr.log(mixture.pdf(params, drawn.wi, drawn.wo) + 1e-6), 0)
 

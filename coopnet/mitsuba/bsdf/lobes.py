@@ -1,4 +1,4 @@
-r"""Analytic sampling of a reflection: visible normals of Beckmann and GGX distributions, and a cosine lobe, mixed.
+r"""Analytic sampling of a BSDF: visible normals of Beckmann and GGX distributions, and cosine lobes, mixed.
 
 A network can be evaluated but not sampled. Its samples come from
 
@@ -12,10 +12,16 @@ with distributions of normals :math:`D_k`, their masking functions :math:`G_k` (
 ``[w, alpha]``                      one isotropic GGX distribution
 eight numbers (:data:`PARAMETERS`)  an anisotropic Beckmann distribution, an anisotropic GGX distribution and an
                                     isotropic GGX distribution (a clear coat): three weights, then their roughnesses
+fifteen numbers and ``eta``         the same on the side of :math:`\omega_i`, and what transmits: a Beckmann and a GGX
+                                    distribution of interfaces, and a cosine on the other side
 ==================================  ===================================================================
 
+An interface of two media reflects the share of samples that Fresnel's equations say and refracts the others (Walter et
+al. 2007, equation 17); ``eta`` is the refractive index below the surface relative to that above. With an ``eta`` of 1
+all of them pass through, with the directions of a reflection; with 0 nothing is seen or sent below the surface.
+
 Densities are with respect to solid angle; directions are unit vectors in the shading frame. Samples that fall below the
-surface have density 0.
+surface have density 0; with fifteen numbers, those that are reflected to the other side or refracted to the same one.
 """
 
 from __future__ import annotations
@@ -27,18 +33,26 @@ from typing import Any
 import drjit as dr
 
 from ...checks import ensure
+from .directions import fresnel, half_vector, leaves
 
 #: Names of the parameters, in their order, by their number.
 PARAMETERS = {
     2: ("specular", "alpha"),
     8: ("beckmann", "ggx", "coat", "beckmann_u", "beckmann_v", "ggx_u", "ggx_v", "coat_alpha"),
+    15: (
+        *("beckmann", "ggx", "coat", "interface_beckmann", "interface_ggx", "through"),
+        *("beckmann_u", "beckmann_v", "ggx_u", "ggx_v", "coat_alpha"),
+        *("interface_beckmann_u", "interface_beckmann_v", "interface_ggx_u", "interface_ggx_v"),
+    ),
 }
+#: The number of weights among them, which come first.
+WEIGHTS = {2: 1, 8: 3, 15: 6}
 
 #: Least roughness: single precision holds narrower lobes only roughly.
 LEAST_ALPHA = 0.02
 
 #: Largest weight of all lobes but the cosine's together that is fitted: what they miss must be sampled, too.
-MOST_SPECULAR = {2: 0.95, 8: 0.999}
+MOST_SPECULAR = {2: 0.95, 8: 0.999, 15: 0.999}
 
 
 def check(params: Sequence[float], where: str) -> None:
@@ -55,7 +69,7 @@ def check(params: Sequence[float], where: str) -> None:
 
 def _split(params: list) -> tuple[list, list]:
     """Weights and roughnesses."""
-    weights = {2: 1, 8: 3}[len(params)]
+    weights = WEIGHTS[len(params)]
     return params[:weights], params[weights:]
 
 
@@ -73,19 +87,22 @@ def from_raw(raw: Any) -> list:
     return [*(p * scale for p in powers), *(LEAST_ALPHA + (1 - LEAST_ALPHA) / (1 + dr.exp(-a)) for a in alphas)]
 
 
-def widened(params: list) -> list:
-    """The same lobes in eight numbers."""
-    if len(params) == 8:
-        return params
-    w, alpha = params
-    return [0 * w, w, 0 * w, alpha, alpha, alpha, alpha, alpha]
+def widened(params: list, count: int = 8) -> list:
+    """The same lobes in ``count`` parameters: 8, or 16 (fifteen numbers and ``eta``)."""
+    if len(params) == 2 < count:
+        w, alpha = params
+        params = [0 * w, w, 0 * w, alpha, alpha, alpha, alpha, alpha]
+    if len(params) == 8 < count:
+        none, rough = 0 * params[0], 0 * params[0] + 1
+        params = [*params[:3], none, none, none, *params[3:], rough, rough, rough, rough, none]
+    return params
 
 
 def sample(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
     """A direction and its density.
 
     Args:
-        params: two or eight arrays.
+        params: two, eight or sixteen arrays.
         wi: direction of incidence (``Vector3f``).
         sample1: uniform number (``Float``) that chooses the lobe.
         sample2: two uniform numbers (``Point2f``).
@@ -96,6 +113,8 @@ def sample(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
     if len(params) == 2:
         w, au = params
         h, bound = _ggx_normal(au, au, wi, sample2), w
+    elif len(params) == 16:
+        return _sample_two_sides(params, wi, sample1, sample2)
     else:
         beckmann, ggx, coat, bu, bv, gu, gv, c = params
         main, bound = sample1 < ggx, ggx + coat
@@ -108,7 +127,9 @@ def sample(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
 
 
 def pdf(params: Any, wi: Any, wo: Any) -> Any:
-    """Density of ``wo`` under the mixture; 0 unless both directions are above the surface. Arguments as above."""
+    """Density of ``wo`` under the mixture; 0 unless it sees both directions. Arguments as above."""
+    if len(params) == 16:
+        return _pdf_two_sides(params, wi, wo)
     above = (wi.z > 0) & (wo.z > 0)
     h = dr.normalize(wi + wo)
     h = dr.select(above, h, type(wi)(0, 0, 1))
@@ -121,6 +142,68 @@ def pdf(params: Any, wi: Any, wo: Any) -> Any:
         normals = beckmann * _beckmann(bu, bv, wi, h) + ggx * _ggx(gu, gv, wi, h) + coat * _ggx(c, c, wi, h)
     cosine = wo.z * (1 / math.pi)
     return dr.select(above, (1 - glossy) * cosine + normals / (4 * dr.maximum(wi.z, 1e-8)), 0)
+
+
+def _sample_two_sides(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
+    """:func:`sample` of fifteen numbers and ``eta``."""
+    beckmann, ggx, coat, in_beckmann, in_ggx, through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
+    seen, index = _seen_from_above(wi, eta)
+    # the lobes follow each other in [0, 1]: ggx, coat, interfaces of ggx, of beckmann, beckmann, through, cosine
+    ends = [ggx]
+    for weight in (coat, in_ggx, in_beckmann, beckmann, through):
+        ends.append(ends[-1] + weight)
+    first, second, interface = sample1 < ends[0], sample1 < ends[1], (sample1 >= ends[1]) & (sample1 < ends[3])
+    by_ggx, by_normals = sample1 < ends[2], sample1 < ends[4]
+    au, av = (dr.select(first, g, dr.select(second, c, i)) for g, i in ((gu, igu), (gv, igv)))
+    h = _ggx_normal(au, av, seen, sample2)
+    au, av = (dr.select(interface, i, b) for b, i in ((bu, ibu), (bv, ibv)))
+    h = dr.select(by_ggx, h, _beckmann_normal(au, av, seen, sample2))
+    cosine = dr.dot(seen, h)
+    mirrored = dr.fma(2 * cosine, h, -seen)
+    reflectance, beyond = fresnel(cosine, index)
+    at = dr.select(by_ggx, (sample1 - ends[1]) / in_ggx, (sample1 - ends[2]) / in_beckmann)
+    passes = interface & (at >= reflectance)
+    refracted = dr.fma(cosine / index - beyond, h, -seen / index)
+    refracted = dr.select(index == 1, _turned(mirrored), refracted)
+    lobe, straight = _cosine(type(wi), sample2), ~by_normals & (sample1 < ends[5])
+    wo = dr.select(by_normals, dr.select(passes, refracted, mirrored), dr.select(straight, _turned(lobe), lobe))
+    right = (wo.z < 0) == (passes | straight)
+    wo = dr.select(wi.z < 0, _turned(wo), wo)
+    return wo, dr.select(right, pdf(params, wi, wo), 0)
+
+
+def _pdf_two_sides(params: Any, wi: Any, wo: Any) -> Any:
+    """:func:`pdf` of fifteen numbers and ``eta``."""
+    beckmann, ggx, coat, in_beckmann, in_ggx, through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
+    visible = dr.select(eta > 0, leaves(wi) & leaves(wo), (wi.z > 0) & (wo.z > 0))
+    up = type(wi)(0, 0, 1)
+    seen, index = _seen_from_above(dr.select(visible, wi, up), eta)
+    wo = dr.select(visible, dr.select(wi.z < 0, _turned(wo), wo), up)
+    h, above = half_vector(seen, wo, index), wo.z > 0
+    rest = 1 - (beckmann + ggx + coat + in_beckmann + in_ggx + through)
+    mirrors = beckmann * _beckmann(bu, bv, seen, h) + ggx * _ggx(gu, gv, seen, h) + coat * _ggx(c, c, seen, h)
+    interfaces = in_beckmann * _beckmann(ibu, ibv, seen, h) + in_ggx * _ggx(igu, igv, seen, h)
+    here, there = dr.dot(seen, h), dr.dot(wo, h)
+    reflectance, _ = fresnel(dr.maximum(here, 0), index)
+    reflected = (mirrors + reflectance * interfaces) / 4
+    # solid angle of normals by that of refracted directions (Walter et al. 2007, equation 17), times the cosine here
+    bent = here * dr.square(index) * -there / dr.squared_norm(seen + index * wo)
+    bent = dr.select((here > 0) & (there < 0), bent, 0)
+    refracted = (1 - reflectance) * interfaces * dr.select(index == 1, 0.25, bent)
+    cosine = dr.select(above, rest, through) * dr.abs(wo.z) * (1 / math.pi)
+    return dr.select(visible, cosine + dr.select(above, reflected, refracted) / dr.maximum(seen.z, 1e-8), 0)
+
+
+def _seen_from_above(wi: Any, eta: Any) -> tuple[Any, Any]:
+    """``wi`` on the upper side, and the refractive index of the side that it is not on, relative to its own."""
+    below = wi.z < 0
+    index = dr.select(eta > 0, dr.select(below, 1 / eta, eta), 1)
+    return dr.select(below, _turned(wi), wi), index
+
+
+def _turned(w: Any) -> Any:
+    """``w`` mirrored in the surface."""
+    return type(w)(w.x, w.y, -w.z)
 
 
 def _cosine(vector: type, u: Any) -> Any:
@@ -185,7 +268,7 @@ def _ggx(au: Any, av: Any, w: Any, h: Any) -> Any:
 
 def _beckmann(au: Any, av: Any, w: Any, h: Any) -> Any:
     """The same of Beckmann's distribution."""
-    z2 = dr.maximum(dr.square(h.z), 1e-12)
+    z2 = dr.maximum(dr.square(h.z), 1e-6)  # 0 below it; a smaller bound is too small for derivatives
     slopes = (dr.square(h.x / au) + dr.square(h.y / av)) / z2
     normals = dr.exp(-slopes) / (math.pi * au * av * dr.square(z2))
     a = dr.rsqrt(dr.maximum(_stretched_tangent(au, av, w), 1e-12))

@@ -11,12 +11,13 @@ import mitsuba as mi
 from ...checks import ensure
 from ...random.key import Key
 from ...training.sampling import uniform
+from .directions import leaves
 
 
 class Reflections(NamedTuple):
-    """Samples of a reflection, without perfectly specular parts: ``uv``; ``wi``, uniform in the hemisphere; ``wo``, by
-    the BSDF's own sampling or, every second one, a cosine lobe; ``value``, the BSDF times the cosine; ``pdf``, the
-    density of ``wo``; where ``valid``.
+    """Samples of a BSDF, without perfectly specular parts: ``uv``; ``wi``, uniform in the hemisphere; ``wo``, by the
+    BSDF's own sampling or, every second one, a cosine lobe; ``value``, the BSDF times the cosine, for importance;
+    ``pdf``, the density of ``wo``; where ``valid``. Of what transmits, both directions are on either side.
     """
 
     uv: Any
@@ -39,17 +40,52 @@ def draw(bsdf: Any, key: Key, samples: int) -> Reflections:
 
 def _drawn(bsdf: Any, u: list) -> tuple:
     """The fields of :class:`Reflections`, by eight numbers."""
-    si, context = _interaction(u), mi.BSDFContext()
-    context.type_mask = +mi.BSDFFlags.Smooth
-    own, _ = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
+    through = transmits(bsdf)
+    si, context = _interaction(u, through), _importance()
+    if not mi.has_flag(bsdf.flags(), mi.BSDFFlags.Null):  # a mask that is asked for the rest alone samples its holes
+        context.type_mask = +mi.BSDFFlags.Smooth
+    own, weight = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
     lobe = mi.warp.square_to_cosine_hemisphere(mi.Point2f(u[5], u[6]))
+    if through:
+        lobe.z = dr.mulsign(lobe.z, u[7] - 0.75)
     first = u[7] < 0.5
     wo = dr.select(first, own.wo, lobe)
     value, density = bsdf.eval_pdf(context, si, wo)
-    pdf = 0.5 * density + 0.5 / math.pi * wo.z
-    valid = (wo.z > 0) & (pdf > 0) & (~first | (own.pdf > 0)) & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
+    height, seen = (dr.abs(wo.z), leaves(wo)) if through else (wo.z, wo.z > 0)
+    pdf = 0.5 * density + (0.25 if through else 0.5) / math.pi * height
+    drawn = (own.pdf > 0) & mi.has_flag(own.sampled_type, mi.BSDFFlags.Smooth)
+    if through:  # principled materials return directions that they refuse, with the density of other parts there
+        drawn &= (dr.sum(weight) > 0) | (dr.sum(value) == 0)
+    drawn |= ~first
+    valid = seen & (pdf > 0) & drawn & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
     wo = dr.select(valid, wo, mi.Vector3f(0, 0, 1))
     return si.uv, si.wi, wo, dr.select(valid, value, 0), dr.select(valid, pdf, 1), valid
+
+
+def transmits(bsdf: Any) -> bool:
+    """Does ``bsdf`` transmit light, but for perfectly specular parts?"""
+    return bool(mi.has_flag(bsdf.flags() & mi.BSDFFlags.Smooth, mi.BSDFFlags.Transmission))
+
+
+def find_eta(bsdf: Any, where: str) -> float | None:
+    """The refractive index below the surface relative to that above, as samples of ``bsdf`` have it; ``None`` if it
+    does not transmit. Raises ``ValueError`` if they have several.
+    """
+    if not transmits(bsdf):
+        return None
+    with dr.suspend_grad():
+        u = uniform(7, Key(0), mi.Float, 4096)
+        si, kinds = _interaction(u, True), +(mi.BSDFFlags.DiffuseTransmission | mi.BSDFFlags.GlossyTransmission)
+        own, _ = bsdf.sample(mi.BSDFContext(), si, u[4], mi.Point2f(u[5], u[6]))
+        passed = (own.pdf > 0) & ((own.sampled_type & kinds) != 0)
+        eta = dr.select(si.wi.z > 0, own.eta, dr.rcp(own.eta)).numpy()[passed.numpy()]
+    if not len(eta):
+        return 1.0
+    least, most = float(eta.min()), float(eta.max())
+    one = "learn the BSDFs inside by themselves"
+    same = most < least * (1 + 1e-4)
+    ensure(same, f"{where}: reference transmits with refractive indices from {least:g} to {most:g}; {one}.")
+    return float(eta[0]) if abs(eta[0] - 1) > 1e-6 else 1.0
 
 
 def check_reflects(bsdf: Any, where: str) -> None:
@@ -68,10 +104,13 @@ def check_reflects(bsdf: Any, where: str) -> None:
 
 
 def weights(bsdf: Any, key: Key, samples: int) -> Any:
-    """Luminance of the weights of samples of ``bsdf``, everywhere and from everywhere; 0 for directions below."""
+    """Luminance of the weights of samples of ``bsdf`` for importance, everywhere and from everywhere; 0 for directions
+    below a surface that only reflects.
+    """
     u = uniform(7, key, mi.Float, samples)
-    own, weight = bsdf.sample(mi.BSDFContext(), _interaction(u), u[4], mi.Point2f(u[5], u[6]))
-    return dr.select((own.pdf > 0) & (own.wo.z > 0), mi.luminance(weight), 0)
+    own, weight = bsdf.sample(_importance(), _interaction(u, transmits(bsdf)), u[4], mi.Point2f(u[5], u[6]))
+    seen = (own.wo.z > 0) | mi.has_flag(bsdf.flags(), mi.BSDFFlags.Transmission)
+    return dr.select((own.pdf > 0) & seen, mi.luminance(weight), 0)
 
 
 def spread(bsdf: Any, key: Key, samples: int) -> Any:
@@ -82,10 +121,22 @@ def spread(bsdf: Any, key: Key, samples: int) -> Any:
     return dr.sqrt(dr.mean(dr.square(light - mean))) / mean
 
 
-def _interaction(u: list) -> Any:
-    """A uniform point of the unit square in the plane z = 0, seen from a uniform direction above, by four numbers."""
-    wi = mi.warp.square_to_uniform_hemisphere(mi.Point2f(u[2], u[3]))
+def _importance() -> Any:
+    """Of what light does, rather than the radiance of it: transmission conserves its energy."""
+    context = mi.BSDFContext()
+    context.mode = mi.TransportMode.Importance
+    return context
+
+
+def _interaction(u: list, both: bool) -> Any:
+    """A uniform point of the unit square in the plane z = 0, seen from a uniform direction above it, or on ``both``
+    sides, by four numbers.
+    """
+    half = 2 * u[2] - dr.floor(2 * u[2]) if both else u[2]
+    wi = mi.warp.square_to_uniform_hemisphere(mi.Point2f(half, u[3]))
     wi.z = dr.maximum(wi.z, 1e-3)  # not along the surface
+    if both:
+        wi.z = dr.mulsign(wi.z, 0.5 - u[2])
     si = dr.zeros(mi.SurfaceInteraction3f, dr.width(wi))
     si.t, si.uv, si.wi = 1.0, mi.Point2f(u[0], u[1]), dr.normalize(wi)
     si.p, si.n = mi.Point3f(u[0], u[1], 0), mi.Normal3f(0, 0, 1)

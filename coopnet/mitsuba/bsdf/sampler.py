@@ -23,34 +23,46 @@ class Sampler(Latent):
         source: two or eight numbers for the same lobes everywhere; an ``Encoding`` of the texture coordinates with as
             many outputs, or a built field of one, that :func:`.lobes.from_raw` makes them of; or a built field with
             eight outputs and ``latent_features`` + 3 inputs, which are the latent code and the direction of incidence.
+            Fifteen numbers or outputs where there is ``eta``.
         latent_features: length of the code.
         where: the function that error messages are about.
+        eta: of a decoder that transmits; parameters are then fifteen numbers and this one.
 
     Raises ``TypeError`` or ``ValueError`` for anything else.
     """
 
-    def __init__(self, source: Any, latent_features: int, where: str):
+    def __init__(self, source: Any, latent_features: int, where: str, eta: float | None = None):
         self.latent_features, inputs = latent_features, latent_features + DIRECTION
+        self.eta = eta
         self.network = isinstance(source, NeuralField) and source.in_features != 2
         if self.network:
-            self.count = fields.check_field(source, f"{where}: lobes", (2, inputs), outputs=(8,))
+            self.count = fields.check_field(source, f"{where}: lobes", (2, inputs), outputs=(8 if eta is None else 15,))
             self.constants, self.field, self.sizes = None, source, fields.sizes(source)
             return
         super().__init__(source, where, "lobes")
-        known = self.count in lobes.PARAMETERS
-        ensure(known, f"{where}: lobes has {self.count} numbers; two or eight are needed.")
+        reflects = (2, 8), "two or eight are needed"
+        known, needed = reflects if eta is None else ((15,), "a decoder that transmits needs fifteen")
+        ensure(self.count in known, f"{where}: lobes has {self.count} numbers; {needed}.")
         if self.constants is not None:
             lobes.check(self.constants.numpy().tolist(), where)
+
+    @property
+    def size(self) -> int:
+        """The length of the parameters."""
+        return self.count + (self.eta is not None)
 
     def parameters(self, uv: Any, code: list, wi: Any, active: Any = True) -> list:
         """Those at ``uv`` with latent ``code`` for the direction ``wi``, without derivatives."""
         if self.network:
             return self.directional(code, wi, active)
         params = self(uv, active)
-        return dr.detach(lobes.from_raw(params) if self.varies else params)
+        return self._complete(lobes.from_raw(params) if self.varies else params)
 
     def directional(self, code: list, wi: Any, active: Any = True) -> list:
         """What the network says, if it is one."""
         assert self.field is not None
         raw = self.field([*dr.detach(code), *dr.detach(wi)], active=active)
-        return dr.detach(lobes.from_raw([type(wi.x)(v) for v in raw]))
+        return self._complete(lobes.from_raw([type(wi.x)(v) for v in raw]))
+
+    def _complete(self, params: list) -> list:
+        return dr.detach(params if self.eta is None else [*params, type(params[0])(self.eta)])

@@ -1,50 +1,103 @@
-"""The perfectly specular reflection of a material, which no function of directions is, kept as it is."""
+"""The perfectly specular parts of a material, which no function of directions is, kept as they are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
 import mitsuba as mi
 
 from ...checks import check_type, ensure
+from .. import spectra
 
-#: Bounds of the share of samples that a specular part gets.
+#: Bounds of the share of samples that specular parts get.
 SHARES = 0.05, 0.9
 
-
-def specular_components(bsdf: Any) -> list[int]:
-    """Numbers of the components of ``bsdf`` that are perfectly specular."""
-    return [i for i in range(bsdf.component_count()) if mi.has_flag(bsdf.flags(i), mi.BSDFFlags.Delta)]
+#: The largest number below 1.
+_LAST = 1 - 2**-24
 
 
 class Specular:
-    """The specular component of ``bsdf``, a ``mi.BSDF`` such as ``plastic``.
+    """The perfectly specular components of ``bsdf``: mirrors, smooth interfaces, and holes (of ``mask``).
 
-    Raises ``TypeError`` or ``ValueError`` unless it has exactly one, and nothing is transmitted.
+    Raises ``TypeError`` or ``ValueError`` unless it has any, and Mitsuba can sample them one by one.
     """
 
     def __init__(self, bsdf: Any, where: str, name: str):
         check_type(where, name, bsdf, mi.BSDF, "a mi.BSDF of the variant that is set")
-        components = specular_components(bsdf)
-        ensure(len(components) == 1, f"{where}: {name} has {len(components)} perfectly specular parts; one is needed.")
-        transmits = mi.has_flag(bsdf.flags(), mi.BSDFFlags.Transmission)
-        ensure(not transmits, f"{where}: {name} transmits light, but only reflection is kept.")
-        self.bsdf, self.component = bsdf, components[0]
+        count = range(bsdf.component_count())
+        self.components = [i for i in count if mi.has_flag(bsdf.flags(i), mi.BSDFFlags.Delta)]
+        ensure(bool(self.components), f"{where}: {name} has no perfectly specular part; one is needed.")
+        masked, inner = bsdf.class_name() == "MaskBSDF", within(bsdf)
+        alone = not (masked and len(self.components) > 1) and "MaskBSDF" not in [b.class_name() for b in inner]
+        cure = "learn the BSDF inside, and put what is learned into a mask"
+        ensure(alone, f"{where}: {name} has a mask among other specular parts or BSDFs, which is not kept; {cure}.")
+        self.bsdf = bsdf
+        self.flags = [bsdf.flags(i) for i in self.components]
+        every = mi.BSDFContext()
+        # a mask answers to its type alone, and not to its number
+        asked = [(+mi.BSDFFlags.Null, every.component)] if masked else [(every.type_mask, i) for i in self.components]
+        self._asked = asked
+        smooth = bsdf.flags() & mi.BSDFFlags.Smooth
+        self._transmits = mi.has_flag(smooth, mi.BSDFFlags.Transmission)
 
-    def sample(self, si: Any, active: Any = True) -> tuple[Any, Any, Any]:
-        """``(bs, weight, share)``: the specular direction, its reflectance, and the share of samples it should get.
+    def sample(
+        self, si: Any, sample1: Any, active: Any = True, enabled: Sequence[int] | None = None, rest: bool = True,
+        importance: bool = False,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        """``(bs, weight, share)``: where ``sample1`` is below ``share``, one of the components as Mitsuba samples it,
+        with the probability ``bs.pdf``.
 
-        One component alone leaves nothing to chance: the reflectance depends on the point and ``si.wi`` only. The
-        share is that of the reflected light, if the rest reflects its diffuse reflectance of what is left.
+        One component alone leaves nothing to chance: its reflectance depends on the point and ``si.wi`` only. The
+        shares are those of the light, if the rest reflects its diffuse reflectance of what is left, or sends on all of
+        it if it transmits.
+
+        Args:
+            enabled: numbers of the components asked for, counted among the specular ones; all by default.
+            rest: is anything else sampled? The components share all samples otherwise.
+            importance: is it importance that is carried?
         """
-        context = mi.BSDFContext()
-        context.component = self.component
-        bs, weight = self.bsdf.sample(context, si, mi.Float(0.5), mi.Point2f(0.5), active)
-        front = mi.Bool(active) & (si.wi.z > 0) & (bs.pdf > 0)
-        weight = dr.select(front, weight, 0)
-        light = mi.luminance(weight)
-        rest = mi.luminance(self.bsdf.eval_diffuse_reflectance(si, active)) * dr.maximum(1 - light, 0)
-        share = dr.clip(light / dr.maximum(light + rest, 1e-6), *SHARES)
-        bs.sampled_component = mi.UInt32(1)
-        return bs, weight, dr.detach(dr.select(front, share, 0))
+        drawn, lights = [], []
+        for k in range(len(self.components)) if enabled is None else enabled:
+            mode = mi.TransportMode.Importance if importance else mi.TransportMode.Radiance
+            context = mi.BSDFContext(mode, *self._asked[k])
+            bs, weight = self.bsdf.sample(context, si, mi.Float(_LAST), mi.Point2f(0.5), active)
+            seen = mi.Bool(active) & (bs.pdf > 0) & mi.has_flag(bs.sampled_type, mi.BSDFFlags.Delta)
+            if not mi.has_flag(self.flags[k], mi.BSDFFlags.BackSide):
+                seen &= si.wi.z > 0
+            weight = dr.select(seen, weight * bs.pdf, 0)
+            bs.sampled_component = mi.UInt32(k)
+            drawn.append((bs, weight))
+            lights.append(dr.detach(spectra.brightness(weight, si.wavelengths)))
+        light = sum(lights)
+        remaining = (
+            1 if self._transmits else spectra.brightness(self.bsdf.eval_diffuse_reflectance(si, active), si.wavelengths)
+        )
+        others = remaining * dr.maximum(1 - light, 0)
+        share = dr.clip(light / dr.maximum(light + others, 1e-6), *SHARES) if rest else mi.Float(1)
+        share = dr.detach(dr.select(light > 0, share, 0))
+        chosen, end = (dr.zeros(mi.BSDFSample3f), mi.Spectrum(0)), mi.Float(0)
+        for (bs, weight), part in zip(drawn, lights, strict=True):
+            bs.pdf = share * (part / dr.maximum(light, 1e-30))
+            weight = weight * dr.select(bs.pdf > 0, dr.rcp(bs.pdf), 0)
+            chosen, end = dr.select(sample1 >= end, (bs, weight), chosen), end + bs.pdf
+        return *chosen, share
+
+
+def within(bsdf: Any) -> list:
+    """The BSDFs inside of ``bsdf``, and inside of those, outer ones first."""
+    return [found for bsdf in inside(bsdf) for found in (bsdf, *within(bsdf))]
+
+
+def inside(bsdf: Any) -> list:
+    """The BSDFs that ``bsdf`` consists of."""
+    found: list = []
+
+    class Collect(mi.TraversalCallback):
+        def put(self, name: str, value: Any, *flags: Any) -> None:
+            if isinstance(value, mi.BSDF):
+                found.append(value)
+
+    bsdf.traverse(Collect())
+    return found

@@ -75,17 +75,18 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         learned = number > 0  # where a network knows the value of the next direction
         if dr.hint(bool(decoders.decoders), mode="scalar"):
             wi, onto = upright(under, [si.wi, toward])
-            wo, *densities = decoders.sample(number, lobe, code, wi, onto, *samples)
+            wo, *densities, index = decoders.sample(number, lobe, code, wi, onto, *samples)
             pdf = dr.select(learned, densities[1], pdf)
             learned &= samples[0] >= lobe[2]
             (bs.wo,) = dr.select(learned, upright(under, [wo]), [bs.wo])
             bs.pdf = dr.select(learned, densities[0], bs.pdf)
+            bs.eta = dr.select(learned, index, bs.eta)
             bs.sampled_type = dr.select(learned, mi.UInt32(mi.BSDFFlags.GlossyReflection), bs.sampled_type)
         share = throughput * dr.select(ds.delta, 1, power_heuristic(ds.pdf, pdf))
         direct = dr.select(smooth, share * light, 0)
         L = L + met if primal else L - dr.detach(met)
         wi, *pair = upright(under, [si.wi, toward, bs.wo])
-        pair[1] = dr.select(learned, pair[1], mi.Vector3f(0, 0, -1))  # below, where networks are 0
+        pair[1] = dr.select(learned, pair[1], mi.Vector3f(0))  # in the surface, where networks are 0
         query = (number, code, wi, pair, key_at(integrator.key, depth, lanes), ray.wavelengths)
         if dr.hint(primal, mode="scalar"):
             networks = decoders.evaluate(*query)

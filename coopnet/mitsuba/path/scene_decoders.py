@@ -14,6 +14,8 @@ from ...jit.scopes import frozen, symbolic
 from ...random.key import Key
 from .. import spectra
 from ..bsdf import lobes
+from ..bsdf.directions import relative_index
+from ..bsdf.specular import inside
 from ..variants import made
 from .vertex import Term
 
@@ -59,7 +61,7 @@ class SceneDecoders:
                 self._sides[bsdf.ptr] = sides
                 decoders.update((id(side.decoder), side.decoder) for side in sides)
                 samplers.update((id(side.lobes.field), side.lobes) for side in sides if side.lobes.network)
-                self._lobes = max(self._lobes, *(side.lobes.count for side in sides))
+                self._lobes = max(self._lobes, *(side.lobes.size for side in sides))
         self.decoders, self._samplers = list(decoders.values()), list(samplers.values())
         self._number, self._sampler_number = (
             {key: i + 1 for i, key in enumerate(kind)} for kind in (decoders, samplers)
@@ -102,7 +104,7 @@ class SceneDecoders:
         if not sides:
             answer = bsdf.eval_pdf_sample(mi.BSDFContext(), si, toward, sample1, sample2, active)
             return *answer, mi.UInt32(0), mi.Bool(False), self._padded([]), self._no_lobes()
-        number, under, code, lobe, bs, reflectance = self._material(sides, si, active)
+        number, under, code, lobe, bs, reflectance = self._material(sides, si, sample1, active)
         (bs.wo,) = upright(under, [bs.wo])
         return mi.Spectrum(0), mi.Float(0), bs, reflectance, number, under, code, lobe
 
@@ -110,13 +112,13 @@ class SceneDecoders:
         """What a material says, to be differentiated: ``(code, values)`` for two directions; one or the other is 0."""
         sides = self._sides.get(bsdf.ptr)
         if sides:
-            return self._material(sides, si, active)[2], [mi.Spectrum(0), mi.Spectrum(0)]
+            return self._material(sides, si, mi.Float(0), active)[2], [mi.Spectrum(0), mi.Spectrum(0)]
         context = mi.BSDFContext()
         return self._padded([]), [bsdf.eval(context, si, wo, active) for wo in pair]
 
-    def _material(self, sides: tuple, si: Any, active: Any) -> tuple:
+    def _material(self, sides: tuple, si: Any, sample1: Any, active: Any) -> tuple:
         """``(number, under, code, lobe, bs, weight)`` of the side that ``si.wi`` is on; the last two are the sample of
-        a perfectly specular part.
+        perfectly specular parts.
         """
         under = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
         materials = []
@@ -127,16 +129,15 @@ class SceneDecoders:
                 which = mi.UInt32(self._sampler_number[id(side.lobes.field)])
             else:
                 params = side.lobes.parameters(si.uv, code, si.wi, active)
-                params = [mi.Float(p) for p in (lobes.widened(params) if self._lobes == 8 else params)]
+                params = [mi.Float(p) for p in lobes.widened(params, self._lobes)]
             bs, weight = dr.zeros(mi.BSDFSample3f), mi.Spectrum(0)
             bs.eta = 1
             bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
             if side.specular is not None:
                 seen = mi.SurfaceInteraction3f(si)
                 (seen.wi,) = upright(under, [si.wi])
-                mirrored, reflectance, share = side.specular.sample(seen, active)
-                mirrored.pdf = share
-                bs, weight = dr.select(share > 0, mirrored, bs), reflectance / dr.select(share > 0, share, 1)
+                mirrored, weight, share = side.specular.sample(seen, sample1, active)
+                bs = dr.select(share > 0, mirrored, bs)
             number = mi.UInt32(self._number[id(side.decoder)])
             materials.append((number, self._padded(code), (which, params, share), bs, weight))
         number, *rest = materials[0] if len(sides) == 1 else dr.select(under, materials[1], materials[0])
@@ -155,8 +156,9 @@ class SceneDecoders:
     # ---- in the loop: what networks know -------------------------------------------------------------------------
 
     def sample(self, number: Any, lobe: tuple, code: list, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
-        """``(wo, pdf, density)``: a direction from the lobes with its density, and that of ``toward``, in lanes with a
-        decoder; ``pdf`` is 0 where ``sample1`` chooses a perfectly specular part.
+        """``(wo, pdf, density, eta)``: a direction from the lobes with its density, that of ``toward``, and the
+        refractive index on the side of ``wo`` relative to that of ``wi``, in lanes with a decoder; ``pdf`` is 0 where
+        ``sample1`` chooses a perfectly specular part.
 
         Args:
             number, lobe, code: what :meth:`query` returned.
@@ -164,7 +166,7 @@ class SceneDecoders:
             sample1, sample2: one and two uniform numbers.
         """
         which, params, share = lobe
-        params = self._each(self._samplers, which, _directional, params, code, wi, derivative=False)
+        params = self._each(self._samplers, which, self._directional, params, code, wi, derivative=False)
 
         def drawn(params: list, share: Any, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
             rest = 1 - share
@@ -174,7 +176,11 @@ class SceneDecoders:
         def none(*args: Any) -> tuple:
             return dr.zeros(mi.Vector3f), mi.Float(0), mi.Float(0)
 
-        return dr.if_stmt((params, share, wi, toward, sample1, sample2), number > 0, drawn, none)
+        wo, *densities = dr.if_stmt((params, share, wi, toward, sample1, sample2), number > 0, drawn, none)
+        return wo, *densities, relative_index(params[-1], wi, wo) if self._lobes == 16 else mi.Float(1)
+
+    def _directional(self, sampler: Any, code: list, wi: Any) -> list:
+        return lobes.widened(sampler.directional(code, wi), self._lobes)
 
     def evaluate(self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any) -> list:
         """Each material's values times cosine for a ``pair`` of directions; 0 in lanes without a decoder.
@@ -292,22 +298,12 @@ def _sides(bsdf: Any) -> tuple:
         return (bsdf,)
     if bsdf is None or bsdf.class_name() != "TwoSidedBRDF":
         return ()
-    sides: list = []
-
-    class Collect(mi.TraversalCallback):
-        def put(self, name: str, value: Any, flags: Any) -> None:
-            sides.append(value)
-
-    bsdf.traverse(Collect())
+    sides = inside(bsdf)
     return tuple(sides) if all(isinstance(side, neural) for side in sides) else ()
 
 
 def _with(body: Callable, network: Any) -> Callable:
     return lambda state, code, *args: body(network, code[: network.latent_features], *args)
-
-
-def _directional(sampler: Any, code: list, wi: Any) -> list:
-    return sampler.directional(code, wi)
 
 
 def _black() -> list:
