@@ -360,3 +360,12 @@ def test_precision_of_the_backend_that_is_found(monkeypatch):
     monkeypatch.setattr(room, "require", lambda backend: "cuda")
     with pytest.raises(ValueError, match="here: precision 'single' is not possible on CUDA"):
         room.storage("auto", "single", "here")
+
+
+def test_coordinates_in_half_precision(ns, backend):
+    """They are widened before an encoding sees them."""
+    field = cn.NeuralField(cn.Sinusoidal(6, in_features=1), cn.Linear(-1, 1)).build(backend)
+    p = ns.Float16(np.linspace(0, 1, 33).astype(np.float16))
+    half, single = field([p]), field([ns.Float(p)])
+    dr.eval(half, single)
+    np.testing.assert_allclose(half.numpy(), single.numpy(), atol=1e-6 if backend == "llvm" else 1e-3)
