@@ -451,6 +451,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "dropout": {"p": 0.5, "key": cn.Key(1)}, "dropout_mask": {"n": 3, "p": 0.5, "key": cn.Key(1, ns.UInt32(1, 2))},
         "seeded_dropout": {"x": y[0], "p": 0.5, "seed": 3, "convention": "triton"},
         "uniform": {"n": 2, "key": cn.Key(1), "dtype": ns.Float, "samples": 3},
+        "stratified": {"n": 2, "key": cn.Key(1), "dtype": ns.Float, "samples": 3},
         "philox4x32": {"counter": (1, 2, 3, ns.UInt32(4, 5)), "key": (1, 2)}, "gradient_path": {"name": "auto"},
         "sparsification": {"error": np.arange(4.0), "uncertainty": np.ones(4), "norm": "rms"},
         "posthoc_dropout": {"field": _plain(backend), "tolerance": 0.1, "batches": 1, "loss": None},
@@ -506,9 +507,9 @@ def _rows_of_torch() -> Any:
 
 def _valid_in_mitsuba(backend: str) -> dict[str, dict[str, Any]]:
     plugins = _plugins(backend)
-    sizes = importlib.import_module("coopnet.mitsuba.bsdf.directions").FEATURES
+    features = importlib.import_module("coopnet.mitsuba.bsdf.directions").count("rusinkiewicz", None)
     unbuilt = cn.NeuralField(None, cn.MLP(2, 3, width=4, depth=1))
-    decoder = cn.NeuralField(None, cn.MLP(sizes["rusinkiewicz"] + 2, 3, width=4, depth=1)).build(backend)
+    decoder = cn.NeuralField(None, cn.MLP(features + 2, 3, width=4, depth=1)).build(backend)
     scene = {"type": "scene", "sensor": {"type": "perspective"}, "shape": {"type": "sphere"}}
     return {
         "mitsuba build": {"field": unbuilt}, "mitsuba load": {"filename": "file.safetensors"},
