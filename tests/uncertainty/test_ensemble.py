@@ -138,6 +138,7 @@ def test_marched(backend, ns):
     [
         (3, TypeError, "fields is a int"),
         ([], ValueError, "fields has 0 entries"),
+        ([1], ValueError, "fields has 1 entries"),
         ([1, 2], TypeError, "fields[0] is a int"),
         ([cn.NeuralField(None, cn.MLP(2, 1))] * 2, ValueError, "not built yet"),
     ],
