@@ -310,7 +310,7 @@ def test_tables_of_many_fields_and_of_several_gpus():
 
 
 def test_media_emitters_and_empty_space():
-    text = sentences_of("mitsuba")
+    text = sentences_of("mitsuba_light")
     media = {row["medium"]: row for row in results("mitsuba-media-llvm")["rows"]}
     grid, large = media["grid"], media["grid, eight times the memory"]
     ours, calls = media["field, neural_medium in neural_volpath"], media["field, neural_medium in volpath"]
