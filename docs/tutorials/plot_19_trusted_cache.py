@@ -6,7 +6,7 @@ Two caches of one scene say where neither knows the light; there, and only there
 """
 
 # %%
-# A :doc:`radiance cache </mitsuba_light>` that is asked at the first surface gives a picture without noise very quickly,
+# A :doc:`radiance cache </mitsuba_light>` that is asked at the first surface gives a picture without noise quickly,
 # but with all of the cache's errors: reflections that few training paths met, and edges of shadows. Gathering over one
 # bounce before asking hides them, but costs samples everywhere. A cache that knows where it is wrong needs to gather
 # only there.
