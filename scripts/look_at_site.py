@@ -25,8 +25,8 @@ WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 #: Pages of which pictures are taken.
 PICTURES = (
     "index", "installation", "ten_minutes", "faq", "limits", "architecture", "encodings", "gradients", "mitsuba",
-    "coming_from/index", "coming_from/drjit_nn", "performance/index", "performance/networks", "performance/whole_jobs",
-    "performance/gradients",
+    "neural_path", "coming_from/index", "coming_from/drjit_nn", "performance/index", "performance/networks",
+    "performance/whole_jobs", "performance/gradients",
     "reference/index", "reference/fields", "reference/layers", "reference/training", "reference/command_line",
     "gallery/index",
 )  # fmt: skip

@@ -58,6 +58,9 @@ small = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(16, 3, width=8, depth=1)))
     },
 }
 
+#: Pages whose blocks go on where those of another page end.
+CONTINUED = {"mitsuba": ["neural_path", "mitsuba_light"]}
+
 #: Numbers of the pages that would take long.
 SMALLER = {
     "steps=2000": "steps=2, samples=64", "base_resolution=257": "base_resolution=9", "range(100)": "range(2)",
@@ -75,7 +78,8 @@ SMALLER = {
 def test_pages(page, tmp_path):
     if page == "mitsuba":
         pytest.importorskip("mitsuba")
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    files = [ROOT / "docs" / f"{name}.md" for name in [page, *CONTINUED.get(page, [])]]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     blocks, before = re.findall(r"```python\n(.*?)```", text, re.DOTALL), dict(BEFORE[page])
     code = "".join(before.pop(re.match(r"\w*", block)[0], "") + block for block in blocks)
     for number, smaller in SMALLER.items() if page == "mitsuba" else ():

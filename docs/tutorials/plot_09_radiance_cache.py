@@ -158,5 +158,5 @@ plt.show()
 # %%
 # .. seealso::
 #
-#    :doc:`/mitsuba` says how the cache is trained, when it pays, and where it errs: small, bright reflections are
+#    :doc:`/mitsuba_light` says how the cache is trained, when it pays, and where it errs: small, bright reflections are
 #    learned last. ``examples/radiance_cache.py`` draws errors over time with the training counted in.

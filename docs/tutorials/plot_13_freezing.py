@@ -178,5 +178,5 @@ plt.show()
 # %%
 # .. seealso::
 #
-#    :doc:`/gradients` says why training steps should be frozen, above all on GPUs; :doc:`/mitsuba` how to freeze
+#    :doc:`/gradients` says why training steps should be frozen, above all on GPUs; :doc:`/neural_path` how to freeze
 #    ``mi.render``, and its traps.

@@ -6,9 +6,10 @@ Two caches of one scene say where neither knows the light; there, and only there
 """
 
 # %%
-# A :doc:`radiance cache </mitsuba>` asked at the first surface gives a picture without noise in no time, and with all
-# of its errors: reflections that few paths of the training met, and edges of shadows. Gathering over one bounce before
-# asking hides them, but costs samples everywhere. A cache that knows where it is wrong needs to gather only there.
+# A :doc:`radiance cache </mitsuba_light>` that is asked at the first surface gives a picture without noise quickly,
+# but with all of the cache's errors: reflections that few training paths met, and edges of shadows. Gathering over one
+# bounce before asking hides them, but costs samples everywhere. A cache that knows where it is wrong needs to gather
+# only there.
 #
 # The grid of a cache is one of five parts of its encoding, which ``cn.laplace`` does not take. So train two caches with
 # seeds of their own. Where they disagree, the paths of the training have left it open.
@@ -195,6 +196,6 @@ plt.show()
 #
 # .. seealso::
 #
-#    :doc:`/uncertainty` says which uncertainty is for which job. :doc:`/mitsuba` has the settings of the cache.
+#    :doc:`/uncertainty` says which uncertainty is for which job. :doc:`/mitsuba_light` has the settings of the cache.
 
 # sphinx_gallery_thumbnail_number = 1

@@ -68,7 +68,7 @@ def test_radiance_cache(loose, field):
 def test_frozen_functions_of_ones_own(loose):
     made = scene({"type": "rgb", "value": 0.4})
 
-    @dr.freeze(state_fn=lambda *args, **kwargs: dr.zeros(mi.BSDFPtr))  # as docs/mitsuba.md says
+    @dr.freeze(state_fn=lambda *args, **kwargs: dr.zeros(mi.BSDFPtr))  # as docs/neural_path.md says
     def frozen(scene, seed):
         return mi.render(scene, seed=seed, spp=4)
 

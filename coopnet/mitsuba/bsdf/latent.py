@@ -1,4 +1,4 @@
-"""What varies over a surface: numbers that are constant, or a function of the texture coordinates."""
+"""Numbers for every point of a surface: constant, or a function of the texture coordinates."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Latent(Traversed):
 
     @property
     def varies(self) -> bool:
-        """Is it another number elsewhere?"""
+        """Do the numbers depend on the texture coordinates?"""
         return self.field is not None
 
     def __repr__(self) -> str:

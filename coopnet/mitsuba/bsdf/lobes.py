@@ -267,7 +267,7 @@ def _ggx(au: Any, av: Any, w: Any, h: Any) -> Any:
 
 
 def _beckmann(au: Any, av: Any, w: Any, h: Any) -> Any:
-    """The same of Beckmann's distribution."""
+    """As :func:`_ggx`, for Beckmann's distribution."""
     z2 = dr.maximum(dr.square(h.z), 1e-6)  # 0 below it; a smaller bound is too small for derivatives
     slopes = (dr.square(h.x / au) + dr.square(h.y / av)) / z2
     normals = dr.exp(-slopes) / (math.pi * au * av * dr.square(z2))

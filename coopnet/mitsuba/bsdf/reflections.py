@@ -63,7 +63,7 @@ def _drawn(bsdf: Any, u: list) -> tuple:
 
 
 def transmits(bsdf: Any) -> bool:
-    """Does ``bsdf`` transmit light, but for perfectly specular parts?"""
+    """Does ``bsdf`` transmit light other than by perfectly specular parts?"""
     return bool(mi.has_flag(bsdf.flags() & mi.BSDFFlags.Smooth, mi.BSDFFlags.Transmission))
 
 
@@ -122,7 +122,7 @@ def spread(bsdf: Any, key: Key, samples: int) -> Any:
 
 
 def _importance() -> Any:
-    """Of what light does, rather than the radiance of it: transmission conserves its energy."""
+    """A context for importance instead of radiance: its energy is conserved in transmission."""
     context = mi.BSDFContext()
     context.mode = mi.TransportMode.Importance
     return context

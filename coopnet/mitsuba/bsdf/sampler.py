@@ -52,14 +52,14 @@ class Sampler(Latent):
         return self.count + (self.eta is not None)
 
     def parameters(self, uv: Any, code: list, wi: Any, active: Any = True) -> list:
-        """Those at ``uv`` with latent ``code`` for the direction ``wi``, without derivatives."""
+        """The parameters at ``uv`` with latent ``code`` for the direction ``wi``, without derivatives."""
         if self.network:
             return self.directional(code, wi, active)
         params = self(uv, active)
         return self._complete(lobes.from_raw(params) if self.varies else params)
 
     def directional(self, code: list, wi: Any, active: Any = True) -> list:
-        """What the network says, if it is one."""
+        """The parameters by the network of lobes; only if there is one."""
         assert self.field is not None
         raw = self.field([*dr.detach(code), *dr.detach(wi)], active=active)
         return self._complete(lobes.from_raw([type(wi.x)(v) for v in raw]))
