@@ -39,6 +39,7 @@ from .cache import integrator  # noqa: F401 - its class is found by name
 from .cache.radiance_cache import RadianceCache
 from .fields import build, load
 from .plugins import (  # noqa: F401 - so are these
+    merl,
     neural_bsdf,
     neural_envmap,
     neural_medium,
@@ -53,9 +54,9 @@ from .plugins.register import register
 from .render_mc import render_mc
 
 __all__: list[str] = [
-    "BSDFFit", "Decoder", "NeuralBSDF", "NeuralEnvmap", "NeuralMedium", "NeuralPath", "NeuralPhase", "NeuralTexture",
-    "NeuralVolpath", "NeuralVolume", "RadianceCache", "build", "fit_bsdf", "hand_over", "load", "lobes", "register",
-    "render_mc",
+    "BSDFFit", "Decoder", "MERL", "NeuralBSDF", "NeuralEnvmap", "NeuralMedium", "NeuralPath", "NeuralPhase",
+    "NeuralTexture", "NeuralVolpath", "NeuralVolume", "RadianceCache", "build", "fit_bsdf", "hand_over", "load",
+    "lobes", "register", "render_mc",
 ]  # fmt: skip
 
 

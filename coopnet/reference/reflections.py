@@ -1,8 +1,8 @@
 """Half and difference vectors, and the density of sampling lobes, in double precision.
 
-Sources: Rusinkiewicz 1998, "A new change of variables for efficient BRDF representation"; Walter et al. 2007,
-"Microfacet models for refraction through rough surfaces" (equations 16, 17, 33 and 34); Heitz 2018, "Sampling the GGX
-distribution of visible normals" (equation 3).
+Sources: Rusinkiewicz 1998, "A new change of variables for efficient BRDF representation"; Matusik et al. 2003, "A
+data-driven reflectance model"; Walter et al. 2007, "Microfacet models for refraction through rough surfaces" (equations
+16, 17, 33 and 34); Heitz 2018, "Sampling the GGX distribution of visible normals" (equation 3).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __all__ = [
     "interface_normals",
     "interface_pdf",
     "lobe_pdf",
+    "merl_bins",
     "mixture_pdf",
     "rusinkiewicz_angles",
     "rusinkiewicz_features",
@@ -39,6 +40,22 @@ def rusinkiewicz_angles(wi: np.ndarray, wo: np.ndarray, h: np.ndarray | None = N
     y = -np.sin(phi) * wi[0] + np.cos(phi) * wi[1]
     d = np.stack([np.cos(theta) * x - np.sin(theta) * wi[2], y, np.sin(theta) * x + np.cos(theta) * wi[2]])
     return np.stack([theta, phi, np.arccos(np.clip(d[2], -1, 1)), np.arctan2(d[1], d[0])])
+
+
+def merl_bins(wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
+    r"""Bins of unit vectors above the surface in a file of the MERL database, as ints ``(3, samples)``.
+
+    The whole parts of :math:`90 \sqrt{2 \theta_h / \pi}`, :math:`90 \cdot 2 \theta_d / \pi` and
+    :math:`180\,(\varphi_d \bmod \pi) / \pi` (Matusik et al. 2003).
+
+    >>> w = np.array([[0.6], [0.0], [0.8]])
+    >>> ref.merl_bins(w, w).ravel().tolist()
+    [57, 0, 0]
+    """
+    theta_h, _, theta_d, phi_d = rusinkiewicz_angles(wi, wo)
+    parts = np.sqrt(theta_h * 2 / np.pi), theta_d * 2 / np.pi, np.mod(phi_d, np.pi) / np.pi
+    counts = np.array([[90], [90], [180]])
+    return np.minimum((np.stack(parts) * counts).astype(int), counts - 1)
 
 
 def rusinkiewicz_features(

@@ -236,3 +236,22 @@ def test_a_latent_code_has_bounds_of_its_own(few_lobe_steps, monkeypatch):
     decoder = cn.NeuralField(None, cn.MLP(11, 3, width=16, depth=2, bias=True), bounds=(0, 1))
     with pytest.raises(ValueError, match="fit_bsdf: field has bounds"):
         learn(reference, 1, decoder, latent=code)
+
+
+def test_a_nest_as_of_films(few_lobe_steps):
+    """A blend by a bitmap of a clear-coated paint, whose colors are bitmaps, and worn metal under bumps and normals."""
+    rng = np.random.default_rng(0)
+
+    def bitmap(low, high, channels=1):
+        texels = rng.uniform(low, high, (4, 4, channels)).astype(np.float32)
+        return {"type": "bitmap", "bitmap": mi.Bitmap(texels), "raw": True}
+
+    paint = {"type": "principled", "base_color": bitmap(0.1, 0.9, 3), "roughness": bitmap(0.3, 0.8), "clearcoat": 0.5}
+    metal = {"type": "roughconductor", "material": "Al", "alpha": bitmap(0.2, 0.4)}
+    bent = {"type": "normalmap", "normalmap": bitmap([0.4, 0.4, 0.9], [0.6, 0.6, 1.0], 3), "bsdf": metal}
+    bumpy = {"type": "bumpmap", "texture": bitmap(0, 0.1), "bsdf": bent}
+    nest = {"type": "blendbsdf", "weight": bitmap(0.0, 1.0), "a": paint, "b": bumpy}
+    code = cn.Grid(2, "dense", n_levels=1, n_features_per_level=8, base_resolution=9, init_scale=0.1)
+    found, alike = learn(nest, steps=600, inputs=16, latent=code), learn(nest, steps=600)
+    assert found.relative_error < 0.35 and found.relative_error < 0.7 * alike.relative_error
+    assert found.albedo == pytest.approx(found.reference_albedo, rel=0.1)

@@ -11,5 +11,6 @@
 :mod:`.fit`           fitting the network
 :mod:`.lobe_fit`      fitting the lobes
 :mod:`.files`         saving and loading all of it
+:mod:`.merl`          tables of measured BSDFs, which can be fitted to
 ====================  =================================================================
 """

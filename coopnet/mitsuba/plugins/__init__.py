@@ -2,6 +2,7 @@
 
 ========================  ==========================================================================
 :mod:`.neural_bsdf`       ``neural_bsdf``, a material
+:mod:`.merl`              ``merl``, a measured material
 :mod:`.neural_texture`    ``neural_texture``
 :mod:`.neural_path`       ``neural_path``, an integrator
 :mod:`.neural_volume`     ``neural_volume``

@@ -61,9 +61,14 @@ def object_or_file(properties: Any, where: str, name: str, load: Callable[[str],
     ensure(len(sources) == 1, f"{where}: got {which}; one of {name} and filename is needed.")
     if name in sources:
         return object_named(sources[name], where)
+    return from_file(properties, "mitsuba.load", load)
+
+
+def from_file(properties: Any, where: str, load: Callable[[str], Any]) -> Any:
+    """``load(filename)`` of a plugin's file, which Mitsuba's resolver finds; errors of the system name it as well."""
     resolver: Any = mi.file_resolver
-    filename = str(resolver().resolve(sources["filename"]))
+    filename = str(resolver().resolve(properties["filename"]))
     try:
         return load(filename)
     except OSError as error:
-        raise type(error)(f"mitsuba.load: {filename}: {error.strerror or error}") from None
+        raise type(error)(f"{where}: {filename}: {error.strerror or error}") from None

@@ -15,6 +15,7 @@ from .. import variants
 PLUGINS: dict[str, tuple[str, str]] = {
     "neural_texture": ("register_texture", "NeuralTexture"),
     "neural_bsdf": ("register_bsdf", "NeuralBSDF"),
+    "merl": ("register_bsdf", "MERL"),
     "neural_path": ("register_integrator", "NeuralPath"),
     "neural_volume": ("register_texture", "NeuralVolume"),
     "neural_phase": ("register_phase", "NeuralPhase"),
@@ -33,7 +34,7 @@ _NO_TEXTURE = "neural_volume", "scalar_rgb"
 
 def register() -> None:
     """Make the plugins known to Mitsuba: ``neural_texture``, ``neural_bsdf``, ``neural_path``, ``neural_volume``,
-    ``neural_phase``, ``neural_medium``, ``neural_envmap`` and ``neural_volpath``.
+    ``neural_phase``, ``neural_medium``, ``neural_envmap``, ``neural_volpath`` and ``merl``.
 
     This holds for the variant that is set and all that are set later. In variants in which fields do not run, making a
     plugin raises an error that says so. The function may be called again.
