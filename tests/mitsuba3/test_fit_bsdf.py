@@ -238,6 +238,7 @@ def test_a_latent_code_has_bounds_of_its_own(few_lobe_steps, monkeypatch):
         learn(reference, 1, decoder, latent=code)
 
 
+@pytest.mark.slow  # bitmaps and bumps have tests of their own
 def test_a_nest_as_of_films(few_lobe_steps):
     """A blend by a bitmap of a clear-coated paint, whose colors are bitmaps, and worn metal under bumps and normals."""
     rng = np.random.default_rng(0)
