@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from reprlib import recursive_repr
 from typing import Any
 
 from ..checks import check, check_choice, check_in_features, check_type, ensure, entries, is_int
 from ..checks.sizes import check_features, check_layers
 from ..jit.kinds import UnpackedVector
-from ..random.key import Key
 from .activations import Identity
 from .arguments import arguments, fields
 from .embedding import Embedding
@@ -115,8 +114,8 @@ class Composite(Encoding):
         widths = [e.width(n) for e, _, n in self._ranges(size) if n > 0]
         return sum(widths) if self.reduction == "concatenation" else max(widths, default=0)
 
-    def _drawn(self, key: Key | None) -> Composite:
-        nested = tuple(e._drawn(key) if isinstance(e, Encoding) else e for e in self.nested)
+    def _mapped(self, function: Callable[[Encoding], Encoding]) -> Composite:
+        nested = tuple(function(e) if isinstance(e, Encoding) else e for e in self.nested)
         if all(new is old for new, old in zip(nested, self.nested, strict=True)):
             return self
         layer = copy.copy(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
@@ -77,6 +78,10 @@ class Encoding(Module):
 
     def _drawn(self, key: Key | None) -> Encoding:
         """The encoding with the parameters that ``key`` draws; this one, if a key draws none."""
+        return self._mapped(lambda encoding: encoding._drawn(key))
+
+    def _mapped(self, function: Callable[[Encoding], Encoding]) -> Encoding:
+        """This encoding with ``function(encoding)`` in place of each encoding in it; itself, if they stay."""
         return self
 
     def _missing(self, method: str) -> TypeError:

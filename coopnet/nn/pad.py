@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from reprlib import recursive_repr
 from typing import Any
 
@@ -11,7 +12,6 @@ import drjit as dr
 from ..checks import check_int, check_number, check_type
 from ..checks.sizes import check_features
 from ..jit.kinds import UnpackedVector
-from ..random.key import Key
 from .activations import Identity
 from .arguments import block, fields
 from .embedding import Embedding
@@ -55,8 +55,8 @@ class Pad(Encoding):
     def width(self, size: int) -> int:
         return self.before + self.nested.width(size) + self.after
 
-    def _drawn(self, key: Key | None) -> Pad:
-        nested = self.nested._drawn(key) if isinstance(self.nested, Encoding) else self.nested
+    def _mapped(self, function: Callable[[Encoding], Encoding]) -> Pad:
+        nested = function(self.nested) if isinstance(self.nested, Encoding) else self.nested
         if nested is self.nested:
             return self
         layer = copy.copy(self)

@@ -39,10 +39,10 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
 
     >>> x, y = cn.uniform(2, key, Float, 1 << 16)
     """
-    stream, n = _checked("uniform", n, key, dtype, stream)
+    stream = _checked("uniform", n, key, dtype, stream)
     if key.index is None:
         _check_samples("uniform", samples)
-    words = _words(n, key, dtype, samples, stream)
+    _, words = _index_and_words(n, key, dtype, samples, stream)
     return [dtype(word >> 8) * 2**-24 for word in words]
 
 
@@ -75,34 +75,32 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
     >>> x, y = cn.stratified(2, key, Float, 1 << 16)
     """
     where = "stratified"
-    stream, n = _checked(where, n, key, dtype, stream)
+    stream = _checked(where, n, key, dtype, stream)
     check(n <= BITS, where, "n", n, f"at most {BITS} dimensions")
     _check_samples(where, samples)
-    uint32 = dr.uint32_array_t(dtype)
-    first, *others = _words(n + 1, key, dtype, samples, stream)
-    index = dr.arange(uint32, samples) if key.index is None else key.traced(uint32).index
-    uint64 = dr.uint64_array_t(dtype)
+    index, (first, *others) = _index_and_words(n + 1, key, dtype, samples, stream)
+    uint32, uint64 = dr.uint32_array_t(dtype), dr.uint64_array_t(dtype)
     place = uint32(((uint64(index) << 32) | uint64(first)) // samples)
     points = []
     for axis, word in enumerate(others):
-        own = range(31 - axis, -1, -n)[:BITS]  # bits of the place, the highest first
+        bits = range(31 - axis, -1, -n)[:BITS]  # of the place, the highest first
         number = uint32(0)
-        for bit in own:
+        for bit in bits:
             number = (number << 1) | ((place >> bit) & 1)
-        rest = BITS - len(own)
+        rest = BITS - len(bits)
         points.append(dtype((number << rest) | (word >> (32 - rest)) if rest else number) * 2**-BITS)
     return points
 
 
-def _checked(where: str, n: Any, key: Any, dtype: Any, stream: Any) -> tuple[int, int]:
-    """``stream`` and ``n``, once these and the others are what a draw needs."""
+def _checked(where: str, n: Any, key: Any, dtype: Any, stream: Any) -> int:
+    """``stream`` as an int, once all of these are what a draw needs."""
     single = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == dr.VarType.Float32
     check(single, where, "dtype", dtype, "a single-precision type such as drjit.llvm.ad.Float", TypeError)
     flat = not dr.is_tensor_v(dtype) and dr.depth_v(dtype) == 1
     ensure(flat, f"{where}: dtype is {dtype.__name__}; a 1D array type is needed.", TypeError)
     check_type(where, "key", key, Key, "a coopnet.Key")
     check_features(where, "n", check_positive(where, "n", n))
-    return check_unsigned(where, "stream", stream, 31), n
+    return check_unsigned(where, "stream", stream, 31)
 
 
 def _check_samples(where: str, samples: Any) -> None:
@@ -110,12 +108,12 @@ def _check_samples(where: str, samples: Any) -> None:
         raise ValueError(f"{where}: samples is {shown(samples)}; fewer than 2^32 are possible.")
 
 
-def _words(n: int, key: Key, dtype: type, samples: int | None, stream: int) -> list:
-    """The first ``n`` random words of each sample."""
+def _index_and_words(n: int, key: Key, dtype: type, samples: int | None, stream: int) -> tuple[Any, list]:
+    """The numbers of the samples, and the first ``n`` random words of each."""
     width = samples if key.index is None else dr.width(key.index)
     index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)
     blocks = (philox4x32((block, index, step, SAMPLE_STREAM + stream), seed) for block in range(-(-n // 4)))
-    return [word for words in blocks for word in words][:n]
+    return index, [word for words in blocks for word in words][:n]
 
 
 def by_index(samples: int) -> Callable[[Callable[[Key], Any]], Callable[[Key], Any]]:

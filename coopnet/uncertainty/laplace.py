@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,7 @@ from ..nn.tree import children
 from .data import check_trained, draw
 from .displacement import DisplacementSums, displaced
 from .layers import grids, is_activation, rebuilt
-from .linearized import GridPart, Linearized, drawn_grids
+from .linearized import GridPart, Linearized
 
 _WHERE = "laplace"
 
@@ -164,7 +163,7 @@ def _with_draws(field: NeuralField) -> NeuralField:
     """A copy of ``field`` whose layers draw, by deviations of zero."""
     streams = itertools.chain([0], itertools.count(2))  # 1 is the last layer's
     encoding = _encoding_with_draws(field.encoding, streams)
-    drawn = list(drawn_grids(encoding, field.in_features))
+    drawn = [] if encoding is None else [m for m in children(encoding) if isinstance(m, DrawnGrid)]
     cure = "its entries would be taken as known; make it the encoding itself, or part of a Composite or Pad"
     inside = len(drawn) == len(grids(field.encoding))
     ensure(inside, f"{_WHERE}: a grid is part of another encoding, or of a product of encodings; {cure}.")
@@ -179,18 +178,13 @@ def _with_draws(field: NeuralField) -> NeuralField:
 
 
 def _encoding_with_draws(encoding: Any, streams: Iterator[int]) -> Any:
-    """``encoding`` whose grids draw, each from a stream of its own."""
+    """``encoding`` whose grids draw, each from a stream of its own; those in a product stay."""
     if isinstance(encoding, Lattice):
         return DrawnGrid(encoding, next(streams))
-    if isinstance(encoding, Pad):
-        layer: Any = copy.copy(encoding)
-        layer.nested = _encoding_with_draws(encoding.nested, streams)
-        return layer
-    if isinstance(encoding, Composite) and encoding.reduction != "product":
-        layer = copy.copy(encoding)
-        layer.nested = tuple(_encoding_with_draws(e, streams) for e in encoding.nested)
-        return layer
-    return encoding
+    product = isinstance(encoding, Composite) and encoding.reduction == "product"
+    if not isinstance(encoding, Composite | Pad) or product:
+        return encoding
+    return encoding._mapped(lambda part: _encoding_with_draws(part, streams))
 
 
 def _fresh(layer: Any) -> list:

@@ -319,6 +319,15 @@ def test_grids_side_by_side(backend, ns, reduction):
     np.testing.assert_allclose(drawn, expected, atol=1e-4 if backend == "llvm" else 3e-2)
 
 
+def test_grids_without_coordinates_draw_nothing(backend, ns):
+    """Parts of a Composite that take none are skipped."""
+    grid = cn.HashGrid(2, n_levels=1, hashmap_size=64)
+    encoding = cn.Composite([cn.Identity(), grid, cn.HashGrid(n_levels=1, hashmap_size=64)], [2, 2, 0], [0, 0, 0])
+    field = cn.NeuralField(encoding, cn.MLP(out_features=1, width=6, depth=1), in_features=2).build(backend)
+    posterior = cn.laplace(field, wave(ns, 1), 1, noise=NOISE, prior=PRIOR)
+    assert (posterior.std(points(ns)).numpy() > 0).all()
+
+
 @pytest.mark.parametrize("encoding", [None, "sinusoidal", "product"])
 def test_encodings(backend, ns, encoding):
     """Without a grid, the last layer alone; a grid in a product of encodings is refused."""

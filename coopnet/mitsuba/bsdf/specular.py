@@ -37,8 +37,8 @@ class Specular:
         self.flags = [bsdf.flags(i) for i in self.components]
         every = mi.BSDFContext()
         # a mask answers to its type alone, and not to its number
-        asked = [(+mi.BSDFFlags.Null, every.component)] if masked else [(every.type_mask, i) for i in self.components]
-        self._asked = asked
+        by_number = [(every.type_mask, i) for i in self.components]
+        self._asked = [(+mi.BSDFFlags.Null, every.component)] if masked else by_number
         smooth = bsdf.flags() & mi.BSDFFlags.Smooth
         self._transmits = mi.has_flag(smooth, mi.BSDFFlags.Transmission)
 

@@ -141,6 +141,11 @@ def _kind(field: NeuralField | Reflection) -> str:
     return "surface" if field.in_features == 3 else "image"
 
 
+def _is_uncertain(field: NeuralField | Reflection) -> bool:
+    """Does a page show how sure it is?"""
+    return isinstance(field, NeuralField) and _kind(field) == "image" and draws(field)
+
+
 def check_view(field: NeuralField | Reflection, view: View) -> None:
     """Raises ``ValueError`` for what ``view`` has that means nothing for ``field``."""
     kind, given = _kind(field), len(view.region or ())
@@ -151,7 +156,7 @@ def check_view(field: NeuralField | Reflection, view: View) -> None:
         numbers, what = 6 if kind == "surface" else 4, f"the field has {field.in_features} coordinates"
         needed = f"{numbers} numbers are needed for a field of {field.in_features} coordinates"
         ensure(given in (0, numbers), f"export: region of view has {given} numbers; {needed}.")
-    uncertain = isinstance(field, NeuralField) and kind == "image" and draws(field)
+    uncertain = _is_uncertain(field)
     changed = [f.name for f in fields(View) if getattr(view, f.name) != f.default]
     of_surfaces = _OF_SURFACES if kind == "material" else _OF_SURFACES | _OF_CAMERAS
     for names, fits, of in (
@@ -178,7 +183,7 @@ def document(field: NeuralField | Reflection, program: Printed, view: View) -> s
     ensure(
         weights.length <= LARGEST, f"export: the weights take {weights.length} bytes; a page holds at most {LARGEST}."
     )
-    uncertain = isinstance(field, NeuralField) and kind == "image" and draws(field)
+    uncertain = _is_uncertain(field)
 
     data: dict[str, Any] = {
         "title": view.title,
