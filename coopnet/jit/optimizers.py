@@ -7,6 +7,8 @@ makes a first memory, and ``_select`` picks one of two if a step is masked.
 A step multiplies a learning rate that is an array *in place* by further factors (``_LRCache.product``). If two
 parameters share the rate, the second one gets it with the size and sign of the first one's step. ``AdamW`` reads it
 twice, so that weights grow. :func:`own_rates` avoids both.
+
+A power of doubles whose result would be about 2^-1024 is minus infinity (:func:`saturated`).
 """
 
 from __future__ import annotations
@@ -74,6 +76,21 @@ def own_rates(optimizer: dropt.Optimizer, factors: Mapping[str, Any]) -> Iterato
         optimizer.set_learning_rate(before)
         if decay:
             optimizer.weight_decay = decay
+        if isinstance(optimizer, dropt.Adam) and not isinstance(optimizer, EntryAdam):
+            for name, (*rest, (t, *moments)) in optimizer.state.items():
+                optimizer.state[name] = (*rest, (saturated(optimizer, t), *moments))
+
+
+def saturated(optimizer: dropt.Adam, t: Any) -> Any:
+    r"""The number of steps ``t``, no longer counted once :math:`\beta^t` has no effect on :math:`1 - \beta^t`.
+
+    Dr.Jit's power of doubles is minus infinity where it should be between :math:`2^{-1023.5}` and :math:`2^{-1024.5}`.
+    Adam with :math:`\beta_2` = 0.99 would take an infinite step after 70,588 others, and with 0.999 after 709,000.
+    What remains is that it does not move in the few steps in which :math:`\beta_1^t` is there while
+    :math:`\beta_2^t` still counts: with 0.9 and 0.999 in seven, from 6,734 on.
+    """
+    slowest = max(optimizer.beta_1, optimizer.beta_2)
+    return dr.minimum(t, 1 if slowest == 0 else min(math.ceil(-64 / math.log2(slowest)), 2**32 - 2))
 
 
 def adam_correction(optimizer: dropt.Adam, dtype: type, memory: tuple) -> Any:
@@ -81,7 +98,7 @@ def adam_correction(optimizer: dropt.Adam, dtype: type, memory: tuple) -> Any:
     t = memory[0] + 1
     if counts_entries(memory):  # a double power for each would take longer than the step
         return dr.sqrt(_debiased(optimizer.beta_2, dtype(t))) / _debiased(optimizer.beta_1, dtype(t))
-    high = dr.float64_array_t(dtype)
+    high, t = dr.float64_array_t(dtype), saturated(optimizer, t)
     return dtype(dr.sqrt(1 - high(optimizer.beta_2) ** t) / (1 - high(optimizer.beta_1) ** t))
 
 
@@ -122,7 +139,8 @@ class EntryAdam(dropt.Adam):
 
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, memory: tuple, /) -> tuple[Any, tuple]:
         if not (self.adabound or counts_entries(memory)):
-            return super()._step(cache, value, grad, lr, memory)
+            new, (t, *moments) = super()._step(cache, value, grad, lr, memory)
+            return new, (saturated(self, t), *moments)
         t, m, v, taken = memory
         new_m, new_v = dr.lerp(grad, m, self.beta_1), dr.lerp(dr.square(grad), v, self.beta_2)
         # Dr.Jit's way of adding epsilon
