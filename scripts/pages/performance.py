@@ -281,6 +281,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "derivatives_llvm": lambda: derivatives("llvm"),
     "derivatives_cuda": lambda: derivatives("cuda"),
     "exported_llvm": lambda: exported("llvm"),
+    "exported_cuda": lambda: exported("cuda"),
     "in_short": in_short,
     "sources": sources,
 }

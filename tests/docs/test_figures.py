@@ -326,6 +326,25 @@ def test_media_emitters_and_empty_space():
     said = "variance of a sample is {:.2f} under `neural_envmap`, {:.2f} under `envmap` and {:.1f} with"
     assert said.format(*map(noise.get, names)) in text
     assert f"from {noise['lamp']:.0f} to {noise['lamp, sampling=64']:.1f}" in text
+    media = {row["medium"]: row for row in results("mitsuba-media-cuda")["rows"]}
+    grid, large = media["grid"], media["grid, eight times the memory"]
+    ours, calls = media["field, neural_medium in neural_volpath"], media["field, neural_medium in volpath"]
+    times = [row["wall_ms"] / grid["wall_ms"] for row in (ours, calls)]
+    errors = [f"{row['relative_mse'] * 1e3:.1f}e-3" for row in (ours, grid, large)]
+    assert (
+        f"these are {times[0]:.1f} and {times[1]:.1f} times, and the errors {errors[0]} with the field, {errors[1]}"
+        in text
+    )
+    assert f"of the same memory and {errors[2]} with the large one" in text
+    lit = {row["emitter"]: row["wall_ms"] for row in results("mitsuba-emitters-cuda")["rows"]}
+    assert f"takes {lit['neural_envmap']:.0f} ms under `neural_envmap` and {lit['envmap']:.0f} ms under" in text
+    empty, text = results("occupancy-cuda"), sentences_of("rendering")
+    picture, *gradients = (row["all_to_grid"] for row in empty["rows"])
+    said = "the picture is {:.1f} times as fast, gradients {:.1f} and {:.1f} times"
+    assert said.format(picture, *gradients) in text
+    assert f"on the CPU and {empty['difference']:.3f} on the GPU" in text
+    spent = {row["call"]: row["compile_ms"] / 1e3 for row in results("trace-shapes-cuda")["rows"]}
+    assert f"there the first takes {spent['first']:.1f} s and the gradient {spent['gradient']:.1f} s" in text
     empty, text = results("occupancy-llvm"), sentences_of("rendering")
     picture, replay, wide = (row["all_to_grid"] for row in empty["rows"])
     assert f"a grid makes a picture {picture:.0f} times as fast as marching through everything" in text
