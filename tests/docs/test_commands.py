@@ -28,7 +28,8 @@ def plain(text):
 
 def test_session(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    few = {"n_levels": 2, "base_resolution": 64}  # a picture has 32, which take seconds to compile
+    # a picture has 32 levels, which take seconds to compile; in half precision, too, weights are a file of their own
+    few = {"n_levels": 2, "base_resolution": 64, "hashmap_size": 2**12}
     monkeypatch.setattr(image.learn, "HashGrid", lambda size, **options: cn.HashGrid(size, **(options | few)))
     image.files.save("photo.jpg", np.random.default_rng(0).random((16, 24, 3), np.float32))
     session = re.findall(r"```console\n\$ coopnet ([^\n]*)\n(.*?)```", PAGE, re.S)
