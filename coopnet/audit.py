@@ -136,16 +136,18 @@ class _Run:
 
     def row(self, name: str, layer: str, values: list, exact: Any, here: Any, relu: bool = False) -> None:
         """Note a layer's output ``values`` against the reference's, from exact and from equal inputs."""
-        got = self._numpy(values)
-        bad = ~np.isfinite(got)
-        largest = rms = own = None
+        output = self._numpy(values)
+        bad = ~np.isfinite(output)
+        largest = rms = rounding = None
         overflows = 0
         if exact is not None:
-            (largest, rms), (_, own) = _errors(got, exact), _errors(got, here)
+            (largest, rms), (_, rounding) = _errors(output, exact), _errors(output, here)
             overflows = int(np.sum(bad & np.isfinite(exact)))
-        dead = int(np.sum(~np.any(got != 0, axis=1))) if relu else None
-        self.rows.append(LayerAudit(name, layer, len(got), largest, rms, own, int(np.sum(bad)), overflows, dead))
-        self.values, self.exact, self.exact_here = values, got if exact is None else exact, got
+        dead = int(np.sum(~np.any(output != 0, axis=1))) if relu else None
+        self.rows.append(
+            LayerAudit(name, layer, len(output), largest, rms, rounding, int(np.sum(bad)), overflows, dead)
+        )
+        self.values, self.exact, self.exact_here = values, output if exact is None else exact, output
 
     def _numpy(self, parts: list) -> np.ndarray:
         rows = [dr.detach(v).numpy().astype(np.float64) for v in parts]
@@ -184,14 +186,14 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
 def _held(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
     """Arguments of a layer's counterpart that are not its attributes: arrays, computed values, and those of the key."""
     if isinstance(layer, drnn.Linear):
-        own = {p.name: p.numpy("audit") for p in parameters(layer)}
-        return {"W": own["weights"], "b": own.get("bias")}
+        values = {p.name: p.numpy("audit") for p in parameters(layer)}
+        return {"W": values["weights"], "b": values.get("bias")}
     if isinstance(layer, Dropout):
         p = layer.p
         if isinstance(p, dr.ArrayBase):
             # kernels cannot raise an error, so they clip the value to the largest that still keeps something
-            most = 1 - 2.0 ** -(24 if isinstance(layer, GaussianDropout) else layer.bits)
-            p = min(max(float(dr.detach(p)[0]), 0.0), most)
+            largest = 1 - 2.0 ** -(24 if isinstance(layer, GaussianDropout) else layer.bits)
+            p = min(max(float(dr.detach(p)[0]), 0.0), largest)
         if key is None:
             return {"p": p}
         index, step, (low, high) = key.words(np.uint32, samples)

@@ -140,8 +140,8 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
         check_type(where, "eps", eps, dr.ArrayBase if flat else (), "a number or a Dr.Jit Float")
         check_backend(f"{where}: eps is", eps, leaf, "p")
         entries, samples = dr.width(eps), kinds.samples(p, kind)
-        fits = entries > 0 and (1 in (entries, samples) or entries == samples)
-        ensure(fits, f"{where}: eps has {entries} entries for {samples} samples; 1, or one for each, is needed.")
+        valid = entries > 0 and (1 in (entries, samples) or entries == samples)
+        ensure(valid, f"{where}: eps has {entries} entries for {samples} samples; 1, or one for each, is needed.")
         eps = single(eps)
     else:
         eps = check_above(where, "eps", eps)

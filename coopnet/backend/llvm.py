@@ -113,24 +113,24 @@ def _inspect(path: str) -> LLVM | None:
 
 def _directories() -> list[str]:
     """Where systems put libLLVM, without starting any process."""
-    found = [os.path.join(sys.prefix, "lib")]  # a conda environment
+    directories = [os.path.join(sys.prefix, "lib")]  # a conda environment
     if sys.platform == "win32":
-        found += os.environ.get("PATH", "").split(os.pathsep)
-        found.append(os.path.join(os.environ.get("PROGRAMFILES", ""), "LLVM", "bin"))
+        directories += os.environ.get("PATH", "").split(os.pathsep)
+        directories.append(os.path.join(os.environ.get("PROGRAMFILES", ""), "LLVM", "bin"))
     elif sys.platform == "darwin":
         for brew in ("/opt/homebrew", "/usr/local"):
-            found += glob.glob(f"{brew}/opt/llvm*/lib") + glob.glob(f"{brew}/Cellar/llvm*/*/lib")
+            directories += glob.glob(f"{brew}/opt/llvm*/lib") + glob.glob(f"{brew}/Cellar/llvm*/*/lib")
     else:
-        found += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+        directories += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
         for conf in ["/etc/ld.so.conf", *sorted(glob.glob("/etc/ld.so.conf.d/*.conf"))]:
             with suppress(OSError, UnicodeDecodeError):
                 lines = Path(conf).read_text().splitlines()
-                found += [line.strip() for line in lines if line.startswith("/")]
+                directories += [line.strip() for line in lines if line.startswith("/")]
         triple = f"{platform.machine()}-linux-gnu"
         for root in ("/usr/lib", "/usr/local/lib"):
-            found += [root, f"{root}64", f"{root}/{triple}", *glob.glob(f"{root}*/llvm*/lib*")]
-        found += [*glob.glob("/usr/lib/llvm/*/lib*"), "/usr/lib/wsl/lib"]
-    return [d for d in dict.fromkeys(found) if d and os.path.isdir(d)]
+            directories += [root, f"{root}64", f"{root}/{triple}", *glob.glob(f"{root}*/llvm*/lib*")]
+        directories += [*glob.glob("/usr/lib/llvm/*/lib*"), "/usr/lib/wsl/lib"]
+    return [d for d in dict.fromkeys(directories) if d and os.path.isdir(d)]
 
 
 def _candidates(directory: str) -> list[str]:

@@ -68,7 +68,7 @@ def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int =
         raise NoRoom(f"{where}: {numbers} are more than fit: twice {shown_bytes(needed)}, but {left} are left.")
 
 
-def check_room(where: str, parts: Mapping[str, Sequence[float]], cure: str) -> None:
+def check_room(where: str, parts: Mapping[str, Sequence[float]], hint: str) -> None:
     """Raise :class:`NoRoom` if the host has not enough memory for all ``parts`` at a time.
 
     Args:
@@ -79,7 +79,7 @@ def check_room(where: str, parts: Mapping[str, Sequence[float]], cure: str) -> N
     total = sum(sum(sizes) for sizes in parts.values())
     if (left := _lacking([size for sizes in parts.values() for size in sizes])) is not None:
         each = ", ".join(f"{shown_bytes(int(sum(v)))} for {k}" for k, v in parts.items() if sum(v) >= total / 100)
-        raise NoRoom(f"{where} takes {shown_bytes(int(total))} more memory, {each}; but {left} are left. {cure}.")
+        raise NoRoom(f"{where} takes {shown_bytes(int(total))} more memory, {each}; but {left} are left. {hint}.")
 
 
 def _lacking(sizes: Sequence[float]) -> str | None:
@@ -150,19 +150,19 @@ def _groups(root: Path, names: tuple[str, str, str]) -> list[str]:
     path = ""
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, own = (*line.split(":", 2), "", "")[:3]
+            _, controllers, group = (*line.split(":", 2), "", "")[:3]
             if names[0] in controllers.split(","):
-                path = own.strip("/")
+                path = group.strip("/")
     steps = path.split("/")
     return ["/".join(steps[:n]) for n in range(len(steps) + 1)]
 
 
 def _left(folder: Path, limit: str, used: str) -> int:
-    most, taken = (int((folder / name).read_text()) for name in (limit, used))
+    maximum, in_use = (int((folder / name).read_text()) for name in (limit, used))
     rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
     # version 1 counts what is in groups below it apart
     cached = (rows.get(f"total_{kind}", rows.get(kind, 0)) for kind in ("inactive_file", "active_file"))
-    return most - taken + sum(map(int, cached))  # files in memory make room
+    return maximum - in_use + sum(map(int, cached))  # files in memory make room
 
 
 def _count(n: int) -> str:

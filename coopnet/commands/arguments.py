@@ -54,11 +54,11 @@ def parse_view(text: str) -> tuple[float, float]:
     parts = text.split(",")
     try:
         azimuth, elevation = (float(part) for part in parts)
-        fits = math.isfinite(azimuth) and -90 < elevation < 90
+        valid = math.isfinite(azimuth) and -90 < elevation < 90
     except ValueError:
-        fits = False
+        valid = False
     needed = "an azimuth and an elevation between -90 and 90 degrees, such as 30,20, are needed."
-    ensure(fits, f"{text!r}; {needed}", typer.BadParameter)
+    ensure(valid, f"{text!r}; {needed}", typer.BadParameter)
     return azimuth, elevation
 
 

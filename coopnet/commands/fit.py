@@ -75,11 +75,11 @@ def fit(
     """
     ensure(not (resume and force), "--resume goes on from a checkpoint, and --force replaces it.", typer.BadParameter)
     mesh = source.suffix.lower() in MESHES
-    other, kind, own = ("pixels", "a mesh", "--points") if mesh else ("points", "an image", "--pixels")
+    other, kind, option = ("pixels", "a mesh", "--points") if mesh else ("points", "an image", "--pixels")
     waves = f"{str(source)!r} is a mesh, and --encoding {encoding} repeats itself; hashgrid or identity is needed."
     ensure(not mesh or encoding in ("hashgrid", "identity"), waves, typer.BadParameter)
     given = {"steps": steps, "pixels": pixels, "points": points}
-    unused = f"--{other} is not for {kind}; {own} is."
+    unused = f"--{other} is not for {kind}; {option} is."
     ensure(given[other] is None, f"{str(source)!r} is {kind}, and {unused}", typer.BadParameter)
     chosen: dict[str, Any] = {name: DEFAULTS[name][mesh] if value is None else value for name, value in given.items()}
     del chosen[other]
@@ -90,8 +90,8 @@ def fit(
     run = {"resume": resume, "progress": not quiet and sys.stderr.isatty()}
     if not resume:
         checkpoint, pictures = output / "field.safetensors", MESH_PICTURES if mesh else IMAGE_PICTURES
-        cure = "--resume its training, choose another --output" if checkpoint.is_file() else "choose another --output"
-        args.check_replaced(checkpoint, force, cure, pictures)
+        hint = "--resume its training, choose another --output" if checkpoint.is_file() else "choose another --output"
+        args.check_replaced(checkpoint, force, hint, pictures)
     (_fit_mesh if mesh else _fit_image)(source, output, chosen, settings, run)
 
 
@@ -113,8 +113,8 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
             values = images.load(source)
         except ValueError as error:
             known = ", ".join(suffix[1:].upper() for suffix in MESHES)
-            cure = f"; meshes are those with the suffix of {known}" if "not an image" in str(error) else ""
-            raise ValueError(f"{str(error).rstrip('.')}{cure}.") from None
+            hint = f"; meshes are those with the suffix of {known}" if "not an image" in str(error) else ""
+            raise ValueError(f"{str(error).rstrip('.')}{hint}.") from None
     height, columns, channels = values.shape
     ensure(height * columns > 1, f"{str(source)!r} has a single pixel; at least 2 are needed.")
     _prepare(output, IMAGE_PICTURES, run["resume"])
@@ -158,8 +158,8 @@ def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output:
     """Say how the training ended; raises if it did not reach its end."""
     if training.stopped == "diverged":
         what = training.message.split(". ")[0].removeprefix("fit: ")
-        cure = f"a smaller --lr than {settings['lr']:g} usually helps"
-        raise ValueError(f"{what}; {cure}. Nothing was drawn or written since.")
+        hint = f"a smaller --lr than {settings['lr']:g} usually helps"
+        raise ValueError(f"{what}; {hint}. Nothing was drawn or written since.")
     if training.stopped == "interrupt":
         written = "no checkpoint was written"
         if files["field"].exists():

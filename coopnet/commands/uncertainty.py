@@ -82,8 +82,8 @@ def _check_method(checkpoint: Path, field: Any, method: str, masks: bool) -> Non
         "dropout": "has no dropout, and --method dropout needs some",
         "std": "is neither a posterior nor an ensemble, and --method std needs one",
     }[method]
-    cure = "fit with --dropout, or save the field that cn.laplace or cn.ensemble makes"
-    raise typer.BadParameter(f"{str(checkpoint)!r} {has}; {cure}.")
+    hint = "fit with --dropout, or save the field that cn.laplace or cn.ensemble makes"
+    raise typer.BadParameter(f"{str(checkpoint)!r} {has}; {hint}.")
 
 
 def _learned_size(noted: dict[str, Any]) -> tuple[int, int]:

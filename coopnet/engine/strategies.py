@@ -126,8 +126,8 @@ def worth_unrolling(s: Situation) -> bool:
     """Is there so little to multiply, in a recorded function, that code without loops is compiled in a second?"""
     there_and_back = s.network.multiplications * (1 + s.weights)
     most = limits.by_lanes(limits.UNROLLED, s.lanes)
-    fits = 0 < there_and_back * s.vectors <= most and s.network.single
-    return fits and s.frozen and not (s.cuda or s.symbolic) and s.samples >= limits.UNROLLED_SAMPLES
+    affordable = 0 < there_and_back * s.vectors <= most and s.network.single
+    return affordable and s.frozen and not (s.cuda or s.symbolic) and s.samples >= limits.UNROLLED_SAMPLES
 
 
 EVALUATION = (

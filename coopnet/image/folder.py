@@ -22,8 +22,8 @@ _DIGESTS = {"pixels": "image", "mesh": "mesh"}
 def check_packages(where: str) -> None:
     """Raise ``ImportError`` if checkpoints cannot be written, before the training rather than after it."""
     if importlib.util.find_spec("safetensors") is None:
-        cure = "checkpoints need the package safetensors; run pip install 'coopnet[cli]'."
-        raise ImportError(f"{where}: {cure}", name="safetensors")
+        hint = "checkpoints need the package safetensors; run pip install 'coopnet[cli]'."
+        raise ImportError(f"{where}: {hint}", name="safetensors")
 
 
 def make_folder(directory: str | Path, metadata: dict[str, Any], resume: bool) -> Path:

@@ -226,8 +226,8 @@ def _about_picture(width: int, height: int) -> Iterator[None]:
         yield
     except NoRoom as error:
         what = f"fit_image: the picture has {width} x {height} pixels, which makes a large field. {error}"
-        cure = "A picture of fewer pixels makes a smaller one, and so does another encoding than hashgrid."
-        raise NoRoom(f"{what} {cure}") from None
+        hint = "A picture of fewer pixels makes a smaller one, and so does another encoding than hashgrid."
+        raise NoRoom(f"{what} {hint}") from None
 
 
 def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralField, dict[str, Any]]:
@@ -247,8 +247,8 @@ def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralFie
 def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
     array = isinstance(image, np.ndarray)
     kind = f"of shape {image.shape}" if array else f"a {type(image).__name__}"
-    fits = array and image.ndim == 3 and image.shape[2] in (1, 3)
-    ensure(fits, f"fit_image: image is {kind}; an array (height, width, 1 or 3) is needed.")
+    valid = array and image.ndim == 3 and image.shape[2] in (1, 3)
+    ensure(valid, f"fit_image: image is {kind}; an array (height, width, 1 or 3) is needed.")
     count = image.shape[0] * image.shape[1]
     ensure(count > 1, "fit_image: the image has no pixel or a single one; at least 2 are needed.")
     ensure(count < 2**32, "fit_image: the image has 2^32 pixels or more.")

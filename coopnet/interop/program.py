@@ -112,10 +112,10 @@ class Program:
         return self._pull(at, dy, v, wants)
 
     def _pull(self, at: Point, dy: Any, v: Any, wants: Sequence[bool]) -> list[Any]:
-        moved, dx, gradients, operands, left = self._pulled(self, self._hidden, tuple(at), dy, v, tuple(wants))
-        if left is not None:
-            gradients = self._finished(self, self._hidden, gradients, left.multiply(operands), left)
-        return [moved, dx, *(gradients.get(name) for name in self.types)]
+        tangent, dx, gradients, operands, products = self._pulled(self, self._hidden, tuple(at), dy, v, tuple(wants))
+        if products is not None:
+            gradients = self._finished(self, self._hidden, gradients, products.multiply(operands), products)
+        return [tangent, dx, *(gradients.get(name) for name in self.types)]
 
     @staticmethod
     @contextmanager
@@ -143,28 +143,28 @@ class Program:
 
     def trace_pullback(self, at: Point, dy: Any, v: Any, wants: tuple[bool, ...]) -> tuple[Any, ...]:
         at = self._own(at)
-        left = ExternalProducts.where_faster(self.field)
+        products = ExternalProducts.where_faster(self.field)
         xs, key = _columns(at.x, at.samples, self.field.in_features), _key(at)
         wanted = {name: p for name, p, wants_p in zip(self.types, at.parameters, wants[1:], strict=True) if wants_p}
         with dr.resume_grad():
             dr.enable_grad(wanted, xs if wants[0] else [])
-            with leaving(left), self._given(at):
+            with leaving(products), self._given(at):
                 if v is None:
                     y = self.field(xs, key)
                 else:
                     y = self.field.jvp(xs, _columns(v, at.samples, len(xs)), key)[1]
-                if left is not None:
-                    left.open = True
+                if products is not None:
+                    products.open = True
                 dr.set_grad(y, type(y)([type(y[0])(c) for c in _columns(dy, at.samples, len(y))]))
                 dr.enqueue(dr.ADMode.Backward, y)
                 dr.traverse(dr.ADMode.Backward)
-                moved = None if v is None else _rows(dr.detach(y), at.samples)
+                tangent = None if v is None else _rows(dr.detach(y), at.samples)
                 dx = _rows(nested([dr.grad(c) for c in xs]), at.samples) if wants[0] else None
                 gradients = {name: dr.grad(p) for name, p in wanted.items()}
-                operands = [] if left is None else left.take()
+                operands = [] if products is None else products.take()
         dr.disable_grad(wanted)
-        dr.eval(moved, dx, gradients, operands)
-        return moved, dx, gradients, operands, left if operands else None
+        dr.eval(tangent, dx, gradients, operands)
+        return tangent, dx, gradients, operands, products if operands else None
 
     def trace_finish(self, gradients: dict[str, Any], products: list, left: ExternalProducts) -> dict[str, Any]:
         return left.completed(gradients, products)
@@ -177,13 +177,13 @@ class Program:
     @contextmanager
     def _given(self, at: Point) -> Iterator[None]:
         """A block in which the field has the parameters of ``at``, and networks use its modes."""
-        own = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
-        self._set(dict(zip(own, at.parameters, strict=True)))
+        current = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
+        self._set(dict(zip(current, at.parameters, strict=True)))
         try:
             with deterministic(at.modes.deterministic), gradient_path(at.modes.path):
                 yield
         finally:
-            self._set(own)
+            self._set(current)
 
     def _set(self, flat: dict[str, Any]) -> None:
         for name, value in flat.items():

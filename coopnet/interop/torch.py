@@ -352,8 +352,8 @@ class _Call:
         self, wants: list, v: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, *packed: torch.Tensor
     ) -> tuple:
         """Gradients of ``(dy * Jv).sum()`` with respect to ``dy, x, *packed``, ``None`` unless wanted."""
-        moved, *gradients = self._pull(wants[1:], dy, v, x, packed)
-        return moved if wants[0] else None, *gradients
+        dv, *gradients = self._pull(wants[1:], dy, v, x, packed)
+        return dv if wants[0] else None, *gradients
 
     def _pull(
         self, wants: list, dy: torch.Tensor, v: torch.Tensor | None, x: torch.Tensor, packed: Sequence[torch.Tensor]
@@ -372,17 +372,17 @@ class _Call:
         with Program.alone():
             at, cotangents = self._point(x, packed), _array(rows, self.program.single)
             if v is None:
-                moved, *gradients = _in_order(x.device, lambda: [None, *self.program.pullback(at, cotangents, wants)])
+                dv, *gradients = _in_order(x.device, lambda: [None, *self.program.pullback(at, cotangents, wants)])
             else:
                 along = _array(v, self.program.single)
-                moved, *gradients = _in_order(
+                dv, *gradients = _in_order(
                     x.device, lambda: self.program.pullback_of_derivative(at, cotangents, along, wants)
                 )
-        if moved is not None:
-            moved = moved.to(torch.float32)
-            moved = (moved if v_scale is None else moved / v_scale).to(dy.dtype)
+        if dv is not None:
+            dv = dv.to(torch.float32)
+            dv = (dv if v_scale is None else dv / v_scale).to(dy.dtype)
         gradients = [g if g is None or scale is None else g.to(torch.float32) / scale for g in gradients]
-        return moved, *gradients
+        return dv, *gradients
 
     def _point(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> Point:
         types = self.program.types.values()

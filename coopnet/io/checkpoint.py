@@ -145,8 +145,8 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         _ensure(not names, "load", path, f"{wrong}; its tensors don't belong to its architecture.")
     for p in found.values():
         value = tensors.pop(p.name)  # let go of each array once it is on the device
-        fits = value.shape in (p.shape, (*p.shape, 1))  # a packed vector is a column
-        _ensure(fits, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
+        valid = value.shape in (p.shape, (*p.shape, 1))  # a packed vector is a column
+        _ensure(valid, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
         known = value.dtype in NUMPY_TYPES.values()
         _ensure(known, "load", path, f"{p.name} holds {value.dtype}; float16, float32 or float64 is needed.")
         p.fill(value.reshape(p.shape), f"load: {os.fspath(path)!r}")

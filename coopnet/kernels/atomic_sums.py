@@ -99,6 +99,6 @@ class AtomicSums:
         entry = type(place)(0)
         for level, start, n in zip(self.grid.levels, self.starts, self.counts, strict=True):
             if n > 1:
-                own = level.offset + (rest - start) % type(place)(level.size)
-                entry = dr.select(rest >= start, own, entry)
+                candidate = level.offset + (rest - start) % type(place)(level.size)
+                entry = dr.select(rest >= start, candidate, entry)
         return which * self.grid.levels[-1].end + entry

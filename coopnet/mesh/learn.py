@@ -169,6 +169,6 @@ def load_surface(path: str | Path, backend: str = "auto") -> NeuralField:
     outputs = len(field([arrays(field).Float(0.5)] * field.in_features))
     maps = f"it maps {shown(field.in_features)} coordinates to {outputs} values"
     needed = "2 coordinates and 1 or 3 values, or 3 coordinates and 1 value, are needed."
-    fits = field.in_features == 3 and outputs == 1
-    ensure(fits, f"{str(path)!r} is not the field of an image or a surface: {maps}; {needed}")
+    valid = field.in_features == 3 and outputs == 1
+    ensure(valid, f"{str(path)!r} is not the field of an image or a surface: {maps}; {needed}")
     return field

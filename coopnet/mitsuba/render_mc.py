@@ -105,8 +105,8 @@ def render_mc(
         calls = all(isinstance(node, tuple(kinds.values())) for node in dropping)
         why = f"masks is 'path', but {' and '.join(found)} are evaluated in virtual calls"
         ensure(not calls, f"{_WHERE}: {why}; use masks='pass'.")
-        cure = "networks are evaluated in virtual calls, where paths have no number; use NeuralPath"
-        ensure(_has_key(integrator), f"{_WHERE}: masks is 'path', but in a {type(integrator).__name__} {cure}.")
+        hint = "networks are evaluated in virtual calls, where paths have no number; use NeuralPath"
+        ensure(_has_key(integrator), f"{_WHERE}: masks is 'path', but in a {type(integrator).__name__} {hint}.")
 
     def render(scene: Any, integrator: Any, key: Key, _: Any) -> Any:
         keys = {id(node): key for node in plugins}

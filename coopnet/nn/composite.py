@@ -67,11 +67,11 @@ class Composite(Encoding):
         check_features("Composite", "in_features", check_in_features("Composite", in_features))
         counts = self._counts()
         rest = [i for i, n in enumerate(counts) if n < 0]
-        cure = "only one may take the rest; give n_dims_to_encode, or in_features to the encodings"
-        ensure(len(rest) < 2, f"Composite: the encodings {rest} state no number of coordinates, but {cure}.")
+        hint = "only one may take the rest; give n_dims_to_encode, or in_features to the encodings"
+        ensure(len(rest) < 2, f"Composite: the encodings {rest} state no number of coordinates, but {hint}.")
         if rest and any(b >= 0 for b in self.dims_to_encode_begin):
-            cure = "which dims_to_encode_begin leaves unclear; give all n_dims_to_encode"
-            raise ValueError(f"Composite: encoding {rest[0]} takes the rest of the coordinates, {cure}.")
+            hint = "which dims_to_encode_begin leaves unclear; give all n_dims_to_encode"
+            raise ValueError(f"Composite: encoding {rest[0]} takes the rest of the coordinates, {hint}.")
         if not rest and self.nested and in_features < 0:
             in_features = max(begin + n for _, begin, n in self._ranges(-1))
             in_features = check_features("Composite", "in_features", in_features) if in_features > 0 else -1

@@ -106,8 +106,8 @@ class ConcreteDropout(Dropout):
 
     @p.setter
     def p(self, value: Any) -> None:
-        fits = is_number(value) and 0 < value < 1
-        check(fits, "ConcreteDropout", "p", value, "a number in (0, 1)")
+        valid = is_number(value) and 0 < value < 1
+        check(valid, "ConcreteDropout", "p", value, "a number in (0, 1)")
         self.initial = float(value)
         self._law(self.initial).check_entries()
         if self.logit.value is not None:

@@ -134,8 +134,8 @@ class Displaced(Drawn, Encoding):
         ensure(self.encoding is not None, "Displaced: there is no encoding; call Displaced(encoding, sides).")
         encoding, width = self.encoding._alloc(dtype, size, rng)
         layer, n = Displaced(encoding, self.sides, self.stream), len(self.sides)
-        fits = 0 < n <= (size if size > 0 else encoding.in_features)
-        ensure(fits, f"Displaced: sides are those of {n} coordinates, but the encoding takes {size}.")
+        valid = 0 < n <= (size if size > 0 else encoding.in_features)
+        ensure(valid, f"Displaced: sides are those of {n} coordinates, but the encoding takes {size}.")
         on_host = dr.backend_v(dtype) == dr.JitBackend.LLVM
         check_entries("Displaced", "displacements", (layer.vertices, n), 4, on_host)
         single = dr.float32_array_t(dr.array_t(dtype))

@@ -114,8 +114,8 @@ class Embedding(Module):
         leaf = table_type if self.output == "table" else _OUTPUTS[self.output](table_type)
         if is_deterministic() and symbolic() and dr.grad_enabled(data):
             what = "the gradient of an embedding inside a symbolic loop or call accumulates with atomics"
-            cure = "look rows up outside, or run the loop in evaluated mode"
-            raise RuntimeError(f"deterministic: {what}, in no fixed order; {cure}.")
+            hint = "look rows up outside, or run the loop in evaluated mode"
+            raise RuntimeError(f"deterministic: {what}, in no fixed order; {hint}.")
         features = lookup(data, index, active, leaf, self.deterministic or is_deterministic())
         return features if isinstance(x, tuple) else contained(features, x)
 
@@ -157,8 +157,8 @@ class Embedding(Module):
         if dr.itemsize_v(ids) < 4:
             ids = dr.int32_array_t(type(ids))(ids)
         given = f"ids ({name}) reach from {dr.min(ids)[0]} to {dr.max(ids)[0]}; they must lie in [0, {self.count})"
-        cure = "To accept others, give check=False with out_of_range='clamp' or 'zero'"
-        raise ValueError(f"Embedding: {given}. {cure}.")
+        hint = "To accept others, give check=False with out_of_range='clamp' or 'zero'"
+        raise ValueError(f"Embedding: {given}. {hint}.")
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Embedding, int]:  # type: ignore[override]
         ensure(size in (-1, 1), f"Embedding: the input has {size} features, but the layer takes 1, the id.")
@@ -189,7 +189,7 @@ def _ids(x: Any, own: type) -> Any:
 
 
 def _from_numpy(x: np.ndarray, own: type) -> Any:
-    fits, given = x.dtype.kind in "iu" and x.ndim <= 1 and x.size, f"a NumPy array of {x.dtype} and shape {x.shape}"
-    ensure(fits, f"Embedding: got {given}; a 1D array of integers is needed.", TypeError)
+    valid, given = x.dtype.kind in "iu" and x.ndim <= 1 and x.size, f"a NumPy array of {x.dtype} and shape {x.shape}"
+    ensure(valid, f"Embedding: got {given}; a 1D array of integers is needed.", TypeError)
     wide, dtype = (dr.uint64_array_t, np.uint64) if x.dtype.kind == "u" else (dr.int64_array_t, np.int64)
     return wide(own)(np.atleast_1d(x).astype(dtype))

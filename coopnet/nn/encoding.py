@@ -103,8 +103,8 @@ class Encoding(Module):
 
     def _size(self, size: int) -> int:
         name, takes = type(self).__name__, self.in_features
-        fits = size < 0 or takes < 0 or size == takes
-        ensure(fits, f"{name}: in_features is {takes}, but the input has {size} features.")
+        valid = size < 0 or takes < 0 or size == takes
+        ensure(valid, f"{name}: in_features is {takes}, but the input has {size} features.")
         size = takes if size < 0 else size
         ensure(size > 0, f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
         check_features(name, "in_features", size)

@@ -31,9 +31,9 @@ class _Waves(Encoding):
 
     def _set(self, count: int, in_features: int) -> None:
         name, limit = type(self).__name__, f"at most {MAX_OCTAVES} are possible"
-        fits = check_positive(name, self._count, count) <= MAX_OCTAVES
+        valid = check_positive(name, self._count, count) <= MAX_OCTAVES
         why = "beyond which single precision has no frequencies"
-        ensure(fits, f"{name}: {self._count} is {shown(count)}; {limit}, {why}.")
+        ensure(valid, f"{name}: {self._count} is {shown(count)}; {limit}, {why}.")
         setattr(self, self._count, count)
         self.in_features = check_in_features(name, in_features)
         check_features(name, self._count, count, self.width(abs(in_features)))

@@ -50,8 +50,8 @@ class Lattice(Encoding):
         self.hashmap_size = check_positive(where, "hashmap_size", hashmap_size)
         self.base_resolution = check_positive(where, "base_resolution", base_resolution)
         needed = f"a multiple of n_features_per_level, {self.n_features_per_level},"
-        fits = self._MULTIPLE is not None or hashmap_size % n_features_per_level == 0
-        check(fits, where, "hashmap_size", hashmap_size, needed)
+        divisible = self._MULTIPLE is not None or hashmap_size % n_features_per_level == 0
+        check(divisible, where, "hashmap_size", hashmap_size, needed)
         if per_level_scale is not None:
             per_level_scale = check_above(where, "per_level_scale", per_level_scale)
         self.per_level_scale = per_level_scale
@@ -158,11 +158,11 @@ class Lattice(Encoding):
         last = first + math.log2(growth) * (self.n_levels - 1)
         if max(first, last) >= 31:
             finest = f"the finest level has about 2^{max(first, last):.0f} cells a side"
-            cure = "use fewer levels, a smaller base_resolution or a smaller per_level_scale"
-            raise ValueError(f"{name}: {finest}, but fewer than 2^31 can be numbered; {cure}.")
+            hint = "use fewer levels, a smaller base_resolution or a smaller per_level_scale"
+            raise ValueError(f"{name}: {finest}, but fewer than 2^31 can be numbered; {hint}.")
         if last < -20:
-            cure = "use fewer levels or a larger per_level_scale"
-            raise ValueError(f"{name}: a cell of the last level is about 2^{-last:.0f} units wide; {cure}.")
+            hint = "use fewer levels or a larger per_level_scale"
+            raise ValueError(f"{name}: a cell of the last level is about 2^{-last:.0f} units wide; {hint}.")
         most = {"hash": self.hashmap_size, "tiled": self.base_resolution**size, "dense": math.inf}[self.storage]
         if self._MULTIPLE is None:
             most = min(most, 2**31 - 1)  # the limit of drjit.nn

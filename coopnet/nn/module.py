@@ -79,11 +79,11 @@ class Module(drnn.Module):
         tensor = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)
         such = "a Linear layer requires a Tensor type such as drjit.llvm.ad.TensorXf"
         ensure(tensor, f"{where}: dtype is {shown(dtype)}; {such}.", TypeError)
-        kind, fits = f"{dtype.__module__}.{dtype.__name__}", dr.is_float_v(dtype) and dr.is_diff_v(dtype)
+        kind, valid = f"{dtype.__module__}.{dtype.__name__}", dr.is_float_v(dtype) and dr.is_diff_v(dtype)
         needed = "a floating point tensor type of drjit.llvm.ad or drjit.cuda.ad is needed"
-        ensure(fits, f"{where}: dtype is {kind}; {needed}.", TypeError)
-        fits = is_int(size, 1, MAX_ENTRIES) or is_int(size, -1, -1)
-        check(fits, where, "size", size, "a positive number of input features, or -1,")
+        ensure(valid, f"{where}: dtype is {kind}; {needed}.", TypeError)
+        valid = is_int(size, 1, MAX_ENTRIES) or is_int(size, -1, -1)
+        check(valid, where, "size", size, "a positive number of input features, or -1,")
         check_type(where, "rng", rng, (dr.random.Generator, type(None)), "dr.rng(seed), or None,")
         require(dtype)
         check_network(self, where)
@@ -200,8 +200,8 @@ class Module(drnn.Module):
         where = f"{type(self).__name__}.gradient"
         parameter = find(self, name, where)
         tracks = dr.grad_enabled(parameter.storage)
-        cure = "call dr.enable_grad() on the parameters, or net.update(opt) with an optimizer's"
-        what = f"{parameter.name} does not track gradients; {cure}, before the network is evaluated"
+        hint = "call dr.enable_grad() on the parameters, or net.update(opt) with an optimizer's"
+        what = f"{parameter.name} does not track gradients; {hint}, before the network is evaluated"
         ensure(tracks, f"{where}: {what}.")
         return parameter.numpy(where, dr.grad).copy()
 

@@ -132,8 +132,8 @@ class SparseProjection(Encoding):
         return Signs(n_in, self.out_features, self.density, self.seed, transposed)
 
     def _known(self, method: str) -> int:
-        cure = "give in_features, or call alloc(dtype, size)"
-        ensure(self.in_features > 0, f"SparseProjection.{method}: in_features is -1; {cure}.")
+        hint = "give in_features, or call alloc(dtype, size)"
+        ensure(self.in_features > 0, f"SparseProjection.{method}: in_features is -1; {hint}.")
         return self.in_features
 
     def _apply(self, x: Any, transposed: bool) -> Any:

@@ -83,10 +83,10 @@ def ray_march_vjp(
     for i in reversed(range(steps)):
         alive = lefts[i] > termination
         alpha = np.where(alive, 1 - np.exp(-sigma[i] * length), 0.0)
-        own = (dcolor * color[:, i]).sum(axis=0) + ddepth * t[i]
-        dsigma[i] = np.where(alive, lefts[i] * (1 - alpha) * length * (own - behind), 0.0)
+        direct = (dcolor * color[:, i]).sum(axis=0) + ddepth * t[i]
+        dsigma[i] = np.where(alive, lefts[i] * (1 - alpha) * length * (direct - behind), 0.0)
         dsamples[:, i] = lefts[i] * alpha * dcolor
-        behind = alpha * own + (1 - alpha) * behind
+        behind = alpha * direct + (1 - alpha) * behind
     return dsigma, dsamples
 
 

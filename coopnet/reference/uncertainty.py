@@ -19,16 +19,16 @@ def posthoc_dropout(loss: Callable[[float], float], tolerance: float = 0.05) -> 
     0.1
     """
     limit = (1 + tolerance) * loss(0.0)
-    fits, fails = -28.0, -0.01
-    if loss(2**fits) > limit:
+    accepted, rejected = -28.0, -0.01
+    if loss(2**accepted) > limit:
         return 0.0
     for _ in range(12):
-        middle = (fits + fails) / 2
+        middle = (accepted + rejected) / 2
         if loss(float(np.float32(2**middle))) <= limit:
-            fits = middle
+            accepted = middle
         else:
-            fails = middle
-    return float(np.float32(2**fits))
+            rejected = middle
+    return float(np.float32(2**accepted))
 
 
 def laplace(derivatives: Array, noise: float, prior: float) -> Array:

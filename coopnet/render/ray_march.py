@@ -201,6 +201,6 @@ def _mode(mode: str, networks: ModuleParameters | None, rays: SampledRays, where
     differentiated = mode == "replay" and symbolic()
     ensure(not differentiated, f"{where}: mode is 'replay' with gradients {inside}.", RuntimeError)
     samples = f"{n} rays of {rays.steps} steps make {n * rays.steps} samples"
-    fits = mode != "wide" or n * rays.steps <= MAX_ENTRIES
-    ensure(fits, f"{where}: {samples}; mode 'wide' takes fewer than 2^32.")
+    valid = mode != "wide" or n * rays.steps <= MAX_ENTRIES
+    ensure(valid, f"{where}: {samples}; mode 'wide' takes fewer than 2^32.")
     return mode

@@ -90,8 +90,10 @@ class Extended(Extension):
             else:
                 tp = type(grad_scale)
                 plain = dr.is_jit_v(tp) and dr.depth_v(tp) == 1 and not dr.is_special_v(tp) and not dr.is_tensor_v(tp)
-                fits = plain and (dr.is_float_v(tp) or dr.is_integral_v(tp)) and not dr.is_mask_v(tp)
-                check_type(where, "grad_scale", grad_scale, dr.ArrayBase if fits else (), "a number or an array of one")
+                valid = plain and (dr.is_float_v(tp) or dr.is_integral_v(tp)) and not dr.is_mask_v(tp)
+                check_type(
+                    where, "grad_scale", grad_scale, dr.ArrayBase if valid else (), "a number or an array of one"
+                )
         for value in flat:
             if isinstance(grad_scale, dr.ArrayBase):
                 check_backend(f"{where}: grad_scale is", grad_scale, value, "a parameter")

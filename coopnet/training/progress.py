@@ -15,8 +15,8 @@ def progress_bar(name: str, **options: Any) -> Any:
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        cure = "run pip install 'coopnet[train]', or pass progress=False"
-        raise ImportError(f"{name}: progress=True needs tqdm; {cure}.") from None
+        hint = "run pip install 'coopnet[train]', or pass progress=False"
+        raise ImportError(f"{name}: progress=True needs tqdm; {hint}.") from None
     return tqdm(unit="step", dynamic_ncols=True, **options)
 
 

@@ -182,10 +182,10 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     _check_keys(state, {"run", "progress"}, "the state of its training")
     run, progress = state["run"], state["progress"]
     _check_keys(run, set(identity), "'run'")
-    for name, own in identity.items():
+    for name, expected in identity.items():
         # as text, since to Python True is 1 and 1.0, too
-        same = json.dumps(run[name], sort_keys=True) == json.dumps(own, sort_keys=True)
-        ensure(same, f"its {name} is {shown(run[name])}, but this run's is {shown(own)}.")
+        same = json.dumps(run[name], sort_keys=True) == json.dumps(expected, sort_keys=True)
+        ensure(same, f"its {name} is {shown(run[name])}, but this run's is {shown(expected)}.")
     _check_keys(progress, {"steps", "metrics", "best", "seconds"}, "'progress'")
     steps, metrics, best, seconds = (progress[name] for name in ("steps", "metrics", "best", "seconds"))
     _need(type(steps) is int and 0 <= steps < 2**32, "its number of steps", steps, "an int in [0, 2^32)")
@@ -215,8 +215,8 @@ def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
     for name, value in needed.items():
         dtype, size = np.dtype(dr.type_v(value).name.lower()), math.prod(dr.shape(value))
         array = given[name]
-        fits, found = array.dtype == dtype and array.size == size, f"{array.dtype} of shape {array.shape}"
-        ensure(fits, f"its {name} is {found}; {dtype} of {size} entries is needed.")
+        valid, found = array.dtype == dtype and array.size == size, f"{array.dtype} of shape {array.shape}"
+        ensure(valid, f"its {name} is {found}; {dtype} of {size} entries is needed.")
 
 
 def _check_keys(value: Any, needed: set[str], what: str) -> None:

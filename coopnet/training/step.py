@@ -113,8 +113,8 @@ class Step:
         if self.untouched:
             self.untouched = False
             where = "fit: no gradient reaches the parameters of the field; nothing is learned."
-            cure = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
-            warnings.warn(f"{where} {cure} in the objective.", RuntimeWarning, stacklevel=level)
+            hint = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
+            warnings.warn(f"{where} {hint} in the objective.", RuntimeWarning, stacklevel=level)
 
     def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, ExternalProducts | None]:
         """A step as it is traced, with all its products if ``whole``; a key would be traversed in Python.
@@ -276,8 +276,8 @@ class Step:
         """Leave the field as the first step found it, since otherwise the next would be recorded again: without
         gradients, and with the arrays of the optimizer if these are not promoted to single precision.
         """
-        kept, own = values(self.optimizer), self.field.items()
-        self.release({name: kept[name] if type(kept[name]) is type(value) else value for name, value in own})
+        before, parameters = values(self.optimizer), self.field.items()
+        self.release({name: before[name] if type(before[name]) is type(value) else value for name, value in parameters})
 
     def recordings(self) -> int:
         """How often the step was traced."""

@@ -118,8 +118,8 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
     """
     where = "layer_multipliers"
     check_type(where, "net", net, Module, "a coopnet Module")
-    given, fits = type(rates).__name__, isinstance(rates, Mapping)
-    ensure(fits, f"{where}: the rates are a {given}; a mapping from layer to factor is needed.", TypeError)
+    given, valid = type(rates).__name__, isinstance(rates, Mapping)
+    ensure(valid, f"{where}: the rates are a {given}; a mapping from layer to factor is needed.", TypeError)
     names = [p.name for p in parameters(net)]
     pieces = {piece: p.name for p in parameters(net) for piece in p.pieces()}
     factors = dict.fromkeys(pieces, 1.0)

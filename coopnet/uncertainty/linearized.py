@@ -44,8 +44,8 @@ class GridPart(NamedTuple):
 
     def walk(self, unit: list) -> Iterator[tuple[int, Any, Any]]:
         """Level, weight and entry of all vertices around the coordinates ``unit`` of the encoding."""
-        own = unit[self.begin : self.begin + self.size]
-        inside = [dr.select(dr.isfinite(v), dr.clip(v, -FAR, FAR), 0) for v in own]
+        coordinates = unit[self.begin : self.begin + self.size]
+        inside = [dr.select(dr.isfinite(v), dr.clip(v, -FAR, FAR), 0) for v in coordinates]
         return ((level, weights[0], index) for level, weights, index in self.layer.grid.grid.value.walk(inside))
 
 
@@ -67,8 +67,8 @@ class Linearized:
     def __init__(self, field: NeuralField):
         self.field = field
         layers = list(flatten([field.network]))
-        place = next(i for i, layer in enumerate(layers) if isinstance(layer, DrawnLinear))
-        self.before, self.last, self.behind = layers[:place], layers[place], layers[place + 1 :]
+        index = next(i for i, layer in enumerate(layers) if isinstance(layer, DrawnLinear))
+        self.before, self.last, self.behind = layers[:index], layers[index], layers[index + 1 :]
         self.network = Sequential(*self.before, self.last.linear, *self.behind)
         self.grids = list(drawn_grids(field.encoding, field.in_features))
 
@@ -85,8 +85,8 @@ class Linearized:
         if self.grids:
             _, columns = jacobian(None, self.network, [single(v) for v in features], work, None, attached=False)
             for layer, first, *_ in self.grids:
-                own = columns[first : first + layer.grid.width(layer.in_features)]
-                shown = [[layer.grid._shown(k, v) for v in column] for k, column in enumerate(own)]
+                of_grid = columns[first : first + layer.grid.width(layer.in_features)]
+                shown = [[layer.grid._shown(k, v) for v in column] for k, column in enumerate(of_grid)]
                 rows.append([list(row) for row in zip(*shown, strict=True)])
         return Derivatives(hidden, slopes, rows, widened(list(y), single))
 
@@ -99,10 +99,10 @@ def is_drawn(field: Any) -> bool:
 def deviations(field: NeuralField, unit: list) -> list:
     """The deviation of each output at coordinates that the encoding is to see, in single precision."""
     linear = Linearized(field)
-    found = linear.at(unit)
-    spread = dr.square(linear.last.spread(found.hidden))
-    variances = [dr.square(g) * spread for g in found.slopes]
-    for part, rows in zip(linear.grids, found.rows, strict=True):
+    derivatives = linear.at(unit)
+    spread = dr.square(linear.last.spread(derivatives.hidden))
+    variances = [dr.square(g) * spread for g in derivatives.slopes]
+    for part, rows in zip(linear.grids, derivatives.rows, strict=True):
         grid, deviation = part.layer.grid.grid.value, part.layer.deviation.value.data
         n = grid.n_features
         squares = [[dr.square(v) for v in row] for row in rows]

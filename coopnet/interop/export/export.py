@@ -226,6 +226,6 @@ def _program(request: Request) -> Listing:
 
 def check_name(name: Any) -> None:
     """Can a function have this name in all languages?"""
-    fits = isinstance(name, str) and len(name) <= 64 and re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)
+    valid = isinstance(name, str) and len(name) <= 64 and re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)
     needed = "a name of letters, digits and single underscores that means nothing in these languages"
-    check(fits and not reserved(name), "export", "name", name, needed)
+    check(valid and not reserved(name), "export", "name", name, needed)

@@ -57,8 +57,8 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def _alone(where: str, config: dict[str, Any]) -> dict[str, Any]:
-    cure = "only files have one, whose path it continues; pass the file's path"
-    ensure("parent" not in config, f"{where}: the configuration has a 'parent', but {cure}.")
+    hint = "only files have one, whose path it continues; pass the file's path"
+    ensure("parent" not in config, f"{where}: the configuration has a 'parent', but {hint}.")
     return config
 
 

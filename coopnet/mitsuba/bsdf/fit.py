@@ -118,10 +118,10 @@ def fit_bsdf(
     specular = reference if mi.has_flag(flags, mi.BSDFFlags.Delta) else None
     if specular is not None:
         Specular(specular, where, "reference")
-    cure = "pass the BSDF of its front, and put what is learned into a twosided"
+    hint = "pass the BSDF of its front, and put what is learned into a twosided"
     outermost = [reference, *within(reference)[: reference.class_name() == "MaskBSDF"]]
     one_side = all(bsdf.class_name() != "TwoSidedBRDF" for bsdf in outermost)
-    ensure(one_side, f"{where}: reference is twosided, but only the front of a BSDF is learned; {cure}.")
+    ensure(one_side, f"{where}: reference is twosided, but only the front of a BSDF is learned; {hint}.")
     check_choice(where, "directions", directions, tuple(FEATURES))
     for name, value in (("steps", steps), ("samples", samples), ("lobe_resolution", lobe_resolution)):
         if value is not None:
@@ -137,8 +137,8 @@ def fit_bsdf(
 
     joint, angles = decoder.field, decoder.direction_features
     if code.field is not None:  # the decoder behind its code: one field, one optimizer
-        cure = "a decoder behind a latent code takes its inputs as they are; leave its bounds out"
-        ensure(decoder.field.bounds is None, f"{where}: field has bounds, but {cure}.")
+        hint = "a decoder behind a latent code takes its inputs as they are; leave its bounds out"
+        ensure(decoder.field.bounds is None, f"{where}: field has bounds, but {hint}.")
         encoding = Composite([code.field.encoding, Identity()], [2, angles])
         joint = NeuralField(encoding, decoder.field.network, in_features=2 + angles)
         if code.field.bounds is not None:  # the angles are in a unit cube already

@@ -44,16 +44,16 @@ def _drawn(bsdf: Any, u: list) -> tuple:
     si, context = _interaction(u, through), _importance()
     if not mi.has_flag(bsdf.flags(), mi.BSDFFlags.Null):  # a mask that is asked for the rest alone samples its holes
         context.type_mask = +mi.BSDFFlags.Smooth
-    own, weight = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
+    sample, weight = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
     lobe = mi.warp.square_to_cosine_hemisphere(mi.Point2f(u[5], u[6]))
     if through:
         lobe.z = dr.mulsign(lobe.z, u[7] - 0.75)
     first = u[7] < 0.5
-    wo = dr.select(first, own.wo, lobe)
+    wo = dr.select(first, sample.wo, lobe)
     value, density = bsdf.eval_pdf(context, si, wo)
     height, seen = (dr.abs(wo.z), leaves(wo)) if through else (wo.z, wo.z > 0)
     pdf = 0.5 * density + (0.25 if through else 0.5) / math.pi * height
-    drawn = (own.pdf > 0) & mi.has_flag(own.sampled_type, mi.BSDFFlags.Smooth)
+    drawn = (sample.pdf > 0) & mi.has_flag(sample.sampled_type, mi.BSDFFlags.Smooth)
     if through:  # principled materials return directions that they refuse, with the density of other parts there
         drawn &= (dr.sum(weight) > 0) | (dr.sum(value) == 0)
     drawn |= ~first
@@ -76,15 +76,15 @@ def find_eta(bsdf: Any, where: str) -> float | None:
     with dr.suspend_grad():
         u = uniform(7, Key(0), mi.Float, 4096)
         si, kinds = _interaction(u, True), +(mi.BSDFFlags.DiffuseTransmission | mi.BSDFFlags.GlossyTransmission)
-        own, _ = bsdf.sample(mi.BSDFContext(), si, u[4], mi.Point2f(u[5], u[6]))
-        passed = (own.pdf > 0) & ((own.sampled_type & kinds) != 0)
-        eta = dr.select(si.wi.z > 0, own.eta, dr.rcp(own.eta)).numpy()[passed.numpy()]
+        sample, _ = bsdf.sample(mi.BSDFContext(), si, u[4], mi.Point2f(u[5], u[6]))
+        passed = (sample.pdf > 0) & ((sample.sampled_type & kinds) != 0)
+        eta = dr.select(si.wi.z > 0, sample.eta, dr.rcp(sample.eta)).numpy()[passed.numpy()]
     if not len(eta):
         return 1.0
-    least, most = float(eta.min()), float(eta.max())
+    lowest, highest = float(eta.min()), float(eta.max())
     one = "learn the BSDFs inside by themselves"
-    same = most < least * (1 + 1e-4)
-    ensure(same, f"{where}: reference transmits with refractive indices from {least:g} to {most:g}; {one}.")
+    same = highest < lowest * (1 + 1e-4)
+    ensure(same, f"{where}: reference transmits with refractive indices from {lowest:g} to {highest:g}; {one}.")
     return float(eta[0]) if abs(eta[0] - 1) > 1e-6 else 1.0
 
 
@@ -108,9 +108,9 @@ def weights(bsdf: Any, key: Key, samples: int) -> Any:
     below a surface that only reflects.
     """
     u = uniform(7, key, mi.Float, samples)
-    own, weight = bsdf.sample(_importance(), _interaction(u, transmits(bsdf)), u[4], mi.Point2f(u[5], u[6]))
-    seen = (own.wo.z > 0) | mi.has_flag(bsdf.flags(), mi.BSDFFlags.Transmission)
-    return dr.select((own.pdf > 0) & seen, mi.luminance(weight), 0)
+    sample, weight = bsdf.sample(_importance(), _interaction(u, transmits(bsdf)), u[4], mi.Point2f(u[5], u[6]))
+    seen = (sample.wo.z > 0) | mi.has_flag(bsdf.flags(), mi.BSDFFlags.Transmission)
+    return dr.select((sample.pdf > 0) & seen, mi.luminance(weight), 0)
 
 
 def spread(bsdf: Any, key: Key, samples: int) -> Any:

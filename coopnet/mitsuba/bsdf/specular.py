@@ -31,8 +31,8 @@ class Specular:
         ensure(bool(self.components), f"{where}: {name} has no perfectly specular part; one is needed.")
         masked, inner = bsdf.class_name() == "MaskBSDF", within(bsdf)
         alone = not (masked and len(self.components) > 1) and "MaskBSDF" not in [b.class_name() for b in inner]
-        cure = "learn the BSDF inside, and put what is learned into a mask"
-        ensure(alone, f"{where}: {name} has a mask among other specular parts or BSDFs, which is not kept; {cure}.")
+        hint = "learn the BSDF inside, and put what is learned into a mask"
+        ensure(alone, f"{where}: {name} has a mask among other specular parts or BSDFs, which is not kept; {hint}.")
         self.bsdf = bsdf
         self.flags = [bsdf.flags(i) for i in self.components]
         every = mi.BSDFContext()

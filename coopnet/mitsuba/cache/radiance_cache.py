@@ -206,8 +206,8 @@ class RadianceCache:
     # ---- files --------------------------------------------------------------
 
     def __reduce__(self) -> Any:
-        cure = "use save(path) and load(path, scene), or copy its field"
-        raise TypeError(f"{_WHERE}: a cache cannot be copied or pickled, since its scene cannot; {cure}.")
+        hint = "use save(path) and load(path, scene), or copy its field"
+        raise TypeError(f"{_WHERE}: a cache cannot be copied or pickled, since its scene cannot; {hint}.")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the averaged field and the arguments of the cache with :func:`coopnet.save`; raises as that.

@@ -71,15 +71,15 @@ def compare_batches(replicas: Replicas, step: Any, drawn: Any) -> None:
     """
     if replicas.alone or samples_by_index(step.batch) is not None:
         return
-    own: list = []
+    entries: list = []
     with replicas.noting():
-        own = _entries(step, drawn)
-    found = replicas.exchange("the first batch", own)
-    for rank, other in enumerate(found):
-        if what := _difference(found[0], other, rank):
+        entries = _entries(step, drawn)
+    gathered = replicas.exchange("the first batch", entries)
+    for rank, other in enumerate(gathered):
+        if difference := _difference(gathered[0], other, rank):
             replicas.failed = True
-            cure = "have all read the same data, or draw by number: coopnet.training.by_index"
-            raise ValueError(f"fit: the processes differ: {what}; {cure}.")
+            hint = "have all read the same data, or draw by number: coopnet.training.by_index"
+            raise ValueError(f"fit: the processes differ: {difference}; {hint}.")
 
 
 def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:

@@ -47,16 +47,16 @@ class SharedStep(Step):
         self.samples = samples_by_index(self.batch) or total
         self.total, self.each = total, total // self.samples
         parts, size = self.group.chunks or self.group.size, self.group.size
-        fits = self.each * self.samples == total
+        valid = self.each * self.samples == total
         ensure(
-            fits, f"fit: a batch of {self.samples} samples by_index has {total} losses; as many for each are needed."
+            valid, f"fit: a batch of {self.samples} samples by_index has {total} losses; as many for each are needed."
         )
         ensure(parts % size == 0, f"fit: {parts} chunks cannot be shared evenly among {size} processes.")
-        cure = "the loss of each sample is needed, not their mean"
-        ensure(total > 1 or parts == 1, f"fit: a batch with one loss cannot be shared among {parts}; {cure}.")
+        hint = "the loss of each sample is needed, not their mean"
+        ensure(total > 1 or parts == 1, f"fit: a batch with one loss cannot be shared among {parts}; {hint}.")
         ensure(self.samples >= parts, f"fit: a batch of {self.samples} samples cannot be shared among {parts}.")
-        own = parts // size
-        self.chunks = bounds(self.samples, parts)[self.group.rank * own : (self.group.rank + 1) * own]
+        count = parts // size
+        self.chunks = bounds(self.samples, parts)[self.group.rank * count : (self.group.rank + 1) * count]
 
     def __call__(self, seed: Any, number: Any) -> None:
         replicas = self.replicas
@@ -165,8 +165,8 @@ class SharedStep(Step):
         """The share of the mean loss, and in the first share the penalty."""
         found, needed = dr.width(losses), self.width * self.each
         what = f"{found} losses for a share of {self.width} of {self.samples} samples"
-        cure = "each must belong to a sample of the batch, or of coopnet.training.by_index"
-        ensure(found == needed, f"fit: there are {what}; {needed} are needed: {cure}.")
+        hint = "each must belong to a sample of the batch, or of coopnet.training.by_index"
+        ensure(found == needed, f"fit: there are {what}; {needed} are needed: {hint}.")
         roots = [losses * (1 / self.total)]
         if self.penalty is not None and self.first:
             roots.append(self.penalty(self.field))

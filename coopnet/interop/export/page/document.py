@@ -159,13 +159,13 @@ def check_view(field: NeuralField | Reflection, view: View) -> None:
     uncertain = _is_uncertain(field)
     changed = [f.name for f in fields(View) if getattr(view, f.name) != f.default]
     of_surfaces = _OF_SURFACES if kind == "material" else _OF_SURFACES | _OF_CAMERAS
-    for names, fits, of in (
+    for names, valid, of in (
         (of_surfaces, kind == "surface", f"surfaces, but {what}"),
         (_OF_MATERIALS, kind == "material", f"materials, but {what}"),
         (_OF_MASKS, uncertain, "images with dropout or other draws, which the field is not"),
     ):
         unused = [name for name in changed if name in names]
-        ensure(fits or not unused, f"export: {' and '.join(unused)} of view: only for {of}; leave out.")
+        ensure(valid or not unused, f"export: {' and '.join(unused)} of view: only for {of}; leave out.")
 
 
 def document(field: NeuralField | Reflection, program: Printed, view: View) -> str:
@@ -177,9 +177,9 @@ def document(field: NeuralField | Reflection, program: Printed, view: View) -> s
     code = {target: program(target, "field", False, kind == "surface") for target in ("wgsl", "glsl")}
     weights, outputs = code["wgsl"].weights, code["wgsl"].functions[-1].results[0].size
     assert outputs is not None
-    fits = {"image": coordinates == 2 and outputs in COLOURS, "surface": outputs == 1, "material": True}[kind]
+    suitable = {"image": coordinates == 2 and outputs in COLOURS, "surface": outputs == 1, "material": True}[kind]
     needed = "2 coordinates and 1 to 4 values (an image), or 3 coordinates and 1 value (a signed distance), are needed"
-    ensure(fits, f"export: a page cannot show a field of {coordinates} coordinates and {outputs} values; {needed}.")
+    ensure(suitable, f"export: a page cannot show a field of {coordinates} coordinates and {outputs} values; {needed}.")
     ensure(
         weights.length <= LARGEST, f"export: the weights take {weights.length} bytes; a page holds at most {LARGEST}."
     )
