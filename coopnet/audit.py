@@ -173,12 +173,12 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
         if isinstance(layer, Pad):
             y = _twin(layer.nested, x, key, samples)
             return None if y is None else reference.pad(y, layer.before, layer.after, layer.value)
-        held = _held(layer, key, samples)
-        if isinstance(layer, Dropout) and (key is None or held["p"] == 0):
+        options = _held(layer, key, samples)
+        if isinstance(layer, Dropout) and (key is None or options["p"] == 0):
             return x
         if isinstance(layer, drnn.Linear):
-            return reference.linear(x=x, **held)
-        arguments = _arguments(layer, twin, held)
+            return reference.linear(x=x, **options)
+        arguments = _arguments(layer, twin, options)
         x = np.rint(x[0]).astype(np.int64) if isinstance(layer, Embedding) else x
         return None if arguments is None else np.asarray(twin(x, **arguments), np.float64)
 
@@ -205,11 +205,11 @@ def _held(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
         return {"table": dr.detach(layer.table.value.data).numpy()}
     if isinstance(layer, Lattice):
         grid = layer.grid.value
-        held = {name: getattr(layer, name) for name in ("hashmap_size", "base_resolution", "storage")}
-        held |= {"level_scales": [level.scale for level in grid.levels], "multiple": layer._MULTIPLE}
-        held |= {} if layer.max_level is None else {"max_level": dr.detach(layer.max_level).numpy()}
-        held |= {} if isinstance(layer, Permutohedral) else {"interpolation": layer.interpolation}
-        return held | {"params": dr.detach(grid.data).numpy()}
+        options = {name: getattr(layer, name) for name in ("hashmap_size", "base_resolution", "storage")}
+        options |= {"level_scales": [level.scale for level in grid.levels], "multiple": layer._MULTIPLE}
+        options |= {} if layer.max_level is None else {"max_level": dr.detach(layer.max_level).numpy()}
+        options |= {} if isinstance(layer, Permutohedral) else {"interpolation": layer.interpolation}
+        return options | {"params": dr.detach(grid.data).numpy()}
     return {}
 
 

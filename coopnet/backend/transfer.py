@@ -199,15 +199,15 @@ class Mover:
             return type(value)(*new.values()) if hasattr(value, "_fields") else tuple.__new__(type(value), new.values())
         if type(value).__module__.startswith("drjit."):  # a class for each backend
             ensure(self.backend != NUMPY, f"to: NumPy has no {type(value).__name__}.", TypeError)
-            twin = self.twin(type(value))()
+            duplicate = self.twin(type(value))()
         else:
-            twin = copy.copy(value)
+            duplicate = copy.copy(value)
         for key, part in new.items():
             if isinstance(value, (list, dict)):
-                twin[key] = part
+                duplicate[key] = part
             else:
-                object.__setattr__(twin, key, part)  # dataclasses may be frozen
-        return twin
+                object.__setattr__(duplicate, key, part)  # dataclasses may be frozen
+        return duplicate
 
     # ---- arrays ---------------------------------------------------------
 

@@ -123,13 +123,13 @@ def _llvm_fault() -> str | None:
 
 
 def _cuda_fault() -> str | None:
-    found, hint = core.gpu(), CURE_CUDA
-    if found is None:
+    gpu, hint = core.gpu(), CURE_CUDA
+    if gpu is None:
         why = f"Dr.Jit found no usable GPU ({_driver()})"
-    elif found[0] < MIN_CUDA:
-        why = f"the driver offers CUDA {found[0][0]}.{found[0][1]}"
-    elif found[1] < MIN_COMPUTE:
-        why = f"the GPU has compute capability {found[1] / 10}"
+    elif gpu[0] < MIN_CUDA:
+        why = f"the driver offers CUDA {gpu[0][0]}.{gpu[0][1]}"
+    elif gpu[1] < MIN_COMPUTE:
+        why = f"the GPU has compute capability {gpu[1] / 10}"
     elif not cuda.has_optix():
         why, hint = "libnvoptix.so.1 cannot be loaded", CURE_OPTIX
     else:

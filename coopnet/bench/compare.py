@@ -128,13 +128,13 @@ def _row(name: str, mode: str, ways: dict[str, list[float]], errors: dict[str, f
 
 def machine(backend: str) -> dict[str, Any]:
     """Processor, GPU, versions and date, to be printed with all figures."""
-    found = backends.as_json(backends.info())
-    rows = {what: row["finding"] for what, row in found["found"].items() if any(w in what for w in ("LLVM", "GPU"))}
-    versions = {name: version for name, version in found["packages"].items() if version}
+    report = backends.as_json(backends.info())
+    rows = {what: row["finding"] for what, row in report["found"].items() if any(w in what for w in ("LLVM", "GPU"))}
+    versions = {name: version for name, version in report["packages"].items() if version}
     versions = {name: versions[name] for name in ("drjit", "numpy", "torch") if name in versions}
     return {
         "backend": backend, "processor": processor(), "cores": os.cpu_count(), "found": rows,
-        "python": platform.python_version(), "versions": {"coopnet": found["coopnet"]} | versions,
+        "python": platform.python_version(), "versions": {"coopnet": report["coopnet"]} | versions,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }  # fmt: skip
 

@@ -77,10 +77,10 @@ def check_replaced(path: Path, force: bool, else_: str, others: tuple[str, ...] 
 
     ``else_`` says what else the user can do.
     """
-    found = [repr(str(p)) for p in (path, *(path.with_name(name) for name in others)) if p.is_file()]
-    names = " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:])))
-    there = f"{names} {'are' if len(found) > 1 else 'is'} there already; {else_}, or pass --force to replace"
-    ensure(force or not found, f"{there} {'them' if len(found) > 1 else 'it'}.", FileExistsError)
+    existing = [repr(str(p)) for p in (path, *(path.with_name(name) for name in others)) if p.is_file()]
+    names = " and ".join(filter(None, (", ".join(existing[:-1]), *existing[-1:])))
+    there = f"{names} {'are' if len(existing) > 1 else 'is'} there already; {else_}, or pass --force to replace"
+    ensure(force or not existing, f"{there} {'them' if len(existing) > 1 else 'it'}.", FileExistsError)
 
 
 def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:

@@ -84,9 +84,9 @@ def export(
         has = f"{str(checkpoint)!r} {'is a material' if material else f'has {field.in_features} coordinates'}."
         ensure(field.in_features == 3 or not unused, f"{' and '.join(unused)}: only for surfaces, but {has}", bad)
         azimuth, elevation = view or VIEW
-        shown = region or learned_region(noted if isinstance(noted, dict) else {})
+        area = region or learned_region(noted if isinstance(noted, dict) else {})
         with about_options():
-            options["view"] = View(title or checkpoint.stem, shown, azimuth, elevation, up or "y", smooth)
+            options["view"] = View(title or checkpoint.stem, area, azimuth, elevation, up or "y", smooth)
     else:
         options |= {"name": name, "dropout": dropout, "derivatives": derivatives, "inline": inline}
     with about_options():

@@ -184,10 +184,10 @@ def outputs_per_sample(ops: Sequence[Op]) -> int:
 def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1) -> int:
     """Samples that are spilled at a time, where each sends ``vectors`` vectors through the ops."""
     piece = limits.PIECE_SAMPLES
-    most = max(piece, limits.KEPT_BYTES // (vectors * bytes_per_sample(ops, itemsize)) // piece * piece)
-    if samples <= most:
+    limit = max(piece, limits.KEPT_BYTES // (vectors * bytes_per_sample(ops, itemsize)) // piece * piece)
+    if samples <= limit:
         return samples
-    chunks = -(-samples // most)
+    chunks = -(-samples // limit)
     return -(-samples // (chunks * piece)) * piece
 
 

@@ -63,8 +63,8 @@ class Affine(Op):
         return Record(self, x, [self.product(vector, i == 0) for i, vector in enumerate(x)])
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        seen = [visit(self, d, x, i == 0) for i, (d, x) in enumerate(zip(dy, record.x, strict=True))]
-        dy = [d if s is None else s for d, s in zip(dy, seen, strict=True)]
+        visited = [visit(self, d, x, i == 0) for i, (d, x) in enumerate(zip(dy, record.x, strict=True))]
+        dy = [d if s is None else s for d, s in zip(dy, visited, strict=True)]
         return [self.multiplier.transposed(self, d, len(record.x[0])) for d in dy] if wanted else None
 
     def jvp(self, record: Record, moving: Affine, dx: Bundle, key: Key | None) -> Bundle:

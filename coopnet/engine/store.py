@@ -74,9 +74,9 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     xs, samples = flat(x), plan.situation.samples
     shapes = [op.weights.shape for op in affine(ops) if op.multiplier.between_kernels]
     size, piece = sum(4 * (columns(n, 4) + columns(m, 4)) for m, n in shapes), limits.PIECE_SAMPLES
-    most = max(piece, limits.WIDE_BYTES // (len(x) * size) // piece * piece)
+    limit = max(piece, limits.WIDE_BYTES // (len(x) * size) // piece * piece)
     sample = batch_sample(xs, samples)
-    if samples <= most:
+    if samples <= limit:
         dr.schedule(sample)  # for the first kernel: the others read rows, whose number is a constant of the recording
         y = plan.evaluate(ops, xs, key, _ending_kernels(samples)).flat()
         dr.eval(y)
@@ -84,8 +84,8 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
         return plan.split(y)
     dr.eval(xs, sample)
     y = []
-    for chunk, part in chunks(dr.uint32_array_t(x[0].type), samples, most, key):
-        outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(most)).flat()
+    for chunk, part in chunks(dr.uint32_array_t(x[0].type), samples, limit, key):
+        outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(limit)).flat()
         y = y or [dr.empty(type(v), samples) for v in outputs]
         chunk.put(y, outputs)
         dr.eval(y)

@@ -63,8 +63,8 @@ def long_vectors(s: Situation) -> bool:
 
 def few_runs(s: Situation) -> bool:
     """Does compiling outer products take longer than they run?"""
-    most = limits.COMPILED_SAMPLES_MASKED if s.network.dropout else limits.COMPILED_SAMPLES
-    return s.network.width > limits.OUTER_PRODUCTS and 0 < s.runs * (s.terms + limits.LIBRARY_CALL_SAMPLES) < most
+    bound = limits.COMPILED_SAMPLES_MASKED if s.network.dropout else limits.COMPILED_SAMPLES
+    return s.network.width > limits.OUTER_PRODUCTS and 0 < s.runs * (s.terms + limits.LIBRARY_CALL_SAMPLES) < bound
 
 
 def _forced(way: str, s: Situation) -> bool:
@@ -125,8 +125,8 @@ def worth_copies(s: Situation) -> bool:
 def worth_unrolling(s: Situation) -> bool:
     """Is there so little to multiply, in a recorded function, that code without loops is compiled in a second?"""
     there_and_back = s.network.multiplications * (1 + s.weights)
-    most = limits.by_lanes(limits.UNROLLED, s.lanes)
-    affordable = 0 < there_and_back * s.vectors <= most and s.network.single
+    bound = limits.by_lanes(limits.UNROLLED, s.lanes)
+    affordable = 0 < there_and_back * s.vectors <= bound and s.network.single
     return affordable and s.frozen and not (s.cuda or s.symbolic) and s.samples >= limits.UNROLLED_SAMPLES
 
 

@@ -139,11 +139,11 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         field = field.allocate(dtype, precision)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         raise _bad("load", path, str(error)) from None
-    found = {p.name: p for p in parameters(field)}
-    for names, what in ((found.keys() - tensors, "lacks"), (tensors.keys() - found, "has the unknown")):
+    expected = {p.name: p for p in parameters(field)}
+    for names, what in ((expected.keys() - tensors, "lacks"), (tensors.keys() - expected, "has the unknown")):
         wrong = f"the file {what} {listed(sorted(names))}"
         _ensure(not names, "load", path, f"{wrong}; its tensors don't belong to its architecture.")
-    for p in found.values():
+    for p in expected.values():
         value = tensors.pop(p.name)  # let go of each array once it is on the device
         valid = value.shape in (p.shape, (*p.shape, 1))  # a packed vector is a column
         _ensure(valid, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")

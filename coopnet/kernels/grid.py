@@ -333,8 +333,8 @@ class _FixedPointOp(_ParametersOp):
         if not self.tangents:  # weights are at most 1
             bound = _bound(cotangents[0])
             dr.eval(bound, lanes)  # in one kernel: reducing either evaluates it, with all that it depends on
-            most = dr.max(bound)
-            return [fixed_point.scale(most, self._terms(lanes))] * len(grid.levels), _broken(most)
+            largest_bound = dr.max(bound)
+            return [fixed_point.scale(largest_bound, self._terms(lanes))] * len(grid.levels), _broken(largest_bound)
         # derivatives of weights are at most the level's steepest slope times the tangent
         lengths = [sum((dr.abs(v) for v in tangent), single(0)) for tangent in self.tangents]
         bounds = []
@@ -345,8 +345,8 @@ class _FixedPointOp(_ParametersOp):
                 bound += size * (length * grid.steepest(level))
             bounds.append(_bound([bound]))
         dr.eval(bounds, lanes)
-        most, terms = [dr.max(v) for v in bounds], self._terms(lanes)
-        return [fixed_point.scale(v, terms) for v in most], sum((_broken(v) for v in most), single(0))
+        largest_bound, terms = [dr.max(v) for v in bounds], self._terms(lanes)
+        return [fixed_point.scale(v, terms) for v in largest_bound], sum((_broken(v) for v in largest_bound), single(0))
 
     def _lanes(self, cotangents: list[list]) -> Any:
         """An array with an entry for every lane."""

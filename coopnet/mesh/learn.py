@@ -139,10 +139,10 @@ def fit_mesh(
     if result.stopped == "interrupt":
         return outcome
     truth = samples.distances[held_out]
-    found, uniform = evaluate(field, samples.points[held_out]), samples.uniform[held_out]
-    error = np.abs(found - truth) / (1 - 2 * MARGIN)
+    predicted, uniform = evaluate(field, samples.points[held_out]), samples.uniform[held_out]
+    error = np.abs(predicted - truth) / (1 - 2 * MARGIN)
     outcome.error_near, outcome.error_space = float(error[~uniform].mean()), float(error[uniform].mean())
-    outcome.signs = float(np.mean((found < 0) == (truth < 0), where=uniform))
+    outcome.signs = float(np.mean((predicted < 0) == (truth < 0), where=uniform))
     outcome.files |= {name: checkpoint.with_name(f"{name}.png") for name in ("picture", "loss")}
     files.save(outcome.files["picture"], render(field, SIZE, SIZE))
     plots.loss(outcome.files["loss"], result)

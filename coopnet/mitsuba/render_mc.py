@@ -101,9 +101,9 @@ def render_mc(
             "emitters": mi.Emitter,
         }
         dropping = [node for node in plugins if _drops(node)]
-        found = [name for name, kind in kinds.items() if any(isinstance(node, kind) for node in dropping)]
+        names = [name for name, kind in kinds.items() if any(isinstance(node, kind) for node in dropping)]
         calls = all(isinstance(node, tuple(kinds.values())) for node in dropping)
-        why = f"masks is 'path', but {' and '.join(found)} are evaluated in virtual calls"
+        why = f"masks is 'path', but {' and '.join(names)} are evaluated in virtual calls"
         ensure(not calls, f"{_WHERE}: {why}; use masks='pass'.")
         hint = "networks are evaluated in virtual calls, where paths have no number; use NeuralPath"
         ensure(_has_key(integrator), f"{_WHERE}: masks is 'path', but in a {type(integrator).__name__} {hint}.")

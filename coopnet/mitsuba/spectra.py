@@ -120,15 +120,15 @@ def _coefficients(color: list, table: dict) -> Any:
     low, high = dr.gather(mi.Float, levels, zi), dr.gather(mi.Float, levels, zi + 1)
     place = [x - mi.Float(xi), y - mi.Float(yi), (z - low) / (high - low)]
     which = dr.select(blue, mi.UInt32(2), dr.select(green, mi.UInt32(1), mi.UInt32(0)))
-    found = mi.Vector3f(0)
+    coefficients = mi.Vector3f(0)
     for corner in range(8):
         offsets = [corner & 1, corner >> 1 & 1, corner >> 2]
         weight = mi.Float(1)
         for v, offset in zip(place, offsets, strict=True):
             weight = weight * (v if offset else 1 - v)
         cell = ((which * size + zi + offsets[2]) * size + yi + offsets[1]) * size + xi + offsets[0]
-        found += weight * dr.gather(mi.Vector3f, data, cell)
+        coefficients += weight * dr.gather(mi.Vector3f, data, cell)
     # of grey, the spectrum is flat; black and white end where Mitsuba's do
     flat, grey = (r == g) & (g == b), (r + g + b) * (1 / 3)
     level = (grey - 0.5) * dr.rsqrt(dr.maximum(grey * (1 - grey), (0.5 / 8192) ** 2))
-    return dr.select(flat, mi.Vector3f(0, 0, level), found)
+    return dr.select(flat, mi.Vector3f(0, 0, level), coefficients)

@@ -82,11 +82,11 @@ class Fourier(Encoding):
         return y, moved
 
     def _matrix(self, coordinates: list) -> Any:
-        held = self.frequencies.value
-        if held is None:
+        matrix = self.frequencies.value
+        if matrix is None:
             raise ValueError("Fourier: the layer has no frequencies yet; call net = net.alloc(dtype, size) first.")
-        self._same_backend(type(coordinates[0]), type(held.data))
-        return held.data
+        self._same_backend(type(coordinates[0]), type(matrix.data))
+        return matrix.data
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)

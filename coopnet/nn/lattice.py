@@ -128,11 +128,11 @@ class Lattice(Encoding):
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)
         self._check_dimension(size := layer.in_features)
-        found, n = self._levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM), self.n_features_per_level
-        data = self._draw(dr.float32_array_t(dr.array_t(dtype)), found[-1].end * n, rng)
+        levels, n = self._levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM), self.n_features_per_level
+        data = self._draw(dr.float32_array_t(dr.array_t(dtype)), levels[-1].end * n, rng)
         dr.schedule(data)
         hashed = self.storage == "hash"
-        layer.grid = Unpacked(FeatureGrid(data, found, size, n, hashed, self.interpolation, self._SIMPLICES))
+        layer.grid = Unpacked(FeatureGrid(data, levels, size, n, hashed, self.interpolation, self._SIMPLICES))
         layer.max_level = to(self.max_level, dtype)
         return layer, width
 
@@ -163,11 +163,11 @@ class Lattice(Encoding):
         if last < -20:
             hint = "use fewer levels or a larger per_level_scale"
             raise ValueError(f"{name}: a cell of the last level is about 2^{-last:.0f} units wide; {hint}.")
-        most = {"hash": self.hashmap_size, "tiled": self.base_resolution**size, "dense": math.inf}[self.storage]
+        limit = {"hash": self.hashmap_size, "tiled": self.base_resolution**size, "dense": math.inf}[self.storage]
         if self._MULTIPLE is None:
-            most = min(most, 2**31 - 1)  # the limit of drjit.nn
+            limit = min(limit, 2**31 - 1)  # the limit of drjit.nn
         multiple = self._MULTIPLE or self.n_features_per_level
-        layout = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, most)
+        layout = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, limit)
         shape = layout[-1].end, self.n_features_per_level
         check_entries(name, f"features in {self.n_levels} levels", shape, 4, on_host)
         return layout

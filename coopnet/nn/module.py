@@ -134,9 +134,9 @@ class Module(drnn.Module):
 
     def __copy__(self) -> Any:
         """Another layer around the same parameters."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
 
     def __deepcopy__(self, memo: dict) -> Any:
         """A copy with parameters of its own, on the device, packed like the original. As with Dr.Jit's arrays,
@@ -145,9 +145,9 @@ class Module(drnn.Module):
         for p in parameters(self):
             if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
                 memo[id(p.value)] = changed(p.value, buffer=copy.deepcopy(p.value.buffer, memo))
-        twin = memo[id(self)] = object.__new__(type(self))
-        twin.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
-        return twin
+        new = memo[id(self)] = object.__new__(type(self))
+        new.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes, except caches that belong to these layers; copies make their own."""

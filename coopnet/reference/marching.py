@@ -48,14 +48,14 @@ def ray_march(
     >>> transmittance.round(4).tolist()
     [0.1353]
     """
-    seen, depth = np.zeros((3, sigma.shape[1])), np.zeros(sigma.shape[1])
-    left = np.ones(sigma.shape[1])
+    radiance, depth = np.zeros((3, sigma.shape[1])), np.zeros(sigma.shape[1])
+    transmittance = np.ones(sigma.shape[1])
     for i in range(len(sigma)):
-        alpha = np.where(left > termination, 1 - np.exp(-sigma[i] * length), 0.0)
-        seen = seen + left * alpha * color[:, i]
-        depth = depth + left * alpha * t[i]
-        left = left * (1 - alpha)
-    return seen + left * np.reshape(background, (-1, 1)), left, depth
+        alpha = np.where(transmittance > termination, 1 - np.exp(-sigma[i] * length), 0.0)
+        radiance = radiance + transmittance * alpha * color[:, i]
+        depth = depth + transmittance * alpha * t[i]
+        transmittance = transmittance * (1 - alpha)
+    return radiance + transmittance * np.reshape(background, (-1, 1)), transmittance, depth
 
 
 def ray_march_vjp(

@@ -212,8 +212,8 @@ class OccupancyGrid:
         share = check_int(where, "share", share, 1, self.cells)
         with dr.suspend_grad():
             uint32, float32 = type(self.bits), type(self.density)
-            asked = -(-self.cells // share)
-            lane = dr.arange(uint32, asked)
+            count = -(-self.cells // share)
+            lane = dr.arange(uint32, count)
             u = uniform(4, Key(key.seed, lane, key.step), float32, stream=CELL_STREAM)
             number = lane
             if share > 1:

@@ -163,9 +163,9 @@ def ray_march(
             sums = march_replay(marcher, rays, networks)
         else:
             sums = marcher.march(rays, max_iterations=min(steps, KEPT))
-    *seen, depth, transmittance = (dr.select(alive, v, 0) for v in sums)
-    seen = seen if behind is None else [c + transmittance * v for c, v in zip(seen, behind, strict=True)]
-    return March(checked.point(seen), transmittance, depth)
+    *colors, depth, transmittance = (dr.select(alive, v, 0) for v in sums)
+    colors = colors if behind is None else [c + transmittance * v for c, v in zip(colors, behind, strict=True)]
+    return March(checked.point(colors), transmittance, depth)
 
 
 def _networks(field: Any, parameters: Any, mode: str, where: str) -> ModuleParameters | None:

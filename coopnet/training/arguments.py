@@ -75,8 +75,8 @@ def _check_penalty(penalty: Callable, field: NeuralField) -> None:
     with dr.suspend_grad():
         value = penalty(field)
     shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
-    found, valid = f"{type(value).__name__}{shape}", shape and math.prod(dr.shape(value)) == 1
-    ensure(valid, f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.", TypeError)
+    kind, valid = f"{type(value).__name__}{shape}", shape and math.prod(dr.shape(value)) == 1
+    ensure(valid, f"fit: penalty returned a {kind}; a Dr.Jit array of width 1 is needed.", TypeError)
 
 
 def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
@@ -154,6 +154,6 @@ def _checked_rate(name: str, value: Any, needed: str) -> float:
 def scalar(value: Any, where: str, needed: str) -> float:
     """The only number of a Dr.Jit array."""
     if math.prod(dr.shape(value)) != 1 or dr.is_special_v(value) or dr.type_v(value) not in _NUMBERS:
-        found = f"{type(value).__name__} of shape {tuple(dr.shape(value))}"
-        raise TypeError(f"{where} a {found}; a number, or an array of one, {needed}.")
+        kind = f"{type(value).__name__} of shape {tuple(dr.shape(value))}"
+        raise TypeError(f"{where} a {kind}; a number, or an array of one, {needed}.")
     return float(np.asarray(dr.detach(value).numpy()).ravel()[0])

@@ -70,9 +70,9 @@ class DivergenceMonitor(Hook):
         if self.found or (self.looked == steps and not losses):
             return bool(self.found)
         self.looked = steps
-        good = [math.isfinite(v) for v in losses]
-        tail = good[::-1].index(True) if any(good) else len(good)
-        self.bad_losses = tail if any(good) else self.bad_losses + tail
+        ok = [math.isfinite(v) for v in losses]
+        tail = ok[::-1].index(True) if any(ok) else len(ok)
+        self.bad_losses = tail if any(ok) else self.bad_losses + tail
         new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
         enough = limits.DIVERGED_LOSSES
@@ -84,7 +84,7 @@ class DivergenceMonitor(Hook):
             if self.bad_losses:
                 self.found = f"losses are not finite from step {first} on, and {self.found}"
             elif losses:
-                first = steps - len(losses) + (good.index(False) if False in good else len(good) - 1)
+                first = steps - len(losses) + (ok.index(False) if False in ok else len(ok) - 1)
         elif self.bad_losses >= enough:
             self.found = f"losses are not finite from step {first} on"
         elif self.bad_steps >= limits.DIVERGED_STEPS:
@@ -96,11 +96,11 @@ class DivergenceMonitor(Hook):
         return bool(self.found)
 
     def _everything(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
         memory = memories(self.step.optimizer)
         for name, value in values(self.step.optimizer).items():
-            found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": memory[name]}
-        return found | {f"the average of {name!r}": v for name, v in averages(self.step.ema).items()}
+            arrays |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": memory[name]}
+        return arrays | {f"the average of {name!r}": v for name, v in averages(self.step.ema).items()}
 
     def message(self) -> str:
         """The message: what happened, why if that is known, which weights the field has now, and what usually helps."""
@@ -151,7 +151,7 @@ def not_finite(values: dict[str, Any]) -> list[str]:
     """Which of ``values``, arrays or PyTrees of them, hold numbers that are not finite."""
     masks = {name: [~dr.isfinite(v) for v in arrays(value)] for name, value in values.items()}
     dr.eval(masks)
-    counts = {name: sum(map(dr.count, found)) for name, found in masks.items() if found}
+    counts = {name: sum(map(dr.count, parts)) for name, parts in masks.items() if parts}
     total: Any = sum(counts.values())
     if not counts or not total.numpy()[0]:  # the rule, and one number to wait for
         return []

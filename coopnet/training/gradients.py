@@ -89,9 +89,9 @@ def gradients(where: str, params: Any) -> Iterator[tuple[Any, Any]]:
 def arrays(where: str, params: Any) -> dict[str, Any]:
     """The arrays of a network or optimizer by name; raises if ``params`` is something else, or has none."""
     check_type(where, "params", params, (Module, Optimizer), "a coopnet Module or a drjit.opt optimizer")
-    found = values(params) if isinstance(params, Optimizer) else dict(params)
-    ensure(found, f"{where}: params holds no parameters.")
-    return found
+    parameters = values(params) if isinstance(params, Optimizer) else dict(params)
+    ensure(parameters, f"{where}: params holds no parameters.")
+    return parameters
 
 
 def _single(value: Any) -> Any:

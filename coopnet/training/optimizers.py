@@ -190,10 +190,10 @@ class Adam(Extended, EntryAdam):
     ):  # fmt: skip
         self.skip_zero_grad = check_flag("Adam", "skip_zero_grad", skip_zero_grad)
         self.adabound = check_flag("Adam", "adabound", adabound)
-        for mine in ("skip_zero_grad", "adabound"):
+        for option in ("skip_zero_grad", "adabound"):
             for name in ("mask_updates", "uniform", "amsgrad"):
-                if getattr(self, mine) and options.get(name):
-                    raise ValueError(f"Adam: {name}=True does not go with {mine}.")
+                if getattr(self, option) and options.get(name):
+                    raise ValueError(f"Adam: {name}=True does not go with {option}.")
         self.non_matrix_l2_reg = _strength("Adam", "non_matrix_l2_reg", non_matrix_l2_reg)
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)

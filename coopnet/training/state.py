@@ -215,8 +215,8 @@ def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
     for name, value in needed.items():
         dtype, size = np.dtype(dr.type_v(value).name.lower()), math.prod(dr.shape(value))
         array = given[name]
-        valid, found = array.dtype == dtype and array.size == size, f"{array.dtype} of shape {array.shape}"
-        ensure(valid, f"its {name} is {found}; {dtype} of {size} entries is needed.")
+        valid, kind = array.dtype == dtype and array.size == size, f"{array.dtype} of shape {array.shape}"
+        ensure(valid, f"its {name} is {kind}; {dtype} of {size} entries is needed.")
 
 
 def _check_keys(value: Any, needed: set[str], what: str) -> None:

@@ -95,10 +95,10 @@ class Step:
 
     def __call__(self, seed: Any, number: Any) -> None:
         """Take step ``number``, frozen. Both are opaque."""
-        gradients, operands, left = self.frozen(self, seed, number)
-        self.left = left is not None
-        if left is not None:
-            self.rest(self, gradients, left.multiply(operands), left)
+        gradients, operands, external = self.frozen(self, seed, number)
+        self.left = external is not None
+        if external is not None:
+            self.rest(self, gradients, external.multiply(operands), external)
         self.warn(6)
 
     def call_several(self, seed: Any, number: Any, rates: Any) -> None:
@@ -123,21 +123,21 @@ class Step:
         instructions for them.
         """
         self.push()
-        value, left = self.differentiate(Key(seed, None, number), whole)
+        value, external = self.differentiate(Key(seed, None, number), whole)
         # dr.mean() would copy the width to the device at every replay, and wait for all kernels before it
         mean = dr.sum(value) * (1 / dr.width(value))
-        complete = left is None or not left.entries
+        complete = external is None or not external.entries
         if complete:
             self.move()
             self.settle()
         # last, so that it shares a kernel with other single numbers
         dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
-        if left is None or complete:
+        if external is None or complete:
             dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)
             return {}, [], None
-        gradients, operands = self.taken_gradients(), left.take()
+        gradients, operands = self.taken_gradients(), external.take()
         dr.eval(self.losses, gradients, operands)
-        return gradients, operands, left
+        return gradients, operands, external
 
     def take_several(self, seed: Any, number: Any, rates: Any) -> None:
         """Steps from ``number`` on as they are traced, all of them complete."""
@@ -155,9 +155,9 @@ class Step:
         """Compute the gradients of the losses of ``key``; returns the losses, and products that are left to a library,
         if any.
         """
-        left = None if whole else ExternalProducts.where_faster(self.field, self.runs)
+        external = None if whole else ExternalProducts.where_faster(self.field, self.runs)
         # captured arrays of other widths are recorded anew; what an objective evaluates is its own
-        with leaving(left), batch_size_known(self.objective is None):
+        with leaving(external), batch_size_known(self.objective is None):
             drawn = self.draw(key)
             inner = inner_loss(self.field, self.loss, drawn) if self.objective is None else None
             with loss_inside(inner):
@@ -168,10 +168,10 @@ class Step:
             else:
                 dr.schedule(value)  # so that the kernel of the backward pass writes it along
                 inner = None
-            if left is not None:
-                left.open = True
+            if external is not None:
+                external.open = True
             self.pullback(losses)
-        return value if inner is None else inner.losses, left
+        return value if inner is None else inner.losses, external
 
     def taken_gradients(self) -> dict[str, Any]:
         """The flat gradients so far, which are removed from the parameters."""
@@ -180,9 +180,9 @@ class Step:
         self.release(self.field)
         return gradients
 
-    def finish(self, gradients: dict[str, Any], products: list, left: ExternalProducts) -> None:
+    def finish(self, gradients: dict[str, Any], products: list, external: ExternalProducts) -> None:
         """The second half of a step that left products: the first does not know the gradients of networks yet."""
-        complete = left.completed(gradients, products)
+        complete = external.completed(gradients, products)
         for name, value in values(self.optimizer).items():
             set_gradient(value, complete[name])
         self.move()
@@ -225,9 +225,9 @@ class Step:
         dr.traverse(dr.ADMode.Backward)  # all at once: a second traversal would find the graph already freed
         # known while it is recorded: a gradient that nothing was added to is a literal
         gradients = [value.array.grad for value in values(self.optimizer).values()]
-        left = innermost()
+        external = innermost()
         untouched = all(g.state == dr.VarState.Literal for g in gradients)
-        self.untouched = untouched and not (left is not None and left.entries)
+        self.untouched = untouched and not (external is not None and external.entries)
 
     def scaled(self, value: Any) -> Any:
         """``value`` times the loss scale, if there is one."""

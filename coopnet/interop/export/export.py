@@ -153,12 +153,12 @@ class Request:
         check_name(self.name)
         check_type(where, "view", self.view, View | None, "a View")
         parts = fields_of(field) if isinstance(field, Reflection) else [field]
-        found = self.grids == "auto" or any(isinstance(m, Lattice) for part in parts for m in children(part))
-        ensure(found, f"export: grids is {self.grids!r}, but the field has no grids; leave it out.")
+        has_grids = self.grids == "auto" or any(isinstance(m, Lattice) for part in parts for m in children(part))
+        ensure(has_grids, f"export: grids is {self.grids!r}, but the field has no grids; leave it out.")
         if target == "html":
-            theirs = self.dropout or self.derivatives or inline is not None
-            what = "dropout, derivatives and inline are not for web pages, which use what the field has"
-            ensure(not theirs, f"export: {what}; leave them out.")
+            for_code = self.dropout or self.derivatives or inline is not None
+            problem = "dropout, derivatives and inline are not for web pages, which use what the field has"
+            ensure(not for_code, f"export: {problem}; leave them out.")
             call = f"export: name is {self.name!r}, but a web page has no function to call; leave it out."
             ensure(self.name == "field", call)
             check_view(field, self.view or View())

@@ -64,8 +64,8 @@ def relative_index(eta: Any, wi: Any, wo: Any) -> Any:
     """The refractive index on the side of ``wo`` relative to that on the side of ``wi``, of a surface with ``eta``
     below it relative to above; 1 on one side, and where ``eta`` is 0, which stands for a surface that only reflects.
     """
-    through = (wi.z * wo.z < 0) & (eta > 0)
-    return dr.select(through, dr.select(wi.z > 0, eta, 1 / eta), 1)
+    transmitted = (wi.z * wo.z < 0) & (eta > 0)
+    return dr.select(transmitted, dr.select(wi.z > 0, eta, 1 / eta), 1)
 
 
 def rusinkiewicz(wi: Any, wo: Any, eta: float | None = None) -> list:
@@ -101,16 +101,16 @@ def rusinkiewicz(wi: Any, wo: Any, eta: float | None = None) -> list:
     if eta is None:
         h = dr.normalize(wi + wo)
     else:
-        through, under = wi.z * wo.z < 0, (wi.z < 0) & (wo.z < 0)
-        more = [wi.z + wo.z, dr.select(through, Float(1), 0), dr.select(under, Float(1), 0)]
+        transmitted, below = wi.z * wo.z < 0, (wi.z < 0) & (wo.z < 0)
+        more = [wi.z + wo.z, dr.select(transmitted, Float(1), 0), dr.select(below, Float(1), 0)]
         vector, front = type(wi), wi.z > 0
         wi, wo = dr.select(front, wi, wo), dr.select(front, wo, wi)
-        wi, wo = vector(wi.x, wi.y, dr.abs(wi.z)), vector(wo.x, wo.y, dr.select(under, -wo.z, wo.z))
+        wi, wo = vector(wi.x, wi.y, dr.abs(wi.z)), vector(wo.x, wo.y, dr.select(below, -wo.z, wo.z))
         h = half_vector(wi, wo, eta)
-        here, there = dr.dot(wi, h), dr.dot(wo, h)
-        reflectance, _ = fresnel(dr.maximum(here, 0), dr.select(under, Float(1 / eta), eta))
-        refracted = dr.select((here > 0) & (there < 0) | (eta == 1), 1 - reflectance, 0)
-        share = dr.select(through, refracted, reflectance)
+        cosine_i, cosine_o = dr.dot(wi, h), dr.dot(wo, h)
+        reflectance, _ = fresnel(dr.maximum(cosine_i, 0), dr.select(below, Float(1 / eta), eta))
+        refracted = dr.select((cosine_i > 0) & (cosine_o < 0) | (eta == 1), 1 - reflectance, 0)
+        share = dr.select(transmitted, refracted, reflectance)
         more.append(dr.log(dr.maximum(share, 0) + LEAST_SHARE) * (-1 / math.log(LEAST_SHARE)))
     # shortest rotation of h to the normal: about (h_y, -h_x, 0), by theta_h (Rodrigues)
     along = (h.x * wi.x + h.y * wi.y) / (1 + h.z)

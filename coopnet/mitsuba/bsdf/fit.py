@@ -186,7 +186,7 @@ def _figures(bsdf: Any, reference: Any, key: Key) -> list[float]:
         value = bsdf.decoder.evaluate(code, *pair, active=drawn.valid) * dr.square(bsdf.decoder.index(*pair))
         parts = [sum(v) / (3 * drawn.pdf) for v in (dr.abs(value - drawn.value), value, drawn.value)]
         dr.eval(parts)  # in one kernel, and not in one for each mean
-        error, found, true = map(dr.mean, parts)
-        numbers = [error / true, found, true, spread(bsdf, key, samples), spread(reference, key, samples)]
+        error, albedo, true = map(dr.mean, parts)
+        numbers = [error / true, albedo, true, spread(bsdf, key, samples), spread(reference, key, samples)]
         dr.eval(numbers)
         return [float(v[0]) for v in numbers]

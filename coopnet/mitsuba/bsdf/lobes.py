@@ -79,11 +79,11 @@ def from_raw(raw: Any) -> list:
     """
     weights, alphas = _split(list(raw))
     # softmax with a 0 for the cosine lobe; no exponential is larger than 1
-    most = dr.maximum(weights[0], 0)
+    peak = dr.maximum(weights[0], 0)
     for w in weights[1:]:
-        most = dr.maximum(most, w)
-    powers = [dr.exp(w - most) for w in weights]
-    scale = MOST_SPECULAR[len(raw)] / (sum(powers) + dr.exp(-most))
+        peak = dr.maximum(peak, w)
+    powers = [dr.exp(w - peak) for w in weights]
+    scale = MOST_SPECULAR[len(raw)] / (sum(powers) + dr.exp(-peak))
     return [*(p * scale for p in powers), *(LEAST_ALPHA + (1 - LEAST_ALPHA) / (1 + dr.exp(-a)) for a in alphas)]
 
 
@@ -146,52 +146,52 @@ def pdf(params: Any, wi: Any, wo: Any) -> Any:
 
 def _sample_two_sides(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
     """:func:`sample` of fifteen numbers and ``eta``."""
-    beckmann, ggx, coat, in_beckmann, in_ggx, through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
-    seen, index = _seen_from_above(wi, eta)
-    # the lobes follow each other in [0, 1]: ggx, coat, interfaces of ggx, of beckmann, beckmann, through, cosine
+    beckmann, ggx, coat, in_beckmann, in_ggx, diffuse_through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
+    upper, index = _seen_from_above(wi, eta)
+    # the lobes in order, from 0 to 1: ggx, coat, interfaces of both, beckmann, diffuse_through, cosine
     ends = [ggx]
-    for weight in (coat, in_ggx, in_beckmann, beckmann, through):
+    for weight in (coat, in_ggx, in_beckmann, beckmann, diffuse_through):
         ends.append(ends[-1] + weight)
     first, second, interface = sample1 < ends[0], sample1 < ends[1], (sample1 >= ends[1]) & (sample1 < ends[3])
     by_ggx, by_normals = sample1 < ends[2], sample1 < ends[4]
     au, av = (dr.select(first, g, dr.select(second, c, i)) for g, i in ((gu, igu), (gv, igv)))
-    h = _ggx_normal(au, av, seen, sample2)
+    h = _ggx_normal(au, av, upper, sample2)
     au, av = (dr.select(interface, i, b) for b, i in ((bu, ibu), (bv, ibv)))
-    h = dr.select(by_ggx, h, _beckmann_normal(au, av, seen, sample2))
-    cosine = dr.dot(seen, h)
-    mirrored = dr.fma(2 * cosine, h, -seen)
+    h = dr.select(by_ggx, h, _beckmann_normal(au, av, upper, sample2))
+    cosine = dr.dot(upper, h)
+    mirrored = dr.fma(2 * cosine, h, -upper)
     reflectance, beyond = fresnel(cosine, index)
     at = dr.select(by_ggx, (sample1 - ends[1]) / in_ggx, (sample1 - ends[2]) / in_beckmann)
     passes = interface & (at >= reflectance)
-    refracted = dr.fma(cosine / index - beyond, h, -seen / index)
+    refracted = dr.fma(cosine / index - beyond, h, -upper / index)
     refracted = dr.select(index == 1, _turned(mirrored), refracted)
     lobe, straight = _cosine(type(wi), sample2), ~by_normals & (sample1 < ends[5])
     wo = dr.select(by_normals, dr.select(passes, refracted, mirrored), dr.select(straight, _turned(lobe), lobe))
-    right = (wo.z < 0) == (passes | straight)
+    consistent = (wo.z < 0) == (passes | straight)
     wo = dr.select(wi.z < 0, _turned(wo), wo)
-    return wo, dr.select(right, pdf(params, wi, wo), 0)
+    return wo, dr.select(consistent, pdf(params, wi, wo), 0)
 
 
 def _pdf_two_sides(params: Any, wi: Any, wo: Any) -> Any:
     """:func:`pdf` of fifteen numbers and ``eta``."""
-    beckmann, ggx, coat, in_beckmann, in_ggx, through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
+    beckmann, ggx, coat, in_beckmann, in_ggx, diffuse_through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
     visible = dr.select(eta > 0, leaves(wi) & leaves(wo), (wi.z > 0) & (wo.z > 0))
     up = type(wi)(0, 0, 1)
-    seen, index = _seen_from_above(dr.select(visible, wi, up), eta)
+    upper, index = _seen_from_above(dr.select(visible, wi, up), eta)
     wo = dr.select(visible, dr.select(wi.z < 0, _turned(wo), wo), up)
-    h, above = half_vector(seen, wo, index), wo.z > 0
-    rest = 1 - (beckmann + ggx + coat + in_beckmann + in_ggx + through)
-    mirrors = beckmann * _beckmann(bu, bv, seen, h) + ggx * _ggx(gu, gv, seen, h) + coat * _ggx(c, c, seen, h)
-    interfaces = in_beckmann * _beckmann(ibu, ibv, seen, h) + in_ggx * _ggx(igu, igv, seen, h)
-    here, there = dr.dot(seen, h), dr.dot(wo, h)
-    reflectance, _ = fresnel(dr.maximum(here, 0), index)
+    h, above = half_vector(upper, wo, index), wo.z > 0
+    rest = 1 - (beckmann + ggx + coat + in_beckmann + in_ggx + diffuse_through)
+    mirrors = beckmann * _beckmann(bu, bv, upper, h) + ggx * _ggx(gu, gv, upper, h) + coat * _ggx(c, c, upper, h)
+    interfaces = in_beckmann * _beckmann(ibu, ibv, upper, h) + in_ggx * _ggx(igu, igv, upper, h)
+    cosine_i, cosine_o = dr.dot(upper, h), dr.dot(wo, h)
+    reflectance, _ = fresnel(dr.maximum(cosine_i, 0), index)
     reflected = (mirrors + reflectance * interfaces) / 4
     # solid angle of normals by that of refracted directions (Walter et al. 2007, equation 17), times the cosine here
-    bent = here * dr.square(index) * -there / dr.squared_norm(seen + index * wo)
-    bent = dr.select((here > 0) & (there < 0), bent, 0)
+    bent = cosine_i * dr.square(index) * -cosine_o / dr.squared_norm(upper + index * wo)
+    bent = dr.select((cosine_i > 0) & (cosine_o < 0), bent, 0)
     refracted = (1 - reflectance) * interfaces * dr.select(index == 1, 0.25, bent)
-    cosine = dr.select(above, rest, through) * dr.abs(wo.z) * (1 / math.pi)
-    return dr.select(visible, cosine + dr.select(above, reflected, refracted) / dr.maximum(seen.z, 1e-8), 0)
+    cosine = dr.select(above, rest, diffuse_through) * dr.abs(wo.z) * (1 / math.pi)
+    return dr.select(visible, cosine + dr.select(above, reflected, refracted) / dr.maximum(upper.z, 1e-8), 0)
 
 
 def _seen_from_above(wi: Any, eta: Any) -> tuple[Any, Any]:

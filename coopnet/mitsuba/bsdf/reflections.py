@@ -40,24 +40,24 @@ def draw(bsdf: Any, key: Key, samples: int) -> Reflections:
 
 def _drawn(bsdf: Any, u: list) -> tuple:
     """The fields of :class:`Reflections`, by eight numbers."""
-    through = transmits(bsdf)
-    si, context = _interaction(u, through), _importance()
+    transmitting = transmits(bsdf)
+    si, context = _interaction(u, transmitting), _importance()
     if not mi.has_flag(bsdf.flags(), mi.BSDFFlags.Null):  # a mask that is asked for the rest alone samples its holes
         context.type_mask = +mi.BSDFFlags.Smooth
     sample, weight = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
     lobe = mi.warp.square_to_cosine_hemisphere(mi.Point2f(u[5], u[6]))
-    if through:
+    if transmitting:
         lobe.z = dr.mulsign(lobe.z, u[7] - 0.75)
     first = u[7] < 0.5
     wo = dr.select(first, sample.wo, lobe)
     value, density = bsdf.eval_pdf(context, si, wo)
-    height, seen = (dr.abs(wo.z), leaves(wo)) if through else (wo.z, wo.z > 0)
-    pdf = 0.5 * density + (0.25 if through else 0.5) / math.pi * height
+    height, visible = (dr.abs(wo.z), leaves(wo)) if transmitting else (wo.z, wo.z > 0)
+    pdf = 0.5 * density + (0.25 if transmitting else 0.5) / math.pi * height
     drawn = (sample.pdf > 0) & mi.has_flag(sample.sampled_type, mi.BSDFFlags.Smooth)
-    if through:  # principled materials return directions that they refuse, with the density of other parts there
+    if transmitting:  # principled materials return directions that they refuse, with the density of other parts there
         drawn &= (dr.sum(weight) > 0) | (dr.sum(value) == 0)
     drawn |= ~first
-    valid = seen & (pdf > 0) & drawn & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
+    valid = visible & (pdf > 0) & drawn & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
     wo = dr.select(valid, wo, mi.Vector3f(0, 0, 1))
     return si.uv, si.wi, wo, dr.select(valid, value, 0), dr.select(valid, pdf, 1), valid
 
@@ -109,8 +109,8 @@ def weights(bsdf: Any, key: Key, samples: int) -> Any:
     """
     u = uniform(7, key, mi.Float, samples)
     sample, weight = bsdf.sample(_importance(), _interaction(u, transmits(bsdf)), u[4], mi.Point2f(u[5], u[6]))
-    seen = (sample.wo.z > 0) | mi.has_flag(bsdf.flags(), mi.BSDFFlags.Transmission)
-    return dr.select((sample.pdf > 0) & seen, mi.luminance(weight), 0)
+    visible = (sample.wo.z > 0) | mi.has_flag(bsdf.flags(), mi.BSDFFlags.Transmission)
+    return dr.select((sample.pdf > 0) & visible, mi.luminance(weight), 0)
 
 
 def spread(bsdf: Any, key: Key, samples: int) -> Any:

@@ -63,10 +63,10 @@ class Specular:
             mode = mi.TransportMode.Importance if importance else mi.TransportMode.Radiance
             context = mi.BSDFContext(mode, *self._asked[k])
             bs, weight = self.bsdf.sample(context, si, mi.Float(_LAST), mi.Point2f(0.5), active)
-            seen = mi.Bool(active) & (bs.pdf > 0) & mi.has_flag(bs.sampled_type, mi.BSDFFlags.Delta)
+            valid = mi.Bool(active) & (bs.pdf > 0) & mi.has_flag(bs.sampled_type, mi.BSDFFlags.Delta)
             if not mi.has_flag(self.flags[k], mi.BSDFFlags.BackSide):
-                seen &= si.wi.z > 0
-            weight = dr.select(seen, weight * bs.pdf, 0)
+                valid &= si.wi.z > 0
+            weight = dr.select(valid, weight * bs.pdf, 0)
             bs.sampled_component = mi.UInt32(k)
             drawn.append((bs, weight))
             lights.append(dr.detach(spectra.brightness(weight, si.wavelengths)))
@@ -87,17 +87,17 @@ class Specular:
 
 def within(bsdf: Any) -> list:
     """The BSDFs inside of ``bsdf``, and inside of those, outer ones first."""
-    return [found for bsdf in inside(bsdf) for found in (bsdf, *within(bsdf))]
+    return [part for bsdf in inside(bsdf) for part in (bsdf, *within(bsdf))]
 
 
 def inside(bsdf: Any) -> list:
     """The BSDFs that ``bsdf`` consists of."""
-    found: list = []
+    parts: list = []
 
     class Collect(mi.TraversalCallback):
         def put(self, name: str, value: Any, *flags: Any) -> None:
             if isinstance(value, mi.BSDF):
-                found.append(value)
+                parts.append(value)
 
     bsdf.traverse(Collect())
-    return found
+    return parts

@@ -58,8 +58,8 @@ def material(bsdf: Any, si: Any, active: Any) -> Material:
 
 
 def _has(bsdf: Any, name: str) -> bool:
-    found = bsdf.has_attribute(name)
-    return bool(found if isinstance(found, bool) else found[0])
+    mask = bsdf.has_attribute(name)
+    return bool(mask if isinstance(mask, bool) else mask[0])
 
 
 class Box(NamedTuple):
@@ -115,9 +115,9 @@ class SurfaceRadiance(NamedTuple):
     def ask(self, si: Any, active: Any) -> Question:
         """The inputs with which a field is evaluated at the interactions ``si``."""
         active = mi.Bool(active) & si.is_valid()
-        found = material(si.bsdf(), si, active)
+        surface = material(si.bsdf(), si, active)
         unit = mi.Color3f(self.scale)
-        return Question(inputs(si, found, self.box), found.factor * unit if self.factored else unit, active)
+        return Question(inputs(si, surface, self.box), surface.factor * unit if self.factored else unit, active)
 
     def answer(self, field: NeuralField, question: Question, key: Key | None = None) -> Any:
         """The radiance by ``field``, which may be negative; 0 in inactive lanes."""

@@ -50,11 +50,11 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         ds = mi.DirectionSample3f(scene, si=si, ref=previous)
         pdf = scene.pdf_emitter_direction(previous, ds, ~previous_delta)
         weight = throughput * power_heuristic(previous_pdf, pdf)
-        seen = active & (previous_pdf > 0)
+        visible = active & (previous_pdf > 0)
         if dr.hint(hide, mode="scalar"):
-            seen &= (depth > 0) | si.is_valid()
+            visible &= (depth > 0) | si.is_valid()
         with dr.resume_grad(when=not primal):
-            met = weight * ds.emitter.eval(si, seen)
+            met = weight * ds.emitter.eval(si, visible)
 
         # Light that is sampled
         active_next = active & (depth + 1 < max_depth) & si.is_valid()
@@ -66,26 +66,26 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
 
         # The material: one call for all that needs no network, then the networks
         samples = sampler.next_1d(), sampler.next_2d()
-        value, pdf, bs, factor, number, under, code, lobe = dr.dispatch(
+        value, pdf, bs, factor, number, below, code, lobe = dr.dispatch(
             bsdf, decoders.query, si, toward, *samples, active_next
         )
         if dr.hint(wavefront, mode="scalar"):
             # networks are going to be evaluated in kernels of their own, before which this is not to be traced twice
-            dr.eval(met, light, toward, value, pdf, bs, factor, number, under, code, lobe, samples)
+            dr.eval(met, light, toward, value, pdf, bs, factor, number, below, code, lobe, samples)
         learned = number > 0  # where a network knows the value of the next direction
         if dr.hint(bool(decoders.decoders), mode="scalar"):
-            wi, onto = upright(under, [si.wi, toward])
+            wi, onto = upright(below, [si.wi, toward])
             wo, *densities, index = decoders.sample(number, lobe, code, wi, onto, *samples)
             pdf = dr.select(learned, densities[1], pdf)
             learned &= samples[0] >= lobe[2]
-            (bs.wo,) = dr.select(learned, upright(under, [wo]), [bs.wo])
+            (bs.wo,) = dr.select(learned, upright(below, [wo]), [bs.wo])
             bs.pdf = dr.select(learned, densities[0], bs.pdf)
             bs.eta = dr.select(learned, index, bs.eta)
             bs.sampled_type = dr.select(learned, mi.UInt32(mi.BSDFFlags.GlossyReflection), bs.sampled_type)
         share = throughput * dr.select(ds.delta, 1, power_heuristic(ds.pdf, pdf))
         direct = dr.select(smooth, share * light, 0)
         L = L + met if primal else L - dr.detach(met)
-        wi, *pair = upright(under, [si.wi, toward, bs.wo])
+        wi, *pair = upright(below, [si.wi, toward, bs.wo])
         pair[1] = dr.select(learned, pair[1], mi.Vector3f(0))  # in the surface, where networks are 0
         query = (number, code, wi, pair, key_at(integrator.key, depth, lanes), ray.wavelengths)
         if dr.hint(primal, mode="scalar"):
@@ -113,12 +113,12 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         depth[si.is_valid()] += 1
 
         # Russian roulette
-        most = dr.max(throughput)
-        survival = dr.minimum(most * dr.square(eta), 0.95)
+        largest = dr.max(throughput)
+        survival = dr.minimum(largest * dr.square(eta), 0.95)
         roulette = depth >= integrator.rr_depth
         throughput[roulette] *= dr.rcp(survival)
         survives = sampler.next_1d() < survival
-        active = active_next & (most != 0) & (~roulette | survives)
+        active = active_next & (largest != 0) & (~roulette | survives)
         pi = scene.ray_intersect_preliminary(ray, coherent=False, reorder=primal, active=active)
 
     L = dr.select(valid, L, 0) if primal else L

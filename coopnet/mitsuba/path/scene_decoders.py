@@ -104,9 +104,9 @@ class SceneDecoders:
         if not sides:
             answer = bsdf.eval_pdf_sample(mi.BSDFContext(), si, toward, sample1, sample2, active)
             return *answer, mi.UInt32(0), mi.Bool(False), self._padded([]), self._no_lobes()
-        number, under, code, lobe, bs, reflectance = self._material(sides, si, sample1, active)
-        (bs.wo,) = upright(under, [bs.wo])
-        return mi.Spectrum(0), mi.Float(0), bs, reflectance, number, under, code, lobe
+        number, below, code, lobe, bs, reflectance = self._material(sides, si, sample1, active)
+        (bs.wo,) = upright(below, [bs.wo])
+        return mi.Spectrum(0), mi.Float(0), bs, reflectance, number, below, code, lobe
 
     def attached(self, bsdf: Any, si: Any, pair: list, active: Any) -> tuple:
         """What a material says, to be differentiated: ``(code, values)`` for two directions; one or the other is 0."""
@@ -117,10 +117,10 @@ class SceneDecoders:
         return self._padded([]), [bsdf.eval(context, si, wo, active) for wo in pair]
 
     def _material(self, sides: tuple, si: Any, sample1: Any, active: Any) -> tuple:
-        """``(number, under, code, lobe, bs, weight)`` of the side that ``si.wi`` is on; the last two are the sample of
+        """``(number, below, code, lobe, bs, weight)`` of the side that ``si.wi`` is on; the last two are the sample of
         perfectly specular parts.
         """
-        under = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
+        below = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
         materials = []
         for side in sides:
             code = side.latent(si.uv, active)
@@ -134,14 +134,14 @@ class SceneDecoders:
             bs.eta = 1
             bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
             if side.specular is not None:
-                seen = mi.SurfaceInteraction3f(si)
-                (seen.wi,) = upright(under, [si.wi])
-                mirrored, weight, share = side.specular.sample(seen, sample1, active)
+                turned = mi.SurfaceInteraction3f(si)
+                (turned.wi,) = upright(below, [si.wi])
+                mirrored, weight, share = side.specular.sample(turned, sample1, active)
                 bs = dr.select(share > 0, mirrored, bs)
             number = mi.UInt32(self._number[id(side.decoder)])
             materials.append((number, self._padded(code), (which, params, share), bs, weight))
-        number, *rest = materials[0] if len(sides) == 1 else dr.select(under, materials[1], materials[0])
-        return number, under, *rest
+        number, *rest = materials[0] if len(sides) == 1 else dr.select(below, materials[1], materials[0])
+        return number, below, *rest
 
     def _no_lobes(self) -> tuple:
         """``(sampler, parameters, share)``: the number of a network of lobes, or the parameters that one would say; and

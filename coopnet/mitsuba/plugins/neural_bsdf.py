@@ -116,11 +116,11 @@ def NeuralBSDF() -> type:
             value = self._value(ctx, code, si, wo, smooth)
             bs = dr.zeros(mi.BSDFSample3f)
             bs.wo, bs.pdf, bs.eta = wo, dr.select(smooth, rest * pdf, 0), self._index(si.wi, wo)
-            through = si.wi.z * wo.z < 0 if self.smooth_components == 2 else mi.Bool(False)
+            transmitted = si.wi.z * wo.z < 0 if self.smooth_components == 2 else mi.Bool(False)
             bs.sampled_type = dr.select(
-                through, mi.UInt32(+mi.BSDFFlags.GlossyTransmission), mi.UInt32(+mi.BSDFFlags.GlossyReflection)
+                transmitted, mi.UInt32(+mi.BSDFFlags.GlossyTransmission), mi.UInt32(+mi.BSDFFlags.GlossyReflection)
             )
-            bs.sampled_component = dr.select(through, mi.UInt32(1), mi.UInt32(0))
+            bs.sampled_component = dr.select(transmitted, mi.UInt32(1), mi.UInt32(0))
             weight = value * dr.select(smooth, 1 / bs.pdf, 0)
             if self.specular is None:
                 return bs, weight

@@ -109,11 +109,11 @@ def NeuralEnvmap() -> type:
 
         def _values(self, local: list, key: Key | None, active: Any) -> list:
             """The color of the light from the direction ``local``, in the frame of the field."""
-            asked = local
+            coordinates = local
             if self.coordinates == "uv":
-                asked = [dr.atan2(local[0], -local[2]) * (0.5 / dr.pi), dr.safe_acos(local[1]) / dr.pi]
-                asked[0] -= dr.floor(asked[0])
-            return [self.scale * dr.maximum(mi.Float(v), 0) for v in self.field(asked, key, active)]
+                coordinates = [dr.atan2(local[0], -local[2]) * (0.5 / dr.pi), dr.safe_acos(local[1]) / dr.pi]
+                coordinates[0] -= dr.floor(coordinates[0])
+            return [self.scale * dr.maximum(mi.Float(v), 0) for v in self.field(coordinates, key, active)]
 
         def _light(self, direction: Any, wavelengths: Any, active: Any) -> Any:
             """The radiance from a ``direction`` of the world."""

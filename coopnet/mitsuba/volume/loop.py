@@ -53,8 +53,8 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
             mean_free = dr.select(met, dr.rcp(majorant), 0)
             light = throughput * emitted * mean_free
         L = L + light if primal else L - dr.detach(light)
-        through = dr.maximum(majorant - dr.detach(sigma_t), 0)
-        share, rest = dr.mean(dr.detach(sigma_s)), dr.mean(through)
+        sigma_n = dr.maximum(majorant - dr.detach(sigma_t), 0)
+        share, rest = dr.mean(dr.detach(sigma_s)), dr.mean(sigma_n)
         share = dr.select(rest > 0, share / (share + rest), 1)  # where all is absorbed, a path ends
         scattered = met & (sampler.next_1d() < share)
         passed = met & ~scattered
@@ -76,11 +76,11 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
         # Light that is met at the surface
         reached = active & ~met
         emitter = si.emitter(scene)
-        shown = reached & (emitter != None) & ((depth > 0) | (not integrator.hide_emitters))  # noqa: E711 - of lanes
+        visible = reached & (emitter != None) & ((depth > 0) | (not integrator.hide_emitters))  # noqa: E711 - of lanes
         ds = mi.DirectionSample3f(scene, si, previous)
-        pdf = scene.pdf_emitter_direction(previous, ds, shown & ~previous_delta)
+        pdf = scene.pdf_emitter_direction(previous, ds, visible & ~previous_delta)
         with dr.resume_grad(when=not primal):
-            light = throughput * power_heuristic(previous_pdf, pdf) * emitter.eval(si, shown)
+            light = throughput * power_heuristic(previous_pdf, pdf) * emitter.eval(si, visible)
             if dr.hint(not primal, mode="scalar"):
                 _back(adjoint * light)
         L = L + light if primal else L - dr.detach(light)

@@ -90,8 +90,10 @@ class SharedStep(Step):
         """The gradients of samples ``lo`` to ``hi``."""
         start = dr.opaque(self.uint32, lo)
         first = lo == 0 or self.penalty is None  # without a penalty, one recording serves all chunks
-        found, gradients, operands, left = self.frozen(self, seed, number, start, hi - lo, first)
-        return found if left is None else self.joined(self, found, gradients, left.multiply(operands), left)
+        result, gradients, operands, external = self.frozen(self, seed, number, start, hi - lo, first)
+        return (
+            result if external is None else self.joined(self, result, gradients, external.multiply(operands), external)
+        )
 
     # ---- what is frozen -----------------------------------------------------
 
@@ -103,20 +105,20 @@ class SharedStep(Step):
         """
         self.push()
         self.width, self.first = width, first
-        value, left = self.differentiate(Key(seed, dr.arange(self.uint32, width) + start, number))
+        value, external = self.differentiate(Key(seed, dr.arange(self.uint32, width) + start, number))
         loss = self.float32(dr.sum(value))
         gradients = self.taken_gradients()
-        if left is None or not left.entries:
+        if external is None or not external.entries:
             buffer = self.flat(gradients, loss)
             dr.eval(buffer)
             return buffer, {}, [], None
-        operands = left.take()
+        operands = external.take()
         dr.eval(loss, gradients, operands)
-        return loss, gradients, operands, left
+        return loss, gradients, operands, external
 
-    def join(self, loss: Any, gradients: dict[str, Any], products: list, left: ExternalProducts) -> Any:
+    def join(self, loss: Any, gradients: dict[str, Any], products: list, external: ExternalProducts) -> Any:
         """The buffer, when the products have been computed."""
-        buffer = self.flat(left.completed(gradients, products), loss)
+        buffer = self.flat(external.completed(gradients, products), loss)
         dr.eval(buffer)
         return buffer
 
@@ -163,10 +165,10 @@ class SharedStep(Step):
 
     def roots(self, losses: Any) -> list:
         """The share of the mean loss, and in the first share the penalty."""
-        found, needed = dr.width(losses), self.width * self.each
-        what = f"{found} losses for a share of {self.width} of {self.samples} samples"
+        width, needed = dr.width(losses), self.width * self.each
+        what = f"{width} losses for a share of {self.width} of {self.samples} samples"
         hint = "each must belong to a sample of the batch, or of coopnet.training.by_index"
-        ensure(found == needed, f"fit: there are {what}; {needed} are needed: {hint}.")
+        ensure(width == needed, f"fit: there are {what}; {needed} are needed: {hint}.")
         roots = [losses * (1 / self.total)]
         if self.penalty is not None and self.first:
             roots.append(self.penalty(self.field))
