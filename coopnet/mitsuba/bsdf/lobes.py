@@ -148,7 +148,7 @@ def _sample_two_sides(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple
     """:func:`sample` of fifteen numbers and ``eta``."""
     beckmann, ggx, coat, in_beckmann, in_ggx, diffuse_through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
     upper, index = _seen_from_above(wi, eta)
-    # the lobes in order, from 0 to 1: ggx, coat, interfaces of both, beckmann, diffuse_through, cosine
+    # lobes from 0 to 1: ggx, coat, interfaces of ggx, of beckmann, beckmann, diffuse_through, cosine
     ends = [ggx]
     for weight in (coat, in_ggx, in_beckmann, beckmann, diffuse_through):
         ends.append(ends[-1] + weight)
