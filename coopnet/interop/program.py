@@ -72,9 +72,9 @@ class Place(NamedTuple):
 class Program:
     """The functions of ``field``, a built one, whose own parameters are removed: they are arguments of every call.
 
-    Rows are flat arrays of single precision, sample after sample. ``needs_grad`` says which gradients to return: that of
-    the coordinates first, then that of each entry of the mapping; the others are ``None``. All functions are recorded by
-    ``dr.freeze``, once for every number of samples. They must be called within :meth:`alone`.
+    Rows are flat arrays of single precision, sample after sample. ``needs_grad`` says which gradients to return: that
+    of the coordinates first, then those of the entries of the mapping. The others are ``None``. All functions are
+    recorded by ``dr.freeze``, once for every number of samples. They must be called within :meth:`alone`.
     """
 
     def __init__(self, field: NeuralField):

@@ -1,4 +1,4 @@
-"""What keys draw, in the exported language: levels of grids, parameters, displacements, members."""
+"""Random draws by a key, in the exported language: levels of grids, parameters, displacements, members."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _drop_levels(to: Lowering, layer: DropLevels, x: Vec) -> Vec:
 
 
 class _Numbers:
-    """The numbers of a table of parameters, drawn by the law of :mod:`coopnet.random.normal`."""
+    """Normal numbers for the rows of a table of parameters, as :mod:`coopnet.random.normal` draws them."""
 
     def __init__(self, to: Lowering, stream: int):
         self.to, self.stream = to, u32(PARAMETER_STREAM + stream)
@@ -95,7 +95,7 @@ def _drawn_linear(to: Lowering, layer: DrawnLinear, x: Vec) -> Vec:
     if not to.whole:
         return y
     u, b = to.lower(layer.factor, x, f"{to.where}.factor"), to.block
-    if to.key is None:  # its weights are there
+    if to.key is None:  # the file has its weights all the same
         return y
     numbers = _Numbers(to, layer.stream)
     with b.loop("o", y.size) as o:

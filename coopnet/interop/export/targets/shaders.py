@@ -12,7 +12,7 @@ from ..language import (
 )  # fmt: skip
 from .printer import INDENT, Printer
 
-#: Beyond, a hyperbolic tangent is 1 in single precision; some drivers' exponentials overflow first.
+#: From here on, tanh is 1 in single precision. Without a limit, the exponentials of some drivers overflow.
 _TANH = "10.0"
 #: Sine, and cosine as a sine a quarter turn later: those of shaders may be off by 2^-11, and differ from device to
 #: device. After whole quarter turns have been taken off, by three parts of pi/2 of which the first have few bits, it is
@@ -32,9 +32,9 @@ float NAME_cos(float x) { return NAME_quarter(x, 1.0f); }"""
 
 
 class _Shader(Printer):
-    #: The function that says whether a buffer holds the weights, of so many WORDS or BYTES: its HEAD is compared.
+    #: A function that checks, by length (WORDS or BYTES) and HEAD, whether a buffer holds the weights.
     fits: ClassVar[str]
-    word: ClassVar[str]  #: what reads a word of that head, by its number or its first byte
+    word: ClassVar[str]  #: expression that reads a word of that head, by its number or its first byte
     needs: ClassVar[dict[str, str]] = {"single": "word", "half": "word", "byte": "word", "sin": "sine", "cos": "sine"}
 
     def closing(self) -> list[str]:
@@ -76,7 +76,7 @@ class GLSL(_Shader):
     suffix = ".glsl"
     tiny = 2048  # of 1,500 words and loops as long as a vector, Mesa's Vulkan on the CPU compiles for a minute
     word = "{name}_word({word}u)"
-    # what has an own WORD(i), such as a texture, may have no end that could be asked for
+    # a program that defines WORD(i), for a texture, may have no length to check
     fits = """
 bool NAME_fits() {
 #ifdef UPPER_BUFFER
@@ -149,7 +149,7 @@ fn NAME_fits() -> bool {
     return HEAD;
 }"""
     types: ClassVar[dict[str, str]] = {F32: "f32", U32: "u32", I32: "i32", BOOL: "bool"}
-    # of constants, too, only constant places can be looked at everywhere
+    # some compilers index constants by constants only
     lists = ("var<private> NAME: array<KIND, COUNT> = array<KIND, COUNT>(", ");")
     counting = "for (var INDEX = START; INDEX < STOP; INDEX++) "
     kinds = ("fn", "fn")
@@ -199,7 +199,7 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
 
     def function(self, f: Routine) -> list[str]:
         self._pointers = {v.name for v in f.results}
-        # arguments are values, of which only constant places can be looked at
+        # arguments are values, which are indexed by constants only
         arrays = [v for v in f.inputs if v.size is not None]
         copies = [f"{INDENT}var {v.name} = {v.name}_in;" for v in arrays]
         head, *body = super().function(f)
@@ -225,7 +225,7 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
 
 class Slang(_Shader):
     suffix = ".slang"
-    tiny = 512  # in SPIR-V, a variable of its own gets all constants before every read of one
+    tiny = 512  # in SPIR-V, every read of a constant first copies all of them to a variable
     word = "weights.Load({byte})"
     fits = """
 public bool NAME_fits(ByteAddressBuffer weights) {
@@ -272,13 +272,13 @@ float NAME_byte(PASSEDuint i) {
 
 
 class SlangCoopVec(Slang):
-    """The same, with cooperative vectors of half precision for what linear layers give, and activations after them."""
+    """Slang with cooperative vectors of half precision for linear layers and the activations after them."""
 
     inlines = False  # matrices are read from a buffer
     precision = "half"
     noted: ClassVar[list[str]] = ["Needs cooperative vectors of half precision: Vulkan, OptiX, Direct3D 12."]
     whole = ""  #: the type of vectors while an expression is printed for all components at once
-    #: Functions that cooperative vectors have.
+    #: Functions of cooperative vectors.
     _WHOLE: ClassVar[set[str]] = {"min", "max", "tanh", "exp", "log"}
 
     def function(self, f: Routine) -> list[str]:
@@ -317,12 +317,12 @@ class SlangCoopVec(Slang):
         return f"{self.whole}(half({text}))" if self.whole else text
 
     def call(self, e: Elementary) -> str:
-        if self.whole:  # clamp has other arguments there
+        if self.whole:  # clamp of cooperative vectors takes other arguments
             return f"{e.function}({self.args(e.args)})"
         return super().call(e)
 
     def _product(self, s: LinearMap) -> list[str]:
-        """The product with a matrix in memory, whose input is put into a vector unless it is one."""
+        """The product with a matrix in memory. The input is copied to a cooperative vector if it is none."""
         x, y, lines = s.x.array.name, s.y.array.name, []
         if not (s.x.whole and x in self.vectors):
             i = f"for (uint i = 0u; i < {s.x.size}u; ++i)"
