@@ -139,15 +139,15 @@ class Composite(Encoding):
         bundles = []
         for e, begin, n in self.parts(len(coordinates)):
             x = UnpackedVector(coordinates[begin : begin + n])
-            y, moved = e.jvp(x, [t[begin : begin + n] for t in tangents])
-            bundles.append([list(y), *map(list, moved)])
+            y, dy = e.jvp(x, [t[begin : begin + n] for t in tangents])
+            bundles.append([list(y), *map(list, dy)])
         ys, *dys = zip(*bundles, strict=True)
         if self.reduction != "product":  # linear
             return self._reduced(ys), [self._reduced(parts) for parts in dys]
         width, count = range(len(ys[0])), range(len(ys))
         others = [[math.prod(ys[j][k] for j in count if j != i) for k in width] for i in count]
-        moved = [[sum(parts[i][k] * others[i][k] for i in count) for k in width] for parts in dys]
-        return self._reduced(ys), moved
+        dy = [[sum(parts[i][k] * others[i][k] for i in count) for k in width] for parts in dys]
+        return self._reduced(ys), dy
 
     def parts(self, size: int) -> list[tuple[Any, int, int]]:
         """(encoding, first coordinate, number of coordinates) of all that have any; raises unless they fit."""

@@ -77,8 +77,8 @@ class Displaced(Drawn, Encoding):
         check_type("Displaced", "key", key, (Key, type(None)), "a coopnet.Key or None")
         if key is None:
             return self.encoding(x)
-        (moved,) = self._displaced(kinds.even(kinds.rows(x, self._check(x))), [], key)
-        return self.encoding(contained(moved, x), key)
+        (displaced,) = self._displaced(kinds.even(kinds.rows(x, self._check(x))), [], key)
+        return self.encoding(contained(displaced, x), key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_type("Displaced", "key", key, (Key, type(None)), "a coopnet.Key or None")

@@ -68,9 +68,9 @@ class Encoding(Module):
         check_bundle(drawn, x, tangents, arrays=True)
         drawn._check(x)
         leaf, wide = _types(list(x))
-        y, moved = drawn._moved([wide(v) for v in x], [[wide(v) for v in t] for t in tangents])
-        y, *moved = [rebuilt([leaf(v) for v in vector], x) for vector in (y, *moved)]
-        return y, moved
+        y, dys = drawn._moved([wide(v) for v in x], [[wide(v) for v in t] for t in tangents])
+        y, *dys = [rebuilt([leaf(v) for v in vector], x) for vector in (y, *dys)]
+        return y, dys
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         """The features, and their derivatives in the directions ``tangents``, all in the precision of ``_features``."""

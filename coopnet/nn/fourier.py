@@ -71,15 +71,15 @@ class Fourier(Encoding):
             y += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
         # with a lane for every sample; otherwise each entry's gradient would be summed by itself
         lanes = dr.zeros(type(matrix), max(dr.width(v) for v in coordinates))
-        moved = []
+        dys = []
         for tangent in tangents:
             parts: list[Any] = []
             for i, periods in enumerate(project(matrix, [type(matrix)(t) + lanes for t in tangent])):
                 s, c = y[2 * i : 2 * i + 2]
                 slope = periods * (2 * math.pi)
                 parts += [slope * c, -slope * s]
-            moved.append(parts)
-        return y, moved
+            dys.append(parts)
+        return y, dys
 
     def _matrix(self, coordinates: list) -> Any:
         matrix = self.frequencies.value

@@ -113,11 +113,11 @@ class Lattice(Encoding):
         # fixed point has one scale for all sums: large gradients of one field would make those of others inexact
         ordered = ordered and stack is None
         bundle = grid.evaluate(x, directions, ordered)
-        features, *moved = [
+        features, *dys = [
             [self._shown(k, dr.select(m, v, dr.nan)) for k, v in enumerate(y)]
             for m, y in zip(masks, bundle, strict=True)
         ]
-        return features, moved
+        return features, dys
 
     def _shown(self, k: int, feature: Any) -> Any:
         """Feature ``k``, or zero if it is of a level above :attr:`max_level`."""

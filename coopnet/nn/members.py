@@ -54,8 +54,8 @@ class Members(Encoding):
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_bundle(self, x, tangents, arrays=True)
-        y, *moved = self._bundle(list(x), tangents, key)
-        return y, moved
+        y, *dys = self._bundle(list(x), tangents, key)
+        return y, dys
 
     def each(self, x: list, tangents: list, key: Key | None = None) -> list[list[list]]:
         """The bundle of outputs of every member, in single precision."""
@@ -64,8 +64,8 @@ class Members(Encoding):
         work = dr.float16_array_t(single) if self.work == "half" else single
         bundles = []
         for encoding, network in zip(self.encodings, self.networks, strict=True):
-            features, moved = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
-            vectors = [UnpackedVector(work(v) for v in vector) for vector in (features, *moved)]
+            features, dfeatures = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
+            vectors = [UnpackedVector(work(v) for v in vector) for vector in (features, *dfeatures)]
             bundles.append([widened(list(y), single) for y in apply([network], vectors, key)])
         return bundles
 

@@ -111,8 +111,8 @@ class Module(drnn.Module):
         check_bundle(self, x, tangents)
         kinds.require_float(x.type, f"{type(self).__name__}.jvp")
         self.output_width(len(x), x.type, key)
-        y, *moved = evaluate([op], [x, *tangents], key)
-        return y, moved
+        y, *dys = evaluate([op], [x, *tangents], key)
+        return y, dys
 
     def op(self) -> Any:
         """The op of this layer in the engine, which runs it together with its neighbours; ``None`` if it runs alone."""

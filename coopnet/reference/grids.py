@@ -169,8 +169,8 @@ def hash_grid_jvp(
     [30.0, 30.0]
     """
     table, corners = _walk(_grid_corners, x, params, n_levels, n_features_per_level, **options)
-    moved = [(number, slot, (dweight * np.asarray(dx)).sum(axis=0)) for number, slot, _, dweight in corners]
-    return _interpolated(table, moved)
+    dcorners = [(number, slot, (dweight * np.asarray(dx)).sum(axis=0)) for number, slot, _, dweight in corners]
+    return _interpolated(table, dcorners)
 
 
 def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any) -> Array:

@@ -180,12 +180,12 @@ def _attached(surface: Surface, rays: Rays, found: FoundHit, min_cosine: Any) ->
     value = surface.value(dr.detach(p), hit)
     if any(dr.grad_enabled(v) for v in (value, o, d)):
         along = dr.dot(gradient, dr.detach(d))
-        least = min_cosine * dr.norm(gradient) * dr.norm(dr.detach(d))
+        smallest = min_cosine * dr.norm(gradient) * dr.norm(dr.detach(d))
         # a gradient of zero has no direction, and no surface
-        slope = dr.select(least > 0, dr.mulsign(dr.maximum(abs(along), least), along), 1)
+        slope = dr.select(smallest > 0, dr.mulsign(dr.maximum(abs(along), smallest), along), 1)
         # the gradient of the value with respect to the point is known already
-        moved = value + dr.dot(gradient, o + t * d)
-        t = dr.replace_grad(t, -moved / slope)
+        distance = value + dr.dot(gradient, o + t * d)
+        t = dr.replace_grad(t, -distance / slope)
         p = point(o + t * d)
         _, gradient = surface.value_and_grad(p, hit)
     length = dr.squared_norm(gradient)

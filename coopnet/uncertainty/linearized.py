@@ -1,4 +1,5 @@
-"""Derivatives of a field by the parameters that a key may draw, sample by sample, and the deviation that follows."""
+"""Derivatives of a field by its drawn parameters (those of :func:`laplace`), per sample, and the deviation from them.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from ..nn.tree import children
 
 
 class Derivatives(NamedTuple):
-    """At each sample, in single precision: what derivatives by parameters are made of.
+    """The factors of derivatives by parameters, at each sample, in single precision.
 
-    ``hidden`` is the ``CoopVec`` that goes into the last linear layer, ``slopes`` the derivative of each output by what
-    comes out there, ``rows`` for each grid that is drawn the derivatives of each output by its features, and ``values``
-    the outputs.
+    ``hidden`` is the input of the last linear layer, a ``CoopVec``. ``slopes`` are the derivatives of the field's
+    outputs by those of this layer. ``rows`` has, for each drawn grid, the derivatives of each output by the grid's
+    features. ``values`` are the field's outputs.
     """
 
     hidden: Any
@@ -34,8 +35,8 @@ class Derivatives(NamedTuple):
 
 
 class GridPart(NamedTuple):
-    """A grid that is drawn: where its features and its coordinates begin among those of the encoding, and how many
-    coordinates it takes."""
+    """A drawn grid: the first of its features and of its coordinates among those of the encoding, and the number of
+    its coordinates."""
 
     layer: DrawnGrid
     feature: int
@@ -50,7 +51,7 @@ class GridPart(NamedTuple):
 
 
 def drawn_grids(encoding: Any, size: int, feature: int = 0, begin: int = 0) -> Iterator[GridPart]:
-    """The grids that are drawn in an encoding of ``size`` coordinates."""
+    """The drawn grids in an encoding of ``size`` coordinates."""
     if isinstance(encoding, DrawnGrid):
         yield GridPart(encoding, feature, begin, size)
     elif isinstance(encoding, Pad):
@@ -62,7 +63,7 @@ def drawn_grids(encoding: Any, size: int, feature: int = 0, begin: int = 0) -> I
 
 
 class Linearized:
-    """A field whose last linear layer, and maybe grids of its encoding, are drawn."""
+    """A field whose last linear layer is drawn, and maybe grids in its encoding."""
 
     def __init__(self, field: NeuralField):
         self.field = field
@@ -73,7 +74,7 @@ class Linearized:
         self.grids = list(drawn_grids(field.encoding, field.in_features))
 
     def at(self, unit: list) -> Derivatives:
-        """The derivatives at coordinates that the encoding is to see."""
+        """The derivatives at coordinates in the encoding's units."""
         features, _ = encoded(self.field.encoding, unit, [], None)
         work = self.field._work(type(unit[0]))
         single = dr.float32_array_t(work)
@@ -97,7 +98,7 @@ def is_drawn(field: Any) -> bool:
 
 
 def deviations(field: NeuralField, unit: list) -> list:
-    """The deviation of each output at coordinates that the encoding is to see, in single precision."""
+    """The standard deviation of each output at coordinates in the encoding's units, in single precision."""
     linear = Linearized(field)
     derivatives = linear.at(unit)
     spread = dr.square(linear.last.spread(derivatives.hidden))
