@@ -19,8 +19,8 @@ from .trees import leaves
 class DivergenceMonitor(Hook):
     """Checks losses, parameters, optimizer and average whenever losses are copied to the host.
 
-    A check costs a few small kernels. If it found nothing, ``steps`` is the number of steps taken by then, and ``kept``
-    and ``kept_average`` hold the parameters and averages until the next check. A run that diverged goes back to them.
+    A check costs a few small kernels. After a check without findings, ``steps`` is the number of steps so far, and
+    ``kept`` and ``kept_average`` are the parameters and averages. A run that diverges goes back to them.
     """
 
     def begin(self, run: Any) -> None:
@@ -37,7 +37,7 @@ class DivergenceMonitor(Hook):
             run.result.stopped = "diverged"
 
     def leave(self, run: Any) -> None:
-        if run.replicas.failed:  # others may have gone on without this process, or it without others
+        if run.replicas.failed:  # processes may be at different steps
             self._go_back()
 
     def end(self, run: Any) -> str:
@@ -62,7 +62,7 @@ class DivergenceMonitor(Hook):
             set_averages(self.step.ema, self.kept_average)
 
     def diverged(self, losses: list[float], at_end: bool, finite: bool = False) -> bool:
-        """Has training diverged? ``losses`` are those since the last check; ``at_end``, it is the last one.
+        """Has training diverged? ``losses`` are those since the last check, which is the last one if ``at_end``.
 
         Parameters, optimizer and average are checked unless they are known to be ``finite``.
         """
@@ -76,7 +76,7 @@ class DivergenceMonitor(Hook):
         new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
         enough = limits.DIVERGED_LOSSES
-        if at_end:  # a short run, all of it; of a single step, a loss scaler may just have skipped it
+        if at_end:  # fewer suffice if they are all of a short run; a loss scaler may have skipped a single step
             enough = min(enough, max(1 if self.step.scaler is None else 2, steps - self.first))
         first = steps - self.bad_losses
         if names := [] if finite else not_finite(self._everything()):
@@ -103,7 +103,7 @@ class DivergenceMonitor(Hook):
         return arrays | {f"the average of {name!r}": v for name, v in averages(self.step.ema).items()}
 
     def message(self) -> str:
-        """The message: what happened, why if that is known, which weights the field has now, and what usually helps."""
+        """The message: what happened, why if known, which weights the field has now, and what usually helps."""
         when = f"after {self.steps} steps" if self.steps > self.first else "at the start"
         where = f"the parameters it had {when}, the last known to be finite"
         if not_finite(self.kept):
@@ -113,7 +113,7 @@ class DivergenceMonitor(Hook):
         return f"fit: training diverged: {self.found}. The field has {where}. {cause}. Usual cures: {cures}."
 
     def _cause(self) -> tuple[str, str]:
-        """The cause, as far as the batch of the first bad step shows it, and what helps."""
+        """The cause, as far as the batch of the first bad step shows it, and advice."""
         step, batch = self.step, f"the batch of step {self.bad_step}"
         key = Key(self.run.seed_number, step=self.bad_step)
         cures = "a smaller lr, one that rises at the start, clip_norm=1"
@@ -128,7 +128,7 @@ class DivergenceMonitor(Hook):
                     return f"In {batch}, {_listed(bad)} not finite", "a batch() that draws finite numbers"
                 y = {"the field's output": step.field(drawn[0], key)} if plain else {}
                 bad = not_finite(y | {"the losses": step.evaluate(drawn, key)})
-        except Exception as error:  # never instead of the message
+        except Exception as error:  # must not replace the message
             return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", cures
         cures = f"a loss without poles, {cures}"
         if bad:
@@ -153,7 +153,7 @@ def not_finite(values: dict[str, Any]) -> list[str]:
     dr.eval(masks)
     counts = {name: sum(map(dr.count, parts)) for name, parts in masks.items() if parts}
     total: Any = sum(counts.values())
-    if not counts or not total.numpy()[0]:  # the rule, and one number to wait for
+    if not counts or not total.numpy()[0]:  # the usual case, and one number to wait for
         return []
     return [name for name, count in counts.items() if count.numpy()[0]]
 

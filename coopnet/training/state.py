@@ -1,4 +1,4 @@
-"""Training state in a checkpoint: everything that a resumed run needs to go on as if it had not stopped."""
+"""Training state in a checkpoint: all that a resumed run needs to continue as if it had not stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COUNTERS = ("scale_factor", "it", "skipped")
 
 
 def check_every(where: str, every: Any) -> None:
-    """Raise unless ``every`` are seconds between checkpoints; ``math.inf`` is never."""
+    """Raise unless ``every`` is a number of seconds between checkpoints; ``math.inf`` means never."""
     if not (isinstance(every, float) and every == math.inf):
         check_number(where, "checkpoint_every", every, 0)
 
@@ -77,7 +77,7 @@ class File(Hook):
         return ""
 
     def _save(self, run: Any) -> None:
-        """Write the state of ``run``, of parameters that all processes have."""
+        """Write the state of ``run``, whose parameters are the same in all processes."""
         steps = run.result.steps
         run.replicas.agree_on(f"the parameters after {steps} steps", lambda: arrays(run.step))
         run.replicas.once(f"the checkpoint after {steps} steps", lambda: self.write(run.step, run.result, run.best))
@@ -125,7 +125,7 @@ class File(Hook):
         except (ValueError, RecursionError) as error:
             raise ValueError(f"fit: cannot resume {str(self.path)!r}: {error}") from None
         trees = _rebuilt(trees, (arrays[name] for name in flat))
-        # from here on nothing can fail: a run is resumed as a whole or not at all
+        # nothing fails from here on: a run is resumed completely or not at all
         set_state(step.optimizer, trees["optimizer"])
         for name in _COUNTERS:
             if name in trees:
@@ -143,7 +143,7 @@ def arrays(step: Step) -> dict[str, Any]:
 
 
 def _rebuilt(tree: Any, tensors: Iterator[np.ndarray]) -> Any:
-    """``tree`` with other arrays, in the order of :func:`named`, that :func:`_check_arrays` has passed."""
+    """``tree`` with other arrays, which :func:`_check_arrays` has accepted, in the order of :func:`named`."""
 
     def replaced(old: Any) -> Any:
         array = dr.array_t(type(old))(next(tensors).ravel())
@@ -206,7 +206,7 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
 
 
 def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
-    """Raise ``ValueError`` unless a checkpoint has the arrays that are ``needed``, and no others but an average."""
+    """Raise ``ValueError`` unless a checkpoint has the ``needed`` arrays, and no others but an average."""
     averaged = any(name.startswith("ema/") for name in needed)
     known = {*needed, "losses", *(name for name in given if name.startswith("ema/") and not averaged)}
     for names, what in ((set(needed) - set(given), "lacks"), (set(given) - known, "has the unknown")):

@@ -1,4 +1,4 @@
-"""One step of training: what :func:`coopnet.fit` freezes."""
+"""One training step, which :func:`coopnet.fit` freezes."""
 
 from __future__ import annotations
 
@@ -43,10 +43,9 @@ class Options:
 
 
 class Step:
-    """A step in named pieces, each of which may run elsewhere: :meth:`take` lists them in their order.
+    """A step in named pieces, each of which may run elsewhere; :meth:`take` shows their order.
 
-    It holds everything that they work on. Arrays are inputs of the frozen function; the user's functions are part of
-    it.
+    The object holds their data. Arrays are inputs of the frozen function, and the user's functions are part of it.
     """
 
     DRJIT_STRUCT = {
@@ -71,9 +70,9 @@ class Step:
             self.weight_decay = decay_rate(optimizer)
             self.decays = {name: dr.opaque(self.float32, 1) for name in field}
         self.untouched = False
-        #: Has the last step left products to a library?
+        #: Did the last step leave products to a library?
         self.left = False
-        #: Number of steps that will be taken, 0 if that is not known.
+        #: Number of steps to take, 0 if unknown.
         self.runs = 0
         self.begin()
         self.frozen, self.several, self.rest = self.freeze(), self.freeze(_take_several), dr.freeze(_finish)
@@ -84,7 +83,7 @@ class Step:
         return dr.freeze(function or _take, state_fn=Captures(*functions))
 
     def begin(self) -> None:
-        """Make the state with which a run begins, beside the parameters."""
+        """Make the initial state of a run, beside the parameters."""
         self.scaler = None
         if self.field.precision == "half":
             scale = limits.SCALE_START if self.loss_scale is None else self.loss_scale
@@ -117,10 +116,10 @@ class Step:
             warnings.warn(f"{where} {hint} in the objective.", RuntimeWarning, stacklevel=level)
 
     def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, ExternalProducts | None]:
-        """A step as it is traced, with all its products if ``whole``; a key would be traversed in Python.
+        """The traced step, with all its products if ``whole``. It takes no key, as that would be traversed in Python.
 
-        Returns what :meth:`finish` needs, unless the step is complete: the gradients so far, operands of products, and
-        instructions for them.
+        Unless the step is complete, returns the arguments of :meth:`finish`: the gradients so far, operands of
+        products, and instructions for them.
         """
         self.push()
         value, external = self.differentiate(Key(seed, None, number), whole)
@@ -140,7 +139,7 @@ class Step:
         return gradients, operands, external
 
     def take_several(self, seed: Any, number: Any, rates: Any) -> None:
-        """Steps from ``number`` on as they are traced, all of them complete."""
+        """The traced steps from ``number`` on, all of them complete."""
         before = self.optimizer.lr
         each = [(number + i, dr.gather(self.float32, rates, self.uint32(i))) for i in range(limits.UNROLLED_STEPS)]
         dr.eval(each)  # so that all steps have the same kernels
@@ -156,7 +155,7 @@ class Step:
         if any.
         """
         external = None if whole else ExternalProducts.where_faster(self.field, self.runs)
-        # captured arrays of other widths are recorded anew; what an objective evaluates is its own
+        # captured arrays of other widths are recorded anew; an objective may evaluate batches of any size
         with leaving(external), batch_size_known(self.objective is None):
             drawn = self.draw(key)
             inner = inner_loss(self.field, self.loss, drawn) if self.objective is None else None
@@ -222,8 +221,8 @@ class Step:
             scaled = self.scaled(root)
             dr.set_grad(scaled, 1)
             dr.enqueue(dr.ADMode.Backward, scaled)
-        dr.traverse(dr.ADMode.Backward)  # all at once: a second traversal would find the graph already freed
-        # known while it is recorded: a gradient that nothing was added to is a literal
+        dr.traverse(dr.ADMode.Backward)  # both at once: the first traversal frees the graph
+        # known while recording: a gradient to which nothing was added is a literal
         gradients = [value.array.grad for value in values(self.optimizer).values()]
         external = innermost()
         untouched = all(g.state == dr.VarState.Literal for g in gradients)
@@ -235,7 +234,7 @@ class Step:
 
     def roots(self, losses: Any) -> list:
         """The summands that are differentiated: the mean loss and the penalty."""
-        # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
+        # the gradient of the mean, before reducing: a reduction here would cost a second forward pass
         return [losses * (1 / dr.width(losses)), *([] if self.penalty is None else [self.penalty(self.field)])]
 
     def clip(self) -> None:
@@ -273,8 +272,8 @@ class Step:
         self.field.update({name: dr.detach(source[name]) for name in source})
 
     def settle(self) -> None:
-        """Leave the field as the first step found it, since otherwise the next would be recorded again: without
-        gradients, and with the arrays of the optimizer if these are not promoted to single precision.
+        """Give the field its state before the first step, or the next would be recorded again: without gradients, and
+        with the optimizer's arrays, unless these are promoted to single precision.
         """
         before, parameters = values(self.optimizer), self.field.items()
         self.release({name: before[name] if type(before[name]) is type(value) else value for name, value in parameters})

@@ -1,9 +1,9 @@
 """Threads that train take turns.
 
 Dr.Jit 1.5 replays frozen functions with global variables of the process, so two threads in such functions raise or
-abort. It also traverses their arguments while it holds its lock. Meanwhile Python may switch to another thread; if that
-one uses Dr.Jit, both wait for ever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of
-its run, and hands it on between two steps. ``docs/reliability.md`` says why a lock of Python's would not do.
+abort. It also traverses their arguments while it holds its lock. If Python then switches to another thread that uses
+Dr.Jit, both wait forever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of its run,
+and hands it on between two steps. ``docs/reliability.md`` says why ``threading.Lock`` would not do.
 """
 
 from __future__ import annotations

@@ -12,16 +12,17 @@ with distributions of normals :math:`D_k`, their masking functions :math:`G_k` (
 ``[w, alpha]``                      one isotropic GGX distribution
 eight numbers (:data:`PARAMETERS`)  an anisotropic Beckmann distribution, an anisotropic GGX distribution and an
                                     isotropic GGX distribution (a clear coat): three weights, then their roughnesses
-fifteen numbers and ``eta``         the same on the side of :math:`\omega_i`, and what transmits: a Beckmann and a GGX
+fifteen numbers and ``eta``         the same on the side of :math:`\omega_i`, and transmission: a Beckmann and a GGX
                                     distribution of interfaces, and a cosine on the other side
 ==================================  ===================================================================
 
-An interface of two media reflects the share of samples that Fresnel's equations say and refracts the others (Walter et
-al. 2007, equation 17); ``eta`` is the refractive index below the surface relative to that above. With an ``eta`` of 1
-all of them pass through, with the directions of a reflection; with 0 nothing is seen or sent below the surface.
+An interface of two media reflects samples with the probability of Fresnel's equations and refracts the others (Walter
+et al. 2007, equation 17). ``eta`` is the refractive index below the surface relative to that above. With 1, all samples
+pass through, in mirrored directions of reflection. With 0, the surface only reflects, on its upper side.
 
-Densities are with respect to solid angle; directions are unit vectors in the shading frame. Samples that fall below the
-surface have density 0; with fifteen numbers, those that are reflected to the other side or refracted to the same one.
+Densities are with respect to solid angle; directions are unit vectors in the shading frame. Invalid samples have
+density 0: those below the surface and, with fifteen numbers, reflections to the other side and refractions to the same
+side.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import drjit as dr
 from ...checks import ensure
 from .directions import fresnel, half_vector, leaves
 
-#: Names of the parameters, in their order, by their number.
+#: Names of the parameters in order, by their number.
 PARAMETERS = {
     2: ("specular", "alpha"),
     8: ("beckmann", "ggx", "coat", "beckmann_u", "beckmann_v", "ggx_u", "ggx_v", "coat_alpha"),
@@ -45,13 +46,13 @@ PARAMETERS = {
         *("interface_beckmann_u", "interface_beckmann_v", "interface_ggx_u", "interface_ggx_v"),
     ),
 }
-#: The number of weights among them, which come first.
+#: Number of weights, the first of the parameters.
 WEIGHTS = {2: 1, 8: 3, 15: 6}
 
-#: Least roughness: single precision holds narrower lobes only roughly.
+#: Smallest roughness: single precision is too coarse for narrower lobes.
 LEAST_ALPHA = 0.02
 
-#: Largest weight of all lobes but the cosine's together that is fitted: what they miss must be sampled, too.
+#: Largest sum of fitted weights. The rest is the cosine's, which samples what the other lobes miss.
 MOST_SPECULAR = {2: 0.95, 8: 0.999, 15: 0.999}
 
 
@@ -127,7 +128,7 @@ def sample(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
 
 
 def pdf(params: Any, wi: Any, wo: Any) -> Any:
-    """Density of ``wo`` under the mixture; 0 unless it sees both directions. Arguments as above."""
+    """Density of ``wo`` under the mixture; 0 if a direction is below the surface. Arguments as in :func:`sample`."""
     if len(params) == 16:
         return _pdf_two_sides(params, wi, wo)
     above = (wi.z > 0) & (wo.z > 0)
@@ -195,7 +196,7 @@ def _pdf_two_sides(params: Any, wi: Any, wo: Any) -> Any:
 
 
 def _seen_from_above(wi: Any, eta: Any) -> tuple[Any, Any]:
-    """``wi`` on the upper side, and the refractive index of the side that it is not on, relative to its own."""
+    """``wi`` mirrored to the upper side, and the refractive index of the other side relative to that of ``wi``."""
     below = wi.z < 0
     index = dr.select(eta > 0, dr.select(below, 1 / eta, eta), 1)
     return dr.select(below, _turned(wi), wi), index
@@ -260,7 +261,7 @@ def _beckmann_normal(au: Any, av: Any, wi: Any, u: Any) -> Any:
 def _ggx(au: Any, av: Any, w: Any, h: Any) -> Any:
     """Distribution of normals ``h``, times Smith's masking of direction ``w``."""
     area = au * av
-    # 1 - h_z^2 loses the digits that a narrow lobe consists of
+    # 1 - h_z^2 would cancel the digits of a narrow lobe
     k = area * dr.square(h.z) + dr.square(h.x) * (av / au) + dr.square(h.y) * (au / av)
     tangent = _stretched_tangent(au, av, w)
     return area / (math.pi * dr.square(k)) * (2 / (1 + dr.sqrt(1 + tangent)))

@@ -1,4 +1,4 @@
-"""The perfectly specular parts of a material, which no function of directions is, kept as they are."""
+"""The perfectly specular parts of a material, which stay Mitsuba's: networks cannot learn delta functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Specular:
         self.bsdf = bsdf
         self.flags = [bsdf.flags(i) for i in self.components]
         every = mi.BSDFContext()
-        # a mask answers to its type alone, and not to its number
+        # a mask selects components by type, not by number
         by_number = [(every.type_mask, i) for i in self.components]
         self._asked = [(+mi.BSDFFlags.Null, every.component)] if masked else by_number
         smooth = bsdf.flags() & mi.BSDFFlags.Smooth
@@ -49,14 +49,14 @@ class Specular:
         """``(bs, weight, share)``: where ``sample1`` is below ``share``, one of the components as Mitsuba samples it,
         with the probability ``bs.pdf``.
 
-        One component alone leaves nothing to chance: its reflectance depends on the point and ``si.wi`` only. The
-        shares are those of the light, if the rest reflects its diffuse reflectance of what is left, or sends on all of
-        it if it transmits.
+        A single component has no randomness: its reflectance depends only on the point and ``si.wi``. Shares are in
+        proportion to the reflected light, assuming that the rest reflects its diffuse reflectance of the remaining
+        light, or all of it if it transmits.
 
         Args:
-            enabled: numbers of the components asked for, counted among the specular ones; all by default.
+            enabled: numbers of the requested components, counted among the specular ones; all by default.
             rest: is anything else sampled? The components share all samples otherwise.
-            importance: is it importance that is carried?
+            importance: is importance transported, instead of radiance?
         """
         drawn, lights = [], []
         for k in range(len(self.components)) if enabled is None else enabled:
