@@ -157,8 +157,8 @@ def NeuralEnvmap() -> type:
             return ray, light * weight * dr.select(baked > 0, dr.rcp(baked), 0)
 
         def sample_wavelengths(self, si: Any, sample: Any, active: Any = True) -> tuple:
-            """Wavelengths as daylight has them, and the light from the point ``si.uv`` of the picture, over their
-            density; without wavelengths, that light."""
+            """Wavelengths sampled like daylight, and the light from the point ``si.uv`` of the picture divided by
+            their density; only the light in variants without wavelengths."""
             color = self._values(_direction(*si.uv), self.key, active)
             if not mi.is_spectral:
                 return mi.Color0f(), spectra.unbounded(color, None, None)
