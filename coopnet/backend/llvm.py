@@ -233,10 +233,10 @@ def missing() -> str:
             f"llvm-config; found: {', '.join(map(str, found)) or 'none'}. "
             f"Cure: {llvm_cure()}, or set {VARIABLE} to the library's path before Python starts."
         )
-    what = _named() or ("no libLLVM at all" if os.path.exists(value) else "a file that does not exist")
+    content = _named() or ("no libLLVM at all" if os.path.exists(value) else "a file that does not exist")
     suitable = found and found[0].suitable
     better = f", or set it to {found[0].path}" if suitable else f" and {llvm_cure()}, or set it to a suitable library"
-    return f"{head}, but {VARIABLE}={value!r} names {what}. Cure: unset {VARIABLE}{better}."
+    return f"{head}, but {VARIABLE}={value!r} names {content}. Cure: unset {VARIABLE}{better}."
 
 
 chosen: str | None = None  #: what prepare() put into the variable

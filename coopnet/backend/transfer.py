@@ -214,8 +214,8 @@ class Mover:
     def _from_numpy(self, value: np.ndarray) -> Any:
         flat = getattr(namespace(self.backend), _TWINS.get(value.dtype.newbyteorder("=").str[1:], ""), None)
         if flat is None or isinstance(value, np.ma.MaskedArray):
-            what = "a masked NumPy array" if flat is not None else f"a NumPy array of {value.dtype}"
-            raise TypeError(f"to: {what}; Dr.Jit has arrays of bools, integers and floating point numbers.")
+            kind = "a masked NumPy array" if flat is not None else f"a NumPy array of {value.dtype}"
+            raise TypeError(f"to: {kind}; Dr.Jit has arrays of bools, integers and floating point numbers.")
         if value.size >= 2**32:
             hint = "Dr.Jit's arrays have fewer than 2^32; move parts of it"
             raise ValueError(f"to: a NumPy array of shape {value.shape} has {value.size} entries; {hint}.")

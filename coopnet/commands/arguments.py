@@ -93,8 +93,8 @@ def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except (FileExistsError, NotADirectoryError) as error:
-        what = "is a file" if isinstance(error, FileExistsError) else "lies below a file"
-        raise OSError(f"{str(path)!r} {what}; a directory is needed for the results.") from None
+        problem = "is a file" if isinstance(error, FileExistsError) else "lies below a file"
+        raise OSError(f"{str(path)!r} {problem}; a directory is needed for the results.") from None
     except OSError as error:
         raise OSError(f"cannot write to the directory {str(path)!r}: {error.strerror}.") from None
 

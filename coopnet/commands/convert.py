@@ -74,8 +74,8 @@ def _numbers(path: Path, raw: str | None) -> np.ndarray:
         try:
             return np.load(path, allow_pickle=False)
         except ValueError:  # says more of pickles than of files
-            what = "is no .npy file of numbers, or a damaged one; write one with numpy.save."
-            raise ValueError(f"{str(path)!r} {what}") from None
+            problem = "is no .npy file of numbers, or a damaged one; write one with numpy.save."
+            raise ValueError(f"{str(path)!r} {problem}") from None
     data = path.read_bytes()
     size = np.dtype(raw).itemsize
     ensure(len(data) % size == 0, f"{str(path)!r} has {len(data)} bytes, no multiple of the {size} of a {raw}.")

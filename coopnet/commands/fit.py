@@ -157,9 +157,9 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
 def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output: Path, settings: dict) -> None:
     """Say how the training ended; raises if it did not reach its end."""
     if training.stopped == "diverged":
-        what = training.message.split(". ")[0].removeprefix("fit: ")
+        message = training.message.split(". ")[0].removeprefix("fit: ")
         hint = f"a smaller --lr than {settings['lr']:g} usually helps"
-        raise ValueError(f"{what}; {hint}. Nothing was drawn or written since.")
+        raise ValueError(f"{message}; {hint}. Nothing was drawn or written since.")
     if training.stopped == "interrupt":
         written = "no checkpoint was written"
         if files["field"].exists():

@@ -44,8 +44,8 @@ def render(
     from ..image import files
     from ..io import read
 
-    what = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
-    ensure(output.suffix.lower() in files.writable_formats(), what, typer.BadParameter)
+    problem = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
+    ensure(output.suffix.lower() in files.writable_formats(), problem, typer.BadParameter)
     ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
     name = backends.require(backend)
     with about(checkpoint):
@@ -60,8 +60,8 @@ def render(
         wrong = value is not None and (option == "--mc-samples") == surface
         ensure(not wrong, f"{str(checkpoint)!r} is the field of {kind}, and {option} is for {of}.", typer.BadParameter)
     if mc_samples and not draws(field):
-        what = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
-        raise ValueError(f"{str(checkpoint)!r} {what}; fit with --dropout, or render without --mc-samples.")
+        problem = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
+        raise ValueError(f"{str(checkpoint)!r} {problem}; fit with --dropout, or render without --mc-samples.")
     args.prepare_directory(output.parent)
     width, height = size
     deviation = None

@@ -300,12 +300,12 @@ class Banks:
 
     def side_by_side(self) -> Any:
         """The banks' gradients one after the other, each in the layout of the packed buffer."""
-        place = dr.arange(dr.uint32_array_t(self.leaf), self.width)
+        entry = dr.arange(dr.uint32_array_t(self.leaf), self.width)
         result = dr.empty(self.leaf, len(self.banks) * self.width)
         gradients = [dr.grad(bank) for bank in self.banks]
         for k, gradient in enumerate(gradients):
-            value = dr.gather(self.leaf, gradient, place)
-            dr.scatter(result, value, place + k * self.width, mode=dr.ReduceMode.Permute)
+            value = dr.gather(self.leaf, gradient, entry)
+            dr.scatter(result, value, entry + k * self.width, mode=dr.ReduceMode.Permute)
         if self.biased:
             dr.eval(result)
         for source, target in self._bias_places():

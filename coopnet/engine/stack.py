@@ -98,5 +98,5 @@ class StackOp(BankOp):
 def _parts(buffer: Any, count: int) -> list:
     """The ``count`` parts of a flat array, each an array of its own."""
     size = dr.width(buffer) // count
-    place = dr.arange(dr.uint32_array_t(type(buffer)), size)
-    return [dr.gather(type(buffer), dr.detach(buffer), place + k * size) for k in range(count)]
+    entry = dr.arange(dr.uint32_array_t(type(buffer)), size)
+    return [dr.gather(type(buffer), dr.detach(buffer), entry + k * size) for k in range(count)]

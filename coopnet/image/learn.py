@@ -215,8 +215,8 @@ def _check_room(width: int, height: int, channels: int) -> None:
         "the picture that is drawn": [4 * count * channels, count * channels],
         "its errors": [4 * count, 4 * count],
     }
-    what = f"fit_image: the picture has {width} x {height} pixels; learning it"
-    check_room(what, parts, "A picture of fewer pixels takes less")
+    subject = f"fit_image: the picture has {width} x {height} pixels; learning it"
+    check_room(subject, parts, "A picture of fewer pixels takes less")
 
 
 @contextmanager
@@ -225,9 +225,9 @@ def _about_picture(width: int, height: int) -> Iterator[None]:
     try:
         yield
     except NoRoom as error:
-        what = f"fit_image: the picture has {width} x {height} pixels, which makes a large field. {error}"
+        problem = f"fit_image: the picture has {width} x {height} pixels, which makes a large field. {error}"
         hint = "A picture of fewer pixels makes a smaller one, and so does another encoding than hashgrid."
-        raise NoRoom(f"{what} {hint}") from None
+        raise NoRoom(f"{problem} {hint}") from None
 
 
 def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralField, dict[str, Any]]:

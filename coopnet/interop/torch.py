@@ -231,11 +231,11 @@ def _backend(device: torch.device) -> str:
     """The backend for tensors on ``device``; raises ``ValueError`` if there is none."""
     if device.type == "cpu":
         return "llvm"
-    what = f"{_WHERE}: the parameters are on {device}"
-    ensure(device.type == "cuda", f"{what}; accepted devices are cpu, cuda.")
+    problem = f"{_WHERE}: the parameters are on {device}"
+    ensure(device.type == "cuda", f"{problem}; accepted devices are cpu, cuda.")
     require("cuda")
     used = cuda_device()
-    ensure(device.index == used, f"{what}, but Dr.Jit uses the GPU number {used}; call module.to('cuda:{used}').")
+    ensure(device.index == used, f"{problem}, but Dr.Jit uses the GPU number {used}; call module.to('cuda:{used}').")
     return "cuda"
 
 
@@ -286,8 +286,8 @@ class _Pullback(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: torch.Tensor | None, *others: torch.Tensor | None) -> tuple:  # type: ignore[override]
         if any(other is not None for other in others):
-            what = "the gradient of a gradient with respect to parameters is not available"
-            raise RuntimeError(f"{_WHERE}: {what}; losses on gradients with respect to inputs are.")
+            problem = "the gradient of a gradient with respect to parameters is not available"
+            raise RuntimeError(f"{_WHERE}: {problem}; losses on gradients with respect to inputs are.")
         needs_grad = _needs_grad(ctx)
         if v is None:
             return (None,) * (2 + len(needs_grad))

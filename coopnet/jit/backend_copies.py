@@ -108,5 +108,5 @@ def _check_driven() -> None:
     """Raise unless the gradient comes from a traversal of the other graph; otherwise it would count as zero."""
     if not _driving.depth:
         hint = "use dr.forward() from the inputs or dr.backward() from the outputs, or dr.detach() what was moved"
-        what = "dr.forward_to() and dr.backward_to() see one backend only, and something was moved here from another"
-        raise RuntimeError(f"to: {what}; {hint}.")
+        problem = "dr.forward_to() and dr.backward_to() see one backend only, and something was moved here from another"
+        raise RuntimeError(f"to: {problem}; {hint}.")

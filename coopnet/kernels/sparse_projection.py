@@ -187,8 +187,8 @@ def _by_tiles(signs: Signs, x: Any, samples: int) -> Any:
         return dr.select((word >> 1) < uint32(signs.threshold), dr.select((word & 1) == 0, wide(1), wide(-1)), wide(0))
 
     def fetch(row: Any, first: Any, active: Any = True) -> list:
-        place = row * samples + first
-        return [wide(dr.gather(leaf, x, place + s, (first + s < samples) & active)) for s in range(tile)]
+        entry = row * samples + first
+        return [wide(dr.gather(leaf, x, entry + s, (first + s < samples) & active)) for s in range(tile)]
 
     def forward(step: Any, sums: list, band: Any, first: Any, key: tuple) -> list:
         values = fetch(step, first)

@@ -41,8 +41,8 @@ def render(
     ns = arrays(field)
     low, high = corners(field.bounds, 3)
     size = float((high - low).max())
-    place, *directions = _camera(azimuth, elevation, AXES[up])
-    basis = [ns.Array3f(*map(float, v)) for v in (0.5 * (low + high) + size * (place - 0.5), *directions, low, high)]
+    eye, *directions = _camera(azimuth, elevation, AXES[up])
+    basis = [ns.Array3f(*map(float, v)) for v in (0.5 * (low + high) + size * (eye - 0.5), *directions, low, high)]
     basis.append(ns.Float(size))
     dr.make_opaque(basis)
     columns, rows = SIDE * width, SIDE * height

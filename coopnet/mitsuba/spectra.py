@@ -67,11 +67,11 @@ def emitted(color: list, wavelengths: Any, table: dict | None) -> Any:
     spectrum = unbounded(color, wavelengths, table)
     if table is None:
         return spectrum
-    white, place = table["white"], [v * ((LONGEST - SHORTEST) / WHITE_STEP) for v in units(wavelengths)]
-    at = [dr.minimum(mi.UInt32(dr.maximum(v, 0)), dr.width(white) - 2) for v in place]
+    white, position = table["white"], [v * ((LONGEST - SHORTEST) / WHITE_STEP) for v in units(wavelengths)]
+    at = [dr.minimum(mi.UInt32(dr.maximum(v, 0)), dr.width(white) - 2) for v in position]
     pairs = [(dr.gather(mi.Float, white, i), dr.gather(mi.Float, white, i + 1)) for i in at]
     return spectrum * mi.UnpolarizedSpectrum(
-        *(dr.lerp(a, b, v - mi.Float(i)) for (a, b), v, i in zip(pairs, place, at, strict=True))
+        *(dr.lerp(a, b, v - mi.Float(i)) for (a, b), v, i in zip(pairs, position, at, strict=True))
     )
 
 
@@ -118,13 +118,13 @@ def _coefficients(color: list, table: dict) -> Any:
     zi = dr.binary_search(0, size - 1, lambda i: dr.gather(mi.Float, levels, i) <= z)
     zi = dr.minimum(dr.maximum(zi, 1) - 1, size - 2)
     low, high = dr.gather(mi.Float, levels, zi), dr.gather(mi.Float, levels, zi + 1)
-    place = [x - mi.Float(xi), y - mi.Float(yi), (z - low) / (high - low)]
+    fraction = [x - mi.Float(xi), y - mi.Float(yi), (z - low) / (high - low)]
     which = dr.select(blue, mi.UInt32(2), dr.select(green, mi.UInt32(1), mi.UInt32(0)))
     coefficients = mi.Vector3f(0)
     for corner in range(8):
         offsets = [corner & 1, corner >> 1 & 1, corner >> 2]
         weight = mi.Float(1)
-        for v, offset in zip(place, offsets, strict=True):
+        for v, offset in zip(fraction, offsets, strict=True):
             weight = weight * (v if offset else 1 - v)
         cell = ((which * size + zi + offsets[2]) * size + yi + offsets[1]) * size + xi + offsets[0]
         coefficients += weight * dr.gather(mi.Vector3f, data, cell)

@@ -98,8 +98,8 @@ class DropLevels(Dropout):
     def _join(self, layers: list) -> None:
         super()._join(layers)
         if self.n_features_per_level is None:
-            place = next(i for i, layer in enumerate(layers) if layer is self)
-            before = [layer for layer in layers[:place] if isinstance(layer, Lattice)]
+            index = next(i for i, layer in enumerate(layers) if layer is self)
+            before = [layer for layer in layers[:index] if isinstance(layer, Lattice)]
             hint = "put it behind a Grid, HashGrid or Permutohedral, or give n_features_per_level"
             ensure(before, f"DropLevels: there is no grid before it; {hint}.")
             self.n_features_per_level = before[-1].n_features_per_level

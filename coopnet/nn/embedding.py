@@ -113,9 +113,9 @@ class Embedding(Module):
             data, index = type(data)(whole, (stack.count * self.count, self._width)), index + stack.which * self.count
         leaf = table_type if self.output == "table" else _OUTPUTS[self.output](table_type)
         if is_deterministic() and symbolic() and dr.grad_enabled(data):
-            what = "the gradient of an embedding inside a symbolic loop or call accumulates with atomics"
+            problem = "the gradient of an embedding inside a symbolic loop or call accumulates with atomics"
             hint = "look rows up outside, or run the loop in evaluated mode"
-            raise RuntimeError(f"deterministic: {what}, in no fixed order; {hint}.")
+            raise RuntimeError(f"deterministic: {problem}, in no fixed order; {hint}.")
         features = lookup(data, index, active, leaf, self.deterministic or is_deterministic())
         return features if isinstance(x, tuple) else contained(features, x)
 

@@ -201,8 +201,8 @@ class Module(drnn.Module):
         parameter = find(self, name, where)
         tracks = dr.grad_enabled(parameter.storage)
         hint = "call dr.enable_grad() on the parameters, or net.update(opt) with an optimizer's"
-        what = f"{parameter.name} does not track gradients; {hint}, before the network is evaluated"
-        ensure(tracks, f"{where}: {what}.")
+        problem = f"{parameter.name} does not track gradients; {hint}, before the network is evaluated"
+        ensure(tracks, f"{where}: {problem}.")
         return parameter.numpy(where, dr.grad).copy()
 
     def set_matrix(self, name: str, value: Any) -> None:

@@ -146,8 +146,8 @@ def _numpy(where: str, name: str, value: Any) -> np.ndarray:
         ensure(all(0 <= v < 1 << 64 for v in exact.flat), "out of range")
         return exact.astype(np.uint64)
     except Exception as error:  # whatever NumPy says
-        what = "that NumPy makes no array of integers in [0, 2^64) of"
-        raise ValueError(f"{where}: {name} is a {type(value).__name__} {what} ({str(error)[:80]}).") from None
+        problem = "that NumPy makes no array of integers in [0, 2^64) of"
+        raise ValueError(f"{where}: {name} is a {type(value).__name__} {problem} ({str(error)[:80]}).") from None
 
 
 def _unsigned(where: str, name: str, value: Any, leaf: type) -> Any:

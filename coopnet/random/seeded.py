@@ -81,20 +81,20 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
         raise ValueError(f"{_WHERE}: offset is None {where}; pass the offset of each element in.")
     p = float(p)
     factor = rounded(1 / (1 - p), leaf)
-    what = f"p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold"
-    ensure(math.isfinite(factor), f"{_WHERE}: {what}; use a smaller p or single precision.")
+    problem = f"p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold"
+    ensure(math.isfinite(factor), f"{_WHERE}: {problem}; use a smaller p or single precision.")
     factor = leaf(factor)
     if not on_host:
         flat = x.array if dr.is_tensor_v(x) else x
-        place = dr.arange(dr.uint32_array_t(leaf), math.prod(shape))
-        y = dr.select(_keeps(place, shape, seeds, offsets, p, convention), flat * factor, leaf(0))
+        element = dr.arange(dr.uint32_array_t(leaf), math.prod(shape))
+        y = dr.select(_keeps(element, shape, seeds, offsets, p, convention), flat * factor, leaf(0))
         return type(x)(y, x.shape) if dr.is_tensor_v(x) else y
     # in pieces, since the words of a generator take several times the memory of x
     flat, y = x.ravel(), np.empty(x.size, x.dtype)
     for start in range(0, x.size, CHUNK):
-        place = np.arange(start, min(start + CHUNK, x.size))
-        keep = _keeps(place, shape, seeds, offsets, p, convention)
-        y[place] = np.where(keep, flat[place] * factor, leaf(0))
+        element = np.arange(start, min(start + CHUNK, x.size))
+        keep = _keeps(element, shape, seeds, offsets, p, convention)
+        y[element] = np.where(keep, flat[element] * factor, leaf(0))
     return y.reshape(x.shape)
 
 

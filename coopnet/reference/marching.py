@@ -98,9 +98,9 @@ def grid_cells(p: Array, lower: Any, upper: Any, resolution: Any) -> tuple[Array
     ([1], [True])
     """
     lower, upper, shape = (np.reshape(v, (3, 1)) for v in (lower, upper, resolution))
-    place = (np.asarray(p, np.float64) - lower) / (upper - lower) * shape
-    inside = ((place >= 0) & (place < shape)).all(axis=0)
-    x, y, z = np.where(inside, place, 0).astype(np.int64)
+    position = (np.asarray(p, np.float64) - lower) / (upper - lower) * shape
+    inside = ((position >= 0) & (position < shape)).all(axis=0)
+    x, y, z = np.where(inside, position, 0).astype(np.int64)
     return x + shape[0] * (y + shape[1] * z), inside
 
 

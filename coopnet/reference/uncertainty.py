@@ -68,8 +68,8 @@ def displacement_weights(x: Array, sides: tuple[int, ...]) -> Array:
     most, samples = max(sides), np.shape(x)[1]
     weights = np.ones((1, samples))
     for side, coordinate in zip(sides, np.asarray(x, np.float64), strict=False):
-        place = np.clip(coordinate, 0, 1) * (side - 1)
-        hats = np.maximum(1 - np.abs(np.arange(most)[:, None] - place), 0)
+        position = np.clip(coordinate, 0, 1) * (side - 1)
+        hats = np.maximum(1 - np.abs(np.arange(most)[:, None] - position), 0)
         weights = (hats[:, None, :] * weights).reshape(-1, samples)
     return weights
 
@@ -177,6 +177,6 @@ def isotonic(x: Array, y: Array) -> Array:
     sums = np.concatenate([[0.0], np.cumsum(np.asarray(y, np.float64)[order])])
     means = [[(sums[b + 1] - sums[a]) / (b + 1 - a) if b >= a else np.inf for b in range(n)] for a in range(n)]
     result = np.empty(n)
-    for place, i in enumerate(order):
-        result[i] = max(min(means[a][place:]) for a in range(place + 1))
+    for rank, i in enumerate(order):
+        result[i] = max(min(means[a][rank:]) for a in range(rank + 1))
     return result

@@ -143,8 +143,8 @@ class DivergenceMonitor(Hook):
         if 2 * skipped <= steps:
             return ""
         cures = "a smaller loss, bounded outputs, single precision (on LLVM)"
-        what = f"{skipped} of {steps} steps were skipped, because their gradients overflowed half precision"
-        return f"fit: {what}. Usual cures: {cures}."
+        problem = f"{skipped} of {steps} steps were skipped, because their gradients overflowed half precision"
+        return f"fit: {problem}. Usual cures: {cures}."
 
 
 def not_finite(values: dict[str, Any]) -> list[str]:

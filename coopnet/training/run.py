@@ -130,8 +130,7 @@ class Run:
                 hook.after_step(self)
 
     def collect(self, at_end: bool = False) -> bool:
-        """Copy the losses since the last call to the host, which waits for the device. Returns whether all is finite.
-        """
+        """Copy the losses since the last call to the host, which waits for the device. Are all finite?"""
         result = self.result
         if not self.stepping:
             self.replicas.exchange(f"the losses of {result.steps} steps")  # before parameters are kept as finite

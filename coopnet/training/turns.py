@@ -94,9 +94,9 @@ class Turns:
         while frame is not None:
             waits = frame.f_code is threading.Thread.join.__code__ and frame.f_locals.get("timeout") is None
             if waits and frame.f_locals.get("self") is me:
-                what = f"the thread that trains waits for {me.name!r}, which was to train as well"
+                problem = f"the thread that trains waits for {me.name!r}, which was to train as well"
                 hint = "a callback of fit may call fit itself, but not wait for a thread that does"
-                raise RuntimeError(f"fit: {what}; {hint}.")
+                raise RuntimeError(f"fit: {problem}; {hint}.")
             frame = frame.f_back
 
     def forget(self) -> None:

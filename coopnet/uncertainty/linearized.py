@@ -1,5 +1,4 @@
-"""Derivatives of a field by its drawn parameters (those of :func:`laplace`), per sample, and the deviation from them.
-"""
+"""Derivatives of a field by its drawn parameters (:func:`laplace`), sample by sample, and the deviation from them."""
 
 from __future__ import annotations
 

@@ -187,8 +187,8 @@ def _differentiable(field: Any, parts: list) -> bool:
     weights = any(dr.grad_enabled(v) for v in field.values())
     if weights and is_deterministic():
         hint = "call it under dr.suspend_grad(), or evaluate the passes one by one"
-        what = "the gradient of its loop is not possible, which accumulates with atomics, in no fixed order"
-        raise RuntimeError(f"{_WHERE}: inside deterministic() {what}; {hint}.")
+        problem = "the gradient of its loop is not possible, which accumulates with atomics, in no fixed order"
+        raise RuntimeError(f"{_WHERE}: inside deterministic() {problem}; {hint}.")
     return weights or dr.grad_enabled(parts)
 
 
@@ -203,9 +203,11 @@ def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
     if _warned or noisy or not any(isinstance(layer, Lattice) for layer in layers):
         return
     _warned = True
-    what = "the entries of its grid that no sample has visited are near 0 under every mask, where it seems most certain"
+    problem = (
+        "the entries of its grid that no sample has visited are near 0 under every mask, where it seems most certain"
+    )
     hint = "use coopnet.laplace(), or an ensemble"
-    message = f"{where}: dropout does not tell what the field has not seen: {what}; {hint}."
+    message = f"{where}: dropout does not tell what the field has not seen: {problem}; {hint}."
     warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
 

@@ -211,11 +211,11 @@ def _program(request: Request) -> Listing:
         functions.append(with_jacobian(function, f"{name}_jacobian"))
     inline = weights.end <= printer.tiny if request.inline is None else request.inline
     grid = "" if grids == precision else f", grids in {grids}"
-    what, title = f"field of {x.size} coordinates and {y.size} values", "Field"
+    subject, title = f"field of {x.size} coordinates and {y.size} values", "Field"
     if isinstance(field, Reflection):
-        what, title = "material: the BSDF times the cosine of wo at x = u, v, wi.xyz, wo.xyz", "Material"
+        subject, title = "material: the BSDF times the cosine of wo at x = u, v, wi.xyz, wo.xyz", "Material"
     about = [
-        f"A neural {what}, written by coopnet {__version__}.",
+        f"A neural {subject}, written by coopnet {__version__}.",
         f"{title} {weights.field[:32]} (SHA-256, the first 16 bytes), weights in {precision} precision{grid}.",
         "Without dropout." if key is None else "Dropout is on.",
         "",

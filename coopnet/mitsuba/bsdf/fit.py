@@ -150,8 +150,8 @@ def fit_bsdf(
         return draw(reference, key, samples)
 
     def objective(field: NeuralField, drawn: Any, key: Key) -> Any:
-        place = list(drawn.uv) if code.varies else []
-        raw = field(decoder.inputs(place, drawn.wi, drawn.wo), None, drawn.valid)
+        uv = list(drawn.uv) if code.varies else []
+        raw = field(decoder.inputs(uv, drawn.wi, drawn.wo), None, drawn.valid)
         value = decoder.value(raw, drawn.wo) * decoder.index(drawn.wi, drawn.wo)
         error = [dr.log(1 + a / KNEE) - dr.log(1 + b / KNEE) for a, b in zip(value, drawn.value, strict=True)]
         return dr.select(drawn.valid, sum(dr.square(e) for e in error) / 3, 0)

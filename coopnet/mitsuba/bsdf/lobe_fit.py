@@ -62,11 +62,11 @@ def fit_lobes(
         return draw(reference, key, samples)
 
     def cross_entropy(field: NeuralField, drawn: Any, key: Key) -> Any:
-        place = drawn.uv if code.varies else dr.full(mi.Point2f, 0.5, dr.width(drawn.uv))
-        numbers = dr.detach(code(place))
+        uv = drawn.uv if code.varies else dr.full(mi.Point2f, 0.5, dr.width(drawn.uv))
+        numbers = dr.detach(code(uv))
         value = dr.detach(decoder.evaluate(numbers, drawn.wi, drawn.wo, active=drawn.valid))
         value *= dr.square(decoder.index(drawn.wi, drawn.wo))
-        params = mixture.from_raw(field([*numbers, *drawn.wi] if resolution is None else list(place)))
+        params = mixture.from_raw(field([*numbers, *drawn.wi] if resolution is None else list(uv)))
         # in the first half, every lobe gets samples: otherwise the wrong one of two similar lobes may win
         shared = _SHARED * dr.maximum(1 - mi.Float(key.step) * (2 / steps), 0)
         params[:weights] = [(1 - shared) * w + shared / (weights + 1) for w in params[:weights]]

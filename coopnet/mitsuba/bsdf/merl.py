@@ -77,8 +77,8 @@ def bins(wi: Any, wo: Any) -> Any:
     phi_d = dr.atan2(dy, dr.select((dx == 0) & (dy == 0), 1, dx))
     places = dr.sqrt(theta_h * (2 / math.pi)), theta_d * (2 / math.pi), phi_d * (1 / math.pi)
     index = dr.uint32_array_t(type(sine))(0)
-    for count, place in zip(SHAPE, places, strict=True):
-        index = index * count + dr.minimum(type(index)(place * count), count - 1)
+    for count, coordinate in zip(SHAPE, places, strict=True):
+        index = index * count + dr.minimum(type(index)(coordinate * count), count - 1)
     return index
 
 

@@ -29,8 +29,8 @@ def sliced(tree: Any, total: int, index: Any) -> Any:
             return array
         n = dr.width(index)
         lane = dr.arange(type(index), math.prod(array.shape[:-1]) * n)
-        place = lane // n * total + dr.gather(type(index), index, lane % n)
-        return type(array)(dr.gather(type(array.array), array.array, place), (*array.shape[:-1], n))
+        entry = lane // n * total + dr.gather(type(index), index, lane % n)
+        return type(array)(dr.gather(type(array.array), array.array, entry), (*array.shape[:-1], n))
 
     for array in leaves(tree):
         dr.schedule(array)

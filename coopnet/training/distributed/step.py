@@ -81,8 +81,8 @@ class SharedStep(Step):
             return parts[0]
         buffer = dr.zeros(self.float32, self.size * self.group.chunks)
         for i, part in enumerate(parts, self.group.rank * len(parts)):
-            place = dr.arange(self.uint32, self.size) + dr.opaque(self.uint32, i * self.size)
-            dr.scatter(buffer, part, place, mode=dr.ReduceMode.Permute)
+            entry = dr.arange(self.uint32, self.size) + dr.opaque(self.uint32, i * self.size)
+            dr.scatter(buffer, part, entry, mode=dr.ReduceMode.Permute)
         dr.eval(buffer)
         return buffer
 
@@ -137,22 +137,22 @@ class SharedStep(Step):
     def flat(self, gradients: dict[str, Any], loss: Any) -> Any:
         buffer, offset = dr.empty(self.float32, self.size), 0
         for name, gradient in gradients.items():
-            place = dr.arange(self.uint32, self.sizes[name]) + offset
-            dr.scatter(buffer, self.float32(gradient), place, mode=dr.ReduceMode.Permute)
+            entry = dr.arange(self.uint32, self.sizes[name]) + offset
+            dr.scatter(buffer, self.float32(gradient), entry, mode=dr.ReduceMode.Permute)
             offset += self.sizes[name]
         dr.scatter(buffer, loss, self.uint32(offset), mode=dr.ReduceMode.Permute)
         return buffer
 
     def summed(self, buffer: Any, offset: int, size: int) -> Any:
         """Entries of the buffer, chunk after chunk."""
-        place = dr.arange(self.uint32, size) + offset
+        entry = dr.arange(self.uint32, size) + offset
         if self.group.chunks is None:
-            return dr.gather(self.float32, buffer, place)
+            return dr.gather(self.float32, buffer, entry)
         # starting from an opaque zero: adding zeros of other processes turns -0 into +0, and a single process does the
         # same
         total = dr.opaque(self.float32, 0)
         for i in range(self.group.chunks):
-            total = total + dr.gather(self.float32, buffer, place + i * self.size)
+            total = total + dr.gather(self.float32, buffer, entry + i * self.size)
         return total
 
     # ---- pieces -------------------------------------------------------------
@@ -166,9 +166,9 @@ class SharedStep(Step):
     def roots(self, losses: Any) -> list:
         """The share of the mean loss, and in the first share the penalty."""
         width, needed = dr.width(losses), self.width * self.each
-        what = f"{width} losses for a share of {self.width} of {self.samples} samples"
+        problem = f"{width} losses for a share of {self.width} of {self.samples} samples"
         hint = "each must belong to a sample of the batch, or of coopnet.training.by_index"
-        ensure(width == needed, f"fit: there are {what}; {needed} are needed: {hint}.")
+        ensure(width == needed, f"fit: there are {problem}; {needed} are needed: {hint}.")
         roots = [losses * (1 / self.total)]
         if self.penalty is not None and self.first:
             roots.append(self.penalty(self.field))

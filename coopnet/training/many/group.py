@@ -139,8 +139,8 @@ class GroupStep(JobStep):
             self.pullback(losses)
         self.move()
         means = dr.block_sum(value, self.lanes) * (1 / self.samples)
-        place = number % limits.WINDOW_STEPS * self.count + dr.arange(type(number), self.count)
-        dr.scatter(self.losses, means, place, mode=dr.ReduceMode.Permute)
+        slot = number % limits.WINDOW_STEPS * self.count + dr.arange(type(number), self.count)
+        dr.scatter(self.losses, means, slot, mode=dr.ReduceMode.Permute)
         dr.eval(self.scales, self.losses, self.optimizer.state)
         return {}, [], None
 
