@@ -163,7 +163,7 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
     name = type(layer).__name__
     twin = reference.OPS.get(_ALIASES.get(name, name))
     if twin is None or type(layer).__module__.split(".")[0] not in ("coopnet", "drjit"):
-        return None  # also somebody else's, whatever its name
+        return None  # also other people's layers of the same name
     with np.errstate(all="ignore"):
         if isinstance(layer, Composite):
             ys = [_twin(encoding, x[begin : begin + n], key, samples) for encoding, begin, n in layer.parts(len(x))]

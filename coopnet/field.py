@@ -69,7 +69,7 @@ class NeuralField(Module):
         "encoding": Module, "network": Module, "output": str, "precision": str, "in_features": int, "bounds": object,
     }  # fmt: skip
 
-    # methods that coopnet.interop.tcnn.parameters adds: this room knows of no other systems
+    # added by coopnet.interop.tcnn.parameters, because fields must not import interop
     load_tcnn: ClassVar[Callable[..., None]]
     to_tcnn: ClassVar[Callable[..., np.ndarray]]
     std: ClassVar[Callable[..., Any]]  # and coopnet.uncertainty.std

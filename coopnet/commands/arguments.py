@@ -99,14 +99,14 @@ def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
         raise OSError(f"cannot write to the directory {str(path)!r}: {error.strerror}.") from None
 
 
-FORCE = Annotated[bool, typer.Option("--force", help="Replace a checkpoint that is there.")]
+FORCE = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 SURFACE_VIEW = Annotated[
     Any,
     typer.Option(
         metavar="A,E",
-        help="Azimuth and elevation of the camera around a surface, in degrees; 30,20.",
+        help="Azimuth and elevation of the camera around a surface, in degrees; default 30,20.",
         parser=parse_view,
     ),
 ]  # fmt: skip
-UP = Annotated[Literal["x", "y", "z"] | None, typer.Option(help="Axis of a surface that points up; y.")]
+UP = Annotated[Literal["x", "y", "z"] | None, typer.Option(help="Axis of a surface that points up; default y.")]
 BACKEND = Annotated[Literal["auto", "llvm", "cuda"], typer.Option(help="Where to run.")]

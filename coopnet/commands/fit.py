@@ -26,7 +26,7 @@ DEFAULTS: dict[str, tuple] = {
 }  # fmt: skip
 _ENCODING = Annotated[
     Literal["sinusoidal", "triangular", "hashgrid", "identity"],
-    typer.Option(help="Of the coordinates; of meshes hashgrid or identity."),
+    typer.Option(help="Encoding of coordinates; hashgrid or identity for meshes."),
 ]
 
 
@@ -35,10 +35,12 @@ def fit(
         Path,
         typer.Argument(metavar="FILE", help="A picture (PNG, JPEG, TIFF and others) or a mesh (OBJ, PLY, STL)."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where results go; made if missing.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for results; created if missing.")
+    ],
     backend: args.BACKEND = "auto",
     steps: Annotated[
-        int | None, typer.Option(help="Training steps; 500 for images and 1000 for meshes.", min=1, max=2**31)
+        int | None, typer.Option(help="Training steps; default 500 for images, 1000 for meshes.", min=1, max=2**31)
     ] = None,
     width: Annotated[int, typer.Option(help="Units per layer.", min=1, max=1024)] = 64,
     depth: Annotated[int, typer.Option(help="Hidden layers.", min=1, max=64)] = 2,
@@ -46,24 +48,28 @@ def fit(
     dropout: Annotated[
         float,
         typer.Option(
-            help="Drop probability in [0, 1): for uncertainty, or few or noisy pixels; costs quality with hashgrid.",
+            help="Drop probability in [0, 1), for uncertainty, or few or noisy pixels; costs quality with hashgrid.",
             callback=args.drop_probability,
         ),
     ] = 0.0,
     pixels: Annotated[
         float | None,
         typer.Option(
-            metavar="FRACTION", help="Of an image's pixels to train on, in (0, 1]; 0.2.", callback=args.fraction
+            metavar="FRACTION",
+            help="Fraction of the pixels to train on, in (0, 1]; default 0.2.",
+            callback=args.fraction,
         ),
     ] = None,
     points: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Points whose distance to the mesh is taken; 262144.", min=1000, max=2**24),
+        typer.Option(
+            metavar="N", help="Number of points with a known distance to the mesh; default 262144.", min=1000, max=2**24
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Pixels or points per step.", min=1, max=2**24)] = 16384,
     lr: Annotated[float, typer.Option(help="Learning rate at the start.", callback=args.positive)] = 5e-3,
-    seed: Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**64 - 1)] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**64 - 1)] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint in DIR.")] = False,
     force: args.FORCE = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
@@ -71,7 +77,7 @@ def fit(
 
     Of an image, writes reconstruction.png, comparison.png, loss.png and field.safetensors to DIR; transparent pixels
     are laid over white. Of a mesh, writes picture.png, loss.png and field.safetensors; needs coopnet[mesh]. Ctrl-C
-    keeps a checkpoint to --resume from. Files that are there are named, and replaced with --force only.
+    keeps a checkpoint to --resume from. Existing files are replaced with --force only.
     """
     ensure(not (resume and force), "--resume goes on from a checkpoint, and --force replaces it.", typer.BadParameter)
     mesh = source.suffix.lower() in MESHES

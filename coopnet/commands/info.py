@@ -23,13 +23,13 @@ def info(
     checkpoint: Annotated[
         Path | None, typer.Argument(metavar="FIELD", help="A checkpoint to describe instead of the machine.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, to be attached to a bug report.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for bug reports.")] = False,
 ) -> None:  # fmt: skip
-    """Show what is here: Dr.Jit, LLVM, CUDA, packages, and what mends what is missing.
+    """Show which Dr.Jit, LLVM, CUDA and packages were found, and how to install what is missing.
 
-    Without FIELD the exit code is 0 whatever is missing: finding out is what the command is for. With it, the field of
-    the checkpoint is described: its SHA-256, of which exported sources show the first 32 digits, what it learned and
-    for how long, which versions wrote it, and its layers with their sizes.
+    Without FIELD the exit code is always 0, even if something is missing. With FIELD, describes the field of the
+    checkpoint: its SHA-256, of which exported sources show the first 32 digits, what it learned and for how long,
+    which versions wrote it, and its layers with their sizes.
     """
     if checkpoint is not None:
         with about(checkpoint):

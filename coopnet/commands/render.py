@@ -19,7 +19,7 @@ VIEW = (30.0, 20.0)
 
 def render(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="field.safetensors of coopnet fit or convert.")
+        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, such as field.safetensors of coopnet fit.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The picture to write.")],
     size: Annotated[Any, typer.Option(metavar="WxH", help="Its size in pixels.", parser=args.parse_size)],
@@ -27,7 +27,7 @@ def render(
         int | None,
         typer.Option(metavar="K", help="Average K dropout masks; also writes uncertainty.png.", min=2, max=2**24),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the masks.", min=0, max=2**64 - 1)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the masks.", min=0, max=2**64 - 1)] = 0,
     view: args.SURFACE_VIEW = None,
     up: args.UP = None,
     backend: args.BACKEND = "auto",

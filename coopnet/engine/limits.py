@@ -86,7 +86,7 @@ BANK_SAMPLES, BANKS_SMALL = 256, 128
 BANK_SAMPLES_LARGE = 4096
 #: Banks at most: beyond, tracing them costs more than they save.
 BANKS = 512
-#: Banks at most where each turn of a loop is differentiated by itself, so that turns share them.
+#: Banks at most where each turn of a loop is differentiated separately, so that turns share them.
 BANKS_TURNS = 1024
 #: Turns that a symbolic loop is taken to have: its gradients add up, and their number is unknown while tracing.
 LOOP_TURNS = 8

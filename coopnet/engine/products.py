@@ -1,4 +1,4 @@
-"""Weight gradients as products over the sample axis, by whatever multiplies fastest in the situation."""
+"""Weight gradients as products over the sample axis, by the library that is fastest in the situation."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Point(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The parameters in an entry of the field's mapping, by name, row by row and one behind the other.
+    """The parameters in an entry of the field's mapping, by name, row by row and one after the other.
 
     ``places`` are the positions of their numbers among the ``size`` numbers of the entry; ``None`` if they are in
     order.

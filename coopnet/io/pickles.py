@@ -66,4 +66,4 @@ def _fill(module: Any, values: Mapping[str, np.ndarray]) -> None:
         p.fill(values[p.name], "pickle")
 
 
-setattr(Module, "__reduce_ex__", _reduced)  # noqa: B010 - the room of networks knows of no descriptions
+setattr(Module, "__reduce_ex__", _reduced)  # noqa: B010 - coopnet.nn must not import io

@@ -39,7 +39,7 @@ class Composite(Encoding):
         The features of all nested encodings, or, if reduced by sum or product, as many as one of them has.
 
     Raises:
-        TypeError: ``nested`` holds something else than encodings.
+        TypeError: ``nested`` holds anything but encodings.
         ValueError: ranges outside the input, open in more than one place, or of other lengths than ``nested``; a
             reduction of different widths.
 

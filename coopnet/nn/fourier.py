@@ -69,7 +69,7 @@ class Fourier(Encoding):
         y: list[Any] = []
         for periods in project(matrix, [type(matrix)(x) for x in coordinates]):
             y += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
-        # with a lane for every sample; otherwise each entry's gradient would be summed by itself
+        # with a lane for every sample; otherwise each entry's gradient would be summed separately
         lanes = dr.zeros(type(matrix), max(dr.width(v) for v in coordinates))
         dys = []
         for tangent in tangents:

@@ -324,7 +324,7 @@ class Module(drnn.Module):
         Raises:
             KeyError: a pair or keyword of unknown name.
             ValueError: a value of another shape.
-            TypeError: ``other`` is something else; a value that is no array of real numbers.
+            TypeError: ``other`` has another type; a value that is no array of real numbers.
 
         >>> field.update(opt)
         """

@@ -34,7 +34,7 @@ class Pad(Encoding):
         The features of ``nested``, and ``before + after`` more.
 
     Raises:
-        TypeError: ``nested`` is something else.
+        TypeError: ``nested`` has another type.
         ValueError: a negative number of constants; a value that is not finite; too many features.
 
     >>> encoding = cn.nn.Pad(cn.Identity(), after=13)

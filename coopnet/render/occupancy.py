@@ -97,7 +97,7 @@ class OccupancyGrid:
         the box, and those that are not finite, the mask is false.
 
         Raises:
-            ValueError, TypeError: ``p`` is something else, or lives on another backend.
+            ValueError, TypeError: ``p`` has another type, or lives on another backend.
 
         >>> hit = grid.occupied(p)
         """

@@ -107,18 +107,18 @@ class DivergenceMonitor(Hook):
         when = f"after {self.steps} steps" if self.steps > self.first else "at the start"
         where = f"the parameters it had {when}, the last known to be finite"
         if not_finite(self.kept):
-            where, cause, cures = "those it came with", "It came with parameters that are not finite", "another field"
+            where, cause, advice = "those it came with", "It came with parameters that are not finite", "another field"
         else:
-            cause, cures = self._cause()
-        return f"fit: training diverged: {self.found}. The field has {where}. {cause}. Usual cures: {cures}."
+            cause, advice = self._cause()
+        return f"fit: training diverged: {self.found}. The field has {where}. {cause}. What usually helps: {advice}."
 
     def _cause(self) -> tuple[str, str]:
         """The cause, as far as the batch of the first bad step shows it, and advice."""
         step, batch = self.step, f"the batch of step {self.bad_step}"
         key = Key(self.run.seed_number, step=self.bad_step)
-        cures = "a smaller lr, one that rises at the start, clip_norm=1"
+        advice = "a smaller lr, one that rises at the start, clip_norm=1"
         if step.field.precision == "half":
-            cures += ", smaller outputs, single precision (on LLVM)"
+            advice += ", smaller outputs, single precision (on LLVM)"
         try:
             with dr.suspend_grad():
                 drawn, names = step.draw(key), ("the coordinates", "the targets", "the densities")
@@ -129,22 +129,22 @@ class DivergenceMonitor(Hook):
                 y = {"the field's output": step.field(drawn[0], key)} if plain else {}
                 bad = not_finite(y | {"the losses": step.evaluate(drawn, key)})
         except Exception as error:  # must not replace the message
-            return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", cures
-        cures = f"a loss without poles, {cures}"
+            return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", advice
+        advice = f"a loss without poles, {advice}"
         if bad:
-            return f"For {batch}, which is finite, {_listed(bad)} not finite with those parameters", cures
+            return f"For {batch}, which is finite, {_listed(bad)} not finite with those parameters", advice
         if self.bad_steps >= limits.DIVERGED_STEPS:
-            return f"For {batch}, the losses are finite, but not their gradients", cures
-        return f"For {batch}, all was finite with those parameters", cures
+            return f"For {batch}, the losses are finite, but not their gradients", advice
+        return f"For {batch}, all was finite with those parameters", advice
 
     def skipped_message(self) -> str:
         """The warning if more than half of the steps were skipped, otherwise nothing."""
         skipped, steps = self.skipped - self.skipped_before, self.looked - self.first
         if 2 * skipped <= steps:
             return ""
-        cures = "a smaller loss, bounded outputs, single precision (on LLVM)"
+        advice = "a smaller loss, bounded outputs, single precision (on LLVM)"
         problem = f"{skipped} of {steps} steps were skipped, because their gradients overflowed half precision"
-        return f"fit: {problem}. Usual cures: {cures}."
+        return f"fit: {problem}. What usually helps: {advice}."
 
 
 def not_finite(values: dict[str, Any]) -> list[str]:

@@ -34,7 +34,7 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
         stream: tells several draws under one key apart; int in [0, 2^31).
 
     Raises:
-        TypeError: ``dtype`` or ``key`` is something else.
+        TypeError: ``dtype`` or ``key`` has another type.
         ValueError: ``n``, ``samples`` or ``stream`` out of range.
 
     >>> x, y = cn.uniform(2, key, Float, 1 << 16)
@@ -69,7 +69,7 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
             another one.
 
     Raises:
-        TypeError: ``dtype`` or ``key`` is something else.
+        TypeError: ``dtype`` or ``key`` has another type.
         ValueError: ``n``, ``samples`` or ``stream`` out of range.
 
     >>> x, y = cn.stratified(2, key, Float, 1 << 16)

@@ -64,7 +64,7 @@ class RadianceCache:
         seed: of the initial weights and of all random numbers of the training.
 
     Raises:
-        TypeError: ``scene`` or ``field`` is something else.
+        TypeError: ``scene`` or ``field`` has another type.
         ValueError: a field that is not built, has other widths or is on another backend than the variant's; numbers
             out of range; a scene without sensor, or without a surface.
         RuntimeError: no variant is set that fields run in.

@@ -34,5 +34,5 @@ def sliced(tree: Any, total: int, index: Any) -> Any:
 
     for array in leaves(tree):
         dr.schedule(array)
-    dr.eval()  # all in one kernel; otherwise each would be evaluated by itself when it is read
+    dr.eval()  # all in one kernel; otherwise each would be evaluated separately when it is read
     return mapped(taken, tree)

@@ -34,7 +34,7 @@ from ..trees import mapped
 from .errors import one_kernel
 from .job import JobStep
 
-#: Optimizers that treat every entry of a parameter by itself.
+#: Optimizers that treat every entry of a parameter separately.
 _BY_ENTRY = (Adam, SGD, opt.Adam, opt.AdamW, opt.SGD, opt.RMSProp)
 
 

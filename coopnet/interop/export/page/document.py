@@ -171,7 +171,7 @@ def check_view(field: NeuralField | Reflection, view: View) -> None:
 def document(field: NeuralField | Reflection, program: Printed, view: View) -> str:
     """The text of the page.
 
-    Raises ``ValueError`` for a field that no view fits.
+    Raises ``ValueError`` for a field that pages cannot draw.
     """
     coordinates, kind = field.in_features, _kind(field)
     code = {target: program(target, "field", False, kind == "surface") for target in ("wgsl", "glsl")}

@@ -79,8 +79,8 @@ class Printer:
     passed: ClassVar[str] = ""  #: the argument of public functions for a buffer of weights
     #: Text of the head: how to call a public function, how to pass weights, and notes.
     called: ClassVar[str] = "Call: SIGNATURE;"
-    told: ClassVar[str]
-    noted: ClassVar[list[str]] = []
+    usage: ClassVar[str]
+    notes: ClassVar[list[str]] = []
 
     def __init__(self, program: Listing):
         self.program, self.name = program, program.name
@@ -106,10 +106,10 @@ class Printer:
     def calling(self) -> list[str]:
         lines = [self.called.replace("SIGNATURE", self.signature(f)) for f in self.program.public]
         if self.program.outside:
-            lines += self.filled(self.told.strip()).split("\n")
+            lines += self.filled(self.usage.strip()).split("\n")
         if self.program.keyed:
             lines.append("key: low and high half of the seed, index, step")
-        return [*lines, *self.noted]
+        return [*lines, *self.notes]
 
     def opening(self) -> list[str]:
         """The first lines: the weights, or how they are read."""

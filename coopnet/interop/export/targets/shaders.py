@@ -33,7 +33,7 @@ float NAME_cos(float x) { return NAME_quarter(x, 1.0f); }"""
 
 class _Shader(Printer):
     #: A function that checks, by length (WORDS or BYTES) and HEAD, whether a buffer holds the weights.
-    fits: ClassVar[str]
+    check: ClassVar[str]
     word: ClassVar[str]  #: expression that reads a word of that head, by its number or its first byte
     needs: ClassVar[dict[str, str]] = {"single": "word", "half": "word", "byte": "word", "sin": "sine", "cos": "sine"}
 
@@ -46,7 +46,7 @@ class _Shader(Printer):
         tests = [f"{read} == 0x{w:08x}u" for read, w in zip(reads, words, strict=True)]
         head = f"\n{INDENT * 2}&& ".join(" && ".join(tests[i : i + 3]) for i in range(0, len(tests), 3))
         sizes = {"WORDS": f"{file.length // 4}u", "BYTES": f"{file.length}u"}
-        return self.filled(self.fits, HEAD=head, **sizes).split("\n")
+        return self.filled(self.check, HEAD=head, **sizes).split("\n")
 
     def call(self, e: Elementary) -> str:
         if e.function == "tanh":
@@ -77,7 +77,7 @@ class GLSL(_Shader):
     tiny = 2048  # of 1,500 words and loops as long as a vector, Mesa's Vulkan on the CPU compiles for a minute
     word = "{name}_word({word}u)"
     # a program that defines WORD(i), for a texture, may have no length to check
-    fits = """
+    check = """
 bool NAME_fits() {
 #ifdef UPPER_BUFFER
     if (uint(NAME_weights.length()) < WORDS) {
@@ -87,12 +87,12 @@ bool NAME_fits() {
     return HEAD;
 }"""
     lists = ("const KIND NAME[COUNT] = KIND[COUNT](", ");")
-    told = """
+    usage = """
 The file of weights, as it is, belongs into a buffer of uint; set UPPER_SET and UPPER_BINDING to
 where that is, or UPPER_WORD(i) to what reads its word i, such as a texture. Buffers need
 GLSL 4.30 or ES 3.10.
 NAME_fits() is true if these are the weights."""
-    noted: ClassVar[list[str]] = ["For GLSL 3.30 and later, and ES 3.00 and later, with high precision."]
+    notes: ClassVar[list[str]] = ["For GLSL 3.30 and later, and ES 3.00 and later, with high precision."]
     calls: ClassVar[dict[str, str]] = {
         "sin": "_sin", "cos": "_cos", "round": "roundEven", "fma": "_fma", "mulhi": "_mulhi",
     }  # fmt: skip
@@ -141,7 +141,7 @@ uint NAME_mulhi(uint a, uint b) {
 class WGSL(_Shader):
     suffix = ".wgsl"
     word = "{name}_weights[{word}]"
-    fits = """
+    check = """
 fn NAME_fits() -> bool {
     if (arrayLength(&NAME_weights) < WORDS) {
         return false;
@@ -154,7 +154,7 @@ fn NAME_fits() -> bool {
     counting = "for (var INDEX = START; INDEX < STOP; INDEX++) "
     kinds = ("fn", "fn")
     called = "Call: SIGNATURE"
-    told = """
+    usage = """
 Declare the buffer that holds the file of weights, as it is, with numbers of your own:
 @group(0) @binding(0) var<storage, read> NAME_weights: array<u32>;
 NAME_fits() is true if these are the weights."""
@@ -227,7 +227,7 @@ class Slang(_Shader):
     suffix = ".slang"
     tiny = 512  # in SPIR-V, every read of a constant first copies all of them to a variable
     word = "weights.Load({byte})"
-    fits = """
+    check = """
 public bool NAME_fits(ByteAddressBuffer weights) {
     uint bytes;
     weights.GetDimensions(bytes);
@@ -240,7 +240,7 @@ public bool NAME_fits(ByteAddressBuffer weights) {
     kinds = ("public void", "void")
     passed = "ByteAddressBuffer weights"
     called = "Call: SIGNATURE"
-    told = """
+    usage = """
 weights: a buffer that holds the file of weights as it is.
 NAME_fits(weights) is true if these are the weights."""
     calls: ClassVar[dict[str, str]] = {"sin": "_sin", "cos": "_cos", "fma": "mad", "mulhi": "_mulhi"}
@@ -276,7 +276,7 @@ class SlangCoopVec(Slang):
 
     inlines = False  # matrices are read from a buffer
     precision = "half"
-    noted: ClassVar[list[str]] = ["Needs cooperative vectors of half precision: Vulkan, OptiX, Direct3D 12."]
+    notes: ClassVar[list[str]] = ["Needs cooperative vectors of half precision: Vulkan, OptiX, Direct3D 12."]
     whole = ""  #: the type of vectors while an expression is printed for all components at once
     #: Functions of cooperative vectors.
     _WHOLE: ClassVar[set[str]] = {"min", "max", "tanh", "exp", "log"}
