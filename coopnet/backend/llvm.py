@@ -203,10 +203,10 @@ def find_llvm(directories: list[str] | None = None) -> LLVM | None:
     True
     """
     named = bool(os.environ.get(VARIABLE))
-    found = _inspect_all([] if named else _usual(directories), _named())
-    if not named and directories is None and not (found and found[0].suitable):
-        found = found_llvm()
-    return found[0] if found and found[0].suitable else None
+    libraries = _inspect_all([] if named else _usual(directories), _named())
+    if not named and directories is None and not (libraries and libraries[0].suitable):
+        libraries = found_llvm()
+    return libraries[0] if libraries and libraries[0].suitable else None
 
 
 def llvm_cure() -> str:
@@ -226,16 +226,22 @@ def llvm_cure() -> str:
 
 def missing() -> str:
     """The message if there is no suitable libLLVM: what was looked for, what was found, and what to do."""
-    head, value, found = f"The LLVM backend needs libLLVM {MIN_LLVM} or newer", os.environ.get(VARIABLE), found_llvm()
+    head, value, libraries = (
+        f"The LLVM backend needs libLLVM {MIN_LLVM} or newer",
+        os.environ.get(VARIABLE),
+        found_llvm(),
+    )
     if not value:
         return (
             f"{head}. Looked for it in {VARIABLE} (not set), the system's library directories, ldconfig and "
-            f"llvm-config; found: {', '.join(map(str, found)) or 'none'}. "
+            f"llvm-config; found: {', '.join(map(str, libraries)) or 'none'}. "
             f"Cure: {llvm_cure()}, or set {VARIABLE} to the library's path before Python starts."
         )
     content = _named() or ("no libLLVM at all" if os.path.exists(value) else "a file that does not exist")
-    suitable = found and found[0].suitable
-    better = f", or set it to {found[0].path}" if suitable else f" and {llvm_cure()}, or set it to a suitable library"
+    suitable = libraries and libraries[0].suitable
+    better = (
+        f", or set it to {libraries[0].path}" if suitable else f" and {llvm_cure()}, or set it to a suitable library"
+    )
     return f"{head}, but {VARIABLE}={value!r} names {content}. Cure: unset {VARIABLE}{better}."
 
 

@@ -92,8 +92,8 @@ def _lacking(sizes: Sequence[float]) -> str | None:
     dr.flush_malloc_cache()  # it keeps what was freed
     rounded = sum(1 << max(0, math.ceil(size) - 1).bit_length() for size in sizes)
     short = {k: v for k, v in memory_left().items() if v < (rounded if k == ADDRESSES else sum(sizes))}
-    least = min(short, key=short.__getitem__, default="")
-    return f"{shown_bytes(int(short[least]))} of {least}" if short else None
+    scarcest = min(short, key=short.__getitem__, default="")
+    return f"{shown_bytes(int(short[scarcest]))} of {scarcest}" if short else None
 
 
 #: The limits that :func:`memory_left` reports.

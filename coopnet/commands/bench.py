@@ -30,5 +30,5 @@ def bench(
     from ..bench import compare, format_comparison
 
     show = sys.stderr.isatty()
-    found = compare(backend, width, batch, seconds, lambda text: print(text, file=sys.stderr) if show else None)
-    print(json.dumps(found, indent=1) if as_json else format_comparison(found))
+    comparison = compare(backend, width, batch, seconds, lambda text: print(text, file=sys.stderr) if show else None)
+    print(json.dumps(comparison, indent=1) if as_json else format_comparison(comparison))

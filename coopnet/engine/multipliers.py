@@ -129,10 +129,10 @@ def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> S
         return op.multiplied(Copies(_copy(op.weights, False), _copy(op.weights, True) if transposed else None))
 
     result = [op.map(copied) for op in ops]
-    made = [copy for op in affine(result) for copy in (op.multiplier.forth, op.multiplier.back) if copy is not None]
-    if not made:
+    copies = [copy for op in affine(result) for copy in (op.multiplier.forth, op.multiplier.back) if copy is not None]
+    if not copies:
         return ops
-    dr.eval([part.buffer for parts, _ in made for part in parts])
+    dr.eval([part.buffer for parts, _ in copies for part in parts])
     return result
 
 

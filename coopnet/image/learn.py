@@ -257,7 +257,7 @@ def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
     # NaN goes through both, and neither makes another array of the size
     finite = floating and np.isfinite(np.min(image)) and np.isfinite(np.max(image))
     ensure(finite, f"fit_image: image is {kind}; floating point values in [0, 1] are needed.")
-    for name, value, most in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):
-        check(is_int(whole(value), 1, most), "fit_image", name, value, f"an int in [1, {most}]")
+    for name, value, maximum in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):
+        check(is_int(whole(value), 1, maximum), "fit_image", name, value, f"an int in [1, {maximum}]")
     check_above("fit_image", "lr", lr)
     check(is_number(fraction) and 0 < fraction <= 1, "fit_image", "fraction", fraction, "a number in (0, 1]")

@@ -161,14 +161,14 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     return _read(path, "read", training=True)
 
 
-def part_of(found: Checkpoint, name: str, described: Any, build: Callable[[NeuralField], NeuralField]) -> Any:
+def part_of(checkpoint: Checkpoint, name: str, described: Any, build: Callable[[NeuralField], NeuralField]) -> Any:
     """The part ``name`` of a file that holds several: ``described`` itself, or the field if that is what it describes.
 
     The field's tensors begin with ``name``; ``build`` allocates it. Raises ``ValueError`` if they do not fit.
     """
     if not isinstance(described, dict):
         return described
-    stored = {at: value for at, value in found.tensors.items() if at.startswith(f"{TRAIN}{name}.")}
+    stored = {at: value for at, value in checkpoint.tensors.items() if at.startswith(f"{TRAIN}{name}.")}
     field = construct(described)
     check_amounts(field, sum(value.size for value in stored.values()))  # before anything is allocated
     field = build(field)

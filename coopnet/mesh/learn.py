@@ -113,10 +113,10 @@ def fit_mesh(
     ['field', 'loss', 'picture']
     """
     check_type("fit_mesh", "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load()")
-    for name, value, least, most in (
+    for name, value, minimum, maximum in (
         ("batch", batch, 1, 2**24), ("steps", steps, 1, 2**32 - 1), ("points", points, 1000, 2**24),
     ):  # fmt: skip
-        check(is_int(value, least, most), "fit_mesh", name, value, f"an int in [{least}, {most}]")
+        check(is_int(value, minimum, maximum), "fit_mesh", name, value, f"an int in [{minimum}, {maximum}]")
     check_above("fit_mesh", "lr", lr)
     check_packages("fit_mesh")
     field = make_field(encoding=encoding, units=width, depth=depth, dropout=dropout).build(backend, seed=seed)

@@ -118,8 +118,8 @@ class Displaced(Drawn, Encoding):
         return [[*(leaf(v + d) for v, d in zip(p, moved, strict=False)), *p[n:]] for p, moved in pairs]
 
     def _grid(self, data: Any) -> FeatureGrid:
-        n, most = len(self.sides), max(self.sides)
-        return FeatureGrid(data, [Level(1.0, most, 0, self.vertices)], n, n, hashed=False)
+        n, longest = len(self.sides), max(self.sides)
+        return FeatureGrid(data, [Level(1.0, longest, 0, self.vertices)], n, n, hashed=False)
 
     def _places(self, coordinates: list) -> list:
         """Coordinates, moved so that the vertices of :class:`FeatureGrid` lie from corner to corner of the cube."""

@@ -65,11 +65,11 @@ def displacement_weights(x: Array, sides: tuple[int, ...]) -> Array:
     >>> ref.displacement_weights(np.array([[0.25]]), (3,)).ravel().tolist()
     [0.5, 0.5, 0.0]
     """
-    most, samples = max(sides), np.shape(x)[1]
+    longest, samples = max(sides), np.shape(x)[1]
     weights = np.ones((1, samples))
     for side, coordinate in zip(sides, np.asarray(x, np.float64), strict=False):
         position = np.clip(coordinate, 0, 1) * (side - 1)
-        hats = np.maximum(1 - np.abs(np.arange(most)[:, None] - position), 0)
+        hats = np.maximum(1 - np.abs(np.arange(longest)[:, None] - position), 0)
         weights = (hats[:, None, :] * weights).reshape(-1, samples)
     return weights
 

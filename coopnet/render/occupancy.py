@@ -151,13 +151,13 @@ class OccupancyGrid:
         from cell to cell).
         """
 
-        def cond(i: Any, found: Any) -> Any:
-            return ~found & (i < rays.steps)
+        def cond(i: Any, occupied: Any) -> Any:
+            return ~occupied & (i < rays.steps)
 
-        def body(i: Any, found: Any) -> tuple:
+        def body(i: Any, occupied: Any) -> tuple:
             p = rays.point(rays.distance(i))
-            found = self.holds(p)
-            return dr.select(found, i, dr.maximum(i + 1, self._leaves(rays, p, i))), found
+            occupied = self.holds(p)
+            return dr.select(occupied, i, dr.maximum(i + 1, self._leaves(rays, p, i))), occupied
 
         start = (dr.detach(i) + 0, i >= rays.steps)
         i, _ = dr.while_loop(start, cond, body, mode="symbolic", label="coopnet.skip")

@@ -168,10 +168,10 @@ def _finite(rays: Rays, active: Any) -> tuple[Any, Any, Any]:
     return dr.select(ok, o, 0), dr.select(ok, d, rays.point(0, 0, 1)), ok
 
 
-def _attached(surface: Surface, rays: Rays, found: FoundHit, min_cosine: Any) -> SurfaceHit:
+def _attached(surface: Surface, rays: Rays, traced: FoundHit, min_cosine: Any) -> SurfaceHit:
     """The hits with their gradients."""
-    point, hit = rays.point, found.hit
-    t = dr.select(hit, found.t_hit, 0)
+    point, hit = rays.point, traced.hit
+    t = dr.select(hit, traced.t_hit, 0)
     # lanes without a hit must not pass NaN back to rays: 0 times NaN is NaN
     o, d = dr.select(hit, rays.o, 0), dr.select(hit, rays.d, point(0, 0, 1))
     with dr.suspend_grad():
@@ -195,6 +195,6 @@ def _attached(surface: Surface, rays: Rays, found: FoundHit, min_cosine: Any) ->
         hit=hit,
         position=dr.select(hit, p, 0),
         normal=dr.select(hit, normal, 0),
-        closest=found.closest,
-        evaluations=found.evaluations,
+        closest=traced.closest,
+        evaluations=traced.evaluations,
     )

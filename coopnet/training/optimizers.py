@@ -60,8 +60,8 @@ class Extended(Extension):
             _strength(where, "lr", lr)
         check_type(where, "params", params, Mapping | None, "a mapping from names to arrays")
         check_parameters(where, params or {})
-        for name, count, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
-            check(is_int(count, least, 2**32 - 1), where, name, count, f"an int of at least {least}")
+        for name, count, minimum in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
+            check(is_int(count, minimum, 2**32 - 1), where, name, count, f"an int of at least {minimum}")
         self.accumulate, self.lookahead = accumulate, lookahead
         self.l2_reg, self.alpha = _strength(where, "l2_reg", l2_reg), _strength(where, "alpha", alpha)
         if options.get("mask_updates") and self._remembers:

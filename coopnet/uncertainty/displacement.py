@@ -128,8 +128,8 @@ class DisplacementSums:
             sums, numbers = self.frozen(self.field, inputs, targets)
         squares, share, count = (float(v.numpy()[0]) for v in numbers)
         box = "the field's bounds" if self.field.bounds else "the unit cube; build the field with bounds"
-        least = f"{_INSIDE:.0%} are needed"
-        ensure(share >= _INSIDE, f"{_WHERE}: {share:.1%} of the samples lie within {box}; {least} for spatial.")
+        needed = f"{_INSIDE:.0%} are needed"
+        ensure(share >= _INSIDE, f"{_WHERE}: {share:.1%} of the samples lie within {box}; {needed} for spatial.")
         self.entries = sums if self.entries is None else self.entries + sums
         dr.eval(self.entries)
         self.squares += squares

@@ -77,8 +77,8 @@ class _NoisyGrid(GridLowering):
     @contextmanager
     def _columns(self, row: Expr) -> Iterator[tuple[Expr, Expr, Expr | None]]:
         if self.numbers is None:
-            with super()._columns(row) as found:
-                yield found
+            with super()._columns(row) as columns:
+                yield columns
             return
         row = self.to.block.let("row", row)
         with self.numbers.row(row, self.n) as (f, z):
@@ -107,7 +107,7 @@ def _drawn_linear(to: Lowering, layer: DrawnLinear, x: Vec) -> Vec:
 
 
 def _displaced(to: Lowering, layer: Displaced, x: Vec) -> Vec:
-    b, n, most = to.block, len(layer.sides), max(layer.sides)
+    b, n, longest = to.block, len(layer.sides), max(layer.sides)
     numbers = dr.detach(layer.deviation.value.data).numpy()
     deviation = to.table("deviation", numbers, "single") if to.whole else None
     if to.key is not None and deviation is not None:
@@ -127,7 +127,7 @@ def _displaced(to: Lowering, layer: Displaced, x: Vec) -> Vec:
                 bit = (corner >> i) & 1
                 b.set(weight, weight * select(bit.equals(1), At(fraction, i), single(1) - At(fraction, i)))
                 b.set(row, row + (At(cell, i) + bit) * stride)
-                b.set(stride, stride * most)
+                b.set(stride, stride * longest)
             b.set(row, row % layer.vertices)
             with drawn.row(row, n) as (k, z):
                 b.set(moved.at(k), moved.at(k) + weight * (z * Load(deviation, row * n + k)))

@@ -231,11 +231,11 @@ class GridLowering:
             if not np.isfinite(numbers).all():
                 raise ValueError("it has parameters that are not finite, which grids='uint8' cannot hold")
             parts = [numbers[v.offset * self.n : v.end * self.n].astype(np.float64) for v in levels]
-            least = [float(p.min()) for p in parts]
-            step = [(float(p.max()) - m) / 255 for p, m in zip(parts, least, strict=True)]
-            whole = [np.rint((p - m) / (s or 1)) for p, m, s in zip(parts, least, step, strict=True)]
+            lowest = [float(p.min()) for p in parts]
+            step = [(float(p.max()) - m) / 255 for p, m in zip(parts, lowest, strict=True)]
+            whole = [np.rint((p - m) / (s or 1)) for p, m, s in zip(parts, lowest, step, strict=True)]
             numbers = np.concatenate(whole)
-            self.least, self.step = to.constants("least", F32, least), to.constants("step", F32, step)
+            self.least, self.step = to.constants("least", F32, lowest), to.constants("step", F32, step)
         self.data = to.table("data", numbers, to.grids) if levels else None
 
     def lower(self) -> Vec:
@@ -274,16 +274,16 @@ class GridLowering:
 
     def _constants(self) -> list[tuple[str, str, Any]]:
         hashed = [self._hashes(level) for level in self.levels]
-        found: list[tuple[str, str, Any]] = [
+        constants: list[tuple[str, str, Any]] = [
             ("scale", F32, [level.scale for level in self.levels]),
             ("offset", U32, [level.offset for level in self.levels]),
             ("size", U32, [level.size for level in self.levels]),
         ]
         if not all(hashed):
-            found.append(("resolution", U32, [level.resolution & 0xFFFFFFFF for level in self.levels]))
+            constants.append(("resolution", U32, [level.resolution & 0xFFFFFFFF for level in self.levels]))
         if any(hashed) and not all(hashed):
-            found.append(("hashed", U32, [int(h) for h in hashed]))
-        return found
+            constants.append(("hashed", U32, [int(h) for h in hashed]))
+        return constants
 
     def _hashes(self, level: Level) -> bool:
         return self.grid.hashed and level.resolution**self.d > level.size

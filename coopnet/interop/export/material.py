@@ -88,15 +88,17 @@ class Reflection:
 
         >>> cn.export(cn.interop.export.Reflection.load("wood.safetensors"), "glsl", "wood.glsl", name="wood")
         """
-        decoder, found = load(path, backend, precision), read(path)
-        where, described = f"Reflection: {os.fspath(path)!r}", found.metadata.get(ENTRY)
+        decoder, checkpoint = load(path, backend, precision), read(path)
+        where, described = f"Reflection: {os.fspath(path)!r}", checkpoint.metadata.get(ENTRY)
         if not isinstance(described, dict):
             raise ValueError(f"{where} holds no material; export what coopnet.load makes of it.")
         without = "save NeuralBSDF(bsdf.decoder, bsdf.latent.source()) for the rest"
         ensure(not described.get("specular"), f"{where} {SPECULAR}; {without}.")
         ensure(described.get("eta") is None, f"{where} {TRANSMITS}.")
         try:
-            latent = part_of(found, "latent", described.get("latent"), lambda field: field.build(backend, precision))
+            latent = part_of(
+                checkpoint, "latent", described.get("latent"), lambda field: field.build(backend, precision)
+            )
             latent = latent if isinstance(latent, NeuralField) else tuple(latent or ())
             return cls(decoder, latent, described.get("directions", "rusinkiewicz"))
         except (ValueError, TypeError, KeyError, AttributeError) as error:

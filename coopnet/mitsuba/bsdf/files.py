@@ -42,12 +42,12 @@ def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any, bool]:
 
     A checkpoint of a field alone is a decoder without latent code, with default lobes. Raises as :func:`coopnet.load`.
     """
-    field, found = load(path), read(path)
-    described = found.metadata.get(ENTRY, {})
+    field, checkpoint = load(path), read(path)
+    described = checkpoint.metadata.get(ENTRY, {})
     try:
         options = {"directions": described.get("directions", "rusinkiewicz"), "eta": described.get("eta")}
         decoder = Decoder(field, described.get("latent_features"), **options)
-        parts = [part_of(found, name, described.get(name), build) for name in ("latent", "lobes")]
+        parts = [part_of(checkpoint, name, described.get(name), build) for name in ("latent", "lobes")]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"NeuralBSDF: {os.fspath(path)!r} holds no BSDF: {error}") from None
     return decoder, *parts, bool(described.get("specular", False))

@@ -237,8 +237,8 @@ def _beckmann_normal(au: Any, av: Any, wi: Any, u: Any) -> Any:
     stretched = dr.normalize(vector(au * wi.x, av * wi.y, wi.z))
     sine = dr.sqrt(dr.square(stretched.x) + dr.square(stretched.y))
     tangent = dr.maximum(sine, 1e-6) / dr.maximum(stretched.z, 1e-6)
-    least = 1e-6
-    u1, u2 = (dr.clip(v, least, 1 - least) for v in u)
+    smallest = 1e-6
+    u1, u2 = (dr.clip(v, smallest, 1 - smallest) for v in u)
     last = dr.erf(1 / tangent)
 
     def integral(b: Any, x: Any) -> Any:
@@ -251,7 +251,7 @@ def _beckmann_normal(au: Any, av: Any, wi: Any, u: Any) -> Any:
     for _ in range(3):
         x = dr.erfinv(b)
         b -= (integral(b, x) - target) / (1 - x * tangent)
-        b = dr.clip(b, least - 1, last - least)
+        b = dr.clip(b, smallest - 1, last - smallest)
     x, y = dr.erfinv(b), dr.erfinv(2 * u2 - 1)
     flat = sine < 1e-6
     c, s = (dr.select(flat, v, w / dr.maximum(sine, 1e-6)) for v, w in ((1, stretched.x), (0, stretched.y)))

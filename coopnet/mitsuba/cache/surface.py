@@ -93,7 +93,7 @@ class Question:
     active: Any
 
 
-def inputs(si: Any, found: Material, box: Box) -> list:
+def inputs(si: Any, surface: Material, box: Box) -> list:
     """The 16 inputs of a radiance cache at ``si``, all in [0, 1], in the order of :data:`INPUTS`.
 
     Direction (to the viewer) and normal are unit vectors :math:`v` of the world as :math:`(v + 1) / 2`; roughness
@@ -101,8 +101,8 @@ def inputs(si: Any, found: Material, box: Box) -> list:
     """
     normal = dr.select(dr.dot(si.n, si.to_world(si.wi)) < 0, -si.sh_frame.n, si.sh_frame.n)  # of the side that is seen
     parts = [box.to_unit(si.p), 0.5 * si.to_world(si.wi) + 0.5, 0.5 * normal + 0.5]
-    roughness = 1 - dr.exp(-found.roughness)
-    return [c for v in parts for c in v] + [roughness, *found.diffuse, *found.specular]
+    roughness = 1 - dr.exp(-surface.roughness)
+    return [c for v in parts for c in v] + [roughness, *surface.diffuse, *surface.specular]
 
 
 class SurfaceRadiance(NamedTuple):

@@ -93,7 +93,7 @@ def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:
 
 def _difference(first: list, other: list, rank: int) -> str:
     """How the batches of two processes differ, in words."""
-    sizes = [[size for size, _ in found] for found in (first, other)]
+    sizes = [[size for size, _ in entries] for entries in (first, other)]
     if sizes[0] != sizes[1]:
         return f"the arrays of a batch have {shown(sizes[0])} entries on process 0 and {shown(sizes[1])} on {rank}"
     for i, ((size, a), (_, b)) in enumerate(zip(first, other, strict=True)):
