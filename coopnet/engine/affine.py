@@ -55,7 +55,7 @@ class Affine(Op):
         return drnn.CoopVec([*x, *[x.type(0)] * missing]) if missing else x
 
     def product(self, x: Any, biased: bool = True) -> Any:
-        """``A x``, and ``b`` added if ``biased``: derivatives do without."""
+        """``A x``, plus ``b`` if ``biased``; derivatives are without."""
         return self.multiplier.product(self, x, biased)
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:

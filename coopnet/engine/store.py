@@ -2,7 +2,7 @@
 
 GPUs take it where all of a network's vectors do not fit into the registers of one kernel that goes forward and back.
 CPUs take it where layers are wide: their products are formed between kernels (:class:`~.multipliers.BetweenKernels`).
-Functions between two such layers act on the numbers where they stand in memory (:class:`~.row_vectors.RowVector`).
+Functions between two such layers act on the numbers in place (:class:`~.row_vectors.RowVector`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StoreOp(SpillOp):
 
 
 def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list] | None:
-    """The output of a network and the gradient of its only component by the input, or ``None`` if memory lacks."""
+    """The output of a network and the gradient of its only component by the input, or ``None`` if memory is short."""
     xs = flat([x])
     cache = ActivationCache.make(plan, plan.ops, xs, key)
     if cache is None:
