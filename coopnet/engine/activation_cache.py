@@ -49,7 +49,7 @@ class ActivationCache:
     def make(
         cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], key: Key | None, brief: bool = False
     ) -> ActivationCache | None:  # fmt: skip
-        """A cache for ``ops`` at ``xs``, or ``None`` if memory is short; that of a chunk, if ``brief``, has no limit."""
+        """A cache for ``ops`` at ``xs``, or ``None`` if memory is short; ``brief`` ones, for chunks, have no limit."""
         leaf = type(xs[0])
         samples, itemsize = max(dr.width(v) for v in xs), dr.itemsize_v(spilled(leaf))
         numbers, unneeded = sum(inputs(op, itemsize) for op in affine(ops)), []
