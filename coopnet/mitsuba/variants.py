@@ -41,7 +41,7 @@ def made(name: str) -> type:
 
     Raises:
         AttributeError: no such class.
-        RuntimeError: no variant is set, or one that fields do not run in.
+        RuntimeError: no variant is set, or one in which fields do not run.
     """
     if name not in _makers:
         raise AttributeError(f"module 'coopnet.mitsuba' has no attribute {name!r}")

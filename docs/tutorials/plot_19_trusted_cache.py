@@ -190,8 +190,8 @@ plt.show()
 
 # %%
 # More time does not help the cache alone, because its errors are not noise. Gathering everywhere spends samples on
-# walls that the cache knew. Samples pay where the caches disagree, and more than at random pixels. Errors remain where both
-# caches err alike: neither has seen the light there, and they agree on something smooth.
+# walls that the cache knew. Samples pay where the caches disagree, and more than at random pixels. Errors remain where
+# both caches err alike: neither has seen the light there, and they agree on something smooth.
 #
 # .. seealso::
 #

@@ -1,4 +1,4 @@
-"""The integrator whose paths end with a look into a radiance cache."""
+"""The integrator whose paths end in a radiance cache."""
 
 from __future__ import annotations
 

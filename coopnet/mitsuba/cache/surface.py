@@ -99,14 +99,14 @@ def inputs(si: Any, surface: Material, box: Box) -> list:
     Direction (to the viewer) and normal are unit vectors :math:`v` of the world as :math:`(v + 1) / 2`; roughness
     :math:`r` is :math:`1 - e^{-r}` (Müller et al. 2021, table 1, where directions are pairs of angles).
     """
-    normal = dr.select(dr.dot(si.n, si.to_world(si.wi)) < 0, -si.sh_frame.n, si.sh_frame.n)  # of the side that is seen
+    normal = dr.select(dr.dot(si.n, si.to_world(si.wi)) < 0, -si.sh_frame.n, si.sh_frame.n)  # of the visible side
     parts = [box.to_unit(si.p), 0.5 * si.to_world(si.wi) + 0.5, 0.5 * normal + 0.5]
     roughness = 1 - dr.exp(-surface.roughness)
     return [c for v in parts for c in v] + [roughness, *surface.diffuse, *surface.specular]
 
 
 class SurfaceRadiance(NamedTuple):
-    """Makes radiance of a field's output, which is in units of ``scale`` and, if ``factored``, of the reflectance."""
+    """Radiance from a field's output, which is in units of ``scale`` and, if ``factored``, of the reflectance."""
 
     box: Box
     factored: bool

@@ -1,4 +1,4 @@
-"""The loop of ``neural_volpath``: a picture, or its derivative by path replay."""
+"""The loop of ``neural_volpath``: renders, or computes derivatives by path replay."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
 
     Distances are sampled by a majorant that is the same for all colors. At a collision, a path is either scattered or
     goes straight on, with probabilities in proportion to the coefficients; absorption lowers its weight (Galtier et al.
-    2013). In backward ``mode``, paths are replayed: ``state`` is their whole radiance, from which everything that a
-    path meets is subtracted again (Vicini et al. 2021).
+    2013). In backward ``mode``, paths are replayed: ``state`` is their radiance, from which every contribution of a
+    path is subtracted (Vicini et al. 2021).
     """
     primal = mode == dr.ADMode.Primal
     max_depth, key = integrator.max_depth, integrator.path_key(dr.width(ray))
@@ -55,7 +55,7 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
         L = L + light if primal else L - dr.detach(light)
         sigma_n = dr.maximum(majorant - dr.detach(sigma_t), 0)
         share, rest = dr.mean(dr.detach(sigma_s)), dr.mean(sigma_n)
-        share = dr.select(rest > 0, share / (share + rest), 1)  # where all is absorbed, a path ends
+        share = dr.select(rest > 0, share / (share + rest), 1)  # total absorption ends a path
         scattered = met & (sampler.next_1d() < share)
         passed = met & ~scattered
         with dr.resume_grad(when=not primal):
@@ -73,7 +73,7 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
         passed &= active
         valid |= scattered
 
-        # Light that is met at the surface
+        # Light of an emitter that was hit
         reached = active & ~met
         emitter = si.emitter(scene)
         visible = reached & (emitter != None) & ((depth > 0) | (not integrator.hide_emitters))  # noqa: E711 - of lanes
@@ -86,7 +86,7 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
         L = L + light if primal else L - dr.detach(light)
         reached &= si.is_valid()
 
-        # Light that is sampled, from a surface or from a point of the medium
+        # Emitter sampling, at a surface or in the medium
         bsdf = si.bsdf(ray)
         phase = dr.select(scattered, medium.phase_function(), dr.zeros(mi.PhaseFunctionPtr))
         context, phase_context = mi.BSDFContext(), mi.PhaseFunctionContext(sampler)

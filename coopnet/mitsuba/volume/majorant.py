@@ -1,4 +1,4 @@
-"""The largest density of a medium: measured at random points, and found to be exceeded at others."""
+"""The largest density of a medium: measured at random points, and checked at others."""
 
 from __future__ import annotations
 
