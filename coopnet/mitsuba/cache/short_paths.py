@@ -124,9 +124,7 @@ def trace(
         s.radiance = dr.fma(s.weight, mis * ds.emitter.eval(si, shown), s.radiance)
 
         bsdf = si.bsdf(mi.RayDifferential3f(s.ray))
-        rough = hit & mi.has_flag(
-            bsdf.flags(), mi.BSDFFlags.Smooth
-        )  # Mitsuba: any lobe with a density
+        rough = hit & mi.has_flag(bsdf.flags(), mi.BSDFFlags.Smooth)  # Mitsuba: any lobe with a density
         cosine = dr.abs(dr.dot(si.n, s.ray.d))
         s.first = dr.select(camera, dr.square(si.t) / (4 * math.pi * cosine), s.first)
         step = dr.select(camera | s.delta, 0, si.t * dr.rsqrt(dr.maximum(s.pdf * cosine, 1e-12)))
