@@ -158,7 +158,7 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
     """The reference's output for ``x``, or ``None`` if it does not know the layer.
 
     The counterpart is the entry of ``reference.OPS`` for the name of the layer's type. Its parameters beside ``x`` are
-    the layer's attributes of the same names, and those of :func:`_held`.
+    the layer's attributes of the same names, and those of :func:`_extra_arguments`.
     """
     name = type(layer).__name__
     twin = reference.OPS.get(_ALIASES.get(name, name))
@@ -173,7 +173,7 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
         if isinstance(layer, Pad):
             y = _twin(layer.nested, x, key, samples)
             return None if y is None else reference.pad(y, layer.before, layer.after, layer.value)
-        options = _held(layer, key, samples)
+        options = _extra_arguments(layer, key, samples)
         if isinstance(layer, Dropout) and (key is None or options["p"] == 0):
             return x
         if isinstance(layer, drnn.Linear):
@@ -183,7 +183,7 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
         return None if arguments is None else np.asarray(twin(x, **arguments), np.float64)
 
 
-def _held(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
+def _extra_arguments(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
     """Arguments of a layer's counterpart that are not its attributes: arrays, computed values, and those of the key."""
     if isinstance(layer, drnn.Linear):
         values = {p.name: p.numpy("audit") for p in parameters(layer)}

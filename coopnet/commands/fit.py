@@ -135,7 +135,7 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
     held_out = "none were held out" if result.psnr_held_out is None else f"{result.psnr_held_out:.2f} dB"
     print(f"PSNR on held-out pixels: {held_out}")
-    _wrote(result.files)
+    _print_files(result.files)
 
 
 def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dict) -> None:
@@ -157,7 +157,7 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     print(f"mean error of the distance: {result.error_near:.2e} of the longest side near the surface, ", end="")
     print(f"{result.error_space:.2e} in the cube")
     print(f"inside and outside told apart: {100 * result.signs:.2f} % of held-out points")
-    _wrote(result.files)
+    _print_files(result.files)
 
 
 def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output: Path, settings: dict) -> None:
@@ -178,6 +178,6 @@ def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output:
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
 
 
-def _wrote(files: Mapping[str, Path]) -> None:
+def _print_files(files: Mapping[str, Path]) -> None:
     for path in files.values():
         print(f"wrote {path}")

@@ -35,7 +35,7 @@ def info(
         with about(checkpoint):
             description, report = _described(checkpoint)
         description |= {"layers": [asdict(layer) for layer in report.layers]} if as_json else {}
-        print(json.dumps(description, indent=1) if as_json else f"{_shown(description)}\n\n{report}")
+        print(json.dumps(description, indent=1) if as_json else f"{_formatted(description)}\n\n{report}")
         return
     rows = backends.info()
     print(json.dumps(backends.as_json(rows), indent=1) if as_json else backends.format_info(rows))
@@ -63,7 +63,7 @@ def _described(checkpoint: Path) -> tuple[dict[str, Any], Report]:
     return description, field.report()
 
 
-def _shown(description: dict[str, Any]) -> str:
+def _formatted(description: dict[str, Any]) -> str:
     """The same for a terminal: a line for each fact."""
     facts = {name: value for name, value in description.items() if name not in ("metadata", "versions")}
     for group, values in description["metadata"].items():

@@ -40,7 +40,7 @@ class Calls:
         import torch
 
         if torch._C._current_graph_task_id() != -1:
-            return self._again(x) if self._matter else step.clone()
+            return self._repeated(x) if self._matter else step.clone()
         # a tensor, so that Python does not wait for the GPU, and a copy, for the backward pass
         number = step.clone()
         step += 1
@@ -55,7 +55,7 @@ class Calls:
         for call in [k for k in self._known if k.number is number]:
             call.used = True
 
-    def _again(self, x: torch.Tensor) -> torch.Tensor:
+    def _repeated(self, x: torch.Tensor) -> torch.Tensor:
         import torch
 
         fingerprint, device = _fingerprint(x), x.device

@@ -139,12 +139,12 @@ class Program:
     # ---- as they are recorded -----------------------------------------------
 
     def trace_value(self, at: Point) -> Any:
-        at = self._own(at)
+        at = self._owned(at)
         with self._given(at):
             return _rows(self.field(_columns(at.x, at.samples, self.field.in_features), _key(at)), at.samples)
 
     def trace_pullback(self, at: Point, dy: Any, v: Any, needs_grad: tuple[bool, ...]) -> tuple[Any, ...]:
-        at = self._own(at)
+        at = self._owned(at)
         external = ExternalProducts.where_faster(self.field)
         xs, key = _columns(at.x, at.samples, self.field.in_features), _key(at)
         parameters = {
@@ -173,7 +173,7 @@ class Program:
     def trace_finish(self, gradients: dict[str, Any], products: list, external: ExternalProducts) -> dict[str, Any]:
         return external.completed(gradients, products)
 
-    def _own(self, at: Point) -> Point:
+    def _owned(self, at: Point) -> Point:
         """The same arguments, with the weights of networks, which virtual calls may read, in memory of Dr.Jit's."""
         pairs = zip(at.parameters, self.field.values(), strict=True)
         return at._replace(parameters=[p if dr.is_tensor_v(value) else owned(p) for p, value in pairs])

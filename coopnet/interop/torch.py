@@ -319,10 +319,10 @@ class _SecondPullback(torch.autograd.Function):
 def _needs_grad(ctx: Any) -> list[bool]:
     """Which tensors' gradients are needed and requested: ``torch.autograd.grad`` may request only a few."""
     nodes = [node for node, _ in ctx.next_functions]  # of the tensors, which are the last arguments
-    return [n and _asked(node) for n, node in zip(ctx.needs_input_grad[-len(nodes) :], nodes, strict=True)]
+    return [n and _requested(node) for n, node in zip(ctx.needs_input_grad[-len(nodes) :], nodes, strict=True)]
 
 
-def _asked(node: Any) -> bool:
+def _requested(node: Any) -> bool:
     try:
         return bool(torch._C._will_engine_execute_node(node))
     except (AttributeError, RuntimeError):  # unknown to this PyTorch; a leaf that torch.autograd.grad() is asked for

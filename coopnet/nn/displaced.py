@@ -90,11 +90,11 @@ class Displaced(Drawn, Encoding):
 
     def interpolated(self, values: Any, coordinates: list) -> list:
         """``values`` of the vertices, an array like the deviations, at coordinates: one for each axis."""
-        return self._grid(values).interpolate(values, self._places(coordinates), [])[0]
+        return self._grid(values).interpolate(values, self._positions(coordinates), [])[0]
 
     def cell(self, coordinates: list) -> tuple[list, list]:
         """For each axis, the number of the cell in which a coordinate lies, and its place there, from 0 to 1."""
-        position = [v + 0.5 for v in self._places(coordinates)]  # as FeatureGrid has it
+        position = [v + 0.5 for v in self._positions(coordinates)]  # as FeatureGrid has it
         uint32 = dr.uint32_array_t(type(position[0]))
         lowest = [dr.floor(v) for v in position]
         return [uint32(v) for v in lowest], [v - low for v, low in zip(position, lowest, strict=True)]
@@ -113,7 +113,7 @@ class Displaced(Drawn, Encoding):
         grid = DrawnFeatureGrid(self._grid(dr.zeros(single, dr.width(data))), data, key, self.stream).drawn()
         x = [single(v) for v in parts[:n]]
         directions = [self._directions(x, [single(v) for v in t[:n]]) for t in tangents]
-        bundle = grid.interpolate(grid.data, self._places(x), directions)
+        bundle = grid.interpolate(grid.data, self._positions(x), directions)
         pairs = zip((parts, *tangents), bundle, strict=True)
         return [[*(leaf(v + d) for v, d in zip(p, moved, strict=False)), *p[n:]] for p, moved in pairs]
 
@@ -121,7 +121,7 @@ class Displaced(Drawn, Encoding):
         n, longest = len(self.sides), max(self.sides)
         return FeatureGrid(data, [Level(1.0, longest, 0, self.vertices)], n, n, hashed=False)
 
-    def _places(self, coordinates: list) -> list:
+    def _positions(self, coordinates: list) -> list:
         """Coordinates, moved so that the vertices of :class:`FeatureGrid` lie from corner to corner of the cube."""
         inside = [dr.select(dr.isfinite(v), dr.clip(v, 0, 1), 0) for v in coordinates]
         return [dr.fma(v, side - 1, -0.5) for v, side in zip(inside, self.sides, strict=False)]

@@ -144,14 +144,14 @@ class Embedding(Module):
         if self.check and not symbolic() and not frozen():
             dr.schedule(given)
             if not dr.all(active & whole):
-                self._complain(given, bool(dr.all(whole)))
+                self._raise_out_of_range(given, bool(dr.all(whole)))
             return uint32(ids), dr.mask_t(uint32)(True)
         index = uint32(dr.select(active, ids, 0))
         if self.out_of_range == "clamp":
             return dr.select(active | negative, index, self.count - 1), dr.mask_t(uint32)(True)
         return index, dr.mask_t(uint32)(active)
 
-    def _complain(self, ids: Any, whole: bool) -> None:
+    def _raise_out_of_range(self, ids: Any, whole: bool) -> None:
         ensure(whole, "Embedding: ids of a floating point type must be whole numbers, but some are not.")
         name = type(ids).__name__
         if dr.itemsize_v(ids) < 4:

@@ -114,12 +114,12 @@ class Lattice(Encoding):
         ordered = ordered and stack is None
         bundle = grid.evaluate(x, directions, ordered)
         features, *dys = [
-            [self._shown(k, dr.select(m, v, dr.nan)) for k, v in enumerate(y)]
+            [self._up_to_max_level(k, dr.select(m, v, dr.nan)) for k, v in enumerate(y)]
             for m, y in zip(masks, bundle, strict=True)
         ]
         return features, dys
 
-    def _shown(self, k: int, feature: Any) -> Any:
+    def _up_to_max_level(self, k: int, feature: Any) -> Any:
         """Feature ``k``, or zero if it is of a level above :attr:`max_level`."""
         if self.max_level is None:
             return feature

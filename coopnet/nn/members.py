@@ -73,7 +73,9 @@ class Members(Encoding):
         count = len(self.networks)
         if key is None:
             members = self.each(x, tangents)
-            return [[sum(v[1:], v[0]) * (1 / count) for v in zip(*parts, strict=True)] for parts in _turned(members)]
+            return [
+                [sum(v[1:], v[0]) * (1 / count) for v in zip(*parts, strict=True)] for parts in _transposed(members)
+            ]
         key = key.traced(dr.uint32_array_t(type(x[0])))
         number = key.step % count
         members = self.each(x, tangents, key.fold_in(key.step // count))
@@ -104,6 +106,6 @@ class Members(Encoding):
         return f"Members([\n{inner}])"
 
 
-def _turned(members: list[list[list]]) -> list[list[list]]:
+def _transposed(members: list[list[list]]) -> list[list[list]]:
     """The bundles rearranged: for each vector, those of all members one after the other."""
     return [list(vectors) for vectors in zip(*members, strict=True)]

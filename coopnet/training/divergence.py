@@ -38,12 +38,12 @@ class DivergenceMonitor(Hook):
 
     def leave(self, run: Any) -> None:
         if run.replicas.failed:  # processes may be at different steps
-            self._go_back()
+            self._restore()
 
     def end(self, run: Any) -> str:
         if not self.found:
             return self.skipped_message()
-        self._go_back()
+        self._restore()
         self.step.release(self.step.optimizer)
         run.result.message = self.message()
         return run.result.message
@@ -56,7 +56,7 @@ class DivergenceMonitor(Hook):
         self.steps, self.kept = self.result.steps, snapshot(self.step.optimizer)
         self.kept_average = {name: dr.copy(v) for name, v in averages(self.step.ema).items()}
 
-    def _go_back(self) -> None:
+    def _restore(self) -> None:
         set_values(self.step.optimizer, self.kept)
         if self.step.ema is not None:
             set_averages(self.step.ema, self.kept_average)
@@ -79,7 +79,7 @@ class DivergenceMonitor(Hook):
         if at_end:  # fewer suffice if they are all of a short run; a loss scaler may have skipped a single step
             enough = min(enough, max(1 if self.step.scaler is None else 2, steps - self.first))
         first = steps - self.bad_losses
-        if names := [] if finite else not_finite(self._everything()):
+        if names := [] if finite else not_finite(self._state_arrays()):
             self.found = f"{_listed(names)} not finite after {steps} steps"
             if self.bad_losses:
                 self.found = f"losses are not finite from step {first} on, and {self.found}"
@@ -95,7 +95,7 @@ class DivergenceMonitor(Hook):
         self.bad_step = first
         return bool(self.found)
 
-    def _everything(self) -> dict[str, Any]:
+    def _state_arrays(self) -> dict[str, Any]:
         arrays: dict[str, Any] = {}
         memory = memories(self.step.optimizer)
         for name, value in values(self.step.optimizer).items():

@@ -93,7 +93,7 @@ class Run:
     def take_steps(self, rate: Callable[[int], float]) -> None:
         """Take the next step, or the next few in one call if nothing needs the state between them."""
         step, first = self.step, self.result.steps
-        self.stride = 1 if self.unrolled is None else self.unrolled.next(self._undisturbed())
+        self.stride = 1 if self.unrolled is None else self.unrolled.next(self._steps_to_next_hook())
         if self.taken == 0:
             self.began = time.monotonic()
         number = dr.opaque(step.uint32, first)
@@ -116,7 +116,7 @@ class Run:
         self.taken += self.stride
         self.stepping = False
 
-    def _undisturbed(self) -> int:
+    def _steps_to_next_hook(self) -> int:
         """Number of steps until a hook needs the state."""
         ahead = self.steps - self.result.steps, limits.WINDOW_STEPS - self.taken
         return min(*ahead, *(hook.until(self) for hook in self.hooks))

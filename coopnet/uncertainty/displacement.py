@@ -49,10 +49,10 @@ def displaced(field: NeuralField, spatial: Any) -> NeuralField:
     advice = "take fewer, or name the first coordinates alone, as in spatial=(16, 16, 16)"
     ensure(count <= _MOST, f"{_WHERE}: spatial is {spatial!r}, which makes {count:.2g} displacements; {advice}.")
     encoding = Identity() if field.encoding is None else field.encoding
-    return rebuilt(field, Displaced(encoding, sides), field.network, _fresh)
+    return rebuilt(field, Displaced(encoding, sides), field.network, _new_parameters)
 
 
-def _fresh(layer: Any) -> list:
+def _new_parameters(layer: Any) -> list:
     """Owners of parameters in ``layer`` that the field did not have."""
     return [layer.deviation.value] if isinstance(layer, Displaced) else []
 

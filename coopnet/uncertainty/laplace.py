@@ -174,7 +174,7 @@ def _with_draws(field: NeuralField) -> NeuralField:
     ensure(ends, f"{_WHERE}: the network must end in a linear layer, and maybe activations; {last}.")
     linear = layers[index] if isinstance(layers[index], Linear) else Linear(*layers[index].config)
     layers[index] = DrawnLinear(linear)
-    return rebuilt(field, encoding, Sequential(*layers), _fresh)
+    return rebuilt(field, encoding, Sequential(*layers), _new_parameters)
 
 
 def _encoding_with_draws(encoding: Any, streams: Iterator[int]) -> Any:
@@ -187,7 +187,7 @@ def _encoding_with_draws(encoding: Any, streams: Iterator[int]) -> Any:
     return encoding._mapped(lambda part: _encoding_with_draws(part, streams))
 
 
-def _fresh(layer: Any) -> list:
+def _new_parameters(layer: Any) -> list:
     """Owners of those parameters in ``layer`` that the field had none for."""
     if isinstance(layer, DrawnGrid):
         return [layer.deviation.value]

@@ -86,7 +86,7 @@ class Linearized:
             _, columns = jacobian(None, self.network, [single(v) for v in features], work, None, attached=False)
             for layer, first, *_ in self.grids:
                 of_grid = columns[first : first + layer.grid.width(layer.in_features)]
-                shown = [[layer.grid._shown(k, v) for v in column] for k, column in enumerate(of_grid)]
+                shown = [[layer.grid._up_to_max_level(k, v) for v in column] for k, column in enumerate(of_grid)]
                 rows.append([list(row) for row in zip(*shown, strict=True)])
         return Derivatives(hidden, slopes, rows, widened(list(y), single))
 

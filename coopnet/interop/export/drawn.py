@@ -16,7 +16,7 @@ from ...random.normal import PARAMETER_STREAM, UNIT
 from ...uncertainty import draws
 from .encodings import GridLowering
 from .language import F32, U32, At, Cast, Expr, Load, Vec, call, clip, select, single, u32
-from .layers import RULES, Lowering, changed, draw, held
+from .layers import RULES, Lowering, changed, draw, scalar
 
 
 def _drop_levels(to: Lowering, layer: DropLevels, x: Vec) -> Vec:
@@ -24,7 +24,7 @@ def _drop_levels(to: Lowering, layer: DropLevels, x: Vec) -> Vec:
         return x
     law, each = layer.law, layer.n_features_per_level
     if law.scheduled:
-        held(law.p, "p")
+        scalar(law.p, "p")
     y, b = to.own(layer, x), to.block
     per_word, words, change = 32 // law.bits, b.array("words", 4, U32), changed(to, law)
     index = At(to.key, u32(2)) if layer.per_sample else u32(0)

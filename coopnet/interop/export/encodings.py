@@ -19,7 +19,7 @@ from ...kernels.sparse_projection import Signs
 from ...nn.frequency import TINY, shift_of
 from ...nn.lattice import Lattice
 from .language import F32, I32, U32, At, Block, Cast, Expr, Load, Still, Var, Vec, call, clip, select, single, u32
-from .layers import RULES, Lowering, held
+from .layers import RULES, Lowering, scalar
 
 TWO_PI = 2 * math.pi
 
@@ -219,7 +219,7 @@ class GridLowering:
         self.to, self.layer, self.x = to, layer, x
         grid: FeatureGrid = layer.grid.value
         self.grid, self.d, self.n = grid, grid.dimension, grid.n_features
-        shown = math.inf if layer.max_level is None else held(layer.max_level, "max_level")
+        shown = math.inf if layer.max_level is None else scalar(layer.max_level, "max_level")
         self.levels = [level for i, level in enumerate(grid.levels) if i <= shown]
         self._store(dr.detach(grid.data).numpy())
 

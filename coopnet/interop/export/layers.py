@@ -108,7 +108,7 @@ class Lowering:
         return Values(f"{self.prefix}_{what}{'' if n == 1 else n}", type, tuple(numbers))
 
 
-def held(value: Any, what: str) -> float:
+def scalar(value: Any, what: str) -> float:
     """A number that may be a Dr.Jit array of one entry."""
     if isinstance(value, dr.ArrayBase):
         if dr.width(value) != 1:
@@ -247,7 +247,7 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
         return x
     law = layer.law
     if law.scheduled:
-        held(law.p, "p")
+        scalar(law.p, "p")
     y, b = to.own(layer, x), to.block
     per_word = 32 // law.bits
     per_block = 4 * per_word

@@ -66,10 +66,10 @@ class SceneDecoders:
         self._number, self._sampler_number = (
             {key: i + 1 for i, key in enumerate(kind)} for kind in (decoders, samplers)
         )
-        self.way = self._way(way, derivative, paths)
+        self.way = self._resolved(way, derivative, paths)
         self._codes = max((d.latent_features for d in self.decoders), default=0)
 
-    def _way(self, way: str, derivative: bool, paths: int) -> str:
+    def _resolved(self, way: str, derivative: bool, paths: int) -> str:
         recorded = frozen() or symbolic()
         if way == "wavefront" and recorded:
             raise RuntimeError(

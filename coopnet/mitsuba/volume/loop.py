@@ -103,7 +103,7 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
         behind[of_surface & si.is_medium_transition()] = si.target_medium(ds.d)
         toward = vertex.spawn_ray_to(ds.p)
         replay = sampler.clone()  # draws the same numbers once more
-        clear = _seen(media, scene, sampler if primal else replay, toward, behind, key, asks, None)
+        clear = _transmittance(media, scene, sampler if primal else replay, toward, behind, key, asks, None)
         with dr.resume_grad(when=not primal):
             surface, surface_pdf = bsdf.eval_pdf(context, si, si.to_local(ds.d), of_surface)
             volume, volume_pdf = phase.eval_pdf(phase_context, mei, ds.d, of_medium)
@@ -117,7 +117,7 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
                 _back(adjoint * light)
         L = L + light if primal else L - dr.detach(light)
         if dr.hint(not primal, mode="scalar"):
-            _seen(media, scene, sampler, toward, behind, key, asks, adjoint * dr.detach(light))
+            _transmittance(media, scene, sampler, toward, behind, key, asks, adjoint * dr.detach(light))
 
         # The next direction
         out, onward, volume_pdf = phase.sample(phase_context, mei, sampler.next_1d(), sampler.next_2d(), scattered)
@@ -167,7 +167,7 @@ def _collide(media, medium, ray, surface, sample, active):
 
 
 @dr.syntax
-def _seen(media, scene, sampler, ray, medium, key, active, adjoint):
+def _transmittance(media, scene, sampler, ray, medium, key, active, adjoint):
     """The transmittance along ``ray``, by ratio tracking (Novák et al. 2014).
 
     With an ``adjoint``, its derivative times the adjoint is added to the gradients of the media.

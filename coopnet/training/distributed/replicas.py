@@ -66,7 +66,7 @@ class Replicas:
         """
         if self.alone:
             return [value]
-        message = None if self.error is None else _said(self.error)
+        message = None if self.error is None else _message(self.error)
         self.failed = True  # until it is known that no process has failed
         gathered = self.group.gather((what, message, value))
         if self.error is not None:
@@ -161,7 +161,7 @@ def digest(arrays: Mapping[str, Any]) -> str:
     return hashed.hexdigest()[:16]
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """An error and its first cause as text; errors of Dr.Jit do not name their cause."""
     root: BaseException = error
     while root.__cause__ is not None:
